@@ -33,10 +33,17 @@ class SecondDraw:
         return choose_spots(self.problem, draw_inputs(self.problem, self.regime, self.seed))
 
     def failure(self, variant: Variant, plan: Plan, executor: Executor) -> str | None:
-        """What is wrong with the plan's answer to these inputs, and the seed that shows it; None where nothing is."""
+        """What is wrong with the plan's answer to these inputs, and the seed that shows it; None where nothing is.
+
+        An error above what is expected of a correct kernel is wrong here, even within the budget: of a table of answers
+        to other inputs that may be all there is to see.
+        """
         try:
             outputs = executor.run(self.problem, plan, self._spots[0].inputs).outputs
-            reason = check_spots(self._spots, outputs, variant.numerics).reason
+            check = check_spots(self._spots, outputs, variant.numerics)
+            reason = check.reason
+            if reason is None and not check.error_over_expected <= 1:
+                reason = f"the error is {check.error_over_expected:.3g} times what is expected of a correct kernel"
         except SandboxError as error:
             reason = str(error)
         return (

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.execution.accuracy import worst_ratio
 from harness.execution.question import ANY_KERNEL, Question
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, operation_of
@@ -35,17 +36,20 @@ class SpotCheck:
     """What is wrong first, and where; None where nothing is."""
     error_over_budget: float
     """The largest over the spots, of the main output."""
+    error_over_expected: float = 0.0
+    """Largest ratio of error to what is expected of a correct kernel, over the spots and all outputs."""
 
 
 def check_spots(
     spots: Sequence[Question], outputs: Mapping[str, np.ndarray], numerics: Numerics = ANY_KERNEL
 ) -> SpotCheck:
     """Hold outputs against the oracle at every spot, rounded where `numerics` says."""
-    worst, reason = 0.0, None
+    worst, reason, over_expected = 0.0, None, 0.0
     for spot in spots:
         accuracy = spot.hold(outputs, numerics)
         ratio = accuracy.main.error_over_budget
         worst = ratio if math.isnan(ratio) or not worst > ratio else worst
+        over_expected = worst_ratio((over_expected, accuracy.error_over_expected))
         if accuracy.reason is not None and reason is None:
             reason = accuracy.reason if spot.part is WHOLE else f"{spot.part.name}: {accuracy.reason}"
-    return SpotCheck(reason, worst)
+    return SpotCheck(reason, worst, over_expected)

@@ -292,6 +292,22 @@ def test_a_table_of_answers_fails_however_large_the_problem_is(monkeypatch: pyte
         assert (rows["right"].verdict, rows["right"].note) == ("pass", None)
 
 
+def test_a_second_answer_that_is_not_expected_is_no_pass():
+    """Within the budget of its inputs, and further off than correct kernels are."""
+    second = Question.draw(PROBLEM, seed=5)
+    limits = second.tolerance()["O"]
+    between = (second.answer["O"] + (limits.allowed + limits.expected) / 2).astype(np.float32)
+    right = numpy_variant("right")
+    assert SecondDraw(PROBLEM, "normal", seed=5).failure(right, right.plan(PROBLEM), NumpyExecutor()) is None
+
+    def body(problem: Problem, arrays: dict[str, np.ndarray]) -> None:
+        arrays["O"][...] = between
+
+    plan = Plan((Launch(NumpyKernel("between", body), (1,), (1,), ("O",)),))
+    failure = SecondDraw(PROBLEM, "normal", seed=5).failure(right, plan, NumpyExecutor())
+    assert failure is not None and "times what is expected of a correct kernel" in failure
+
+
 def test_the_run_that_counts_beside_a_gpu_is_checked_too():
     """Otherwise a plugin could give a good kernel to the GPU and one that moves few bytes to the counter."""
 

@@ -15,6 +15,7 @@ from harness.emulator.abi.context import (
     CLUSTER_RANK,
     COUNTER_COLUMNS,
     COUNTERS,
+    EVENT_CLOCKS,
     LOCAL_BASE,
     LOCAL_SIZE,
     PARAMS,
@@ -150,8 +151,11 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                 sector = (offset >> 2) * 4 + (lane >> 3) if stride else offset >> 5
                 if targets:
                     target = load32(targets + 4 * lane) >> 5 << TARGET_AT
-                    fetched = insert_sector(warp + at.DATA_3, fetched, target | sector)
+                    before = distinct
                     distinct = insert_sector(warp + LINES_OF_TARGETS, distinct, target | sector >> 2)
+                    # Events are of what is counted here, and caches are asked for more.
+                    if distinct > before or load64(ctx + EVENT_CLOCKS) == 0:
+                        fetched = insert_sector(warp + at.DATA_3, fetched, target | sector)
                 else:
                     distinct = insert_sector(warp + at.DATA_3, distinct, sector)
             requested += wanted
