@@ -11,7 +11,9 @@ Bytes, per query head: Q and O once, L once, and K and V once per row block, of 
 
 with J_i the tiles that have a key which row block i sees, and 8 N_q of the first key and the end of what each row sees
 where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
-4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py). In float32 rows lie an odd
+number of 16 bytes apart on chip, so that every other row parts the halves of its sectors, which costs an eighth more
+(_tiles/tile_copies.py).
 
 K_j and V_j have a place each in shared memory, Q_i and P one more, beyond what a block may have without asking: while
 one is multiplied the other comes (cp.async where float32 is stored, which needs no registers; what is widened passes

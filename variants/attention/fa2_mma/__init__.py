@@ -6,9 +6,10 @@ The algorithm is that of `fa2` (Dao 2023, arXiv 2307.08691, algorithm 1), and so
 
 with J_i the tiles of keys that row block i sees, and 8 N_q where the mask is no band. What differs is how many
 elements a lane moves at once, and with them how often a run that does not start at a sector's first byte touches one
-sector more: the 16 bytes of cp.async, or as many as rows keep aligned, hence 512 bytes per request where head_dim is
-a multiple of 8. L goes 4 bytes per lane. The head's slope and its sink, where it has them, are read by each warp of a
-block: T_r warps x 32 bytes each.
+sector more: the 16 bytes of cp.async, or as many as rows keep aligned, hence 512 bytes per request where head_dim is a
+multiple of 8; where rows are an odd number of 16 bytes, copies cost more than there are sectors
+(_tiles/tile_copies.py). L goes 4 bytes per lane. The head's slope and its sink, where it has them, are read by each
+warp of a block: T_r warps x 32 bytes each.
 
 Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch of its own lists the tiles that a block
 of rows visits, so that copies know what comes next, and J_i leaves out the others; what that costs says

@@ -15,8 +15,8 @@ A pack is the query heads that share K and V, or as many of them as are a power 
 of rows, so that K and V come once for all (PackGQA in FlashAttention-3's own code).
 
 A copy asks for each row of a box by itself, so where rows are no whole sectors, at head_dim 8, 24, 40, ..., every
-second one touches a sector that the row before it has touched. lse goes out in eights: 8 rows of a tile are
-one request.
+second one touches a sector that the row before it has touched. Of boxes that reach beyond Q, K or V the zeros count,
+too: whole sectors of shared memory (`zero_bytes`). lse goes out in eights: 8 rows of a tile are one request.
 
 Under documents and prefixes, where what rows see comes in arrays, the producer and each warp of the consumers read some
 of these for each tile of rows: `limit_bytes`. Where what they see is no run, another launch lists tiles, and J_i are
