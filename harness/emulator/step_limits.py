@@ -5,7 +5,7 @@ from __future__ import annotations
 FEWEST = 1 << 24
 """Instructions of a warp, however small the problem is: a second of a loop that does little."""
 MOST = 1_000_000_000
-STEPS_PER_FLOP = 1
+STEPS_PER_FLOP = 16
 """One warp that does all of a problem's operations needs a tenth of an instruction for each."""
 WARPS = 2
 """All warps of a cluster may run as much as so many that meet their limit: they share the work."""

@@ -63,7 +63,12 @@ KERNELS = {
 
 def register(registry):
     for name, (blocks, scratch, deterministic) in KERNELS.items():
-        registry.add(Variant(name=name, plan=_planner(name, blocks, scratch), deterministic=deterministic))
+        plan = _planner(name, blocks, scratch)
+        registry.add(Variant(name=name, plan=plan, supports=_float32_alone, deterministic=deterministic))
+
+
+def _float32_alone(p):
+    return None if p.dtype == "float32" else "it is written for float32"
 
 
 def _planner(name, blocks, scratch):

@@ -551,7 +551,7 @@ KERNELS: dict[str, tuple[Callable[[Problem], Plan], str]] = {
         kernel_plan("long long t = clock64(); if (i < n) O[i] = clock64() - t == 0 ? Q[i] : V[i];"),
         "budget|clock",
     ),
-    "loops-without-end": (kernel_plan("for (volatile int j = 0; ; ++j) O[0] = j;"), "step limit"),
+    "loops-without-end": (kernel_plan("for (volatile int j = 0; ; ++j) O[0] = j;"), "--step-limit"),
     "includes-a-file": (kernel_plan("O[i] = 0;", head='#include "/etc/passwd"'), "passwd"),
     "includes-itself": (kernel_plan("O[i] = 0;", head=f'#include "{__file__}"'), "error"),
     "unshowable-source": (kernel_plan("O[i] = 0 /* \x1b]0;t\x07 \u202e */ nonsense;"), "error"),

@@ -273,7 +273,8 @@ def test_heads_that_share_k_and_v_are_packed_into_tiles(
 def test_a_pack_reads_k_and_v_once():
     problem = Problem(heads=8, kv_heads=1, q_len=1, kv_len=4096, head_dim=128, dtype="bfloat16")
     assert VARIANT.claim is not None
-    assert VARIANT.claim(problem).read_bytes < 1.01 * 2 * 4096 * 128 * 2
+    boxes_of_Q = 128 * 128 * 2  # rows beyond the eight heads are zeros
+    assert VARIANT.claim(problem).read_bytes < 2 * 4096 * 128 * 2 + boxes_of_Q + 100
 
 
 @pytest.mark.thorough

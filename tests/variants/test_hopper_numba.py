@@ -35,7 +35,9 @@ def test_a_tensor_map_is_the_address_of_one():
         execution = emulator().run(PROBLEM, plan, inputs)
         np.testing.assert_array_equal(execution.outputs["O"], inputs["Q"])
         # Maps are no traffic, and no allocation of the plan's.
-        assert (execution.read_bytes, execution.write_bytes) == (inputs["Q"].nbytes, inputs["Q"].nbytes)
+        moved_bytes = inputs["Q"].nbytes
+        assert execution.write_bytes == moved_bytes
+        assert execution.read_bytes == moved_bytes + 512  # zeros of boxes that reach beyond the last row
         assert execution.allocated_bytes == inputs["Q"].nbytes
     assert EmulatorSanitizer(shuffled_runs=1).check(VARIANTS["fa3-numba"], PROBLEM, plan, inputs) == ()
 

@@ -148,7 +148,8 @@ def test_tiles_that_are_hidden_whole_are_not_visited(variant: Variant, tmp_path,
     problem = Problem(heads=2, q_len=q_len, kv_len=3 * keys, head_dim=48, dtype="float16", mask="flashmask:columns.npy")  # type: ignore[arg-type]
     execution = counted(variant, problem)
     read = bytes_by_buffer(execution, "load")
-    assert read["K"] == read["V"] == 2 * (1 + 2 + 1) * keys * 48 * 2
+    columns_read = 64 if variant.algorithm.startswith("fa3") else 48  # boxes bring zeros behind the rows' ends
+    assert read["K"] == read["V"] == 2 * (1 + 2 + 1) * keys * columns_read * 2
     # One tile is mixed, and its keys' spans are read again by each warp, for each head, beside what extremes take.
     warps = {"fa2": 4, "fa3": rows // 16}.get(variant.algorithm) or tile["warps"]
     assert read["hidden_rows"] == 4 * 4 * keys * (3 + 2 * warps)
