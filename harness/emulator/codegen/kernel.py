@@ -125,7 +125,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         any(i.facts.async_proxy for i in flat.instructions()),
         clusters,
         sites_of(lanes.sites, flat),
-        tuple(b.source and Site.of(b.source) for b in graph.blocks),
+        tuple(Site.of(b.source) if b.source else None for b in graph.blocks),
     )
     return KernelCode(body, facts, frozenset(lanes.called))
 
