@@ -36,7 +36,7 @@ MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
 MOST_EVER = 2**25
 """What even the least of its classes may come to. Tiles of 512 keys, a crowd and long rows go beyond together."""
-USUAL_WORK = 2**22
+USUAL_WORK = 2**21
 """Of a case with lengths as models have them: what users run most is worth more than a fraction of a second."""
 BRIEF_WORK = 2**18
 """Of a brief case."""
