@@ -186,7 +186,10 @@ class AttentionAxes(NamedAxes):
             elif choice[Q_LEN] in (FEW, MANY):
                 q_len = fewer_rows_beside_edges(rng.choice, build, q_len, kv_len)
         else:
-            q_len, kv_len = about_square(rng.choice, build, rng.choice(_within(rows, lambda n: n * n <= most)))
+            length = rng.choice(_within(rows, lambda n: n * n <= most))
+            # Models have squares, and nothing beside them.
+            is_exact = choice[Q_LEN] == USUAL
+            q_len, kv_len = (length, length) if is_exact else about_square(rng.choice, build, length)
         is_lone = check is None and choice[Q_LEN] == ONE and batch * heads == 1 and build.head_dim <= LONE_HEAD_DIM
         if is_lone and choice[KV_LEN] == LONGEST:
             kv_len = KEYS_OF_ONE_ROW

@@ -19,7 +19,7 @@ lengths are drawn around: several of them, and all that is in one, are then met 
 PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
-USUAL_HEAD_DIMS = (64, 128)
+USUAL_HEAD_DIMS = (64, 80, 128)
 WARP_LANES = 32
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
@@ -92,7 +92,7 @@ class AttentionBuild(Build):
     @property
     def is_wide(self) -> bool:
         """See `Build.is_wide`."""
-        return WARP_LANES < self.head_dim <= 2 * WARP_LANES
+        return WARP_LANES < self.head_dim <= 3 * WARP_LANES
 
     @property
     def plain_problem(self) -> Problem:
@@ -148,8 +148,10 @@ NARROW = (AttentionBuild("float16", 24, tried_first=(("float16", 20),)), Attenti
 """Half and odd sectors, and one element more than a warp has lanes."""
 LONGEST = (_longest("float32"), _longest("bfloat16"))
 OF_MODELS = (
-    AttentionBuild("float16", 64),
+    AttentionBuild("float16", 80),
     AttentionBuild("bfloat16", 128, 32, 32),
+    AttentionBuild("float32", 80),
+    AttentionBuild("float16", 64),
     AttentionBuild("float32", 64),
     AttentionBuild("float16", 128, 32, 32),
     AttentionBuild("bfloat16", 64),
