@@ -152,7 +152,7 @@ def test_all_warps_of_a_block_share_a_limit_that_nobody_chose(monkeypatch: pytes
     """It follows from the problem, and is never less than some millions."""
     problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=16)
     assert step_limits(None, problem.flops) == (1 << 24, 1 << 25)
-    assert step_limits(None, 10**8) == (10**8, 2 * 10**8) and step_limits(None, 10**12)[0] == 10**9
+    assert step_limits(None, 10**7) == (16 * 10**7, 32 * 10**7) and step_limits(None, 10**12)[0] == 10**9
     assert step_limits(7, 10**12) == (7, 0)
     monkeypatch.setattr("harness.emulator.step_limits.FEWEST", 1 << 17)
     monkeypatch.setattr("harness.emulator.step_limits.STEPS_PER_FLOP", 0)

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,19 +23,26 @@ SMALL = Problem(heads=1, q_len=4, kv_len=6, head_dim=4)
 ASKING = 4
 
 
-def test_who_waits_while_planners_are_ended_gets_an_error_and_no_new_process():
+def test_who_waits_while_planners_are_ended_gets_an_error_and_no_new_process(monkeypatch: pytest.MonkeyPatch):
     variant = {each.name: each for each in discover_isolated([HOSTILE]).registry}["sleeps-in-plan"]
     planner = variant.plan.__self__.planner.process  # type: ignore[attr-defined]
-    begun = threading.Barrier(ASKING + 1)
+    asking = threading.Semaphore(0)
+    ask_planner = planner.ask
+
+    def told(*what: Any, **said: Any) -> Any:
+        asking.release()
+        return ask_planner(*what, **said)
+
+    monkeypatch.setattr(planner, "ask", told)
 
     def ask() -> None:
-        begun.wait()
         with pytest.raises(SandboxError):
             make_plan(variant, SMALL)
 
     with ThreadPoolExecutor(ASKING) as threads:
         asked = [threads.submit(ask) for _ in range(ASKING)]
-        begun.wait()
+        for _ in range(ASKING):
+            assert asking.acquire(timeout=60)
         time.sleep(0.3)  # one has the planner, and the others wait for it
         processes = planner.generation
         began = time.monotonic()
