@@ -60,7 +60,7 @@ def test_whatever_writes_it_its_escapes_are_shown(plugin: str, capfd: pytest.Cap
 
 @pytest.mark.thorough
 def test_fuzz_shows_what_is_printed_in_processes_of_its_workers(plugin: str):
-    words = ["fuzz", "prints", "--examples", "1", "--device", "emulator", "--plugin", plugin]
+    words = ["fuzz", "prints", "--examples", "1", "--seed", "1", "--device", "emulator", "--plugin", plugin]
     done = subprocess.run([sys.executable, "-m", "harness", *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0
     require_escaped(done.stdout, done.stderr)
