@@ -1,4 +1,4 @@
-"""What timing on a GPU came to, and how long it went on: plain data, made by `gpu.bench`."""
+"""What timing on a GPU came to: plain data, made by `gpu.bench`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.execution.protocol import Device
+from harness.execution.run_settings import Effort
 from harness.model.problem import BaseProblem
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to measure."""
-
-    noise: float = 0.005
-    """A contender is known well enough when half its interval is below this fraction of its median."""
-    most_seconds: float = 3.0
-    """GPU time of cold runs per contender, at most."""
-    most_samples: int = 500
-    """And so many of them."""
-    sustained_seconds: float = 1.0
-    """How long the sustained runs go on; 0 leaves them out."""
-    seed: int = 0
-    """Of the order within the rounds."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.execution.cluster.worker_side import Unfit, retire
-from harness.execution.timings import BenchResult, Effort
+from harness.execution.run_settings import RunSettings
+from harness.execution.timings import BenchResult
 from harness.gpu.contenders import bench_on_gpu
 from harness.gpu.context import GpuContext
 from harness.model.problem import BaseProblem
@@ -19,9 +20,7 @@ class Timing:
     """What is timed, and how long."""
 
     problem: BaseProblem
-    regime: str
-    seed: int
-    effort: Effort
+    settings: RunSettings
     libraries: bool
     """Whether other people's kernels are timed, too."""
     only_cold: frozenset[str] = frozenset()
@@ -34,9 +33,7 @@ def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
         result = bench_on_gpu(
             variants,
             timing.problem,
-            regime=timing.regime,
-            seed=timing.seed,
-            effort=timing.effort,
+            timing.settings,
             libraries=timing.libraries,
             step=lambda name: None,
             only_cold=timing.only_cold,

@@ -1,33 +1,38 @@
-"""What a command is: a name, its options, and what runs it. `harness/studies` has a list of them."""
+"""What a command is: a name, its options, and the functions that run it. `harness/studies` has a list of them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from harness.model.operation import Operation
 from harness.support.errors import UsageError
 from harness.support.numbers import real_number, whole_number
 
 if TYPE_CHECKING:
+    from harness.options.request import Request
     from harness.text.study_result import StudyResult
+
+R = TypeVar("R", bound="Request")
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Generic[R]):
     """One command of the command line."""
 
     name: str
     help: str
     """One line, for the list of commands; `--help` begins with it."""
     add_options: Callable[[argparse.ArgumentParser, Operation], None]
-    """Declares what can be said; the operation is the one that --operation names."""
-    run: Callable[[argparse.Namespace], int]
-    """Does it; the exit status."""
-    study: Callable[[argparse.Namespace], StudyResult[Any]] | None = None
-    """Does it and publishes nothing, for callers from Python; None where there is no such thing."""
+    """Declares its options; the operation is the one that --operation names."""
+    request: type[R]
+    """What the options are read into."""
+    run: Callable[[R], int]
+    """Runs it and publishes the result; returns the exit status."""
+    study: Callable[[R], StudyResult[Any]] | None = None
+    """Runs it and publishes nothing, for callers from Python; None where there is no such thing."""
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.emulator.instruments import PLAIN, Instruments
+from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER
 from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 
 if TYPE_CHECKING:
-    from harness.emulator.executor import CacheModel, EmulatorExecutor
+    from harness.emulator.executor import EmulatorExecutor
     from harness.execution.protocol import Device, Executor, Sanitizer
     from harness.options.machine import Machine
     from harness.support.gpus import Gpu
     from harness.support.progress import Progress
 
 NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator needs none"
-
-DEFAULT_ARCH = "sm_90"
-"""What kernels are compiled for where there is no GPU to ask."""
-
 
 LARGEST_L2_BYTES = 1 << 30
 """Of a model; what is built has a tenth of it."""
@@ -35,13 +35,11 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device",
         choices=("auto", "gpu", "emulator"),
-        default="auto",
         help="auto: the GPU if there is one, else the emulator",
     )
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
-        default="auto",
         help="on a GPU: count bytes by running on the emulator too (auto: where that takes seconds). The emulator "
         "itself always counts",
     )
@@ -56,9 +54,8 @@ def add_emulator(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--seed",
         type=WHOLE_NUMBER,
-        default=0,
         metavar="S",
-        help="same seed, same inputs and same order of warps (default: 0)",
+        help=f"same seed, same inputs and same order of warps (default: {RunSettings.seed})",
     )
     group.add_argument(
         "--threads", type=WHOLE_NUMBER, metavar="N", help="emulator: CPU threads (default: one per core)"
@@ -99,85 +96,88 @@ def arch_here() -> str:
     """What to compile for: the GPU that is there, else the default."""
     from harness.gpu.executor import GpuExecutor
 
-    return GpuExecutor().device.arch if GpuExecutor.available() else DEFAULT_ARCH
+    return GpuExecutor().device.arch if GpuExecutor.available() else RunSettings.arch
 
 
-def counted_arch(arguments: argparse.Namespace) -> str:
+def counted_arch(settings: RunSettings) -> str:
     """What to compile for where bytes are counted."""
-    return DEFAULT_ARCH if arguments.device == "emulator" else arch_here()
+    return settings.arch if settings.device == "emulator" else arch_here()
 
 
-def gpu_of(arguments: argparse.Namespace) -> Gpu:
-    """The GPU that was asked for, else the one that is there, else an H200."""
+def read_caches(arguments: argparse.Namespace) -> CacheModel | None:
+    """The caches of the GPU that is named, else of the one that is there, else of an H200; None without such options.
+
+    Raises `UsageError` for an unknown GPU or an absurd size.
+    """
+    words = vars(arguments)
+    if "gpu" not in words:
+        return None
+    l2_bytes, device = words["l2_bytes"], words["device"]
+    require_positive("l2-bytes", l2_bytes)
+    if l2_bytes is not None and l2_bytes > LARGEST_L2_BYTES:
+        raise UsageError(f"--l2-bytes is {l2_bytes}; it has to be at most {LARGEST_L2_BYTES}")
+    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
+    control = words["cache_control"] or ("all" if device == "gpu" else "none")
+    return CacheModel(_gpu_of(words["gpu"], device), l2_bytes, flushed=control == "all")
+
+
+def _gpu_of(name: str | None, device: str | None) -> Gpu:
     from harness.gpu.executor import GpuExecutor
-    from harness.support.gpus import GPUS, gpu, gpu_like
+    from harness.support.gpus import gpu, gpu_like
 
-    if arguments.gpu is not None:
-        return gpu(arguments.gpu)
+    if name is not None:
+        return gpu(name)
     here = None
-    if arguments.device != "emulator" and GpuExecutor.available():
+    if device != "emulator" and GpuExecutor.available():
         here = gpu_like(GpuExecutor().device.name)
     return here or GPUS["h200"]
 
 
-def cache_model(arguments: argparse.Namespace) -> CacheModel:
-    """The caches to put behind the emulator. Raises `UsageError` for an unknown GPU or an absurd size."""
-    from harness.emulator.executor import CacheModel
-
-    require_positive(arguments, "l2_bytes")
-    if arguments.l2_bytes is not None and arguments.l2_bytes > LARGEST_L2_BYTES:
-        raise UsageError(f"--l2-bytes is {arguments.l2_bytes}; it has to be at most {LARGEST_L2_BYTES}")
-    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
-    control = arguments.cache_control or ("all" if arguments.device == "gpu" else "none")
-    return CacheModel(gpu_of(arguments), arguments.l2_bytes, flushed=control == "all")
-
-
-def executor_of(arguments: argparse.Namespace, progress: Progress) -> Executor:
-    """The executor that `--device` asks for. Raises `UsageError` where there is no such GPU."""
-    if arguments.device == "emulator":
-        return emulator_of(arguments, progress)
+def executor_of(settings: RunSettings, progress: Progress) -> Executor:
+    """The executor of the device in `settings`. Raises `UsageError` where there is no such GPU."""
+    if settings.device == "emulator":
+        return emulator_of(settings, progress)
     from harness.gpu.executor import GpuExecutor
     from harness.options.machine import isolated_gpu
 
-    require_gpu(arguments)
-    return isolated_gpu() if GpuExecutor.available() else emulator_of(arguments, progress)
+    require_gpu(settings)
+    return isolated_gpu() if GpuExecutor.available() else emulator_of(settings, progress)
 
 
-def require_gpu(arguments: argparse.Namespace) -> None:
+def require_gpu(settings: RunSettings) -> None:
     """Raise `UsageError` where --device gpu asks for a GPU that is not there."""
     from harness.gpu.executor import GpuExecutor
 
-    if arguments.device == "gpu" and not GpuExecutor.available():
+    if settings.device == "gpu" and not GpuExecutor.available():
         raise UsageError(NO_GPU)
 
 
-def sanitizing(arguments: argparse.Namespace, progress: Progress) -> tuple[Executor, Sanitizer | None]:
-    """What runs the variants, and what looks for findings if it was asked for."""
-    executor = executor_of(arguments, progress)
-    if not arguments.sanitize:
+def sanitizing(settings: RunSettings, plugins: Sequence[Path], progress: Progress) -> tuple[Executor, Sanitizer | None]:
+    """The executor of the variants, and the sanitizer if `settings` ask for one."""
+    executor = executor_of(settings, progress)
+    if not settings.sanitize:
         return executor, None
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
     from harness.gpu.compute_sanitizer import ComputeSanitizer
 
     if executor.device.kind == "gpu":
-        return executor, ComputeSanitizer(arguments.regime, arguments.seed, arguments.plugin)
-    sanitizer = EmulatorSanitizer(DEFAULT_ARCH, arguments.step_limit, arguments.seed, progress.part)
+        return executor, ComputeSanitizer(settings.regime, settings.seed, plugins)
+    sanitizer = EmulatorSanitizer(settings, progress.part)
     return sanitizer.executor, sanitizer
 
 
-def machine_of(arguments: argparse.Namespace) -> Machine:
-    """What `executor_of` would choose, for worker processes to make."""
+def machine_of(settings: RunSettings) -> Machine:
+    """The device that `executor_of` would choose, for worker processes."""
     from harness.gpu.executor import GpuExecutor
-    from harness.options.machine import Machine
+    from harness.options.machine import WORKER, Machine
 
-    require_positive(arguments, "step_limit")
-    require_gpu(arguments)
-    if arguments.device != "emulator" and GpuExecutor.available():
-        if arguments.sanitize:
+    require_positive("step-limit", settings.step_limit)
+    require_gpu(settings)
+    if settings.device != "emulator" and GpuExecutor.available():
+        if settings.sanitize:
             raise UsageError("fuzz --sanitize runs on the emulator; say --device emulator")
-        return Machine("gpu")
-    machine = Machine(arch=DEFAULT_ARCH, sanitize=arguments.sanitize)
-    return machine if arguments.step_limit is None else replace(machine, step_limit=arguments.step_limit)
+        return Machine(replace(WORKER, device="gpu"))
+    return Machine(replace(WORKER, step_limit=settings.step_limit, sanitize=settings.sanitize))
 
 
 def visible_gpus(machine: Machine) -> list[str]:
@@ -200,44 +200,25 @@ def machine_line(machine: Machine) -> str:
     return device_line(machine.executor().device)
 
 
-def emulator_of(
-    arguments: argparse.Namespace,
-    progress: Progress,
-    arch: str = DEFAULT_ARCH,
-    bank_conflicts: bool = False,
-    caches: CacheModel | None = None,
-    instructions: bool = False,
-) -> EmulatorExecutor:
-    """An emulator with the options that all commands share."""
+def emulator_of(settings: RunSettings, progress: Progress, instruments: Instruments = PLAIN) -> EmulatorExecutor:
+    """An emulator with these settings. Raises `UsageError` for a step limit or threads below 1."""
     from harness.emulator.executor import EmulatorExecutor
-    from harness.emulator.instruments import Instruments
 
-    require_positive(arguments, "step_limit", "threads")
-    return EmulatorExecutor(
-        arch=arch,
-        step_limit=arguments.step_limit,
-        threads=arguments.threads,
-        seed=arguments.seed,
-        progress=progress.part,
-        instruments=Instruments(bank_conflicts=bank_conflicts, instructions=instructions),
-        caches=caches,
-    )
+    require_positive("step-limit", settings.step_limit)
+    require_positive("threads", settings.threads)
+    return EmulatorExecutor(settings, progress=progress.part, instruments=instruments)
 
 
-def require_positive(arguments: argparse.Namespace, *options: str) -> None:
-    """Raise `UsageError` where one of these options is there and below 1."""
-    for option in options:
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            raise UsageError(f"--{option.replace('_', '-')} is {value}; it has to be at least 1")
+def require_positive(option: str, value: int | None) -> None:
+    """Raise `UsageError` where this option has a value below 1."""
+    if value is not None and value < 1:
+        raise UsageError(f"--{option} is {value}; it has to be at least 1")
 
 
-def counter_of(
-    arguments: argparse.Namespace, problem: BaseProblem, device: Device, progress: Progress
-) -> Executor | None:
+def counter_of(settings: RunSettings, problem: BaseProblem, device: Device, progress: Progress) -> Executor | None:
     """An emulator to count bytes beside a GPU, where `--count` asks for it."""
     from harness.execution.comparison import counts_beside
 
-    if not counts_beside(arguments.count, problem, device):
+    if not counts_beside(settings.count, problem, device):
         return None
-    return emulator_of(arguments, progress, device.arch)
+    return emulator_of(replace(settings, arch=device.arch), progress)

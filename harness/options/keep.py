@@ -7,6 +7,8 @@ import dataclasses
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.execution.results.place import KEEP_VARIABLE, keeps_always
@@ -18,6 +20,23 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
+@dataclass(frozen=True)
+class Publication:
+    """What becomes of a result."""
+
+    format: str = "table"
+    """How it is written: `table`, `markdown`, `csv` or `json`."""
+    output: Path | None = None
+    """The file that it is written to; None: the terminal."""
+    keep: bool | None = None
+    """Whether it goes into the user's store; None: the command has nothing to keep."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the option or the environment says so. Raises `UsageError` for what the environment says."""
+        return self.keep is not None and (keeps_always() or self.keep)
+
+
 def add_keep(parser: argparse.ArgumentParser) -> None:
     """--keep."""
     parser.add_argument_group("kept results").add_argument(
@@ -27,18 +46,13 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_kept(arguments: argparse.Namespace) -> bool:
-    """Whether --keep or the setting says so, of a command that has the option. Raises `UsageError` for the setting."""
-    return hasattr(arguments, "keep") and (keeps_always() or arguments.keep)
-
-
-def keep_result(arguments: argparse.Namespace, shown: StudyResult[Any]) -> None:
+def keep_result(publication: Publication, shown: StudyResult[Any]) -> None:
     """Keep a study's rows where they are to be kept. Raises `StoreError` where they cannot be: see `Store`."""
-    if is_kept(arguments):
-        keep_rows(arguments, shown.kept())
+    if publication.is_kept:
+        keep_rows(publication, shown.kept())
 
 
-def keep_rows(arguments: argparse.Namespace, rows: Sequence[KeptRow]) -> None:
+def keep_rows(publication: Publication, rows: Sequence[KeptRow]) -> None:
     """Keep rows, one command's, with what is the same for all of them; --keep says in a line where they are."""
     from harness.execution.results.store import open_store
     from harness.execution.results.versions import driver_version, package_versions
@@ -51,13 +65,13 @@ def keep_rows(arguments: argparse.Namespace, rows: Sequence[KeptRow]) -> None:
     ]
     with open_store() as store:
         number = store.keep(stamped)
-        if arguments.keep:
+        if publication.keep:
             complain(f"kept {number} {'row' if number == 1 else 'rows'} in {store.path}")
 
 
-def keep_or_warn(arguments: argparse.Namespace, shown: StudyResult[Any]) -> None:
+def keep_or_warn(publication: Publication, shown: StudyResult[Any]) -> None:
     """`keep_result` for a caller who is to get the result whatever becomes of the store: what it says is a warning."""
     try:
-        keep_result(arguments, shown)
+        keep_result(publication, shown)
     except StoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=4)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
-from harness.options.keep import keep_result
+from harness.options.keep import Publication, keep_result
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
@@ -25,8 +25,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--format",
         choices=("table", "markdown", "csv", "json"),
-        default="table",
-        help="how the result is written (default: %(default)s)",
+        help=f"how the result is written (default: {Publication.format})",
     )
     group.add_argument("--output", type=Path, metavar="FILE", help="write it there instead of to the terminal")
 
@@ -44,20 +43,20 @@ def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
             raise UsageError(f"{path} is an input, and would be overwritten; name another file for the output")
 
 
-def conclude(arguments: argparse.Namespace, shown: StudyResult[Any]) -> int:
+def conclude(publication: Publication, shown: StudyResult[Any]) -> int:
     """Publish what a study came to, and keep it where that is asked for; the exit status.
 
     Raises `UsageError` where nothing ran, which is no pass, and where it cannot be kept.
     """
-    publish(arguments, shown.render(arguments.format))
-    keep_result(arguments, shown)
+    publish(publication, shown.render(publication.format))
+    keep_result(publication, shown)
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 
 
-def publish(arguments: argparse.Namespace, text: str) -> None:
+def publish(publication: Publication, text: str) -> None:
     """Print `text`, or write it to `--output`; what is not printable is escaped."""
-    if arguments.output is None:
+    if publication.output is None:
         print_result(text)
     else:
-        replace_files({arguments.output: printable(text).encode()})
+        replace_files({publication.output: printable(text).encode()})

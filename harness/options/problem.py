@@ -4,13 +4,54 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.problem import BaseProblem, Option
 from harness.options.command import WHOLE_NUMBER, argument_type
 from harness.support.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """The fields of a problem that are set, and the problems that they make."""
+
+    operation: str = DEFAULT_OPERATION
+    said: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Field, or what sets several fields, or `causal` -> value."""
+    made: BaseProblem | None = None
+    """The problem itself, where a caller from Python has made it."""
+
+    def make(self) -> Any:
+        """The problem. Raises `UsageError` where the fields contradict each other."""
+        if self.made is not None:
+            return self.made
+        operation = operation_named(self.operation)
+        said = self.fields(options_of(operation))
+        for together, names in operation.lengths.items():
+            if together not in self.said:
+                continue
+            if all(name in said for name in names):
+                words = " and ".join(option_of(name) for name in names)
+                raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of them")
+            said = {**dict.fromkeys(names, self.said[together]), **said}
+        return operation.problem.from_fields(said)
+
+    def fields(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those among `names` that are set, and `causal`, for `BaseProblem.from_fields`."""
+        said = {name: self.said[name] for name in names if name in self.said}
+        return {**said, "causal": True} if self.said.get("causal") else said
+
+    def make_with(self, name: str, value: object) -> Any:
+        """The problem with another field set. Raises `UsageError` where an option sets that field too."""
+        if name in self.said:
+            raise UsageError(f"--sweep {name} and {option_of(name)} set the same field; leave out one")
+        options = options_of(operation_named(self.operation))
+        if isinstance(value, str) and name in options:
+            value = options[name].parse(value)
+        return replace(self, said={**self.said, name: value}).make()
 
 
 def add_operation(parser: argparse.ArgumentParser) -> None:
@@ -60,43 +101,13 @@ def option_of(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def problem_of(arguments: argparse.Namespace) -> Any:
-    """The problem that the options describe. Raises `UsageError` where they contradict each other.
-
-    A caller from Python may have made it already (`options.call`).
-    """
-    if (made := getattr(arguments, "problem", None)) is not None:
-        return made
-    operation = operation_named(arguments.operation)
-    said = fields_said(arguments, options_of(operation))
-    for together, fields in operation.lengths.items():
-        value = getattr(arguments, together)
-        if value is None:
-            continue
-        if all(field in said for field in fields):
-            words = " and ".join(option_of(field) for field in fields)
-            raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of them")
-        said = {**dict.fromkeys(fields, value), **said}
-    return operation.problem.from_fields(said)
-
-
-def fields_said(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """The fields among `names` that options set, for `BaseProblem.from_fields`; --causal is said by itself."""
-    said = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    return {**said, "causal": True} if getattr(arguments, "causal", False) else said
-
-
-def problem_with(arguments: argparse.Namespace, field: str, value: object) -> Any:
-    """The problem that the options describe, but for one field, a name of the command line's.
-
-    Raises `UsageError` where an option sets that field too.
-    """
-    if getattr(arguments, field) not in (None, False):
-        raise UsageError(f"--sweep {field} and {option_of(field)} set the same field; leave out one")
-    options = options_of(operation_named(arguments.operation))
-    if isinstance(value, str) and field in options:
-        value = options[field].parse(value)
-    return problem_of(argparse.Namespace(**{**vars(arguments), field: value}))
+def read_problem(arguments: argparse.Namespace, made: BaseProblem | None = None) -> ProblemOptions:
+    """The fields that options set; `made`: a problem that a caller from Python has made already."""
+    words = vars(arguments)
+    operation = operation_named(words.get("operation") or DEFAULT_OPERATION)
+    names = (*operation.lengths, *options_of(operation), "causal")
+    said = {name: words[name] for name in names if words.get(name) is not None and words[name] is not False}
+    return ProblemOptions(operation.name, said, made)
 
 
 def _default_text(operation: Operation, name: str, option: Option) -> str:

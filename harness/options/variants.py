@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import stat
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,42 @@ from harness.support.errors import PluginError, UsageError
 if TYPE_CHECKING:
     from harness.model.variant import Variant
     from harness.options.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The variants that a command is for."""
+
+    variants: str | None = None
+    """Names or patterns, with commas between them; None: all."""
+    plugin: Sequence[Path] = ()
+    """Files that register variants."""
+    tile: str | None = None
+    """Tile sizes such as `Br=32,Bc=16`; None: each variant's own."""
+    own_variants: tuple[Variant, ...] = ()
+    """Objects of a caller from Python, which run in this process."""
+
+    def tiled(self, variants: list[Variant], problem: BaseProblem) -> tuple[str | None, list[Variant]]:
+        """The tile sizes in one spelling, and the variants with that tile only. Raises `UsageError` for none."""
+        if self.tile is None:
+            return None, variants
+        from harness.execution.tiles import choose_tile, parse_tile
+        from harness.model.tile_sizes import tile_text
+
+        wanted = parse_tile(self.tile)
+        return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+    def tiled_sweep(self, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]) -> Sweep:
+        """The sweep with the tile sizes. Raises `UsageError` where no variant has such a tile anywhere."""
+        from harness.execution.tiles import parse_tile, require_tile
+
+        if self.tile is not None:
+            sweep = replace(sweep, tile=parse_tile(self.tile))
+            if sweep.of_tile and sweep.field in sweep.tile:
+                raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
+        if sweep.tile or sweep.of_tile:
+            require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
+        return sweep
 
 
 def add_selection(parser: argparse._ActionsContainer) -> None:
@@ -49,19 +85,18 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def discover_variants(arguments: argparse.Namespace) -> Discovery:
+def discover_variants(selection: Selection) -> Discovery:
     """All variants, the plugins' too, isolated from this process; what could not be loaded is a warning."""
-    for path in arguments.plugin:
+    for path in selection.plugin:
         _require_name(path)
     unusable = replace_unusable_directory()
     if unusable is not None:
         complain(f"warning: {unusable}")
-    found = discover_isolated(arguments.plugin)
-    arguments.loaded_files = found.files  # for `options.watch`
+    found = discover_isolated(selection.plugin)
     for broken in found.broken:
         complain(f"warning: {broken.reason}")
     found.registry.origin = "the caller"
-    for variant in getattr(arguments, "own_variants", ()):  # they run in this process: see `options.call`
+    for variant in selection.own_variants:
         found.registry.add(variant)
     return found
 
@@ -81,31 +116,3 @@ def _require_name(path: Path) -> None:
         pass  # is said where it is loaded
     except (OSError, ValueError) as error:
         raise PluginError(f"plugin {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def tiled(
-    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
-) -> tuple[str | None, list[Variant]]:
-    """What --tile says, in one spelling, and the variants with that tile only."""
-    if arguments.tile is None:
-        return None, variants
-    from harness.execution.tiles import choose_tile, parse_tile
-    from harness.model.tile_sizes import tile_text
-
-    wanted = parse_tile(arguments.tile)
-    return tile_text(wanted), choose_tile(variants, problem, wanted)
-
-
-def tiled_sweep(
-    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]
-) -> Sweep:
-    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
-    from harness.execution.tiles import parse_tile, require_tile
-
-    if arguments.tile is not None:
-        sweep = replace(sweep, tile=parse_tile(arguments.tile))
-        if sweep.of_tile and sweep.field in sweep.tile:
-            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
-    if sweep.tile or sweep.of_tile:
-        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
-    return sweep

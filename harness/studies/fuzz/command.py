@@ -7,7 +7,8 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.model.discovery import load_variant
@@ -20,9 +21,10 @@ from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
-from harness.options.variants import add_plugins, discover_variants, require_some
-from harness.options.watch import add_watch, kept_results, watching
+from harness.options.variants import add_plugins, require_some
+from harness.options.watch import add_watch
 from harness.options.workers import add_workers, crew_of
 from harness.support.errors import UsageError
 from harness.support.hypothesis_loading import load_hypothesis
@@ -39,61 +41,77 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
-def run_fuzz(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class FuzzRequest(StudyRequest):
+    """A campaign for each variant, or a case to run again."""
+
+    variant: Sequence[str] = ()
+    """Names or patterns; empty for all."""
+    examples: int | None = None
+    seconds: float | None = None
+    """When to stop searching; None: after the examples."""
+    tiles: int | None = None
+    """Tiles that a problem has at most."""
+    seed: int | None = None
+    """Of the cases; None: another each time."""
+    properties: str = "all"
+    """Names with commas between them, `all` or `none`."""
+    replay: str | None = None
+    """The case to run again, as JSON."""
+    allow_undecided: bool = False
+
+
+def run_fuzz(request: FuzzRequest) -> int:
     """Run `fuzz`; the exit status."""
-    check_output(arguments.output)
-    return watching(arguments, _run_once)
-
-
-def _run_once(arguments: argparse.Namespace) -> int:
-    if arguments.replay is None:
-        return conclude(arguments, search(arguments))
+    check_output(request.report.output)
+    if request.replay is None:
+        return conclude(request.report, search(request))
     from harness.studies.fuzz.report import render_replay
 
-    examined = examine_again(arguments)
+    examined = examine_again(request, request.replay)
     variant, case, answer = examined.result
-    publish(arguments, render_replay(variant, case, answer, arguments.format))
+    publish(request.report, render_replay(variant, case, answer, request.report.format))
     return PASSED if examined.passed else FAILED
 
 
-def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case, Answer]]:
+def examine_again(request: FuzzRequest, replayed: str) -> StudyResult[tuple[str, Case, Answer]]:
     """What --replay comes to: the variant's name, the case, and its answer."""
-    _require_sensible(arguments)
+    _require_sensible(request)
     load_hypothesis()
     from harness.model.case import Case
     from harness.studies.fuzz.campaign import replay
     from harness.studies.fuzz.report import replay_report
     from harness.text.study_result import StudyResult
 
-    if arguments.keep:
+    if request.report.keep:
         raise UsageError("--keep keeps campaigns, and --replay runs one case; leave out one")
-    _, chosen = _chosen(arguments)
-    machine = machine_of(arguments)
+    _, chosen = _chosen(request)
+    machine = machine_of(request.settings)
     if len(chosen) != 1:
         raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
     ((variant, load),) = chosen
-    case = Case.from_json(arguments.replay)
+    case = Case.from_json(replayed)
     answer = replay(case, load, machine)
     passed = answer.finding is None and answer.refusal is None and answer.fault is None
     return StudyResult((variant.name, case, answer), replay_report(variant.name, case, answer), passed)
 
 
-def search_or_examine(arguments: argparse.Namespace) -> StudyResult[Any]:
+def search_or_examine(request: FuzzRequest) -> StudyResult[Any]:
     """What `fuzz` comes to, campaigns or a replay."""
-    return search(arguments) if arguments.replay is None else examine_again(arguments)
+    return search(request) if request.replay is None else examine_again(request, request.replay)
 
 
-def _require_sensible(arguments: argparse.Namespace) -> None:
-    if arguments.seed is not None:
-        require_seed(arguments.seed)
-    if arguments.seconds is not None and not math.isfinite(arguments.seconds):
-        raise UsageError(f"--seconds is {arguments.seconds}; it has to be a finite number, or left out")
+def _require_sensible(request: FuzzRequest) -> None:
+    if request.seed is not None:
+        require_seed(request.seed)
+    if request.seconds is not None and not math.isfinite(request.seconds):
+        raise UsageError(f"--seconds is {request.seconds}; it has to be a finite number, or left out")
 
 
-def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Variant, Load]]]:
+def _chosen(request: FuzzRequest) -> tuple[Discovery, list[tuple[Variant, Load]]]:
     """The variants to search, each with what makes it in another process."""
-    found = discover_variants(arguments)
-    chosen = found.registry.select(",".join(arguments.variant) or None, arguments.operation)
+    found = request.discover()
+    chosen = found.registry.select(",".join(request.variant) or None, request.operation)
     require_some(chosen)
     for variant in chosen:
         if variant.name not in found.origins:
@@ -102,16 +120,16 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Varian
                 "its own; write it to a file with a function register(registry), and name that with plugin="
             )
     # What loads a variant by its origin; with workers elsewhere, from a file that was sent there.
-    if arguments.workers is not None:
+    if request.workers is not None:
         from harness.execution.cluster.shipping import load_of
 
         return found, [(v, load_of(found.origins[v.name], v.name)) for v in chosen]
     return found, [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
 
 
-def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, ...]]:
+def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
     """A campaign for each variant."""
-    _require_sensible(arguments)
+    _require_sensible(request)
     load_hypothesis()
     from harness.execution.verdict import PASS, UNDECIDED
     from harness.studies.fuzz.campaign import run_campaign
@@ -123,20 +141,19 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
-    found, chosen = _chosen(arguments)
-    machine = machine_of(arguments)
-    kept = kept_results(arguments)
-    known = kept.known(variant.name for variant, _ in chosen)
-    examples = arguments.examples
-    if examples is None and arguments.seconds is None:
+    found, chosen = _chosen(request)
+    machine = machine_of(request.settings)
+    known = request.kept.known(variant.name for variant, _ in chosen)
+    examples = request.examples
+    if examples is None and request.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
     with (
-        unfinished_work(arguments, found, "fuzz", repr(machine)) as work,
-        crew_of(arguments, found, visible_gpus(machine)) as crew,
+        unfinished_work(request, found, "fuzz", repr(machine)) as work,
+        crew_of(request, found, visible_gpus(machine)) as crew,
         progress_bar(len(chosen) - len(known)) as progress,
     ):
-        seed = _seed(arguments, work)
+        seed = _seed(request, work)
         logs = {variant.name: CampaignLog(variant.name, work) for variant, _ in chosen}
         tell_going_on(sum(len(log.answers) for log in logs.values()), "examples")
         for variant, load in chosen:
@@ -148,10 +165,10 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
             if result is None:
                 how = CampaignSettings(
                     examples=examples,
-                    seconds=arguments.seconds,
+                    seconds=request.seconds,
                     seed=seed,
-                    most_tiles=arguments.tiles,
-                    checks=_properties(arguments.properties),
+                    most_tiles=request.tiles,
+                    checks=_properties(request.properties),
                     database=failure_folder(variant.name),
                 )
                 log = logs[variant.name]
@@ -159,11 +176,11 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
                 result = run_campaign(variant.name, load, machine, how, told, variant.operation, crew, log)
                 work.finish(result, variant.name, "result")
             results.append(result)
-    options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
-    options += ["--device", arguments.device] if arguments.device != "auto" else []
-    options += ["--sanitize"] if arguments.sanitize else []
-    kept.keep(found, {result.variant: result for result in results})
-    accepted = (PASS, UNDECIDED) if arguments.allow_undecided else (PASS,)
+    options = [word for path in request.selection.plugin for word in ("--plugin", str(path))]
+    options += ["--device", request.settings.device] if request.settings.device != "auto" else []
+    options += ["--sanitize"] if request.settings.sanitize else []
+    request.kept.keep(found, {result.variant: result for result in results})
+    accepted = (PASS, UNDECIDED) if request.allow_undecided else (PASS,)
     passed = all(result.verdict in accepted for result in results)
     fresh = [variant for variant, _ in chosen if variant.name not in known]
     return StudyResult(
@@ -174,10 +191,10 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     )
 
 
-def _seed(arguments: argparse.Namespace, work: UnfinishedWork) -> int:
+def _seed(request: FuzzRequest, work: UnfinishedWork) -> int:
     """The one that is asked for, that of the campaign that was cut off, or any."""
-    if arguments.seed is not None:
-        return int(arguments.seed)
+    if request.seed is not None:
+        return request.seed
     seed = work.known("seed")
     if not isinstance(seed, int):
         seed = int.from_bytes(os.urandom(3), "big")
@@ -215,7 +232,6 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     machine.add_argument(
         "--device",
         choices=("auto", "gpu", "emulator"),
-        default="auto",
         help="auto: the GPU if there is one, else the emulator",
     )
     machine.add_argument(
@@ -261,6 +277,7 @@ COMMAND = Command(
     "fuzz",
     "search for a problem that breaks a variant, shrink it, print a line that replays it",
     add_options,
+    FuzzRequest,
     run_fuzz,
     search_or_examine,
 )

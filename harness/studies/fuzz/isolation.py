@@ -227,7 +227,7 @@ class Worker:
 
     def seconds_for(self, case: Case) -> float:
         """How long `case` may go on without an answer or a thread block that ends, in seconds of the processor."""
-        looked_at = self._machine.sanitize or case.check == SANITIZER
+        looked_at = self._machine.settings.sanitize or case.check == SANITIZER
         once = 0 if kernel_of(case) in self._compiled else COMPILE_SECONDS
         return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 

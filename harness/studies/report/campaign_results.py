@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.execution.run_settings import RunSettings
 from harness.support.errors import SandboxError
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -22,11 +23,9 @@ class CampaignRequest:
     operation: str
     examples: int
     """For each variant."""
-    seed: int
-    device: str
-    """As --device says it."""
+    settings: RunSettings
+    """Its device, its seed, and whether the sanitizer looks on."""
     plugins: Sequence[Path] = ()
-    sanitize: bool = False
 
 
 def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
@@ -35,8 +34,9 @@ def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
     plugins = [word for path in asked.plugins for word in ("--plugin", str(path.resolve()))]
     command = [
         sys.executable, "-m", "harness", "fuzz", variant, "--operation", asked.operation, "--format", "json",
-        "--examples", str(asked.examples), "--seed", str(asked.seed), "--device", asked.device, *plugins,
-        *(["--sanitize"] if asked.sanitize else []),
+        "--examples", str(asked.examples), "--seed", str(asked.settings.seed),
+        "--device", asked.settings.device, *plugins,
+        *(["--sanitize"] if asked.settings.sanitize else []),
     ]  # fmt: skip
     ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
     try:
@@ -59,5 +59,5 @@ def error_result(variant: str, asked: CampaignRequest, reason: str) -> dict[str,
     """What the JSON of `fuzz` would say of a campaign that came to nothing."""
     return {
         "variant": variant, "verdict": "error", "reason": reason, "kind": None, "examples": 0, "refused": 0,
-        "seed": asked.seed, "error_over_budget": None, "failure": None, "replay": None,
+        "seed": asked.settings.seed, "error_over_budget": None, "failure": None, "replay": None,
     }  # fmt: skip

@@ -11,6 +11,7 @@ from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.replay import Replay
+from harness.execution.run_settings import RunSettings
 from harness.execution.second_draw import SecondDraw
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
@@ -50,9 +51,8 @@ def observe_variants(
     variants: Sequence[Variant],
     problem: BaseProblem,
     devices: Devices,
+    settings: RunSettings,
     *,
-    regime: str,
-    seed: int,
     tile: str | None,
     lost: Iterable[Row],
     step: Step,
@@ -63,7 +63,7 @@ def observe_variants(
     counted_on = where_counted(devices.executor, devices.counter) or devices.executor.device
 
     def keep(done: Attempt, question: Question) -> None:
-        reports[done.variant.name] = VariantReport.of(done, question, regime, seed, counted_on)
+        reports[done.variant.name] = VariantReport.of(done, question, settings.regime, settings.seed, counted_on)
         replay = replay_or_none(done, question, devices.emulator)
         if replay is not None:
             replays.append(replay)
@@ -72,12 +72,11 @@ def observe_variants(
         variants,
         problem,
         devices.executor,
-        regime=regime,
-        seed=seed,
+        settings,
         counter=devices.counter,
         tile=tile,
         sanitizer=devices.sanitizer,
-        second=SecondDraw(problem, regime),
+        second=SecondDraw(problem, settings.regime),
         lost=lost,
         step=step,
         observe=keep,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from harness.execution.events import Observer
 from harness.execution.planning import make_plan
+from harness.execution.run_settings import RunSettings
 from harness.execution.timeline import timeline_of
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
@@ -22,30 +22,35 @@ MOST_EVENTS = 100_000
 """Some 15 MB of JSON, which every viewer opens in seconds."""
 
 
-def require_trace(arguments: argparse.Namespace) -> None:
+def require_trace(path: Path | None, events: int | None) -> None:
     """Raise `UsageError` where --trace and --trace-events do not go together, or the name does not say JSON."""
-    if arguments.trace is None:
-        if arguments.trace_events is not None:
+    if path is None:
+        if events is not None:
             raise UsageError("--trace-events goes with --trace FILE.json")
         return
-    if arguments.trace.suffix.lower() != ".json":
-        raise UsageError(f"cannot write a trace to {arguments.trace}: viewers open JSON; end the name in .json")
-    if arguments.trace_events is not None and arguments.trace_events < 1:
-        raise UsageError(f"--trace-events is {arguments.trace_events}; it has to be at least 1")
+    if path.suffix.lower() != ".json":
+        raise UsageError(f"cannot write a trace to {path}: viewers open JSON; end the name in .json")
+    if events is not None and events < 1:
+        raise UsageError(f"--trace-events is {events}; it has to be at least 1")
 
 
 def write_trace(
-    arguments: argparse.Namespace, variant: Variant, problem: BaseProblem, executor: Observer, gpu: Gpu
+    path: Path,
+    events: int | None,
+    settings: RunSettings,
+    variant: Variant,
+    problem: BaseProblem,
+    executor: Observer,
+    gpu: Gpu,
 ) -> None:
-    """Run, and write `--trace`: of the GPU itself with --device gpu, else of what the emulator sees.
+    """Run, and write the trace to `path`: of the GPU itself with --device gpu, else of what the emulator sees.
 
     A line on standard error says which blocks are left out, if any are.
     """
-    path: Path = arguments.trace
-    inputs = draw_inputs(problem, arguments.regime, arguments.seed)
-    most = MOST_EVENTS if arguments.trace_events is None else arguments.trace_events
+    inputs = draw_inputs(problem, settings.regime, settings.seed)
+    most = MOST_EVENTS if events is None else events
     plan = make_plan(variant, problem)
-    if arguments.device == "gpu":
+    if settings.device == "gpu":
         from harness.gpu.stamped_run import stamped_run
 
         text, shown = render_stamp_trace(stamped_run(variant.name, problem, plan, inputs), most)

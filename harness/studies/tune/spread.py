@@ -15,7 +15,8 @@ from harness.execution.cluster.crew import Crew
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
 from harness.execution.outcome import Row
-from harness.execution.timings import BenchResult, BenchRow, Effort, in_order_of_merit
+from harness.execution.run_settings import RunSettings
+from harness.execution.timings import BenchResult, BenchRow, in_order_of_merit
 from harness.execution.verdict import ERROR
 from harness.gpu.spread import Timing, time_on_gpu
 from harness.model.problem import BaseProblem
@@ -37,18 +38,15 @@ class Counting:
     names: tuple[str, ...]
     """Of `tile_contenders`."""
     problem: BaseProblem
-    regime: str
-    seed: int
-    arch: str
-    step_limit: int | None
+    settings: RunSettings
 
 
 def count_tiles(asked: Counting) -> list[Row]:
     """In a worker: a row for each, not ranked."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
-    executor = EmulatorExecutor(asked.arch, asked.step_limit, threads=1, seed=asked.seed)
-    return list(compare(variants, asked.problem, executor, regime=asked.regime, seed=asked.seed).rows)
+    executor = EmulatorExecutor(replace(asked.settings, threads=1))
+    return list(compare(variants, asked.problem, executor, asked.settings).rows)
 
 
 def spread_counting(
@@ -76,9 +74,7 @@ class Heat:
     load: OriginLoad
     names: tuple[str, ...]
     problem: BaseProblem
-    regime: str
-    seed: int
-    effort: Effort
+    settings: RunSettings
     compared_with: frozenset[str] = frozenset()
     """Of `names`, what is only there to be compared with."""
 
@@ -87,7 +83,7 @@ def time_tiles(asked: Heat) -> BenchResult:
     """In a worker. Raises `Unfit` where it has no usable GPU."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
-    timing = Timing(asked.problem, asked.regime, asked.seed, asked.effort, False, asked.compared_with)
+    timing = Timing(asked.problem, asked.settings, False, asked.compared_with)
     return time_on_gpu(variants, timing)
 
 

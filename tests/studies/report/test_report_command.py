@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.execution.run_settings import RunSettings
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 SMALL = ["--seq-len", "20", "--head-dim", "8", "--device", "emulator"]
@@ -163,7 +164,7 @@ def test_a_campaign_that_fails_is_a_failure_of_the_report(tmp_path, monkeypatch)
 def test_a_campaign_that_dies_is_an_error_of_its_own(monkeypatch):
     from harness.studies.report import campaign_results as module
 
-    asked = module.CampaignRequest("attention", 1, 0, "emulator")
+    asked = module.CampaignRequest("attention", 1, RunSettings(device="emulator"))
     monkeypatch.setattr(
         module.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 2, "", "harness: no variant 'x'\n")
     )

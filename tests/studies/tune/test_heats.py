@@ -11,7 +11,8 @@ import pytest
 
 from harness.execution.cluster.job import WorkerLost
 from harness.execution.protocol import Device
-from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.execution.run_settings import Effort, RunSettings
+from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.operations.attention.problem import Problem
 from harness.studies.tune.spread import Heat, on_one_scale, spread_timing
 from harness.support.errors import SandboxError
@@ -98,7 +99,7 @@ class Crew:
 
 
 NAMES = ("3", "1", "4", "1.5", "9")
-ASKED = Heat("token", None, NAMES, PROBLEM, "normal", 0, Effort())  # type: ignore[arg-type]
+ASKED = Heat("token", None, NAMES, PROBLEM, RunSettings())  # type: ignore[arg-type]
 
 
 def test_each_gpu_has_a_group_and_the_default_and_that_one_runs_back_to_back_once():
