@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from harness.execution.cluster.worker_side import Unfit, retire
 from harness.execution.run_settings import RunSettings
@@ -15,28 +14,18 @@ from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
 
-@dataclass(frozen=True)
-class Timing:
-    """What is timed, and how long."""
-
-    problem: BaseProblem
-    settings: RunSettings
-    libraries: bool
-    """Whether other people's kernels are timed, too."""
-    only_cold: frozenset[str] = frozenset()
-    """Names of variants that are not run back to back."""
-
-
-def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
+def time_on_gpu(
+    variants: Sequence[Variant],
+    problem: BaseProblem,
+    settings: RunSettings,
+    *,
+    libraries: bool,
+    only_cold: Collection[str] = (),
+) -> BenchResult:
     """As `bench_on_gpu`. Raises `Unfit` where the GPU is lost; a process in which it broke ends afterwards."""
     try:
         result = bench_on_gpu(
-            variants,
-            timing.problem,
-            timing.settings,
-            libraries=timing.libraries,
-            step=lambda name: None,
-            only_cold=timing.only_cold,
+            variants, problem, settings, libraries=libraries, step=lambda name: None, only_cold=only_cold
         )
         is_broken = _is_broken()
     except SandboxError as error:

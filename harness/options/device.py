@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.emulator.instruments import PLAIN, Instruments
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER
@@ -31,12 +30,7 @@ LARGEST_L2_BYTES = 1 << 30
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """--device and --count, and the emulator's options."""
-    group = parser.add_argument_group("device")
-    group.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        help="auto: the GPU if there is one, else the emulator",
-    )
+    group = add_device_choice(parser.add_argument_group("device"), "auto: the GPU if there is one, else the emulator")
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
@@ -46,11 +40,22 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     add_emulator(group)
 
 
-def add_emulator(group: argparse._ActionsContainer) -> None:
-    """--step-limit, --seed, --threads."""
+def add_device_choice(group: argparse._ActionsContainer, help: str) -> argparse._ActionsContainer:
+    """--device. Returns the group."""
+    group.add_argument("--device", choices=("auto", "gpu", "emulator"), help=help)
+    return group
+
+
+def add_step_limit(group: argparse._ActionsContainer) -> None:
+    """--step-limit."""
     group.add_argument(
         "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
+
+
+def add_emulator(group: argparse._ActionsContainer) -> None:
+    """--step-limit, --seed, --threads."""
+    add_step_limit(group)
     group.add_argument(
         "--seed",
         type=WHOLE_NUMBER,
@@ -200,12 +205,16 @@ def machine_line(machine: Machine) -> str:
     return device_line(machine.executor().device)
 
 
-def emulator_of(settings: RunSettings, progress: Progress, instruments: Instruments = PLAIN) -> EmulatorExecutor:
+def emulator_of(
+    settings: RunSettings, progress: Progress, *, bank_conflicts: bool = False, instructions: bool = False
+) -> EmulatorExecutor:
     """An emulator with these settings. Raises `UsageError` for a step limit or threads below 1."""
     from harness.emulator.executor import EmulatorExecutor
+    from harness.emulator.instruments import Instruments
 
     require_positive("step-limit", settings.step_limit)
     require_positive("threads", settings.threads)
+    instruments = Instruments(bank_conflicts=bank_conflicts, instructions=instructions)
     return EmulatorExecutor(settings, progress=progress.part, instruments=instruments)
 
 

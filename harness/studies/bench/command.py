@@ -124,7 +124,6 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
                     points.append(BenchPoint(value, result))
             else:
                 from harness.execution.cluster.shipping import load_of
-                from harness.gpu.spread import Timing
                 from harness.studies.bench.spread import PointAsked, spread_points
 
                 asked = {
@@ -132,7 +131,9 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
                         crew.token,
                         tuple(load_of(found.origins[variant.name], variant.name) for variant in chosen),
                         request.selection.tile,
-                        Timing(problem, request.settings, not request.no_libraries),
+                        problem,
+                        request.settings,
+                        not request.no_libraries,
                     )
                     for value, problem in zip(sweep.values, problems)
                 }

@@ -16,7 +16,14 @@ from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
-from harness.options.device import add_sanitizer, machine_line, machine_of, visible_gpus
+from harness.options.device import (
+    add_device_choice,
+    add_sanitizer,
+    add_step_limit,
+    machine_line,
+    machine_of,
+    visible_gpus,
+)
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
@@ -228,15 +235,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     )
     _add_campaign(parser, operation)
     add_plugins(parser)
-    machine = parser.add_argument_group("device")
-    machine.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        help="auto: the GPU if there is one, else the emulator",
-    )
-    machine.add_argument(
-        "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
-    )
+    group = parser.add_argument_group("device")
+    add_step_limit(add_device_choice(group, "auto: the GPU if there is one, else the emulator"))
     add_sanitizer(parser, "On a GPU: not available")
     add_workers(parser, "cases")
     add_afresh(parser)

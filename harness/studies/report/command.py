@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.emulator.instruments import Instruments
 from harness.model.operation import Operation
 from harness.options.command import WHOLE_NUMBER, Command
 from harness.options.device import (
@@ -127,7 +126,7 @@ def _devices(settings: RunSettings, request: ReportRequest, problem: BaseProblem
     arch = executor.device.arch
     if settings.caches is not None and request.gpu is not None:
         arch = settings.caches.gpu.multiprocessor.arch
-    counting = emulator_of(replace(settings, arch=arch), progress, Instruments(bank_conflicts=True))
+    counting = emulator_of(replace(settings, arch=arch), progress, bank_conflicts=True)
     if executor.device.kind == "emulator":
         return Devices(counting, None, sanitizer)
     counts = counts_beside(settings.count, problem, executor.device)
@@ -146,13 +145,12 @@ def _campaigns(request: ReportRequest, chosen: list[Variant], progress: Progress
     """One for each variant; None where nobody asked."""
     if request.fuzz is None:
         return None
-    from harness.studies.report.campaign_results import CampaignRequest, campaign_or_error
+    from harness.studies.report.campaign_results import campaign_or_error
 
-    asked = CampaignRequest(request.problem.operation, request.fuzz, request.settings, request.selection.plugin)
     campaigns = []
     for variant in chosen:
         progress.step(f"campaign of {variant.name}")
-        campaigns.append(campaign_or_error(variant.name, asked))
+        campaigns.append(campaign_or_error(variant.name, request))
     return campaigns
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.model.operation import Operation
 from harness.options.command import Command
-from harness.options.device import add_emulator, arch_here, executor_of
+from harness.options.device import add_device_choice, add_emulator, arch_here, executor_of
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem
@@ -92,12 +92,8 @@ def _add_order(parser: argparse.ArgumentParser) -> None:
         help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
     )
     add_selection(group)
-    group.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
-    )
-    add_emulator(group)
+    help = "where --order runs the variants; auto: the GPU if there is one, else the emulator"
+    add_emulator(add_device_choice(group, help))
 
 
 COMMAND = Command(

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.emulator.instruments import Instruments
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER, Command
-from harness.options.device import add_caches, add_emulator, counted_arch, emulator_of, require_gpu
+from harness.options.device import add_caches, add_device_choice, add_emulator, counted_arch, emulator_of, require_gpu
 from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
@@ -107,7 +106,7 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     from harness.text.study_result import StudyResult
 
     problem = request.problem.make()
-    require_trace(request.trace, request.trace_events)
+    require_trace(request)
     require_gpu(request.settings)
     caches = request.settings.caches
     assert caches is not None
@@ -118,7 +117,7 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     settings = replace(request.settings, arch=arch)
     with progress_bar(1 + (settings.device == "gpu") + (request.trace is not None)) as progress:
         check_size(settings, [problem], 1)
-        executor = emulator_of(settings, progress, Instruments(bank_conflicts=request.lines))
+        executor = emulator_of(settings, progress, bank_conflicts=request.lines)
         progress.step(variant.name)
         account = measure_traffic(variant, problem, executor, settings)
         if settings.device == "gpu":
@@ -127,7 +126,7 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
             account = replace(account, hardware=_hardware(run, request.selection.plugin))
         if request.trace is not None:
             progress.step(f"{variant.name}, event by event")
-            write_trace(request.trace, request.trace_events, settings, variant, problem, executor, caches.gpu)
+            write_trace(request, variant, problem, executor, caches.gpu)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     bound = None if on_chip is None else operation_of(problem).io_bound(problem, on_chip)
     report = TrafficReport(
@@ -283,11 +282,9 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_tile(parser)
     add_plugins(parser)
     _add_sweep(parser)
-    counting = parser.add_argument_group("device")
-    counting.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+    counting = add_device_choice(
+        parser.add_argument_group("device"),
+        "bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
         "beside them what that GPU's own counters say, through Nsight Compute",
     )
     add_emulator(counting)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.execution.events import Observer
 from harness.execution.planning import make_plan
-from harness.execution.run_settings import RunSettings
 from harness.execution.timeline import timeline_of
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
@@ -18,12 +17,16 @@ from harness.support.gpus import Gpu
 from harness.text.chrome_trace import leaves_out, render_chrome_trace, what_is_shown
 from harness.text.stamp_trace import render_stamp_trace
 
+if TYPE_CHECKING:
+    from harness.studies.traffic.command import TrafficRequest
+
 MOST_EVENTS = 100_000
 """Some 15 MB of JSON, which every viewer opens in seconds."""
 
 
-def require_trace(path: Path | None, events: int | None) -> None:
+def require_trace(request: TrafficRequest) -> None:
     """Raise `UsageError` where --trace and --trace-events do not go together, or the name does not say JSON."""
+    path, events = request.trace, request.trace_events
     if path is None:
         if events is not None:
             raise UsageError("--trace-events goes with --trace FILE.json")
@@ -34,21 +37,15 @@ def require_trace(path: Path | None, events: int | None) -> None:
         raise UsageError(f"--trace-events is {events}; it has to be at least 1")
 
 
-def write_trace(
-    path: Path,
-    events: int | None,
-    settings: RunSettings,
-    variant: Variant,
-    problem: BaseProblem,
-    executor: Observer,
-    gpu: Gpu,
-) -> None:
-    """Run, and write the trace to `path`: of the GPU itself with --device gpu, else of what the emulator sees.
+def write_trace(request: TrafficRequest, variant: Variant, problem: BaseProblem, executor: Observer, gpu: Gpu) -> None:
+    """Run, and write `--trace`: of the GPU itself with --device gpu, else of what the emulator sees.
 
     A line on standard error says which blocks are left out, if any are.
     """
+    path, settings = request.trace, request.settings
+    assert path is not None
     inputs = draw_inputs(problem, settings.regime, settings.seed)
-    most = MOST_EVENTS if events is None else events
+    most = request.trace_events or MOST_EVENTS
     plan = make_plan(variant, problem)
     if settings.device == "gpu":
         from harness.gpu.stamped_run import stamped_run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import Command
-from harness.options.device import add_emulator, emulator_of, gpus_of_this_machine, require_gpu
+from harness.options.device import add_device_choice, add_emulator, emulator_of, gpus_of_this_machine, require_gpu
 from harness.options.effort import add_effort
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.inputs import add_drawing
@@ -100,10 +100,10 @@ def _tune_by_bytes(
 
         with crew_of(request, found) as crew:
             if crew is not None:
-                from harness.studies.tune.spread import Counting, spread_counting
+                from harness.studies.tune.spread import TileTask, spread_counting
 
                 names, load = tuple(v.name for v in variants), load_of(found.origins[variant.name], variant.name)
-                asked = Counting(crew.token, load, names, problem, request.settings)
+                asked = TileTask(crew.token, load, names, problem, request.settings)
                 known = spread_counting(crew, asked, known, done)
         comparison = compare(variants, problem, executor, request.settings, known=known, step=progress.step, done=done)
     ranks = {row.variant: row.rank for row in comparison.rows}
@@ -135,7 +135,7 @@ def _tune_on_gpus(
     from harness.execution.results.rows import bench_rows
     from harness.execution.timings import BenchResult
     from harness.gpu.context import own_gpu
-    from harness.studies.tune.spread import Heat, spread_timing
+    from harness.studies.tune.spread import TileTask, spread_timing
     from harness.support.progress import progress_bar
     from harness.text.bench_report import render_bench
 
@@ -156,7 +156,7 @@ def _tune_on_gpus(
             progress.step(f"{', '.join(heat[:2])} and others")
             work.finish(result, *heat)
 
-        asked = Heat(crew.token, load, names, problem, request.settings)
+        asked = TileTask(crew.token, load, names, problem, request.settings)
         heats = crew.size
         result = spread_timing(crew, asked, known, done)
     text = render_bench(result, request.report.format)
@@ -175,13 +175,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_plugins(parser)
-    device = parser.add_argument_group("device")
-    device.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        help="gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one",
-    )
-    add_emulator(device)
+    help = "gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one"
+    add_emulator(add_device_choice(parser.add_argument_group("device"), help))
     add_effort(parser, seed=False)
     add_workers(parser, "tiles, a GPU for each worker where there are GPUs,")
     add_afresh(parser)

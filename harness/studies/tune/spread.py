@@ -18,7 +18,7 @@ from harness.execution.outcome import Row
 from harness.execution.run_settings import RunSettings
 from harness.execution.timings import BenchResult, BenchRow, in_order_of_merit
 from harness.execution.verdict import ERROR
-from harness.gpu.spread import Timing, time_on_gpu
+from harness.gpu.spread import time_on_gpu
 from harness.model.problem import BaseProblem
 from harness.studies.tune.tile_contenders import tile_contenders
 from harness.support.errors import SandboxError
@@ -29,8 +29,8 @@ GROUPS_PER_WORKER = 2
 
 
 @dataclass(frozen=True)
-class Counting:
-    """Tiles of one variant to count the bytes of."""
+class TileTask:
+    """Tiles of one variant whose bytes to count, or to time in turns on one GPU."""
 
     token: str
     """`Crew.token`."""
@@ -39,9 +39,11 @@ class Counting:
     """Of `tile_contenders`."""
     problem: BaseProblem
     settings: RunSettings
+    compared_with: frozenset[str] = frozenset()
+    """Of `names`, what is only timed to be compared with."""
 
 
-def count_tiles(asked: Counting) -> list[Row]:
+def count_tiles(asked: TileTask) -> list[Row]:
     """In a worker: a row for each, not ranked."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
@@ -50,7 +52,7 @@ def count_tiles(asked: Counting) -> list[Row]:
 
 
 def spread_counting(
-    crew: Crew, asked: Counting, known: Mapping[str, Row], done: Callable[[str, Row], None]
+    crew: Crew, asked: TileTask, known: Mapping[str, Row], done: Callable[[str, Row], None]
 ) -> dict[str, Row]:
     """Rows by name, of all that are asked; those of `known` are not run, `done` is told each other one."""
     rows = dict(known)
@@ -66,30 +68,16 @@ def spread_counting(
     return rows
 
 
-@dataclass(frozen=True)
-class Heat:
-    """Tiles of one variant to time in turns on one GPU."""
-
-    token: str
-    load: OriginLoad
-    names: tuple[str, ...]
-    problem: BaseProblem
-    settings: RunSettings
-    compared_with: frozenset[str] = frozenset()
-    """Of `names`, what is only there to be compared with."""
-
-
-def time_tiles(asked: Heat) -> BenchResult:
+def time_tiles(asked: TileTask) -> BenchResult:
     """In a worker. Raises `Unfit` where it has no usable GPU."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
-    timing = Timing(asked.problem, asked.settings, False, asked.compared_with)
-    return time_on_gpu(variants, timing)
+    return time_on_gpu(variants, asked.problem, asked.settings, libraries=False, only_cold=asked.compared_with)
 
 
 def spread_timing(
     crew: Crew,
-    asked: Heat,
+    asked: TileTask,
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
 ) -> BenchResult:
@@ -118,7 +106,7 @@ def spread_timing(
     return replace(joined, rows=(*joined.rows, *_lost_rows({name: lost[name] for name in lost if name not in timed})))
 
 
-def _heat(asked: Heat, names: tuple[str, ...], only_compared: bool) -> Heat:
+def _heat(asked: TileTask, names: tuple[str, ...], only_compared: bool) -> TileTask:
     return replace(asked, names=names, compared_with=frozenset(names[:1]) if only_compared else frozenset())
 
 

@@ -6,10 +6,9 @@ import argparse
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.emulator.instruments import Instruments
 from harness.model.operation import Operation
 from harness.options.command import Command
-from harness.options.device import add_caches, add_emulator, emulator_of, require_gpu
+from harness.options.device import add_caches, add_device_choice, add_emulator, emulator_of, require_gpu
 from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_problem
@@ -71,7 +70,7 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
             )
     _, variants = request.selection.tiled(variants, problem)
     with progress_bar(len(variants) + _steps_of_measuring(settings, variants, problem)) as progress:
-        executor = emulator_of(settings, progress, Instruments(bank_conflicts=True, instructions=True))
+        executor = emulator_of(settings, progress, bank_conflicts=True, instructions=True)
         check_size(settings, [problem], len(variants))
         profiles = []
         question = Question.draw(problem, settings.regime, settings.seed)
@@ -110,11 +109,9 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_drawing(parser, operation)
     add_tile(parser)
     add_plugins(parser)
-    group = parser.add_argument_group("device")
-    group.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        help="work is counted on the emulator and times are predicted; auto: for the GPU that is there, if any; gpu: "
+    group = add_device_choice(
+        parser.add_argument_group("device"),
+        "work is counted on the emulator and times are predicted; auto: for the GPU that is there, if any; gpu: "
         "beside them the times that it measures",
     )
     add_emulator(group)

@@ -14,7 +14,7 @@ from harness.execution.protocol import Device
 from harness.execution.run_settings import Effort, RunSettings
 from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.operations.attention.problem import Problem
-from harness.studies.tune.spread import Heat, on_one_scale, spread_timing
+from harness.studies.tune.spread import TileTask, on_one_scale, spread_timing
 from harness.support.errors import SandboxError
 
 pytestmark = pytest.mark.compiles(False)
@@ -89,9 +89,9 @@ class Crew:
 
     def __init__(self, size: int, dead: Sequence[int] = ()) -> None:
         self.size, self.dead = size, dead
-        self.given: list[Heat] = []
+        self.given: list[TileTask] = []
 
-    def spread(self, function: Callable[[Any], Any], arguments: Sequence[Heat]) -> Iterator[tuple[int, Any]]:
+    def spread(self, function: Callable[[Any], Any], arguments: Sequence[TileTask]) -> Iterator[tuple[int, Any]]:
         for place, asked in enumerate(arguments):
             self.given.append(asked)
             times = (row(name, float(name) * (1 + place)) for name in asked.names)
@@ -99,7 +99,7 @@ class Crew:
 
 
 NAMES = ("3", "1", "4", "1.5", "9")
-ASKED = Heat("token", None, NAMES, PROBLEM, RunSettings())  # type: ignore[arg-type]
+ASKED = TileTask("token", None, NAMES, PROBLEM, RunSettings())  # type: ignore[arg-type]
 
 
 def test_each_gpu_has_a_group_and_the_default_and_that_one_runs_back_to_back_once():
