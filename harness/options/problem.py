@@ -1,4 +1,4 @@
-"""The problem on the command line: an option for each field of the operation's problem, and what they come to."""
+"""The problem on the command line: an option for each field of the operation's problem, and one for its inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.problem import BaseProblem, Option
-from harness.options.command import WHOLE_NUMBER, argument_type
+from harness.options.command import WHOLE_NUMBER, add_epilog, argument_type
 from harness.support.errors import UsageError
 
 
@@ -73,6 +73,18 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
         default = getattr(operation.problem(), fields[0])
         group.add_argument(option_of(name), type=WHOLE_NUMBER, metavar="N", help=f"{both} at once (default: {default})")
     add_fields(group, operation, [field.name for field in dataclasses.fields(operation.problem)])  # type: ignore[arg-type]
+
+
+def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """--regime, and what the operation's regimes are."""
+    regimes = operation.regimes
+    parser.add_argument_group("inputs").add_argument(
+        "--regime",
+        default=next(iter(regimes)),
+        metavar="NAME",
+        help="how values are drawn, see below (default: %(default)s)",
+    )
+    add_epilog(parser, "regimes", ((regime.name, regime.idea) for regime in regimes.values()))
 
 
 def add_fields(group: argparse._ActionsContainer, operation: Operation, names: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
@@ -90,6 +90,35 @@ class StudyRequest(Request):
         given = {"caches": read_caches(arguments), "effort": read_effort(arguments)}
         settings = read_options(RunSettings, arguments, **given)
         return {"problem": read_problem(arguments, problem), "settings": settings}
+
+
+def option(metavar: str | None, help: str, *, default: Any = None, **how: Any) -> Any:
+    """A field of a request that is an option; `how` is for `ArgumentParser.add_argument`, as are `metavar` and `help`.
+
+    `default` is the field's, where the option is left out.
+    """
+    return field(default=default, metadata={"option": {"metavar": metavar, "help": help, **how}})
+
+
+def flag(help: str) -> Any:
+    """A field of a request that is an option without a value."""
+    return field(default=False, metadata={"option": {"action": "store_true", "help": help}})
+
+
+def argument(metavar: str, help: str, **how: Any) -> Any:
+    """A field of a request that is a positional argument."""
+    default: Any = {"?": None, "*": ()}.get(how.get("nargs", ""), MISSING)
+    return field(default=default, metadata={"argument": {"metavar": metavar, "help": help, **how}})
+
+
+def add_fields_of(request: type[Request], parser: argparse._ActionsContainer, *names: str) -> None:
+    """The options and arguments of these fields, in this order."""
+    known = {each.name: each.metadata for each in fields(request)}
+    for name in names:
+        if "argument" in known[name]:
+            parser.add_argument(name, **known[name]["argument"])
+        else:
+            parser.add_argument(f"--{name.replace('_', '-')}", **known[name]["option"])
 
 
 def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:

@@ -12,11 +12,10 @@ from harness.model.problem import BaseProblem
 from harness.options.command import Command
 from harness.options.device import gpus_of_this_machine
 from harness.options.effort import add_effort
-from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem
-from harness.options.request import StudyRequest
+from harness.options.problem import add_drawing, add_problem
+from harness.options.request import StudyRequest, add_fields_of, flag, option
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import Selection, add_plugins, add_selection, add_tile
 from harness.options.workers import add_workers, are_elsewhere, crew_of
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
 class BenchRequest(StudyRequest):
     """Times on one problem, or over a sweep."""
 
-    sweep: str | None = None
-    plot: Path | None = None
-    """The file of a picture."""
-    no_libraries: bool = False
+    sweep: str | None = option("FIELD=VALUES", "times against one field of the problem: seq_len=256..16384 (doubling)")
+    plot: Path | None = option("FILE.png|.svg", "draw time, bytes and intensity side by side to this file", type=Path)
+    no_libraries: bool = flag("leave PyTorch's and cuDNN's kernels out")
 
 
 def run_bench(request: BenchRequest) -> int:
@@ -208,16 +206,10 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_plugins(parser)
     add_tile(parser)
     add_effort(parser)
-    sweep = parser.add_argument_group("sweep")
-    sweep.add_argument(
-        "--sweep", metavar="FIELD=VALUES", help="times against one field of the problem: seq_len=256..16384 (doubling)"
-    )
-    sweep.add_argument(
-        "--plot", type=Path, metavar="FILE.png|.svg", help="draw time, bytes and intensity side by side to this file"
-    )
+    add_fields_of(BenchRequest, parser.add_argument_group("sweep"), "sweep", "plot")
     add_workers(parser, "the values of a sweep, a GPU for each worker,")
     add_afresh(parser)
-    parser.add_argument("--no-libraries", action="store_true", help="leave PyTorch's and cuDNN's kernels out")
+    add_fields_of(BenchRequest, parser, "no_libraries")
     add_report(parser)
     add_keep(parser)
 

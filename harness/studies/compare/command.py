@@ -13,10 +13,9 @@ from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.exit_status import add_allow_undecided
-from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
 from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins, add_selection, add_tile, require_some

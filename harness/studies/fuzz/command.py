@@ -28,7 +28,7 @@ from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, argument, option
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, require_some
 from harness.options.watch import add_watch
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
 class FuzzRequest(StudyRequest):
     """A campaign for each variant, or a case to run again."""
 
-    variant: Sequence[str] = ()
-    """Names or patterns; empty for all."""
-    examples: int | None = None
-    seconds: float | None = None
-    """When to stop searching; None: after the examples."""
-    tiles: int | None = None
-    """Tiles that a problem has at most."""
-    seed: int | None = None
-    """Of the cases; None: another each time."""
-    properties: str = "all"
-    """Names with commas between them, `all` or `none`."""
-    replay: str | None = None
-    """The case to run again, as JSON."""
+    variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
+    examples: int | None = option("N", "cases to try (default: 200, or what --seconds allow)", type=WHOLE_NUMBER)
+    seconds: float | None = option("S", "search no longer than this", type=NUMBER)
+    tiles: int | None = option(
+        "N", "problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
+        "6, and some of many)", type=WHOLE_NUMBER,
+    )  # fmt: skip
+    seed: int | None = option("S", "same seed, same cases (default: another each time)", type=WHOLE_NUMBER)
+    properties: str = option(
+        "NAME[,NAME]", "what is held in a share of the cases besides the answer, see below; all (default) or none",
+        default="all",
+    )  # fmt: skip
+    replay: str | None = option("CASE", "run this one case again, as an earlier campaign printed it")
     allow_undecided: bool = False
 
 
@@ -230,10 +230,11 @@ def _properties(text: str) -> tuple[str, ...] | None:
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `fuzz`."""
     add_operation(parser)
-    parser.add_argument(
-        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
-    )
-    _add_campaign(parser, operation)
+    add_fields_of(FuzzRequest, parser, "variant")
+    campaign = parser.add_argument_group("campaign, for each variant")
+    add_fields_of(FuzzRequest, campaign, "examples", "seconds", "tiles", "seed", "properties", "replay")
+    held = [(each.name, each.idea) for each in operation.properties.values()]
+    add_epilog(parser, "properties", [*held, (SANITIZER, SANITIZER_IDEA)])
     add_plugins(parser)
     group = parser.add_argument_group("device")
     add_step_limit(add_device_choice(group, "auto: the GPU if there is one, else the emulator"))
@@ -244,33 +245,6 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_allow_undecided(parser)
     add_keep(parser)
     add_watch(parser)
-
-
-def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None:
-    group = parser.add_argument_group("campaign, for each variant")
-    group.add_argument(
-        "--examples", type=WHOLE_NUMBER, metavar="N", help="cases to try (default: 200, or what --seconds allow)"
-    )
-    group.add_argument("--seconds", type=NUMBER, metavar="S", help="search no longer than this")
-    group.add_argument(
-        "--tiles",
-        type=WHOLE_NUMBER,
-        metavar="N",
-        help="problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
-        "6, and some of many)",
-    )
-    group.add_argument(
-        "--seed", type=WHOLE_NUMBER, metavar="S", help="same seed, same cases (default: another each time)"
-    )
-    group.add_argument(
-        "--properties",
-        default="all",
-        metavar="NAME[,NAME]",
-        help="what is held in a share of the cases besides the answer, see below; all (default) or none",
-    )
-    group.add_argument("--replay", metavar="CASE", help="run this one case again, as an earlier campaign printed it")
-    held = [(each.name, each.idea) for each in operation.properties.values()]
-    add_epilog(parser, "properties", [*held, (SANITIZER, SANITIZER_IDEA)])
 
 
 COMMAND = Command(

@@ -12,7 +12,7 @@ from harness.execution.results.place import store_path
 from harness.model.operation import Operation, operation_names
 from harness.options.command import WHOLE_NUMBER, Command, argument_type
 from harness.options.output import add_report, check_output, conclude
-from harness.options.request import Request
+from harness.options.request import Request, add_fields_of, argument, flag, option
 from harness.studies.history.query import Query, parse_since, parse_where
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
@@ -31,16 +31,25 @@ STUDIES = ("compare", "bench", "traffic", "fuzz", "tune")
 class HistoryRequest(Request):
     """Which of the kept rows to show, and how."""
 
-    variant: Sequence[str] = ()
-    """Names or patterns; empty for all."""
-    study: str | None = None
-    where: Sequence[tuple[str, Any]] = ()
-    since: str | None = None
-    limit: int | None = None
-    runs: bool = False
-    """A line per run, not per change."""
-    plot: Path | None = None
-    export: Path | None = None
+    variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
+    study: str | None = option(None, "of one command (default: of all)", choices=STUDIES)
+    where: Sequence[tuple[str, Any]] = option(
+        "FIELD=VALUE", "of problems with this field, such as q_len=512 or mask=causal; may be given again",
+        action="append", type=argument_type(parse_where), default=(),
+    )  # fmt: skip
+    since: str | None = option(
+        "WHEN", "not older: 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago",
+        type=argument_type(parse_since),
+    )  # fmt: skip
+    limit: int | None = option(
+        "N", f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
+        "(default: all)", type=WHOLE_NUMBER,
+    )  # fmt: skip
+    runs: bool = flag("a line per run, not per change")
+    plot: Path | None = option("FILE.png|.svg", "draw bytes, error and time over time to this file", type=Path)
+    export: Path | None = option(
+        "FILE.csv|.parquet", "write the rows themselves to this file; .parquet needs pyarrow", type=Path
+    )
 
     @property
     def query(self) -> Query:
@@ -110,45 +119,13 @@ def _drawn(found: list[History], suffix: str) -> bytes:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `history`."""
-    parser.add_argument(
-        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
-    )
+    add_fields_of(HistoryRequest, parser, "variant")
     group = parser.add_argument_group("which of what is kept")
     group.add_argument(
         "--operation", metavar="NAME", help=f"of one operation: {', '.join(operation_names())} (default: of all)"
     )
-    group.add_argument("--study", choices=STUDIES, help="of one command (default: of all)")
-    group.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        type=argument_type(parse_where),
-        metavar="FIELD=VALUE",
-        help="of problems with this field, such as q_len=512 or mask=causal; may be given again",
-    )
-    group.add_argument(
-        "--since",
-        type=argument_type(parse_since),
-        metavar="WHEN",
-        help="not older: 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago",
-    )
-    group.add_argument(
-        "--limit",
-        type=WHOLE_NUMBER,
-        metavar="N",
-        help=f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
-        "(default: all)",
-    )
-    parser.add_argument("--runs", action="store_true", help="a line per run, not per change")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes, error and time over time to this file"
-    )
-    parser.add_argument(
-        "--export",
-        type=Path,
-        metavar="FILE.csv|.parquet",
-        help="write the rows themselves to this file; .parquet needs pyarrow",
-    )
+    add_fields_of(HistoryRequest, group, "study", "where", "since", "limit")
+    add_fields_of(HistoryRequest, parser, "runs", "plot", "export")
     add_report(parser)
 
 

@@ -11,7 +11,7 @@ from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
-from harness.options.request import Request
+from harness.options.request import Request, add_fields_of, argument, flag, option
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 
@@ -20,11 +20,14 @@ from harness.support.errors import UsageError
 class NewRequest(Request):
     """The variant to write."""
 
-    name: str
+    name: str = argument("NAME", "what the variant is to be called, such as my-idea")
     operation: str
-    numba: bool = False
-    folder: Path | None = None
-    """Where to write it; None: into `variants/`."""
+    numba: bool = flag("a Numba kernel (default: a CuPy RawKernel)")
+    folder: Path | None = option(
+        "DIR",
+        "write it there, for --plugin (default: variants/OPERATION/, where it is found without a word)",
+        type=Path,
+    )
 
 
 def run_new(request: NewRequest) -> int:
@@ -58,15 +61,8 @@ def run_new(request: NewRequest) -> int:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `new`."""
-    parser.add_argument("name", metavar="NAME", help="what the variant is to be called, such as my-idea")
     add_operation(parser)
-    parser.add_argument("--numba", action="store_true", help="a Numba kernel (default: a CuPy RawKernel)")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        metavar="DIR",
-        help="write it there, for --plugin (default: variants/OPERATION/, where it is found without a word)",
-    )
+    add_fields_of(NewRequest, parser, "name", "numba", "folder")
 
 
 COMMAND = Command("new", "write a variant that runs and passes, ready to be edited", add_options, NewRequest, run_new)

@@ -19,11 +19,10 @@ from harness.options.device import (
     sanitizing,
 )
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
-from harness.options.inputs import add_drawing
 from harness.options.output import check_output
-from harness.options.problem import add_problem
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, flag, option
 from harness.options.variants import add_plugins, add_selection, add_tile, require_some
 from harness.support.errors import UsageError
 
@@ -41,12 +40,9 @@ if TYPE_CHECKING:
 class ReportRequest(StudyRequest):
     """What the page shows besides the comparison."""
 
-    caches: bool = False
-    """The levels L2 and DRAM too."""
-    bench: bool = False
-    """Times, where there is a GPU."""
-    fuzz: int | None = None
-    """Examples of a campaign for each variant; None: no campaigns."""
+    caches: bool = flag("the levels L2 and DRAM too, behind the caches of --gpu")
+    bench: bool = flag("on a GPU: times as `bench` has them")
+    fuzz: int | None = option("N", "a campaign of so many examples for each variant, of --seed", type=WHOLE_NUMBER)
     gpu: str | None = None
     """The GPU that is named; `settings.caches` has the GPU, be it named or found."""
     l2_bytes: int | None = None
@@ -166,11 +162,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_sanitizer(parser)
     add_caches(parser)
     more = parser.add_argument_group("more to show, which takes longer")
-    more.add_argument("--caches", action="store_true", help="the levels L2 and DRAM too, behind the caches of --gpu")
-    more.add_argument("--bench", action="store_true", help="on a GPU: times as `bench` has them")
-    more.add_argument(
-        "--fuzz", type=WHOLE_NUMBER, metavar="N", help="a campaign of so many examples for each variant, of --seed"
-    )
+    add_fields_of(ReportRequest, more, "caches", "bench", "fuzz")
 
 
 COMMAND = Command(

@@ -63,7 +63,7 @@ def observe_variants(
     counted_on = where_counted(devices.executor, devices.counter) or devices.executor.device
 
     def keep(done: Attempt, question: Question) -> None:
-        reports[done.variant.name] = VariantReport.of(done, question, settings.regime, settings.seed, counted_on)
+        reports[done.variant.name] = VariantReport.of(done, question, settings, counted_on)
         replay = replay_or_none(done, question, devices.emulator)
         if replay is not None:
             replays.append(replay)

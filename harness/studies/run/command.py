@@ -16,7 +16,7 @@ from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_fields, add_operation
 from harness.options.problem_size import check_size, require_memory
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, argument
 from harness.options.variants import add_plugins
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
@@ -26,7 +26,7 @@ from harness.support.file_replacement import replace_files
 class RunRequest(StudyRequest):
     """The variant to run, and the files of its arrays."""
 
-    variant: str
+    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
     dtype: str | None = None
     """What the arrays have to be; None: what they are."""
     out: Path
@@ -101,7 +101,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `run`: a file for each input, for the main output, and for each other one."""
     from harness.studies.run.user_arrays import DTYPES, axes_that_may_lack
 
-    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    add_fields_of(RunRequest, parser, "variant")
     add_operation(parser)
     plain = operation.problem()
     lacking = axes_that_may_lack(plain.inputs)

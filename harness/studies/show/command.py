@@ -11,7 +11,7 @@ from harness.options.device import add_device_choice, add_emulator, arch_here, e
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, argument, flag
 from harness.options.variants import add_plugins, add_selection, add_tile
 from harness.support.errors import UsageError
 
@@ -20,11 +20,11 @@ from harness.support.errors import UsageError
 class ShowRequest(StudyRequest):
     """The variant to show, and what of it."""
 
-    variant: str
-    ptx: bool = False
-    """The PTX of its kernels instead of their source."""
-    order: bool = False
-    """The order in which it adds."""
+    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
+    ptx: bool = flag("the PTX of each kernel instead of its source")
+    order: bool = flag(
+        "instead of the source: in which order O, l and S are added up, and which variants add in the same one"
+    )
 
 
 def run_show(request: ShowRequest) -> int:
@@ -75,25 +75,16 @@ def _show_order(request: ShowRequest) -> int:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `show`."""
-    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
-    parser.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
+    add_fields_of(ShowRequest, parser, "variant", "ptx")
     add_problem(parser, operation)
     add_tile(parser)
     add_plugins(parser)
-    _add_order(parser)
-    add_report(parser)
-
-
-def _add_order(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("order of addition")
-    group.add_argument(
-        "--order",
-        action="store_true",
-        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
-    )
-    add_selection(group)
+    order = parser.add_argument_group("order of addition")
+    add_fields_of(ShowRequest, order, "order")
+    add_selection(order)
     help = "where --order runs the variants; auto: the GPU if there is one, else the emulator"
-    add_emulator(add_device_choice(group, help))
+    add_emulator(add_device_choice(order, help))
+    add_report(parser)
 
 
 COMMAND = Command(

@@ -11,12 +11,11 @@ from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER, Command
 from harness.options.device import add_caches, add_device_choice, add_emulator, counted_arch, emulator_of, require_gpu
-from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, argument, flag, option
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.standard_streams import complain
 from harness.options.variants import add_plugins, add_selection, add_tile
@@ -45,17 +44,26 @@ if TYPE_CHECKING:
 class TrafficRequest(StudyRequest):
     """One variant to account for, or a sweep over many."""
 
-    variant: str | None = None
-    lines: bool = False
-    """By source line too."""
-    trace: Path | None = None
-    """The file of a timeline."""
-    trace_events: int | None = None
-    sweep: str | None = None
-    plot: Path | None = None
-    """The file of a picture of the bytes."""
-    roofline: Path | None = None
-    """The file of a picture of the intensities."""
+    variant: str | None = argument("VARIANT", "the variant's name, as 'list' shows it; --sweep needs none", nargs="?")
+    lines: bool = flag(
+        "by source line too, with the bank conflicts of shared memory (which takes several times as long)"
+    )
+    trace: Path | None = option(
+        "FILE.json", "write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and "
+        "chrome://tracing open; with --device gpu of the GPU itself", type=Path,
+    )  # fmt: skip
+    trace_events: int | None = option(
+        "N", "about how many events the timeline has at most, of whole blocks, the first ones (default: 100000)",
+        type=WHOLE_NUMBER,
+    )  # fmt: skip
+    sweep: str | None = option(
+        "FIELD=VALUES", "bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
+        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
+    )  # fmt: skip
+    plot: Path | None = option("FILE.png|.svg", "draw bytes against the field, all variants, to this file", type=Path)
+    roofline: Path | None = option(
+        "FILE.png|.svg", "draw each variant's arithmetic intensity under a GPU's roof", type=Path
+    )
     gpu: str | None = None
     """The GPU that is named; `settings.caches` has the GPU, be it named or found."""
     l2_bytes: int | None = None
@@ -84,9 +92,9 @@ def account_or_sweep(request: TrafficRequest) -> StudyResult[Any]:
 
 def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     given = {"variants": request.selection.variants, "plot": request.plot, "roofline": request.roofline}
-    for option, value in given.items():
+    for name, value in given.items():
         if value is not None:
-            raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
+            raise UsageError(f"--{name} goes with --sweep, such as --sweep q_len=512..4096")
     if request.settings.count != "auto":
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
     if request.workers is not None:
@@ -256,27 +264,7 @@ def _spread(
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `traffic`."""
-    parser.add_argument(
-        "variant", metavar="VARIANT", nargs="?", help="the variant's name, as 'list' shows it; --sweep needs none"
-    )
-    parser.add_argument(
-        "--lines",
-        action="store_true",
-        help="by source line too, with the bank conflicts of shared memory (which takes several times as long)",
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE.json",
-        help="write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and chrome://tracing open; "
-        "with --device gpu of the GPU itself",
-    )
-    parser.add_argument(
-        "--trace-events",
-        type=WHOLE_NUMBER,
-        metavar="N",
-        help="about how many events the timeline has at most, of whole blocks, the first ones (default: 100000)",
-    )
+    add_fields_of(TrafficRequest, parser, "variant", "lines", "trace", "trace_events")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)
@@ -298,27 +286,14 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sweep")
-    group.add_argument(
-        "--sweep",
-        metavar="FIELD=VALUES",
-        help="bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
-        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
-    )
+    add_fields_of(TrafficRequest, group, "sweep")
     add_selection(group)
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
         help="auto: points that take longer than seconds to emulate are as the variant claims; never: all are",
     )
-    group.add_argument(
-        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes against the field, all variants, to this file"
-    )
-    group.add_argument(
-        "--roofline",
-        type=Path,
-        metavar="FILE.png|.svg",
-        help="draw each variant's arithmetic intensity under a GPU's roof",
-    )
+    add_fields_of(TrafficRequest, group, "plot", "roofline")
 
 
 COMMAND = Command(

@@ -14,12 +14,11 @@ from harness.options.command import Command
 from harness.options.device import add_device_choice, add_emulator, emulator_of, gpus_of_this_machine, require_gpu
 from harness.options.effort import add_effort
 from harness.options.exit_status import FAILED, PASSED
-from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep, keep_rows
 from harness.options.output import add_report, check_output, publish
-from harness.options.problem import add_problem
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, argument
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins
 from harness.options.workers import add_workers, are_elsewhere, crew_of
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 class TuneRequest(StudyRequest):
     """The variant to tune."""
 
-    variant: str
+    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
 
 
 def run_tune(request: TuneRequest) -> int:
@@ -171,7 +170,7 @@ def _tune_on_gpus(
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `tune`."""
-    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    add_fields_of(TuneRequest, parser, "variant")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_plugins(parser)

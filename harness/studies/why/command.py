@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_caches, add_device_choice, add_emulator, emulator_of, require_gpu
-from harness.options.inputs import add_drawing
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest
+from harness.options.request import StudyRequest, add_fields_of, argument
 from harness.options.variants import add_plugins, add_tile
 from harness.support.errors import UsageError
 
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
 class WhyRequest(StudyRequest):
     """Two variants to compare, or one and the roofline."""
 
-    variant: str
-    other: str | None = None
-    """None: the roofline."""
+    variant: str = argument("A", "the variant that is asked about, as 'list' shows it")
+    other: str | None = argument(
+        "B", "the variant to compare it with (default: the roofline of the problem)", nargs="?"
+    )
 
 
 def run_why(request: WhyRequest) -> int:
@@ -101,10 +101,7 @@ def _measured(settings: RunSettings, variants: list[Variant], problem: BaseProbl
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `why`."""
-    parser.add_argument("variant", metavar="A", help="the variant that is asked about, as 'list' shows it")
-    parser.add_argument(
-        "other", metavar="B", nargs="?", help="the variant to compare it with (default: the roofline of the problem)"
-    )
+    add_fields_of(WhyRequest, parser, "variant", "other")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)
