@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from harness.model.operation import Operation
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 R = TypeVar("R", bound="Request")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,3 +67,38 @@ def add_epilog(parser: argparse.ArgumentParser, title: str, entries: Iterable[tu
     lines = [f"{title}:", *(f"  {name:{widest}}  {idea}" for name, idea in entries)]
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "\n".join([*([parser.epilog, ""] if parser.epilog else []), *lines])
+
+
+def option(metavar: str | None, help: str, *, default: Any = None, **how: Any) -> Any:
+    """A field that is an option; `how` is for `ArgumentParser.add_argument`, as are `metavar` and `help`.
+
+    `default` is the field's, where the option is left out.
+    """
+    return field(default=default, metadata={"option": {"metavar": metavar, "help": help, **how}})
+
+
+def flag(help: str) -> Any:
+    """A field that is an option without a value."""
+    return field(default=False, metadata={"option": {"action": "store_true", "help": help}})
+
+
+def argument(metavar: str, help: str, **how: Any) -> Any:
+    """A field that is a positional argument."""
+    default: Any = {"?": None, "*": ()}.get(how.get("nargs", ""), MISSING)
+    return field(default=default, metadata={"argument": {"metavar": metavar, "help": help, **how}})
+
+
+def add_fields_of(kind: type[Any], parser: argparse._ActionsContainer, *names: str) -> None:
+    """The options and arguments of these fields of a dataclass, in this order."""
+    known = {each.name: each.metadata for each in fields(kind)}
+    for name in names:
+        if "argument" in known[name]:
+            parser.add_argument(name, **known[name]["argument"])
+        else:
+            parser.add_argument(f"--{name.replace('_', '-')}", **known[name]["option"])
+
+
+def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
+    """A dataclass whose fields have the values of the options of their names. `given` fields are not looked up."""
+    values = {each.name: getattr(arguments, each.name, None) for each in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in {**values, **given}.items() if value is not None})

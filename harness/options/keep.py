@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.execution.results.place import KEEP_VARIABLE, keeps_always
+from harness.options.command import option
 from harness.options.standard_streams import complain
 from harness.support.errors import StoreError
 
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 class Publication:
     """What becomes of a result."""
 
-    format: str = "table"
-    """How it is written: `table`, `markdown`, `csv` or `json`."""
-    output: Path | None = None
-    """The file that it is written to; None: the terminal."""
+    format: str = option(
+        None,
+        "how the result is written (default: table)",
+        choices=("table", "markdown", "csv", "json"),
+        default="table",
+    )
+    output: Path | None = option("FILE", "write it there instead of to the terminal", type=Path)
     keep: bool | None = None
     """Whether it goes into the user's store; None: the command has nothing to keep."""
 

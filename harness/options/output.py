@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.options.command import add_fields_of
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.keep import Publication, keep_result
 from harness.options.standard_streams import print_result
@@ -21,13 +22,7 @@ if TYPE_CHECKING:
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """--format and --output."""
-    group = parser.add_argument_group("report")
-    group.add_argument(
-        "--format",
-        choices=("table", "markdown", "csv", "json"),
-        help=f"how the result is written (default: {Publication.format})",
-    )
-    group.add_argument("--output", type=Path, metavar="FILE", help="write it there instead of to the terminal")
+    add_fields_of(Publication, parser.add_argument_group("report"), "format", "output")
 
 
 def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
+from harness.options.command import flag, read_options
 from harness.options.device import read_caches
 from harness.options.effort import read_effort
 from harness.options.keep import Publication
@@ -20,7 +21,6 @@ from harness.options.watch import KeptResults
 if TYPE_CHECKING:
     from harness.model.variant import Variant
 
-T = TypeVar("T")
 R = TypeVar("R", bound="Request")
 
 
@@ -81,8 +81,7 @@ class StudyRequest(Request):
     settings: RunSettings = DEFAULT_SETTINGS
     workers: int | str | None = None
     """How many worker processes, or the address of a Dask scheduler; None: no workers."""
-    afresh: bool = False
-    """Whether work that was cut off begins again."""
+    afresh: bool = flag("begin at the beginning, where the same command was cut off and would go on")
 
     @classmethod
     def further_fields(cls, arguments: argparse.Namespace, problem: BaseProblem | None) -> dict[str, Any]:
@@ -90,38 +89,3 @@ class StudyRequest(Request):
         given = {"caches": read_caches(arguments), "effort": read_effort(arguments)}
         settings = read_options(RunSettings, arguments, **given)
         return {"problem": read_problem(arguments, problem), "settings": settings}
-
-
-def option(metavar: str | None, help: str, *, default: Any = None, **how: Any) -> Any:
-    """A field of a request that is an option; `how` is for `ArgumentParser.add_argument`, as are `metavar` and `help`.
-
-    `default` is the field's, where the option is left out.
-    """
-    return field(default=default, metadata={"option": {"metavar": metavar, "help": help, **how}})
-
-
-def flag(help: str) -> Any:
-    """A field of a request that is an option without a value."""
-    return field(default=False, metadata={"option": {"action": "store_true", "help": help}})
-
-
-def argument(metavar: str, help: str, **how: Any) -> Any:
-    """A field of a request that is a positional argument."""
-    default: Any = {"?": None, "*": ()}.get(how.get("nargs", ""), MISSING)
-    return field(default=default, metadata={"argument": {"metavar": metavar, "help": help, **how}})
-
-
-def add_fields_of(request: type[Request], parser: argparse._ActionsContainer, *names: str) -> None:
-    """The options and arguments of these fields, in this order."""
-    known = {each.name: each.metadata for each in fields(request)}
-    for name in names:
-        if "argument" in known[name]:
-            parser.add_argument(name, **known[name]["argument"])
-        else:
-            parser.add_argument(f"--{name.replace('_', '-')}", **known[name]["option"])
-
-
-def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
-    """A dataclass whose fields have the values of the options of their names. `given` fields are not looked up."""
-    values = {each.name: getattr(arguments, each.name, None) for each in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in {**values, **given}.items() if value is not None})

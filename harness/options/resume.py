@@ -16,19 +16,18 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.execution.cluster.fingerprint import fingerprint
 from harness.execution.results.place import store_path
 from harness.execution.results.plain_data import from_plain, to_plain
 from harness.execution.results.store import Store, unit_key
 from harness.model.discovery import Discovery
+from harness.options.command import add_fields_of
+from harness.options.request import StudyRequest
 from harness.options.standard_streams import complain
 from harness.options.workers import plugin_files
 from harness.support.errors import StoreError, UsageError
-
-if TYPE_CHECKING:
-    from harness.options.request import StudyRequest
 
 WRITE_SECONDS = 2.0
 """Between two writes, each of which waits for the disk."""
@@ -38,11 +37,7 @@ WITHOUT_EFFECT = frozenset({"afresh", "kept", "plot", "report", "roofline", "wor
 
 def add_afresh(parser: argparse.ArgumentParser) -> None:
     """--afresh."""
-    parser.add_argument_group("resuming").add_argument(
-        "--afresh",
-        action="store_true",
-        help="begin at the beginning, where the same command was cut off and would go on",
-    )
+    add_fields_of(StudyRequest, parser.add_argument_group("resuming"), "afresh")
 
 
 class UnfinishedWork:

@@ -13,6 +13,7 @@ from harness.compilers.cupy.cache_directory import replace_unusable_directory
 from harness.execution.isolation.variants import discover_isolated
 from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
+from harness.options.command import add_fields_of, option
 from harness.options.standard_streams import complain
 from harness.support.errors import PluginError, UsageError
 
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
 class Selection:
     """The variants that a command is for."""
 
-    variants: str | None = None
-    """Names or patterns, with commas between them; None: all."""
-    plugin: Sequence[Path] = ()
-    """Files that register variants."""
-    tile: str | None = None
-    """Tile sizes such as `Br=32,Bc=16`; None: each variant's own."""
+    variants: str | None = option("GLOB[,GLOB]", "names, or shell patterns such as 'fa*' (default: all)")
+    plugin: Sequence[Path] = option(
+        "FILE.py", "a file with a function register(registry) that adds variants; may be given again",
+        action="append", type=Path, default=(),
+    )  # fmt: skip
+    tile: str | None = option(
+        "NAME=N[,NAME=N]", "tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each "
+        "variant's own)",
+    )  # fmt: skip
     own_variants: tuple[Variant, ...] = ()
     """Objects of a caller from Python, which run in this process."""
 
@@ -59,30 +63,17 @@ class Selection:
 
 def add_selection(parser: argparse._ActionsContainer) -> None:
     """--variants."""
-    parser.add_argument(
-        "--variants", metavar="GLOB[,GLOB]", help="names, or shell patterns such as 'fa*' (default: all)"
-    )
+    add_fields_of(Selection, parser, "variants")
 
 
 def add_tile(parser: argparse._ActionsContainer) -> None:
     """--tile."""
-    parser.add_argument(
-        "--tile",
-        metavar="NAME=N[,NAME=N]",
-        help="tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each variant's own)",
-    )
+    add_fields_of(Selection, parser, "tile")
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
     """--plugin."""
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE.py",
-        help="a file with a function register(registry) that adds variants; may be given again",
-    )
+    add_fields_of(Selection, parser, "plugin")
 
 
 def discover_variants(selection: Selection) -> Discovery:

@@ -109,7 +109,7 @@ def watching(arguments: argparse.Namespace, run: Callable[[KeptResults], int], m
 
 def watched_files(arguments: argparse.Namespace, kept: KeptResults) -> set[str]:
     """Files that the result depends on, as far as it is known: more of them once something was loaded."""
-    files = {os.path.abspath(path) for path in arguments.plugin}
+    files = {os.path.abspath(path) for path in arguments.plugin or ()}
     files |= kept.loaded_files or set()
     files |= kernel_sources_beside(files)
     texts = [value for value in vars(arguments).values() if isinstance(value, str)]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, flag, option
 from harness.options.device import gpus_of_this_machine
 from harness.options.effort import add_effort
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
-from harness.options.request import StudyRequest, add_fields_of, flag, option
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import Selection, add_plugins, add_selection, add_tile
 from harness.options.workers import add_workers, are_elsewhere, crew_of

@@ -15,7 +15,7 @@ from harness.model.discovery import load_variant
 from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
-from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
+from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog, add_fields_of, argument, option
 from harness.options.device import (
     add_device_choice,
     add_sanitizer,
@@ -28,7 +28,7 @@ from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
-from harness.options.request import StudyRequest, add_fields_of, argument, option
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, require_some
 from harness.options.watch import add_watch

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.execution.results.place import store_path
 from harness.model.operation import Operation, operation_names
-from harness.options.command import WHOLE_NUMBER, Command, argument_type
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, argument, argument_type, flag, option
 from harness.options.output import add_report, check_output, conclude
-from harness.options.request import Request, add_fields_of, argument, flag, option
+from harness.options.request import Request
 from harness.studies.history.query import Query, parse_since, parse_where
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files

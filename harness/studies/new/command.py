@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model.operation import Operation
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, argument, flag, option
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
-from harness.options.request import Request, add_fields_of, argument, flag, option
+from harness.options.request import Request
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
-from harness.options.command import WHOLE_NUMBER, Command
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, flag, option
 from harness.options.device import (
     add_caches,
     add_device,
@@ -22,7 +22,7 @@ from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.output import check_output
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest, add_fields_of, flag, option
+from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins, add_selection, add_tile, require_some
 from harness.support.errors import UsageError
 

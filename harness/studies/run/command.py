@@ -10,13 +10,13 @@ from typing import Any
 
 from harness.model.operation import Operation, operation_named
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, argument
 from harness.options.device import add_device, counter_of, executor_of
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_fields, add_operation
 from harness.options.problem_size import check_size, require_memory
-from harness.options.request import StudyRequest, add_fields_of, argument
+from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files

@@ -6,12 +6,12 @@ import argparse
 from dataclasses import dataclass
 
 from harness.model.operation import Operation
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, argument, flag
 from harness.options.device import add_device_choice, add_emulator, arch_here, executor_of
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem
-from harness.options.request import StudyRequest, add_fields_of, argument, flag
+from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins, add_selection, add_tile
 from harness.support.errors import UsageError
 

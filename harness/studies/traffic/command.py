@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
-from harness.options.command import WHOLE_NUMBER, Command
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, argument, flag, option
 from harness.options.device import add_caches, add_device_choice, add_emulator, counted_arch, emulator_of, require_gpu
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest, add_fields_of, argument, flag, option
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.standard_streams import complain
 from harness.options.variants import add_plugins, add_selection, add_tile

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, argument
 from harness.options.device import add_device_choice, add_emulator, emulator_of, gpus_of_this_machine, require_gpu
 from harness.options.effort import add_effort
 from harness.options.exit_status import FAILED, PASSED
@@ -18,7 +18,7 @@ from harness.options.keep import add_keep, keep_rows
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest, add_fields_of, argument
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins
 from harness.options.workers import add_workers, are_elsewhere, crew_of

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, argument
 from harness.options.device import add_caches, add_device_choice, add_emulator, emulator_of, require_gpu
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.request import StudyRequest, add_fields_of, argument
+from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins, add_tile
 from harness.support.errors import UsageError
 
