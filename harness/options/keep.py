@@ -7,38 +7,16 @@ import dataclasses
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.execution.results.place import KEEP_VARIABLE, keeps_always
-from harness.options.command import option
+from harness.execution.results.place import KEEP_VARIABLE
 from harness.options.standard_streams import complain
 from harness.support.errors import StoreError
 
 if TYPE_CHECKING:
     from harness.execution.results.kept_row import KeptRow
+    from harness.options.output import ReportOptions
     from harness.text.study_result import StudyResult
-
-
-@dataclass(frozen=True)
-class Publication:
-    """What becomes of a result."""
-
-    format: str = option(
-        None,
-        "how the result is written (default: table)",
-        choices=("table", "markdown", "csv", "json"),
-        default="table",
-    )
-    output: Path | None = option("FILE", "write it there instead of to the terminal", type=Path)
-    keep: bool | None = None
-    """Whether it goes into the user's store; None: the command has nothing to keep."""
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the option or the environment says so. Raises `UsageError` for what the environment says."""
-        return self.keep is not None and (keeps_always() or self.keep)
 
 
 def add_keep(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +28,13 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def keep_result(publication: Publication, shown: StudyResult[Any]) -> None:
+def keep_result(report: ReportOptions, shown: StudyResult[Any]) -> None:
     """Keep a study's rows where they are to be kept. Raises `StoreError` where they cannot be: see `Store`."""
-    if publication.is_kept:
-        keep_rows(publication, shown.kept())
+    if report.is_kept:
+        keep_rows(report, shown.kept())
 
 
-def keep_rows(publication: Publication, rows: Sequence[KeptRow]) -> None:
+def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
     """Keep rows, one command's, with what is the same for all of them; --keep says in a line where they are."""
     from harness.execution.results.store import open_store
     from harness.execution.results.versions import driver_version, package_versions
@@ -69,13 +47,13 @@ def keep_rows(publication: Publication, rows: Sequence[KeptRow]) -> None:
     ]
     with open_store() as store:
         number = store.keep(stamped)
-        if publication.keep:
+        if report.keep:
             complain(f"kept {number} {'row' if number == 1 else 'rows'} in {store.path}")
 
 
-def keep_or_warn(publication: Publication, shown: StudyResult[Any]) -> None:
+def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:
     """`keep_result` for a caller who is to get the result whatever becomes of the store: what it says is a warning."""
     try:
-        keep_result(publication, shown)
+        keep_result(report, shown)
     except StoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=4)

@@ -13,7 +13,7 @@ from harness.model.problem import BaseProblem
 from harness.options.command import flag, read_options
 from harness.options.device import read_caches
 from harness.options.effort import read_effort
-from harness.options.keep import Publication
+from harness.options.output import ReportOptions
 from harness.options.problem import ProblemOptions, read_problem
 from harness.options.variants import Selection, discover_variants
 from harness.options.watch import KeptResults
@@ -35,7 +35,7 @@ class Request:
     operation: str | None = None
     """The operation; None: all of them."""
     selection: Selection = field(default_factory=Selection)
-    report: Publication = field(default_factory=Publication)
+    report: ReportOptions = field(default_factory=ReportOptions)
     kept: KeptResults = field(default_factory=KeptResults)
     """Results of earlier runs of a command that is watched."""
 
@@ -56,7 +56,7 @@ class Request:
             cls,
             arguments,
             selection=read_options(Selection, arguments, own_variants=tuple(own_variants)),
-            report=read_options(Publication, arguments),
+            report=read_options(ReportOptions, arguments),
             kept=KeptResults() if kept is None else kept,
             **cls.further_fields(arguments, problem),
         )
