@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.problem import BaseProblem
-from harness.options.command import WHOLE_NUMBER
+from harness.options.command import WHOLE_NUMBER, add_fields_of, option
 from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 
@@ -26,6 +26,25 @@ NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator nee
 
 LARGEST_L2_BYTES = 1 << 30
 """Of a model; what is built has a tenth of it."""
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Options of the caches that are modelled."""
+
+    gpu: str | None = option(
+        "NAME", f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)"
+    )
+    l2_bytes: int | None = option("N", "another size of its L2", type=WHOLE_NUMBER)
+    cache_control: str | None = option(
+        None, "all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
+        "launch of a plan (default: none, but all beside a GPU's own counters)", choices=("all", "none"),
+    )  # fmt: skip
+
+    @property
+    def are_special(self) -> bool:
+        """Whether the size of L2 or the control is set."""
+        return self.l2_bytes is not None or self.cache_control is not None
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -82,19 +101,7 @@ def add_sanitizer(
 
 def add_caches(parser: argparse.ArgumentParser) -> None:
     """--gpu, --l2-bytes, --cache-control."""
-    group = parser.add_argument_group("GPU")
-    group.add_argument(
-        "--gpu",
-        metavar="NAME",
-        help=f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)",
-    )
-    group.add_argument("--l2-bytes", type=WHOLE_NUMBER, metavar="N", help="another size of its L2")
-    group.add_argument(
-        "--cache-control",
-        choices=("all", "none"),
-        help="all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
-        "launch of a plan (default: none, but all beside a GPU's own counters)",
-    )
+    add_fields_of(CacheOptions, parser.add_argument_group("GPU"), "gpu", "l2_bytes", "cache_control")
 
 
 def arch_here() -> str:
@@ -109,33 +116,27 @@ def counted_arch(settings: RunSettings) -> str:
     return settings.arch if settings.device == "emulator" else arch_here()
 
 
-def read_caches(arguments: argparse.Namespace) -> CacheModel | None:
-    """The caches of the GPU that is named, else of the one that is there, else of an H200; None without such options.
-
-    Raises `UsageError` for an unknown GPU or an absurd size.
-    """
-    words = vars(arguments)
-    if "gpu" not in words:
-        return None
-    l2_bytes, device = words["l2_bytes"], words["device"]
-    require_positive("l2-bytes", l2_bytes)
-    if l2_bytes is not None and l2_bytes > LARGEST_L2_BYTES:
-        raise UsageError(f"--l2-bytes is {l2_bytes}; it has to be at most {LARGEST_L2_BYTES}")
-    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
-    control = words["cache_control"] or ("all" if device == "gpu" else "none")
-    return CacheModel(_gpu_of(words["gpu"], device), l2_bytes, flushed=control == "all")
-
-
-def _gpu_of(name: str | None, device: str | None) -> Gpu:
+def gpu_of(options: CacheOptions, settings: RunSettings) -> Gpu:
+    """The GPU that is named, else the one that is there, else an H200. Raises `UsageError` for an unknown one."""
     from harness.gpu.executor import GpuExecutor
     from harness.support.gpus import gpu, gpu_like
 
-    if name is not None:
-        return gpu(name)
+    if options.gpu is not None:
+        return gpu(options.gpu)
     here = None
-    if device != "emulator" and GpuExecutor.available():
+    if settings.device != "emulator" and GpuExecutor.available():
         here = gpu_like(GpuExecutor().device.name)
     return here or GPUS["h200"]
+
+
+def cache_model(options: CacheOptions, settings: RunSettings) -> CacheModel:
+    """The caches to put behind the emulator. Raises `UsageError` for an unknown GPU or an absurd size."""
+    require_positive("l2-bytes", options.l2_bytes)
+    if options.l2_bytes is not None and options.l2_bytes > LARGEST_L2_BYTES:
+        raise UsageError(f"--l2-bytes is {options.l2_bytes}; it has to be at most {LARGEST_L2_BYTES}")
+    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
+    control = options.cache_control or ("all" if settings.device == "gpu" else "none")
+    return CacheModel(gpu_of(options, settings), options.l2_bytes, flushed=control == "all")
 
 
 def executor_of(settings: RunSettings, progress: Progress) -> Executor:

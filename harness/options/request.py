@@ -11,7 +11,7 @@ from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
 from harness.options.command import flag, read_options
-from harness.options.device import read_caches
+from harness.options.device import CacheOptions
 from harness.options.effort import read_effort
 from harness.options.output import ReportOptions
 from harness.options.problem import ProblemOptions, read_problem
@@ -79,6 +79,7 @@ class StudyRequest(Request):
 
     problem: ProblemOptions = field(default_factory=ProblemOptions)
     settings: RunSettings = DEFAULT_SETTINGS
+    cache_options: CacheOptions = field(default_factory=CacheOptions)
     workers: int | str | None = None
     """How many worker processes, or the address of a Dask scheduler; None: no workers."""
     afresh: bool = flag("begin at the beginning, where the same command was cut off and would go on")
@@ -86,6 +87,8 @@ class StudyRequest(Request):
     @classmethod
     def further_fields(cls, arguments: argparse.Namespace, problem: BaseProblem | None) -> dict[str, Any]:
         """See `Request`."""
-        given = {"caches": read_caches(arguments), "effort": read_effort(arguments)}
-        settings = read_options(RunSettings, arguments, **given)
-        return {"problem": read_problem(arguments, problem), "settings": settings}
+        return {
+            "problem": read_problem(arguments, problem),
+            "settings": read_options(RunSettings, arguments, caches=None, effort=read_effort(arguments)),
+            "cache_options": read_options(CacheOptions, arguments),
+        }

@@ -11,6 +11,7 @@ import pytest
 from harness.execution.run_settings import CacheModel, Effort, RunSettings
 from harness.model.operation import operation_named
 from harness.options.command import OneLineParser
+from harness.options.device import CacheOptions, cache_model
 from harness.options.output import ReportOptions
 from harness.options.problem import options_of
 from harness.options.request import Request
@@ -19,7 +20,7 @@ from harness.studies.commands import COMMANDS, command_named
 from harness.support.errors import UsageError
 from harness.support.gpus import GPUS
 
-ELSEWHERE = {"causal", "noise", "seconds", "sustained", "gpu", "l2_bytes", "cache_control", "watch"}
+ELSEWHERE = {"causal", "noise", "seconds", "sustained", "watch"}
 """Options that become fields of other names, or are for the loop around a command."""
 
 
@@ -57,11 +58,11 @@ def test_options_become_one_object_that_is_handed_down():
 
 
 def test_caches_are_those_of_the_gpu_that_is_named():
-    caches = read("traffic", "fa2-cupy", "--gpu", "l4", "--l2-bytes", "4096", "--cache-control", "all").settings.caches
-    assert caches == CacheModel(GPUS["l4"], 4096, flushed=True)
-    assert read("compare").settings.caches is None
+    request = read("traffic", "fa2-cupy", "--gpu", "l4", "--l2-bytes", "4096", "--cache-control", "all")
+    assert cache_model(request.cache_options, request.settings) == CacheModel(GPUS["l4"], 4096, flushed=True)
+    assert request.cache_options.are_special and not read("why", "fa2-cupy").cache_options.are_special
     with pytest.raises(UsageError, match="--l2-bytes is 0; it has to be at least 1"):
-        read("traffic", "fa2-cupy", "--l2-bytes", "0")
+        cache_model(CacheOptions(l2_bytes=0), request.settings)
 
 
 def test_the_selection_has_names_files_and_tile_sizes():
@@ -80,7 +81,7 @@ def test_a_swept_field_takes_the_place_of_no_option():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_option_is_read_and_forgotten(name: str):
     operation = operation_named("attention")
-    kinds = (command_named(name).request, RunSettings, Selection, ReportOptions)
+    kinds = (command_named(name).request, RunSettings, Selection, ReportOptions, CacheOptions)
     known = {each.name for kind in kinds for each in dataclasses.fields(kind)} | ELSEWHERE
     known |= {*options_of(operation), *operation.lengths}
     if name == "run":  # whose files go by the names of tensors

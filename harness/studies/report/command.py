@@ -13,6 +13,7 @@ from harness.options.device import (
     add_caches,
     add_device,
     add_sanitizer,
+    cache_model,
     emulator_of,
     executor_of,
     require_positive,
@@ -43,15 +44,6 @@ class ReportRequest(StudyRequest):
     caches: bool = flag("the levels L2 and DRAM too, behind the caches of --gpu")
     bench: bool = flag("on a GPU: times as `bench` has them")
     fuzz: int | None = option("N", "a campaign of so many examples for each variant, of --seed", type=WHOLE_NUMBER)
-    gpu: str | None = None
-    """The GPU that is named; `settings.caches` has the GPU, be it named or found."""
-    l2_bytes: int | None = None
-    cache_control: str | None = None
-
-    @property
-    def models_caches(self) -> bool:
-        """Whether an option asks for what is behind the caches."""
-        return self.caches or self.l2_bytes is not None or self.cache_control is not None
 
 
 def run_report(request: ReportRequest) -> int:
@@ -79,9 +71,10 @@ def report_page(request: ReportRequest) -> ReportPage:
 
     problem, selection = request.problem.make(), request.selection
     require_positive("fuzz", request.fuzz)
-    assert request.settings.caches is not None
-    gpu = request.settings.caches.gpu
-    settings = request.settings if request.models_caches else replace(request.settings, caches=None)
+    settings = request.settings
+    caches = cache_model(request.cache_options, settings)  # an unknown GPU is a mistake in any case
+    if request.caches or request.cache_options.are_special:
+        settings = replace(settings, caches=caches)
     found = request.discover()
     chosen = found.registry.select(selection.variants, request.operation)
     begin_planners(chosen)
@@ -99,7 +92,7 @@ def report_page(request: ReportRequest) -> ReportPage:
             times = _times(settings, chosen, problem, progress)
         campaigns = _campaigns(request, chosen, progress)
         progress.step("the page")
-        data = ReportData(observed.comparison, observed.reports, gpu, times, campaigns, observed.replays)
+        data = ReportData(observed.comparison, observed.reports, caches.gpu, times, campaigns, observed.replays)
         page = render_report(data)
     failed = [not observed.comparison.all_passed, times is not None and times.failed]
     failed += [each["verdict"] != "pass" for each in campaigns or ()]
@@ -120,7 +113,7 @@ def _devices(settings: RunSettings, request: ReportRequest, problem: BaseProblem
     sanitizer = sanitizing(settings, request.selection.plugin, progress)[1] if settings.sanitize else None
     executor = executor_of(settings, progress)
     arch = executor.device.arch
-    if settings.caches is not None and request.gpu is not None:
+    if settings.caches is not None and request.cache_options.gpu is not None:
         arch = settings.caches.gpu.multiprocessor.arch
     counting = emulator_of(replace(settings, arch=arch), progress, bank_conflicts=True)
     if executor.device.kind == "emulator":

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, argument, flag, option
-from harness.options.device import add_caches, add_device_choice, add_emulator, counted_arch, emulator_of, require_gpu
+from harness.options.device import (
+    add_caches,
+    add_device_choice,
+    add_emulator,
+    cache_model,
+    counted_arch,
+    emulator_of,
+    gpu_of,
+    require_gpu,
+)
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
@@ -64,10 +73,6 @@ class TrafficRequest(StudyRequest):
     roofline: Path | None = option(
         "FILE.png|.svg", "draw each variant's arithmetic intensity under a GPU's roof", type=Path
     )
-    gpu: str | None = None
-    """The GPU that is named; `settings.caches` has the GPU, be it named or found."""
-    l2_bytes: int | None = None
-    cache_control: str | None = None
 
 
 def run_traffic(request: TrafficRequest) -> int:
@@ -116,13 +121,13 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     problem = request.problem.make()
     require_trace(request)
     require_gpu(request.settings)
-    caches = request.settings.caches
-    assert caches is not None
+    caches = cache_model(request.cache_options, request.settings)
     registry = request.discover().registry
     asked_tile, (variant,) = request.selection.tiled([registry.get(request.variant)], problem)
     tile = tile_of(variant, problem)
-    arch = counted_arch(request.settings) if request.gpu is None else caches.gpu.multiprocessor.arch
-    settings = replace(request.settings, arch=arch)
+    named = request.cache_options.gpu is not None
+    arch = caches.gpu.multiprocessor.arch if named else counted_arch(request.settings)
+    settings = replace(request.settings, arch=arch, caches=caches)
     with progress_bar(1 + (settings.device == "gpu") + (request.trace is not None)) as progress:
         check_size(settings, [problem], 1)
         executor = emulator_of(settings, progress, bank_conflicts=request.lines)
@@ -178,11 +183,11 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
         raise UsageError("--lines shows one problem; leave out --sweep")
     if request.settings.device == "gpu":
         raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
-    if request.l2_bytes is not None or request.cache_control is not None:
+    if request.cache_options.are_special:
         raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
     if request.variant is not None and request.selection.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
-    assert request.sweep is not None and request.settings.caches is not None
+    assert request.sweep is not None
     found, selection, fields = request.discover(), request.selection, request.problem
     chosen = (
         found.registry.select(selection.variants, request.operation)
@@ -198,9 +203,9 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
     for problem in problems:
         operation.require_sweepable(problem)
     sweep = selection.tiled_sweep(sweep, chosen, problems)
-    roof = request.settings.caches.gpu
+    roof = gpu_of(request.cache_options, request.settings)
     known = request.kept.known(variant.name for variant in chosen)
-    settings = replace(request.settings, arch=counted_arch(request.settings), caches=None)
+    settings = replace(request.settings, arch=counted_arch(request.settings))
     number = len(problems) * (len(chosen) - len(known))
     with unfinished_work(request, found, "traffic", settings.arch) as work, progress_bar(number) as progress:
         executor = emulator_of(settings, progress)

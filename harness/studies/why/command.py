@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
 from harness.options.command import Command, add_fields_of, argument
-from harness.options.device import add_caches, add_device_choice, add_emulator, emulator_of, require_gpu
+from harness.options.device import add_caches, add_device_choice, add_emulator, cache_model, emulator_of, require_gpu
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
@@ -57,9 +57,9 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
         raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
     problem = request.problem.make()
     require_gpu(request.settings)
-    assert request.settings.caches is not None
-    gpu = request.settings.caches.gpu
-    settings = replace(request.settings, arch=gpu.multiprocessor.arch)
+    caches = cache_model(request.cache_options, request.settings)
+    gpu = caches.gpu
+    settings = replace(request.settings, arch=gpu.multiprocessor.arch, caches=caches)
     registry = request.discover().registry
     variants = [registry.get(name) for name in names]
     for variant in variants:
