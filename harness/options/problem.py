@@ -19,39 +19,39 @@ class ProblemOptions:
     """The fields of a problem that are set, and the problems that they make."""
 
     operation: str = DEFAULT_OPERATION
-    said: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Field, or what sets several fields, or `causal` -> value."""
-    made: BaseProblem | None = None
+    ready_made: BaseProblem | None = None
     """The problem itself, where a caller from Python has made it."""
 
     def make(self) -> Any:
         """The problem. Raises `UsageError` where the fields contradict each other."""
-        if self.made is not None:
-            return self.made
+        if self.ready_made is not None:
+            return self.ready_made
         operation = operation_named(self.operation)
-        said = self.fields(options_of(operation))
+        values = self.fields(options_of(operation))
         for together, names in operation.lengths.items():
-            if together not in self.said:
+            if together not in self.given:
                 continue
-            if all(name in said for name in names):
+            if all(name in values for name in names):
                 words = " and ".join(option_of(name) for name in names)
                 raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of them")
-            said = {**dict.fromkeys(names, self.said[together]), **said}
-        return operation.problem.from_fields(said)
+            values = {**dict.fromkeys(names, self.given[together]), **values}
+        return operation.problem.from_fields(values)
 
     def fields(self, names: Iterable[str]) -> dict[str, Any]:
         """Those among `names` that are set, and `causal`, for `BaseProblem.from_fields`."""
-        said = {name: self.said[name] for name in names if name in self.said}
-        return {**said, "causal": True} if self.said.get("causal") else said
+        values = {name: self.given[name] for name in names if name in self.given}
+        return {**values, "causal": True} if self.given.get("causal") else values
 
     def make_with(self, name: str, value: object) -> Any:
         """The problem with another field set. Raises `UsageError` where an option sets that field too."""
-        if name in self.said:
+        if name in self.given:
             raise UsageError(f"--sweep {name} and {option_of(name)} set the same field; leave out one")
         options = options_of(operation_named(self.operation))
         if isinstance(value, str) and name in options:
             value = options[name].parse(value)
-        return replace(self, said={**self.said, name: value}).make()
+        return replace(self, given={**self.given, name: value}).make()
 
 
 def add_operation(parser: argparse.ArgumentParser) -> None:
@@ -113,13 +113,13 @@ def option_of(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def read_problem(arguments: argparse.Namespace, made: BaseProblem | None = None) -> ProblemOptions:
-    """The fields that options set; `made`: a problem that a caller from Python has made already."""
+def read_problem(arguments: argparse.Namespace, ready_made: BaseProblem | None) -> ProblemOptions:
+    """The fields that options set; `ready_made`: the problem itself, of a caller from Python."""
     words = vars(arguments)
     operation = operation_named(words.get("operation") or DEFAULT_OPERATION)
     names = (*operation.lengths, *options_of(operation), "causal")
-    said = {name: words[name] for name in names if words.get(name) is not None and words[name] is not False}
-    return ProblemOptions(operation.name, said, made)
+    given = {name: words[name] for name in names if words.get(name) is not None and words[name] is not False}
+    return ProblemOptions(operation.name, given, ready_made)
 
 
 def _default_text(operation: Operation, name: str, option: Option) -> str:
