@@ -30,7 +30,7 @@ CHECKED_LATER = 0.25
 WHOLE_LATER = 0.25
 """The share of later rows whose cases may take as long as any; the others are brief ones."""
 LONG_AFTER = 1
-"""So many choices of what is common come before those of what is long, which are of the first build even so."""
+"""So many choices of what is common come before those of what is long."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -85,12 +85,16 @@ class Covering:
         self._common = deque((*axes.common[:LONG_AFTER], *axes.long, *axes.common[LONG_AFTER:]))
         self._once = axes.long
 
-    def common(self) -> Choice:
-        """The next of the choices that each campaign meets on purpose, in turn; nothing where there are none."""
-        if not self._common:
-            return NOTHING
-        choice = self._common.popleft()
-        if choice not in self._once:
+    def common(self, build: Build) -> Choice:
+        """The next of the choices that each campaign meets on purpose, in turn; nothing where there are none.
+
+        What is long is for the first build, where it takes the least time, and comes once.
+        """
+        is_first = build == self._builds[0]
+        choice = next((each for each in self._common if is_first or each not in self._once), NOTHING)
+        if choice:
+            self._common.remove(choice)
+        if choice and choice not in self._once:
             self._common.append(choice)
         return {axis: name for axis, name in choice.items() if any(v.name == name for v in self.values[axis])}
 

@@ -13,11 +13,12 @@ from itertools import accumulate, chain, count
 
 from harness.model.build import Build
 
-FIRST_SHARES = (0.1, 0.1, 0.08, 0.06, 0.08, 0.06)
-"""Of the first `FIRST_EXAMPLES`, or of all where there are fewer, for a first look at each build: a usual campaign has
-seen every dtype, short rows and the longest that there are, and the smallest and the largest tile."""
-SECOND_SHARES = (0.2, 0.1, 0.07, 0.04, 0.07, 0.04)
-"""The same for a second look."""
+FIRST_SHARES = (0.06, 0.06, 0.04, 0.04, 0.05, 0.05)
+"""Shares of the first `FIRST_EXAMPLES`, or of all where there are fewer, for a first look at each build. Features are
+compiled into the first four, so a usual campaign has met each of them within 40 examples; the smallest and the largest
+tile follow."""
+SECOND_SHARES = (0.24, 0.14, 0.11, 0.06, 0.1, 0.05)
+"""Shares of the same examples for a second look at each build."""
 FIRST_EXAMPLES = 200
 LATER_EXAMPLES = 250
 """Per further round."""
@@ -38,7 +39,7 @@ class Round:
     builds: tuple[Build, ...]
     """What its examples are of, in turn."""
     has_common: bool = False
-    """Whether a share of its examples is of what users ask for most: in a build's first ones."""
+    """Whether a share of its examples is of what users ask for most: at a first look, and in all of the first build."""
 
 
 def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
@@ -57,7 +58,7 @@ def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
         searched = 0 if is_first else int(SEARCHED * (looked_at * first if is_second else end - began) + 1e-9)
         own = builds[place : place + 1] or builds
         chosen_until = end - searched if FEWEST_SEARCHED <= searched <= end - began else end
-        yield Round(chosen_until, end, tuple(own), not is_second)
+        yield Round(chosen_until, end, tuple(own), not is_second or place == 0)
         if examples is not None and end >= examples:
             return
         began = end
