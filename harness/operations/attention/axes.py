@@ -16,13 +16,11 @@ from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, Item, NamedAxes
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.operations.attention.build import AttentionBuild
-from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
-from harness.operations.attention.masks.flashmask import FlashMask
-from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import (
+from harness.operations.attention.case_values import (
     CAUSAL,
     DROPOUTS,
+    SCALES,
+    SOFTCAPS,
     about_square,
     fewer_keys_beside_edges,
     fewer_rows_beside_edges,
@@ -31,6 +29,10 @@ from harness.operations.attention.strategies import (
     steep_slopes,
     tile_edges,
 )
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
+from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.problem import Problem
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
@@ -80,14 +82,6 @@ CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
 APART_SHARE = 0.75
 """Of the masks of a batch, those that tell sequences apart, if they can: little else shows one taken for another."""
-SCALES: Mapping[str, tuple[float | None, ...]] = {
-    "default": (None,),
-    "other": (1.0, 0.25),
-    "negative": (-0.25,),
-    "0": (0.0,),
-}
-SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
-"""Most scores of a normal draw are beyond the least, and none near 30."""
 # What hides mistakes, or takes long, comes up less readily; what is asked for most, more so, and columns of FlashMask,
 # which may go wrong in the most ways.
 WEIGHTS = {

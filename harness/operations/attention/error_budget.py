@@ -84,7 +84,7 @@ import numpy.typing as npt
 
 from harness.model.floating_formats import SMALLEST_STEP, U
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Part
+from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
 from harness.operations.attention.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
@@ -107,34 +107,16 @@ LARGEST_ARGUMENT = np.float32(104)
 """exp(-104) is below the smallest float32: a weight that is further down is 0 in either sum."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The largest errors that a correct kernel may make, element by element, in float64.
-
-    0 where nothing but the answer, rounded to nearest, will do; inf where nothing is promised, not even a number; NaN
-    where the answer is not finite.
-    """
-
-    O: Float64Array
-    """Shape (batch, heads, q_len, head_dim)."""
-    lse: Float64Array
-    """Shape (batch, heads, q_len)."""
-    expected_O: Float64Array
-    """What a correct kernel's error is expected to stay below, as if roundings were random; at most `O`."""
-    expected_lse: Float64Array
-    """The same for lse."""
-
-
 def error_budget(
     problem: Problem,
     inputs: Mapping[str, np.ndarray],
-    reference: Reference,
+    answer: Mapping[str, Float64Array],
     numerics: Numerics = ANY_KERNEL,
     part: Part = WHOLE,
-) -> Budget:
-    """The budget for these very inputs; `reference` is the oracle's answer to them, `numerics` what is declared.
+) -> dict[str, Tolerance]:
+    """The budgets of O and lse for these very inputs; `answer` is the oracle's, `numerics` what is declared.
 
-    Of a part of the problem, `reference` and the budget are of that part only.
+    For a part of the problem, `answer` is that of the part, and so are the budgets.
     """
     shape_of_O, shape_of_lse = shapes_of(problem, part)
     O, expected_O = np.empty(shape_of_O), np.empty(shape_of_O)
@@ -143,8 +125,8 @@ def error_budget(
     @np.errstate(all="ignore")
     def allow(block: Block) -> None:
         at = block.where
-        answer = Reference(reference.O[at], reference.lse[at])
-        factors, near = None, answer
+        exactly = Reference(answer["O"][at], answer["lse"][at])
+        factors, near = None, exactly
         if numerics.factors == "e4m3":
             factors = rounded_factors(problem, block, inputs)
             block = factors.block
@@ -159,20 +141,20 @@ def error_budget(
         if factors is None:
             exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
             # A NaN under a weight that float32 does not see is the answer all the same.
-            O[at][exact & np.isfinite(answer.O)] = 0.0
+            O[at][exact & np.isfinite(exactly.O)] = 0.0
         open_O, open_lse = nothing_promised(problem, block, np.abs(near.O) + O[at], numerics)
         if factors is not None:
             for budget, moved in (
-                ((O, expected_O), _apart(near.O, answer.O)),
-                ((lse, expected_lse), _apart(near.lse, answer.lse)),
+                ((O, expected_O), _apart(near.O, exactly.O)),
+                ((lse, expected_lse), _apart(near.lse, exactly.lse)),
             ):
                 for tier in budget:
                     tier[at] += moved
         O[at][open_O] = np.inf
         lse[at][open_lse] = np.inf
 
-    over_blocks(problem, inputs, allow, part, reference.blocks)
-    return Budget(O, lse, np.fmin(expected_O, O), np.fmin(expected_lse, lse))
+    over_blocks(problem, inputs, allow, part, answer.blocks if isinstance(answer, Reference) else None)
+    return {"O": Tolerance(O, np.fmin(expected_O, O)), "lse": Tolerance(lse, np.fmin(expected_lse, lse))}
 
 
 @dataclass(frozen=True)

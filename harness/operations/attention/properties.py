@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from harness.model.floating_formats import UNIT_ROUNDOFF
 from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
+from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
+from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
-
-# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -188,13 +188,10 @@ PROPERTIES: dict[str, Property] = {
 
 def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
     """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
-    from harness.operations.attention.error_budget import error_budget
-    from harness.operations.attention.oracle import attention
-
     budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
     units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
     # A budget of 0 is not one of no error: it means the answer, rounded.
     return {
-        name: np.fmax(getattr(budget, name), units[name] * np.abs(output.astype(np.float64)))
+        name: np.fmax(budget[name].allowed, units[name] * np.abs(output.astype(np.float64)))
         for name, output in outputs.items()
     }

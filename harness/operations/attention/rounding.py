@@ -158,3 +158,14 @@ class Roundings:
         visited = np.float32(E4M3_STEP * (1 + E4M3_UNIT_ROUNDOFF)) * (keys / np.float32(E4M3_DEPTH) + 2)
         steps: Array = (visited + np.float32(E4M3_CUT * MOST_IDLE_STEPS)).astype(np.float32)
         return steps if self.e4m3 else np.zeros_like(steps)
+
+
+NUMERICS_USED = (
+    "scores", "weights", "functions", "tanh", "sums", "one_score", "divides_last", "scaled_q", "factors",
+)  # fmt: skip
+"""The fields of `Numerics` that errors of attention depend on."""
+
+
+def numerics_used(problem: Problem) -> tuple[str, ...]:
+    """Those of a problem: a hyperbolic tangent is computed under a cap alone."""
+    return tuple(name for name in NUMERICS_USED if name != "tanh" or problem.softcap is not None)

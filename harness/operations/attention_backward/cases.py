@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import strategies as st
-
 from harness.model.axes import REGIME, Axes, Choice, Value
 from harness.model.build import Build, Builds
 from harness.model.case import Case
@@ -91,7 +89,7 @@ class BackwardBuild(Build):
 
 
 def builds_of(seed: int) -> tuple[BackwardBuild, ...]:
-    """See `Operation.builds_of`."""
+    """Attention's builds of a campaign with that seed, for gradients."""
     return tuple(map(BackwardBuild, operation_named("attention").builds_of(seed)))
 
 
@@ -109,19 +107,8 @@ def backward_case(case: Case) -> Case:
     return dataclasses.replace(case, problem=backward(case.problem), edits=edits)
 
 
-def cases(
-    builds: Sequence[BackwardBuild], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    """See `Operation.cases`."""
-    forward = operation_named("attention").cases([build.forward for build in builds], most_tiles, checks, takes)
-    return st.builds(_with_gradient, forward, st.sampled_from((None, None, None, *_own_regimes())))
-
-
-def _with_gradient(case: Case, regime: str | None) -> Case:
-    return backward_case(case if regime is None else dataclasses.replace(case, regime=regime))
-
-
-def _own_regimes() -> list[str]:
+def own_regimes() -> list[str]:
+    """The regimes that attention itself does not have."""
     return [name for name in REGIMES if forward_regime(name) != name]
 
 
@@ -138,7 +125,7 @@ class BackwardAxes(Axes):
     def values(self) -> Mapping[str, Sequence[Value]]:
         """See `Axes.values`."""
         values = self._forward.values
-        return {**values, REGIME: (*values[REGIME], *map(Value, _own_regimes()))}
+        return {**values, REGIME: (*values[REGIME], *map(Value, own_regimes()))}
 
     def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
         """See `Axes.meet`."""
@@ -169,7 +156,7 @@ class BackwardAxes(Axes):
 
 
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
-    """See `Operation.simpler`."""
+    """Cases that are smaller in one respect: attention's own regime first, then what makes attention's case smaller."""
     regime = case.regime
     if regime != forward_regime(regime):
         yield dataclasses.replace(case, regime=forward_regime(regime))
@@ -179,19 +166,19 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """See `Operation.size`."""
+    """How large a case is: the size of attention's case, then how plain the regime is."""
     sizes = operation_named("attention").size(_forward_case(case), _forward_builds(builds))
     return (*sizes, list(REGIMES).index(case.regime))
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """See `Operation.enlarged`."""
+    """The same inputs in a problem where a pattern has room, as attention enlarges it."""
     larger = operation_named("attention").enlarged(_forward_case(case), _forward_builds(builds))
     return backward_case(dataclasses.replace(larger, regime=case.regime))
 
 
 def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
-    """Attention's."""
+    """Keys, then rows, each alone."""
     return [
         ProbedAxis(
             axis.name,

@@ -61,6 +61,8 @@ from harness.operations.attention_backward.problem import BackwardProblem
 
 Float64Array = npt.NDArray[np.float64]
 
+NUMERICS_USED = ("scores", "weights", "functions", "sums")
+"""The fields of `Numerics` that errors of gradients depend on."""
 SLACK = 1.01
 """Covers (1 + u)^k <= exp(k u (1 + u)) for k up to 10^5, and products of errors of sums."""
 TINY = SMALLEST_STEP["float32"]

@@ -89,6 +89,5 @@ def _contender(stage: Any) -> CudnnPaged:
     return CudnnPaged(stage).tried()
 
 
-def libraries() -> Mapping[str, Callable[[Any], CudnnPaged]]:
-    """Name -> what makes a contender of a stage."""
-    return {NAME: _contender}
+LIBRARIES: Mapping[str, Callable[[Any], CudnnPaged]] = {NAME: _contender}
+"""Name -> what makes a contender of a stage."""

@@ -193,8 +193,8 @@ def test_the_scale_of_q_is_that_of_all_rows_also_in_a_part():
     whole = error_budget(problem, inputs, attention(problem, inputs), NUMERICS)
     part = Part((slice(0, 1), slice(1, 2), slice(30, 50)), "some rows")
     some = error_budget(problem, inputs, attention(problem, inputs, part), NUMERICS, part)
-    np.testing.assert_allclose(some.O, whole.O[:1, 1:2, 30:50], rtol=1e-3)
-    assert some.lse.max() > 1
+    np.testing.assert_allclose(some["O"].allowed, whole["O"].allowed[:1, 1:2, 30:50], rtol=1e-3)
+    assert some["lse"].allowed.max() > 1
 
 
 def test_what_weights_and_sums_would_say_otherwise_is_refused():
