@@ -33,6 +33,7 @@ from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.masks.flashmask import FlashMask
 from harness.operations.attention.problem import Problem
+from harness.support.override import override
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
@@ -127,7 +128,7 @@ LONE_ROW: Choice = {**PLAIN, Q_LEN: ONE, KV_LEN: LONGEST, MASK: NONE, HEADS: "1"
 
 
 class AttentionAxes(NamedAxes):
-    """See the module."""
+    """Lengths, heads, batches, masks, scales, edits, regimes and properties of attention."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
         """`most_tiles`: problems of at most so many tiles per head; then none is long or has a crowd of heads."""
@@ -152,14 +153,14 @@ class AttentionAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW,))
 
+    @override
     def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
-        """See `Axes.takes_too_long`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = _crowds(choice)
         return _least(rows, keys) * head_counts[0][0] * batches[0] * build.head_dim > MOST_EVER
 
+    @override
     def case(self, build: AttentionBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = _crowds(choice)
         # One after the other, each as large as the least of what is still to come lets it be.

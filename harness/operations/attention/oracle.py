@@ -174,7 +174,7 @@ def _block(
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
-    """See `Block.visible`; of `keys`, those that are no key of the problem's are sinks."""
+    """Which keys each row sees, shaped as `Block.visible`. The last of `keys` are sinks, which all rows see."""
     mask = problem.mask
     sequences = range(batches.start, batches.stop if mask.sequences > 1 else batches.start + 1)
     own_heads = range(heads.start, heads.stop if mask.tells_heads_apart else heads.start + 1)

@@ -18,6 +18,7 @@ from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import DROPOUT
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
+from harness.support.override import override
 
 EDITED = "V"
 """Of Q and K it would leave O and lse behind, and weights beyond 1."""
@@ -30,60 +31,60 @@ class BackwardBuild(Build):
     forward: Any
     """Attention's own build."""
     tile: str | None = None
-    """See `Build.tile`."""
 
     @property
+    @override
     def plain_problem(self) -> BackwardProblem:
-        """See `Build.plain_problem`."""
         return backward(self.forward.plain_problem)
 
     @property
+    @override
     def rather(self) -> tuple[BackwardBuild, ...]:
-        """See `Build.rather`."""
         return tuple(BackwardBuild(each) for each in self.forward.rather)
 
     @property
+    @override
     def otherwise(self) -> tuple[BackwardBuild, ...]:
-        """See `Build.otherwise`."""
         return tuple(BackwardBuild(each) for each in self.forward.otherwise)
 
+    @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        """See `Build.with_features`. Gradients with caps, ALiBi or sinks are no problem of this operation."""
+        """The build with dropout, if attention's build would have it; this operation knows no cap, ALiBi or sinks."""
         return dataclasses.replace(
             self, forward=self.forward.with_features([name for name in takes if name == DROPOUT], place)
         )
 
     @property
+    @override
     def less(self) -> Sequence[BackwardBuild]:
-        """See `Build.less`."""
         return [BackwardBuild(each, self.tile) for each in self.forward.less]
 
     @property
+    @override
     def is_usual(self) -> bool:
-        """See `Build.is_usual`."""
         return bool(self.forward.is_usual)
 
     @property
+    @override
     def is_wide(self) -> bool:
-        """See `Build.is_wide`."""
         return bool(self.forward.is_wide)
 
+    @override
     def of_problem(self, problem: Any) -> BackwardBuild:
-        """See `Build.of_problem`."""
         return dataclasses.replace(self, forward=self.forward.of_problem(problem))
 
     @property
+    @override
     def traits(self) -> tuple[str, ...]:
-        """See `Build.traits`."""
         traits: tuple[str, ...] = self.forward.traits
         return traits
 
+    @override
     def sized(self, tile: TileSizes, text: str | None) -> BackwardBuild:
-        """See `Build.sized`."""
         return BackwardBuild(self.forward.sized(tile, text), text)
 
+    @override
     def tiles(self, problem: Any) -> tuple[int, ...]:
-        """See `Build.tiles`."""
         tiles: tuple[int, ...] = self.forward.tiles(problem)
         return tiles
 
@@ -122,31 +123,31 @@ class BackwardAxes(Axes):
         self._forward = axes
 
     @property
+    @override
     def values(self) -> Mapping[str, Sequence[Value]]:
-        """See `Axes.values`."""
         values = self._forward.values
         return {**values, REGIME: (*values[REGIME], *map(Value, own_regimes()))}
 
+    @override
     def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """See `Axes.meet`."""
         return self._forward.meet(one, other)
 
+    @override
     def takes_too_long(self, build: BackwardBuild, choice: Choice) -> bool:
-        """See `Axes.takes_too_long`."""
         return self._forward.takes_too_long(build.forward, choice)
 
     @property
+    @override
     def common(self) -> Sequence[Choice]:
-        """See `Axes.common`."""
         return self._forward.common
 
     @property
+    @override
     def long(self) -> Sequence[Choice]:
-        """See `Axes.long`."""
         return self._forward.long
 
+    @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         plain = {**choice, REGIME: forward_regime(choice[REGIME])}
         case = self._forward.case(build.forward, plain, rng, brief)
         return backward_case(dataclasses.replace(case, regime=choice[REGIME]))

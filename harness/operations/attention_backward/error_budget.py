@@ -224,7 +224,7 @@ def _through(
 
 
 def _runs(block: Block) -> tuple[Float64Array | None, Float64Array | None, Float64Array | None]:
-    """See `_Totals.runs`: of the block's rows, dQ, dK and dV."""
+    """The block's part of `_Totals.runs`: dQ, dK and dV."""
     tau = abs(block.problem.tau)
     return (
         None if block.rows is None else tau * np.abs(block.ds @ block.k),
@@ -236,7 +236,7 @@ def _runs(block: Block) -> tuple[Float64Array | None, Float64Array | None, Float
 def _products_and_bounds(
     block: Block, seen: npt.NDArray[np.bool_]
 ) -> tuple[tuple[Float64Array | None, ...], tuple[Float64Array | None, ...]]:
-    """See `_Totals.products` and `_Totals.bounds`: of the block's rows, dQ, dK and dV."""
+    """The block's part of `_Totals.products` and of `_Totals.bounds`: dQ, dK and dV each."""
     tau = np.square(block.problem.tau)
     P, dS = np.square(block.dropped_p), np.square(block.ds)
     dQ: tuple[Float64Array | None, Float64Array | None] = (None, None)

@@ -18,6 +18,7 @@ from harness.model.property import SANITIZER
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.support.override import override
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads and sequences: a fraction of a second on the emulator."""
@@ -116,7 +117,7 @@ def one_edit(pick: Pick, problem: PagedProblem) -> Edit:
 
 
 class PagedAxes(NamedAxes):
-    """See the module."""
+    """Lengths, batches, rows, heads, pools, tables, scales, edits, regimes and properties of paged attention."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
         """`most_tiles`: at most so many times `tile_keys` in a sequence, and so many sequences."""
@@ -137,8 +138,8 @@ class PagedAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, APART, COMMON, (LONE_SEQUENCE,))
 
+    @override
     def case(self, build: PagedBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
         work = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
         q_len = rng.choice(ROW_COUNTS[choice[Q_LEN]])

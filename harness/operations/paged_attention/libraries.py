@@ -27,7 +27,6 @@ class CudnnPaged(CudnnContender):
     """
 
     def __init__(self, stage: Any) -> None:
-        """See `CudnnContender`."""
         super().__init__(NAME, stage)
         self._problem: PagedProblem = stage.problem
 

@@ -11,6 +11,7 @@ from harness.model.probed_axis import ProbedAxis
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
+from harness.support.override import override
 
 RISING = "rising"
 """Inputs under which every further key matters: tried where fewer keys hide a mistake."""
@@ -22,8 +23,9 @@ FEWEST_KEYS = 16
 """Of the longest sequence of a shorter problem: a page."""
 
 
+@override
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """See `Operation.size`: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
+    """How large a case is: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
     p: PagedProblem = case.problem
     build: PagedBuild = builds.of(case)
     return (

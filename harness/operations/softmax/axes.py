@@ -16,6 +16,7 @@ from harness.model.property import SANITIZER
 from harness.operations.softmax.build import BLOCK_COLUMNS, SoftmaxBuild
 from harness.operations.softmax.inputs import BEYOND_EXP, REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
+from harness.support.override import override
 
 LONGEST = 40
 """Runs of `BLOCK_COLUMNS` columns that a row has at most: about 5,000."""
@@ -88,7 +89,7 @@ def special_values(regime: str) -> tuple[float, ...]:
 
 
 class SoftmaxAxes(NamedAxes):
-    """See the module."""
+    """Rows, columns, edits, regimes and properties of softmax."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str] = ()) -> None:
         """`most_tiles`: the most rows times runs of `BLOCK_COLUMNS` columns. There are no features to take."""
@@ -102,8 +103,8 @@ class SoftmaxAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, TOO_LONG, COMMON, (LONE_ROW,))
 
+    @override
     def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         rows_of_class, columns_of_class = ROW_COUNTS[choice[ROWS]], COLUMN_COUNTS[choice[COLUMNS]]
         most = MOST_ELEMENTS * (MANY_AND_LONG if (choice[ROWS], choice[COLUMNS]) == (MANY_ROWS, LONG) else 1)
         fitting = [n for n in columns_of_class if _runs(n) <= self._most_tiles]

@@ -20,7 +20,7 @@ class Autograd(TorchContender):
     """
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
-        """See `TorchContender`; `forward` is the row of attention, not tried yet."""
+        """`forward`: the same library's row for attention, which has not run yet."""
         super().__init__(name, stage)
         self._forward = forward
 

@@ -27,7 +27,7 @@ class BackwardKernel(TorchContender):
     """One of them."""
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
-        """See `TorchContender`; `forward` is the row of attention, which knows how the mask is said."""
+        """`forward`: the same library's row for attention, which knows how the library expects the mask."""
         super().__init__(name, stage)
         self._problem: BackwardProblem = stage.problem
         self._forward = forward
@@ -75,7 +75,6 @@ class EfficientKernel(BackwardKernel):
     """That of xFormers, which takes any mask as a tensor."""
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
-        """See `BackwardKernel`."""
         super().__init__(name, forward, stage)
         if self._problem.group > 1:
             raise UnsupportedProblem(name, "it takes as many heads of K and V as of Q")
