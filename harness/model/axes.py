@@ -23,7 +23,7 @@ REGIME, CHECK = "regime", "property"
 """The axes that every operation has; `NO_CHECK` is the second one's plainest value."""
 NO_CHECK = "none"
 CHECK_WEIGHT = 0.2
-"""Of each property: it takes a run or two more."""
+"""Weight of each property: it takes a run or two more."""
 
 
 class Pick(Protocol):
@@ -50,7 +50,7 @@ class Axes(ABC):
     @property
     @abstractmethod
     def values(self) -> Mapping[str, Sequence[Value]]:
-        """Of each axis, by its name, the plainest first; `REGIME` and `CHECK` are among them.
+        """The values of each axis, by its name, the plainest first; `REGIME` and `CHECK` are among the axes.
 
         Every value goes with the plainest ones of all other axes.
         """

@@ -303,7 +303,7 @@ def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> 
 def draw_input_parts(
     problem: BaseProblem, regime: str = "normal", seed: int = 0
 ) -> dict[str, np.ndarray | DrawnTensor]:
-    """The same, but of large inputs nothing is drawn before it is asked for: see `regime.draw_parts`."""
+    """An input per name, as `draw_inputs` returns them, but of large ones nothing is drawn before it is used."""
     from harness.model.regime import draw_parts
 
     operation = operation_of(problem)

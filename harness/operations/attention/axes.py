@@ -40,9 +40,9 @@ MOST_WORK = 2**20
 MOST_EVER = 2**25
 """What even the least of its classes may come to. Tiles of 512 keys, a crowd and long rows go beyond together."""
 USUAL_WORK = 2**21
-"""Of a case with lengths as models have them: what users run most is worth more than a fraction of a second."""
+"""`MOST_WORK` of a case with lengths as models have them: what users run most may take longer."""
 BRIEF_WORK = 2**18
-"""Of a brief case."""
+"""`MOST_WORK` of a brief case."""
 RUNS_OF_CHECK = 4
 """How many times a property runs the kernel, at most, the first time among them."""
 LEAST_ROWS, LEAST_KEYS = 16, 16
@@ -82,7 +82,7 @@ BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (1
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
 APART_SHARE = 0.75
-"""Of the masks of a batch, those that tell sequences apart, if they can: little else shows one taken for another."""
+"""Share of a batch's masks that differ by sequence, if they can: little else shows one taken for another."""
 # What hides mistakes, or takes long, comes up less readily; what is asked for most, more so, and columns of FlashMask,
 # which may go wrong in the most ways.
 WEIGHTS = {

@@ -40,7 +40,7 @@ class AttentionBuild(Build):
     tried_first: tuple[tuple[str, int], ...] = ()
     """(dtype, head_dim) of builds that are tried before this one; see `rather`."""
     tried_last: tuple[tuple[str, int], ...] = ()
-    """The same of those after it; see `otherwise`."""
+    """(dtype, head_dim) of builds that are tried after this one; see `otherwise`."""
     features: tuple[str, ...] = ()
     """What scores and weights become, of `COMPILED_FEATURES`."""
     feature_order: tuple[str, ...] = COMPILED_FEATURES
@@ -69,7 +69,7 @@ class AttentionBuild(Build):
     @property
     @override
     def less(self) -> Sequence[AttentionBuild]:
-        """The same build with fewer features: all but one, and so on down to none."""
+        """Builds with fewer features: all but one, and so on down to none."""
         fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
         return [dataclasses.replace(self, features=chosen) for some in fewer for chosen in some]
 
@@ -191,4 +191,4 @@ def builds_of(seed: int) -> tuple[AttentionBuild, ...]:
 
 
 BUILDS = builds_of(0)
-"""Of a campaign with seed 0, and of whatever draws cases otherwise."""
+"""The builds of a campaign with seed 0, and of tests that draw cases."""

@@ -33,13 +33,13 @@ SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
 DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
 """Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
 PRODUCT_ROWS = 32
-"""Of a warp, 16 or 32 on tensor cores: rows that are all before a key, or all behind it, may be taken together."""
+"""Rows of a warp, 16 or 32 on tensor cores: those all before a key, or all behind it, may be taken together."""
 BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -1, 1)
 """How far from such an edge keys turn from before to behind; None: wherever it is."""
 BESIDE_SQUARES = ((0, 0), (0, 0), (2, 0), (2, 0), (0, 2))
 """How many rows and keys less."""
 STEEP_SLOPES = (1.0, 0.5)
-"""Of ALiBi: the paper's for few heads take 1 / 256 or 1 / 16 off a score from key to key, which roundings hide."""
+"""Slopes of ALiBi. With few heads, the paper's take 1 / 256 or 1 / 16 off per key, which roundings hide."""
 SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
 """Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
 LARGE_VALUES = (6e4, -6e4)
@@ -55,7 +55,7 @@ def fewer_keys_beside_edges(pick: Pick, build: AttentionBuild, kv_len: int, q_le
 
 
 def fewer_rows_beside_edges(pick: Pick, build: AttentionBuild, q_len: int, kv_len: int) -> int:
-    """The same, of rows, where the number of keys is what it is for a reason."""
+    """Up to 31 rows less, if any, where scores depend on distances and the number of keys is fixed."""
     return _fewer(pick, build, q_len, lambda beside: q_len - kv_len + beside)
 
 

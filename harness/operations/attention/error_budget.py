@@ -184,9 +184,9 @@ class _Rows:
     largest_stored: Array
     """The larger of |s_j| and what it was before ALiBi: either may be what is stored."""
     query: Array | float
-    """Of `dot`, what is Q's scaling."""
+    """The part of `dot` that is due to Q's scaling."""
     expected_query: Array | float
-    """Of `expected_common`, the same."""
+    """The part of `expected_common` that is due to Q's scaling."""
     expected_dot: Array
     """sigma_j in the expected tier, but for what follows."""
     expected_common: Array | float
@@ -201,9 +201,9 @@ class _Rows:
     values: Array | None
     """v, (b, h, keys, d), where factors are e4m3; else None."""
     products: Array
-    """Of O's sum, where its products are of e4m3: relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
+    """Error of O's sum where products are e4m3, relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
     products_step: Float64Array | float
-    """The same for the smallest ones, absolute."""
+    """Absolute error of O's sum from the smallest products of e4m3."""
 
     @classmethod
     def of(
@@ -312,7 +312,7 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
 
 
 def _expected(rows: _Rows) -> tuple[Array, Array]:
-    """The same as if roundings were random."""
+    """Expected errors of O and of log(sum exp), as `_proved` returns them, as if roundings were random."""
     r, p, n = rows.rounding, rows.p, rows.n
     sums = r.expected_sum(n)
     exp_error: Array = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
@@ -395,7 +395,7 @@ class _Stored:
         return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer.lse)
 
     def of_O(self, error: Array) -> Float64Array:
-        """Of O, from its error in units of V."""
+        """The budget of O, from its error in units of V."""
         r = self.rows.rounding
         total: Float64Array = error * self.rows.unit + self.lost
         stored = (self.o + total) * (SLACK * r.output)
@@ -408,7 +408,7 @@ class _Stored:
         return total
 
     def of_lse(self, error: Array) -> Float64Array:
-        """Of lse, from the error of log(sum exp)."""
+        """The budget of lse, from the error of log(sum exp)."""
         r, n, m = self.rows.rounding, self.rows.n[..., 0], self.rows.m[..., 0]
         total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
         total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m

@@ -24,7 +24,7 @@ BLOCK_BYTES = 4 * 2**20
 """How much one float64 matrix of scores may take, so that some of them fit a core's cache; a problem is handled in
 blocks of that size."""
 FEWEST_SCORES_TO_SPREAD = 2**24
-"""Of which blocks are spread over the cores: a tenth of a second's work of one."""
+"""Scores from which on blocks are spread over the cores: a tenth of a second on one."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
 
 
 def answer_of(block: Block) -> Reference:
-    """The same of one block."""
+    """O and lse of one block, shaped as its rows."""
     m = block.largest_scores()
     with np.errstate(invalid="ignore"):
         weights = np.exp(block.scores - m[..., None])

@@ -188,7 +188,7 @@ class Problem(BaseProblem):
 
     @property
     def spans(self) -> tuple[Integers, Integers]:
-        """The same of all rows, each (sequences, q_len): one line for all sequences where they are alike.
+        """The runs of all rows, each (sequences, q_len): one line for all sequences where they are alike.
 
         Where the mask is no run, what a row sees lies within, and `keys_seen` says how much that is.
         """
@@ -348,7 +348,7 @@ def _keys_seen(mask: Mask, heads: int, q_len: int, kv_len: int) -> Integers:
 
 
 MOST_PAIRS = 2**22
-"""Of rows and keys that are looked at together."""
+"""Pairs of a row and a key that are evaluated together."""
 
 
 @functools.lru_cache(maxsize=4)

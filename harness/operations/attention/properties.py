@@ -150,7 +150,7 @@ def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64A
 
 
 def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tuple[Float64Array, Float64Array]:
-    """The same where the mask is no run: a head at a time where the mask tells them apart."""
+    """`_extremes` under a mask that is no run: one head at a time where heads have different masks."""
     if not problem.mask.tells_heads_apart:
         return _extremes_seen(V, problem.seen(sequence))
     heads = [_extremes_seen(V[:, [head]], problem.seen(sequence, head)) for head in range(problem.heads)]
@@ -159,7 +159,7 @@ def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tupl
 
 
 def _extremes_seen(V: Float64Array, seen: Visibility) -> tuple[Float64Array, Float64Array]:
-    """The same where row i of `seen`, (rows, keys), says which values are looked at."""
+    """`_extremes` of the values that row i of `seen`, (rows, keys), selects."""
     low, high = (np.zeros((*V.shape[:2], len(seen), V.shape[3])) for _ in range(2))
     for row in np.flatnonzero(seen.any(axis=1)):
         values = V[:, :, seen[row]]

@@ -30,11 +30,11 @@ RISING = "rising"
 FEW = 4
 """Tiles of which every smaller number is tried."""
 PLAIN_MASKS = 3
-"""Of each kind, that are tried in place of another."""
+"""How many masks of each kind are tried in place of another."""
 
 
 FEWEST_KEYS = 16
-"""Of a shorter problem: as many as a tile of tensor cores."""
+"""Keys of the shortest problem: as many as a tile of tensor cores."""
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
@@ -109,7 +109,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room: two tiles of rows, three of keys, several heads."""
+    """A larger case with the same inputs: two tiles of rows, three of keys, several heads."""
     build = builds.of(case)
     kv_heads = max(2, case.problem.kv_heads_count)
     return _changed(
@@ -172,7 +172,7 @@ def _fewer_heads(case: Case) -> Iterator[Case]:
 
 
 def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
-    """The same tiles, the last one less full."""
+    """Cases with as many tiles, the last one less full."""
     p = case.problem
     for field, tile in (("q_len", build.tile_rows), ("kv_len", build.tile_keys)):
         length = getattr(p, field)
@@ -191,7 +191,7 @@ def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
 
 
 def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case:
-    """The same tiles, filled alike, with another build."""
+    """The case with another build: as many tiles, as full."""
     p = case.problem
 
     def length(old: int, old_tile: int, new_tile: int) -> int:

@@ -21,7 +21,7 @@ from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.override import override
 
 EDITED = "V"
-"""Of Q and K it would leave O and lse behind, and weights beyond 1."""
+"""The only input that is edited. After an edit of Q or K, O and lse would not fit, and weights exceed 1."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room, as attention enlarges it."""
+    """A larger case with the same inputs, as attention enlarges it, in which a pattern has room."""
     larger = operation_named("attention").enlarged(_forward_case(case), _forward_builds(builds))
     return backward_case(dataclasses.replace(larger, regime=case.regime))
 

@@ -69,9 +69,9 @@ TINY = SMALLEST_STEP["float32"]
 LARGEST_ARGUMENT = 104.0
 """exp(-104) is below the smallest float32."""
 ABOUT_EQUAL = 0.5
-"""Of Cauchy's bound: a mean of terms that is at least 0.7 of their root mean square."""
+"""As a share of Cauchy's bound: a mean of terms that is at least 0.7 of their root mean square."""
 DROPOUT_ERROR = 2 * U
-"""Of 1 / (1 - P), rounded, and of a product with it."""
+"""Error of 1 / (1 - P), rounded, and of a product with it."""
 SCORE_ROUNDINGS, SUM_ROUNDINGS = 3, 2
 """Besides one per term: scale, its product and log2 e's; of a sum of products, tau's and the last."""
 
@@ -85,13 +85,13 @@ class Roundings:
     argument: float
     frame: float
     stored: float
-    """Of storing S and dP."""
+    """Error of storing S and dP."""
     stored_step: float
-    """The same, absolute, for the smallest ones."""
+    """Error of storing the smallest elements of S and dP; absolute."""
     factor: float
-    """Of P and dS as factors of a product."""
+    """Error of P and dS as factors of a product."""
     factor_step: float
-    """The same, absolute, for the smallest ones."""
+    """Error of the smallest elements of P and dS as factors; absolute."""
     output: float
     output_step: float
 
@@ -139,11 +139,11 @@ class _Totals:
     """What blocks are added up to."""
 
     errors: Sums
-    """Of P and dS, proved, through the products."""
+    """Proved errors of P and dS, carried through the products."""
     magnitudes: Sums
-    """Of what is added up, errors included."""
+    """Magnitudes of the terms, their errors included."""
     squares: Sums
-    """Of errors that are expected of each pair on its own."""
+    """Squares of the expected errors of single pairs of a row and a key."""
     common: Sums
     """Errors that are expected of a whole row alike."""
     products: Sums
@@ -293,7 +293,7 @@ def _step_of_dS(step: float, tau: float) -> float:
 
 
 def _dot_error(block: Block, r: Roundings) -> Float64Array:
-    """Of a score: sigma."""
+    """Sigma, the error of a score."""
     d, tau = block.q.shape[-1], abs(block.problem.tau)
     sigma: Float64Array = r.proved_sum(d + SCORE_ROUNDINGS) * tau * (np.abs(block.q) @ np.abs(block.k).mT) + d * TINY
     return sigma

@@ -23,7 +23,7 @@ from harness.support.override import override
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads and sequences: a fraction of a second on the emulator."""
 BRIEF_WORK = 2**18
-"""Of a brief case."""
+"""`MOST_WORK` of a brief case."""
 RUNS_OF_CHECK = 3
 LEAST_ROWS = 16
 """What a kernel works for at least, however few there are."""
@@ -57,7 +57,7 @@ POOLS: Mapping[str, Callable[[int], int | None]] = {
 }
 """Pages that are in use -> pages that there are."""
 TABLES: Mapping[str, Callable[[int], int | None]] = {"fitting": lambda used: None, "longer": lambda used: used + 3}
-"""The same of the entries of a row of the table."""
+"""Entries that a row of the table needs -> entries that it has."""
 WEIGHTS = {
     LENGTHS: {ONE: 0.3, ALL_EMPTY: 0.1, LONG: 0.4, USUAL: 0.5},
     BATCH: {CROWD: 0.3},
@@ -97,7 +97,7 @@ LONE_LENGTH = 16_500
 LARGE_POOL = 70_000
 """Pages that there are then: more than 16 bits count."""
 LARGEST_POOL_BYTES = 2**27
-"""Of K; where the pages of a build come to more, the pool is as small as any."""
+"""Bytes of K in a large pool; where the pages of a build come to more, the pool is as small as any."""
 USUAL_LENGTHS = (128, 256, 384, 512, 777, 1000, 1024, 1500, 2048, 3000, 4096)
 LONG_LENGTHS = (1025, 1087, 1280, 1536, 2048, 2049)
 FEW_PAGES = 5
@@ -186,7 +186,7 @@ class PagedAxes(NamedAxes):
 def with_pool(
     problem: PagedProblem, pages: Callable[[int], int | None], table_len: Callable[[int], int | None]
 ) -> PagedProblem:
-    """The same with another pool and another table."""
+    """The problem with another pool and another table."""
     fields = {**problem.to_fields(), "pages": pages(problem.pages_in_use)}
     fields["table_len"] = table_len(problem.table_shape[1])
     made: PagedProblem = PagedProblem.from_fields(fields)

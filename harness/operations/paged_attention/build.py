@@ -66,7 +66,7 @@ class PagedBuild(Build):
 
 
 def page_size_class(page_size: int) -> str:
-    """Of the smallest size, of a number that no split is a multiple of, longer than the shortest splits, others."""
+    """The class of a page size: the smallest, up to 64, or longer than the shortest splits."""
     if page_size > 64:
         return "pages of more than 64"
     return "pages of 16" if page_size == 16 else "pages of 17 to 64"
@@ -106,4 +106,4 @@ def builds_of(seed: int) -> tuple[PagedBuild, ...]:
 
 
 BUILDS = builds_of(0)
-"""Of a campaign with seed 0, and of whatever draws cases otherwise."""
+"""The builds of a campaign with seed 0, and of tests that draw cases."""

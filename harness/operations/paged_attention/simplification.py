@@ -11,7 +11,6 @@ from harness.model.probed_axis import ProbedAxis
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
-from harness.support.override import override
 
 RISING = "rising"
 """Inputs under which every further key matters: tried where fewer keys hide a mistake."""
@@ -20,10 +19,9 @@ MOST_TAKEN_ONE_BY_ONE = 12
 
 
 FEWEST_KEYS = 16
-"""Of the longest sequence of a shorter problem: a page."""
+"""Keys of the longest sequence of the shortest problem: a page."""
 
 
-@override
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
     """How large a case is: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
     p: PagedProblem = case.problem
@@ -78,7 +76,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room: three sequences at least, of two tiles and a bit."""
+    """A larger case with the same inputs: three sequences at least, of two tiles and a bit."""
     p: PagedProblem = case.problem
     least = 2 * builds.of(case).tile_keys + p.page_size // 2 + 1
     lengths = tuple(max(length, least) for length in p.lengths)

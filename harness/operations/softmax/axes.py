@@ -31,11 +31,11 @@ LARGE_VALUES = (6e4, -6e4, math.inf)
 """exp leaves float32 there: only where the regime has that already (`BEYOND_EXP`)."""
 
 MOST_ELEMENTS = 2**18
-"""Of X: a fraction of a second on the emulator."""
+"""Elements of X: a fraction of a second on the emulator."""
 MANY_AND_LONG = 9
 """Times as many where many rows and long ones meet, which is once: what strides over both shows nowhere else."""
 BRIEF_ELEMENTS = 2**16
-"""Of a brief case."""
+"""Elements of X in a brief case."""
 
 ROWS, COLUMNS, EDITS = "rows", "columns", "edits"
 NONE, SOME = "none", "some"

@@ -132,7 +132,7 @@ class _Rows:
         return _times(self.p, np.expm1(SLACK * (own + division(self.numerics)) + denominator))
 
     def expected(self) -> Float64Array:
-        """The same as if roundings were random."""
+        """The error of Y before it is stored, as if roundings were random."""
         n = np.full((len(self.p), 1), float(self.p.shape[1]))
         repeated = np.all(self.is_max, axis=1, keepdims=True) & (self.numerics.functions == "fast")
         random = np.where(repeated | (self.numerics.sums != "nearest"), n, _random(n))

@@ -18,7 +18,7 @@ from harness.operations.softmax.problem import SoftmaxProblem
 Float64Array = npt.NDArray[np.float64]
 
 BLOCK_ELEMENTS = 2**19
-"""Of float64: a problem is handled so many at a time, that memory stays bounded."""
+"""Elements of float64 that are handled at a time, so that memory stays bounded."""
 
 
 def asked_rows(problem: SoftmaxProblem, part: Part = WHOLE) -> slice:

@@ -14,7 +14,7 @@ from harness.operations.softmax.problem import SoftmaxProblem
 
 FEW_COLUMNS = (1, 2, 31, 32, 33, BLOCK_COLUMNS - 1, BLOCK_COLUMNS, BLOCK_COLUMNS + 1)
 FEWEST_COLUMNS = 16
-"""Of a shorter problem."""
+"""Columns of the shortest problem."""
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
@@ -59,7 +59,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room: several rows, more than two blocks of columns."""
+    """A larger case with the same inputs: several rows, more than two blocks of columns."""
     p: SoftmaxProblem = case.problem
     return _changed(case, rows=max(p.rows, 4), columns=max(p.columns, 2 * BLOCK_COLUMNS + BLOCK_COLUMNS // 3))
 

@@ -16,7 +16,7 @@ from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS,
 
 
 def _contender(make: Callable[[Any], TorchContender], stage: Any, is_tried: bool = True) -> TorchContender:
-    """Of a stage. Who runs it otherwise, as for gradients, tries it otherwise."""
+    """A contender on a stage. `is_tried`: after a first run, which raises what the library refuses."""
     contender = make(stage)
     return contender.tried() if is_tried else contender
 

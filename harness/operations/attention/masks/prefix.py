@@ -20,7 +20,7 @@ class Prefix(Mask):
     """Row i sees key j where j < keys or j <= i + kv_len - q_len: a mask of its own, `prefix:0` is the causal one."""
 
     keys: int
-    """Of the prefix; more than there are keys is all of them."""
+    """Keys of the prefix; a number beyond kv_len means all keys."""
 
     kind: ClassVar[str] = "prefix"
     spelling: ClassVar[str] = "prefix:KEYS"

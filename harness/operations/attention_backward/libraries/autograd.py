@@ -31,7 +31,7 @@ class Autograd(TorchContender):
 
     @functools.cached_property
     def _histories(self) -> list[tuple[Any, Tensors, Any]]:
-        """Of each set of inputs: results, what they depend on, and the results' own gradients.
+        """For each set of inputs: results, the inputs that they depend on, and the gradients of the results.
 
         Made in the first run, on the same stream.
         """
