@@ -205,6 +205,8 @@ class Operation:
     telling first."""
     peculiarities: Callable[[Case, Sequence[int]], list[str]] = lambda case, tiles: []
     """(case, tiles) -> what the case has beyond the plainest one, in words; `tiles` is what `Build.tiles` returned."""
+    tile_names: Mapping[str, str] = field(default_factory=dict)
+    """What variants call their sizes of tiles, by what is counted: `row` and `key`, such as `Br` and `Bc`."""
     known_mistakes: Callable[[Any, Arrays, int | None], Iterator[tuple[str, Mapping[str, Float64Array]]]] = (
         lambda problem, inputs, tile_keys: iter(())
     )

@@ -17,6 +17,7 @@ from harness.support.override import override
 ROWS, KEYS, SPLIT = "Br", "Bc", "split"
 """What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
 lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
+TILE_NAMES = {"row": ROWS, "key": KEYS}
 PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5

@@ -10,7 +10,7 @@ import numpy as np
 from harness.model.operation import Hints, Operation
 from harness.operations.attention.arrays import problem_of_arrays
 from harness.operations.attention.axes import AttentionAxes
-from harness.operations.attention.build import builds_of
+from harness.operations.attention.build import TILE_NAMES, builds_of
 from harness.operations.attention.case_values import raises_scores
 from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.hints import forward_hints
@@ -92,6 +92,7 @@ OPERATION = Operation(
     enlarged=enlarged,
     probed_axes=probed_axes,
     peculiarities=peculiarities,
+    tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
     hints=_hints,
     settings=("mask", "scale", "softcap", "alibi", "dropout", "dropout_seed"),

@@ -81,6 +81,7 @@ OPERATION = Operation(
     enlarged=enlarged,
     probed_axes=probed_axes,
     peculiarities=FORWARD.peculiarities,
+    tile_names=FORWARD.tile_names,
     hints=_hints,
     settings=FORWARD.settings,
     problem_of_arrays=problem_of_arrays,

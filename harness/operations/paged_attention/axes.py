@@ -15,6 +15,7 @@ from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
 from harness.model.case import Case, Edit
 from harness.model.problem import ELEMENT_BYTES
 from harness.model.property import SANITIZER
+from harness.operations.attention.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
 from harness.operations.paged_attention.problem import PagedProblem
@@ -47,9 +48,6 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "groups of more than 16": ((17, 1), (40, 2)),
 }
 """(heads, kv_heads) of each class, the fewest first."""
-SCALES: Mapping[str, tuple[float | None, ...]] = {
-    "default": (None,), "other": (1.0, 0.25), "negative": (-0.25,), "0": (0.0,),
-}  # fmt: skip
 POOLS: Mapping[str, Callable[[int], int | None]] = {
     "holes": lambda used: None,
     "full": lambda used: max(1, used),
@@ -101,11 +99,6 @@ LARGEST_POOL_BYTES = 2**27
 USUAL_LENGTHS = (128, 256, 384, 512, 777, 1000, 1024, 1500, 2048, 3000, 4096)
 LONG_LENGTHS = (1025, 1087, 1280, 1536, 2048, 2049)
 FEW_PAGES = 5
-
-SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
-"""Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
-LARGE_VALUES = (6e4, -6e4)
-"""For V: O stays below them. Scores that overflow would have no answer."""
 
 
 def one_edit(pick: Pick, problem: PagedProblem) -> Edit:

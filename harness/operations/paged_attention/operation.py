@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Hints, Operation, field_in_words, operation_named
+from harness.operations.attention.build import TILE_NAMES
 from harness.operations.attention.hints import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import builds_of
@@ -94,6 +95,7 @@ OPERATION = Operation(
     enlarged=enlarged,
     probed_axes=probed_axes,
     peculiarities=peculiarities,
+    tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
     hints=_hints,
     settings=("scale",),
