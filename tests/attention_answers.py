@@ -8,11 +8,12 @@ import numpy as np
 
 from harness.execution.accuracy import Accuracy, measure_accuracy
 from harness.model.operation import Tolerance
-from harness.operations.attention.oracle import Reference
 from harness.operations.attention.problem import Problem
 
 
-def hold(outputs: Mapping[str, np.ndarray], reference: Reference, budget: Mapping[str, Tolerance]) -> Accuracy:
+def hold(
+    outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], budget: Mapping[str, Tolerance]
+) -> Accuracy:
     """O and, where it is there, lse."""
     return measure_accuracy(Problem().tensors, outputs, reference, budget)
 

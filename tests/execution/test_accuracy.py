@@ -11,10 +11,11 @@ from lanes import exhaustive_unless
 
 from harness.execution.accuracy import Accuracy
 from harness.model.operation import Tolerance, draw_inputs
+from harness.model.reference import Reference
 from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.oracle import Reference, attention
+from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
 
@@ -161,13 +162,13 @@ def test_what_is_not_expected_is_suspicious_and_not_wrong():
     inputs = draw_inputs(problem)
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference)
-    between = {"O": (reference.O + (budget["O"].allowed + budget["O"].expected) / 2).astype(np.float32)}
+    between = {"O": (reference["O"] + (budget["O"].allowed + budget["O"].expected) / 2).astype(np.float32)}
     accuracy = hold(between, reference, budget)
     assert accuracy.passed and accuracy.suspicious
     assert accuracy.error_over_budget < 1 < accuracy.error_over_expected
-    within = {"O": (reference.O + budget["O"].expected / 2).astype(np.float32)}
+    within = {"O": (reference["O"] + budget["O"].expected / 2).astype(np.float32)}
     assert not hold(within, reference, budget).suspicious
-    beyond = hold({"O": (reference.O + 2 * budget["O"].allowed).astype(np.float32)}, reference, budget)
+    beyond = hold({"O": (reference["O"] + 2 * budget["O"].allowed).astype(np.float32)}, reference, budget)
     assert not beyond.passed and not beyond.suspicious
 
 
@@ -216,7 +217,7 @@ def test_what_is_not_finite_has_to_come_out():
     inputs["V"][0, 0, 2] = [np.nan, np.inf, -np.inf, 0]
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference)
-    right = reference.O.astype(np.float32)
+    right = reference["O"].astype(np.float32)
     assert hold({"O": right}, reference, budget).passed
     assert np.isnan(right[0, 0, 2:, 0]).all() and np.isfinite(right[0, 0, :2]).all()
 

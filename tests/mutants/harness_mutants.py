@@ -94,6 +94,11 @@ HARNESS_MUTANTS = (
                 'return {"O": Tolerance(O, ',
                 'return {"O": Tolerance(10 * O, ',
             ),
+            Patch(
+                "harness/operations/attention/error_budget.py",
+                '"lse": Tolerance(lse, ',
+                '"lse": Tolerance(10 * lse, ',
+            ),
         ),
         ("tests/operations/attention/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),
     ),

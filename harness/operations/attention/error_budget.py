@@ -85,11 +85,12 @@ import numpy.typing as npt
 from harness.model.floating_formats import SMALLEST_STEP, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
+from harness.model.reference import Reference
 from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
 from harness.operations.attention.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
-from harness.operations.attention.oracle import Block, Reference, answer_of, over_blocks, shapes_of
+from harness.operations.attention.oracle import Block, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.product_errors import product_errors
 from harness.operations.attention.rounding import NORMAL_WEIGHT, Roundings
@@ -125,7 +126,7 @@ def error_budget(
     @np.errstate(all="ignore")
     def allow(block: Block) -> None:
         at = block.where
-        exactly = Reference(answer["O"][at], answer["lse"][at])
+        exactly = {name: array[at] for name, array in answer.items()}
         factors, near = None, exactly
         if numerics.factors == "e4m3":
             factors = rounded_factors(problem, block, inputs)
@@ -141,12 +142,12 @@ def error_budget(
         if factors is None:
             exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
             # A NaN under a weight that float32 does not see is the answer all the same.
-            O[at][exact & np.isfinite(exactly.O)] = 0.0
-        open_O, open_lse = nothing_promised(problem, block, np.abs(near.O) + O[at], numerics)
+            O[at][exact & np.isfinite(exactly["O"])] = 0.0
+        open_O, open_lse = nothing_promised(problem, block, np.abs(near["O"]) + O[at], numerics)
         if factors is not None:
             for budget, moved in (
-                ((O, expected_O), _apart(near.O, exactly.O)),
-                ((lse, expected_lse), _apart(near.lse, exactly.lse)),
+                ((O, expected_O), _apart(near["O"], exactly["O"])),
+                ((lse, expected_lse), _apart(near["lse"], exactly["lse"])),
             ):
                 for tier in budget:
                     tier[at] += moved
@@ -207,12 +208,17 @@ class _Rows:
 
     @classmethod
     def of(
-        cls, problem: Problem, block: Block, answer: Reference, numerics: Numerics, factors: RoundedFactors | None
+        cls,
+        problem: Problem,
+        block: Block,
+        answer: Mapping[str, Float64Array],
+        numerics: Numerics,
+        factors: RoundedFactors | None,
     ) -> _Rows:
         rounding = Roundings.of(problem, numerics)
         n = block.keys_seen[..., None]
         m, scores = block.largest_scores()[..., None], block.scores
-        log_p = (scores - np.where(block.blind, 0.0, answer.lse)[..., None]).astype(np.float32)
+        log_p = (scores - np.where(block.blind, 0.0, answer["lse"])[..., None]).astype(np.float32)
         finite = np.isfinite(scores)
         if not finite.all():
             scores = np.where(finite, scores, m)
@@ -223,7 +229,7 @@ class _Rows:
         v = (factor := block.kept_factor) * _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
-        o = answer.O / unit
+        o = answer["O"] / unit
         distances = Distances.of(v / unit, o, block.kept)
         products = rounding.value_products(n.astype(np.float32))
         return cls(
@@ -386,13 +392,13 @@ class _Stored:
     lse_answer: Float64Array
 
     @classmethod
-    def of(cls, answer: Reference, rows: _Rows, block: Block) -> _Stored:
-        o = np.abs(answer.O)
+    def of(cls, answer: Mapping[str, Float64Array], rows: _Rows, block: Block) -> _Stored:
+        o = np.abs(answer["O"])
         not_finite = ~np.isfinite(o)
         # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
         lost = SMALLEST * rows.n * (4 + rows.unit + o) + rows.products_step
-        without_keys, blind = (np.broadcast_to(x, answer.lse.shape) for x in (block.without_keys, block.blind))
-        return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer.lse)
+        without_keys, blind = (np.broadcast_to(x, answer["lse"].shape) for x in (block.without_keys, block.blind))
+        return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer["lse"])
 
     def of_O(self, error: Array) -> Float64Array:
         """The budget of O, from its error in units of V."""

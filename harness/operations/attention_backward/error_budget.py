@@ -55,8 +55,9 @@ from harness.model.equal_products import mostly_equal_products
 from harness.model.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
+from harness.model.reference import Reference
 from harness.model.rounding import ARGUMENT, EXP, LAMBDA, addition, frame
-from harness.operations.attention_backward.oracle import Arrays, Block, Gradients, Sums, blocks_of, over_group
+from harness.operations.attention_backward.oracle import Arrays, Block, Sums, blocks_of, over_group
 from harness.operations.attention_backward.problem import BackwardProblem
 
 Float64Array = npt.NDArray[np.float64]
@@ -193,7 +194,7 @@ def error_budget(
 ) -> dict[str, Tolerance]:
     """The budget for these very inputs, by output; `answer` is the oracle's."""
     r, totals = Roundings.of(problem, numerics), _Totals.zeros(problem, part)
-    kept = answer.blocks if isinstance(answer, Gradients) else None
+    kept = answer.blocks if isinstance(answer, Reference) else None
     with np.errstate(over="ignore", invalid="ignore"):
         for block in kept or blocks_of(problem, inputs, part):
             worst = _proved(block, r)

@@ -15,10 +15,11 @@ from harness.execution.accuracy import Accuracy
 from harness.model.floating_formats import U
 from harness.model.numerics import Numerics
 from harness.model.operation import Tolerance, draw_inputs
+from harness.model.reference import Reference
 from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.oracle import Reference, attention
+from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.rounding import Roundings
 from harness.support.errors import PluginError
@@ -65,7 +66,7 @@ def test_products_that_are_equal_but_for_a_few_are_not_taken_for_random(odd: flo
     scores = products_in_order(inputs["Q"][0, 0], inputs["K"][0, 0]).astype(np.float64) * problem.tau
     largest = scores.max(axis=-1)
     lse = largest + np.log(np.exp(scores - largest[:, None]).sum(axis=-1))
-    assert (np.abs(lse - reference.lse[0, 0]) <= budget["lse"].expected[0, 0]).all()
+    assert (np.abs(lse - reference["lse"][0, 0]) <= budget["lse"].expected[0, 0]).all()
 
 
 def worst_kernel(
@@ -108,7 +109,7 @@ def worst_kernel(
     l = below.sum(axis=-1, keepdims=True)
     O = np.where(n == 0, 0.0, above @ v / np.where(l == 0, 1.0, l))
     lse = np.where(n == 0, -np.inf, m + np.log(np.where(l == 0, 1.0, l)))[..., 0]
-    O += np.sign(O - reference.O) * (r.output * np.abs(O))
+    O += np.sign(O - reference["O"]) * (r.output * np.abs(O))
     return O, lse
 
 
@@ -125,15 +126,15 @@ def test_no_roundings_exceed_what_is_proved_and_the_worst_come_close(dtype: str,
             v = np.repeat(inputs["V"].astype(np.float64), problem.group, axis=1)
             columns = (0, 7)
             # Everything that is above the answer weighs too much, everything below too little.
-            far = [np.sign(v[:, :, None, :, column] - reference.O[:, :, :, None, column]) for column in columns]
+            far = [np.sign(v[:, :, None, :, column] - reference["O"][:, :, :, None, column]) for column in columns]
             ones = np.ones_like(far[0])
             for up in (*far, *(-each for each in far), ones, -ones):
                 O, lse = worst_kernel(problem, inputs, reference, numerics, up)
                 promised = (budget["O"].allowed > 0) & np.isfinite(budget["O"].allowed)
                 with np.errstate(invalid="ignore", divide="ignore"):
-                    ratio = np.where(promised, np.abs(O - reference.O) / budget["O"].allowed, 0.0)
+                    ratio = np.where(promised, np.abs(O - reference["O"]) / budget["O"].allowed, 0.0)
                     lse_ratio = np.where(
-                        budget["lse"].allowed > 0, np.abs(lse - reference.lse) / budget["lse"].allowed, 0.0
+                        budget["lse"].allowed > 0, np.abs(lse - reference["lse"]) / budget["lse"].allowed, 0.0
                     )
                 assert ratio.max() <= 1, (fields, regime)
                 assert lse_ratio.max() <= 1, (fields, regime)
@@ -250,7 +251,7 @@ def test_no_roundings_of_q_exceed_what_is_proved_and_the_worst_come_close(scalin
             off = np.sign(problem.tau * q * k[:, :, None, key])
             scores = problem.tau * (q * (1 + off * 2.0**-11) ** scalings) @ k.mT
             p = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            error = np.abs(p @ v / p.sum(axis=-1, keepdims=True) - reference.O)
+            error = np.abs(p @ v / p.sum(axis=-1, keepdims=True) - reference["O"])
             promised = (budget["O"].allowed > 0) & np.isfinite(budget["O"].allowed)
             ratio = float((error[promised] / budget["O"].allowed[promised]).max())
             assert ratio <= 1, (regime, key)
@@ -307,7 +308,7 @@ def test_however_unsure_the_scores_nothing_beyond_the_values_passes(dtype: str, 
     problem = problem_with(dtype, {})
     inputs, reference = asked(problem, regime)
     v = inputs["V"].astype(np.float64)
-    farthest = np.maximum(v.max(axis=2, keepdims=True) - reference.O, reference.O - v.min(axis=2, keepdims=True))
+    farthest = np.maximum(v.max(axis=2, keepdims=True) - reference["O"], reference["O"] - v.min(axis=2, keepdims=True))
     for declared in ("float32 throughout", "S and P stored"):
         budget = budget_of(problem, regime, DECLARED[declared])
         assert (budget["O"].allowed <= farthest + 0.03 * np.abs(v).max()).all()

@@ -66,16 +66,16 @@ def test_the_oracle_gives_what_the_formula_does(lengths: tuple[int, int], fields
     answer = attention(problem, inputs)
     for b, h, i in np.ndindex(problem.batch, problem.heads, problem.q_len):
         O, lse = one_by_one(problem, inputs, b, h, i)
-        np.testing.assert_allclose(answer.O[b, h, i], O, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(answer.lse[b, h, i], lse, rtol=1e-12)
+        np.testing.assert_allclose(answer["O"][b, h, i], O, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(answer["lse"][b, h, i], lse, rtol=1e-12)
 
 
 def test_a_row_without_keys_has_the_sink_for_its_lse_and_0_for_its_answer():
     problem = Problem(heads=3, q_len=4, kv_len=2, head_dim=4, mask="causal", sinks=True)
     inputs = draw_inputs(problem, "normal", 0) | {"sinks": np.array([1.5, -np.inf, -300.0], f32)}
     answer = attention(problem, inputs)
-    assert np.array_equal(answer.O[0, :, :2], np.zeros((3, 2, 4)))
-    assert np.array_equal(answer.lse[0, :, 0], [1.5, -np.inf, -300.0])
+    assert np.array_equal(answer["O"][0, :, :2], np.zeros((3, 2, 4)))
+    assert np.array_equal(answer["lse"][0, :, 0], [1.5, -np.inf, -300.0])
     budget = error_budget(problem, inputs, answer)
     assert np.all(budget["O"].allowed[0, :, :2] == 0)
     assert budget["lse"].allowed[0, 1, 0] == 0 and 0 < budget["lse"].allowed[0, 0, 0] < 1e-5
@@ -88,7 +88,7 @@ def test_nothing_is_asked_of_a_row_without_keys_whose_sink_is_no_number(sink: fl
     answer = attention(problem, inputs)
     budget = error_budget(problem, inputs, answer)
     for O_of_row in (0.0, np.nan):
-        given = answer.O.astype(f32)
+        given = answer["O"].astype(f32)
         given[0, 1, :2] = O_of_row
         assert hold({"O": given}, answer, budget).passed
         given[0, 0, 0] = O_of_row
@@ -101,8 +101,8 @@ def test_a_sink_of_minus_infinity_is_none():
     inputs = draw_inputs(plain, "normal", 0)
     without = attention(plain, inputs)
     beside = attention(problem, inputs | {"sinks": np.full(2, -np.inf, f32)})
-    np.testing.assert_allclose(beside.O, without.O, rtol=1e-14)
-    np.testing.assert_allclose(beside.lse, without.lse, rtol=1e-14)
+    np.testing.assert_allclose(beside["O"], without["O"], rtol=1e-14)
+    np.testing.assert_allclose(beside["lse"], without["lse"], rtol=1e-14)
 
 
 def test_slopes_are_the_papers():
@@ -128,7 +128,7 @@ def test_queries_keys_and_values_are_those_without(regime: str):
 def test_some_sinks_weigh_all_some_half_some_nothing():
     problem = Problem(heads=18, q_len=1, kv_len=64, head_dim=16, sinks=True)
     inputs = draw_inputs(problem, "normal", 0)
-    weight = np.exp(inputs["sinks"] - attention(problem, inputs).lse[0, :, 0])
+    weight = np.exp(inputs["sinks"] - attention(problem, inputs)["lse"][0, :, 0])
     assert (weight > 1 - 1e-9).any() and (weight == 0).any() and (abs(weight - 0.5) < 1e-5).any()
 
 
@@ -197,7 +197,7 @@ def test_a_key_that_is_not_finite_has_a_finite_score_under_a_cap():
     inputs = draw_inputs(problem, "uniform", 0)
     inputs["K"][0, 0, 1] = np.inf
     answer = attention(problem, inputs)
-    assert np.isfinite(answer.O).all() and np.isfinite(error_budget(problem, inputs, answer)["O"].allowed).all()
+    assert np.isfinite(answer["O"]).all() and np.isfinite(error_budget(problem, inputs, answer)["O"].allowed).all()
 
 
 def test_what_needs_to_be_read_is_never_too_much():
