@@ -260,19 +260,20 @@ def operation_names() -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (name != DEFAULT_OPERATION, name)))
 
 
+@functools.cache
+def _imported(name: str) -> Operation:
+    operation: Operation = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}.operation").OPERATION
+    return operation
+
+
 class _ImportedWhenUsed:
     """Stands for an operation until the first of its fields is used: to name one imports neither it nor NumPy."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @functools.cached_property
-    def _operation(self) -> Operation:
-        operation: Operation = importlib.import_module(f"{PACKAGE}.{self.name.replace('-', '_')}.operation").OPERATION
-        return operation
-
     def __getattr__(self, field: str) -> Any:
-        return getattr(self._operation, field)
+        return getattr(_imported(self.name), field)
 
     def __reduce__(self) -> tuple[Callable[[str], Operation], tuple[str]]:
         return operation_named, (self.name,)
