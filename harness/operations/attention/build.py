@@ -18,6 +18,7 @@ ROWS, KEYS, SPLIT = "Br", "Bc", "split"
 """What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
 lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
 TILE_NAMES = {"row": ROWS, "key": KEYS}
+"""What variants call the rows and the keys of a tile."""
 PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
