@@ -8,6 +8,7 @@ that it must. That changes no verdict: the code may do what it does not show.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.compilers.ptx_arithmetic import Arithmetic
@@ -31,20 +32,20 @@ class UndeclaredNumerics:
 
 def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics | None:
     """None where the variant declares some or is wrong, its operation heeds none, or its code is unknown."""
-    heeded = operation_of(done.problem).heeded(done.problem)
-    if done.variant.numerics != ANY_KERNEL or not heeded or done.plan is None or done.execution is None:
+    used = operation_of(done.problem).numerics_used(done.problem)
+    if done.variant.numerics != ANY_KERNEL or not used or done.plan is None or done.execution is None:
         return None
     if done.accuracy is None or not done.accuracy.passed:
         return None
     arithmetic = combined_arithmetic(done.counted or done.execution)
     if arithmetic is None:
         return None
-    numerics = strictest(arithmetic, done.plan, heeded)
+    numerics = strictest(arithmetic, done.plan, used)
     held = question.hold(done.execution.outputs, numerics, done.execution.unwritten)
     return UndeclaredNumerics(_written(numerics), held.error_over_expected)
 
 
-def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Numerics:
+def strictest(arithmetic: Arithmetic, plan: Plan, used: Sequence[str]) -> Numerics:
     """What a plan of such kernels could declare at most, in the fields that its operation heeds."""
     scratch = any(ELEMENT_BYTES[buffer.dtype] == 2 for buffer in plan.buffers)
     stored = "problem" if scratch or (arithmetic.narrows and not arithmetic.tensor_cores) else "float32"
@@ -59,7 +60,7 @@ def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Nu
         "divides_last": True,
         "factors": "e4m3" if arithmetic.e4m3 and arithmetic.tensor_cores else "problem",
     }
-    return Numerics(**{name: value for name, value in known.items() if name in heeded})  # type: ignore[arg-type]
+    return Numerics(**{name: value for name, value in known.items() if name in used})  # type: ignore[arg-type]
 
 
 def _written(numerics: Numerics) -> str:

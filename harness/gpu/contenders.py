@@ -30,7 +30,7 @@ INPUT_SETS = 2
 
 def steps_of(variants: int, problem: BaseProblem, libraries: bool) -> int:
     """How many steps `bench_on_gpu` takes, for a progress bar."""
-    contenders = variants + (len(operation_of(problem).libraries()) if libraries else 0)
+    contenders = variants + (len(operation_of(problem).libraries) if libraries else 0)
     return 3 + variants + 3 * contenders
 
 
@@ -83,7 +83,7 @@ def bench_on_gpu(
                 _bind(entry, plan, stage)
         entries = [entry for entry, _ in planned]
         if torch is not None:
-            entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries().items()]
+            entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries.items()]
         gpu = gpu_like(context.device.name)
         floor_ms = least_ms(problem, gpu)
         for entry in entries:

@@ -118,9 +118,8 @@ def bench_notes(result: BenchResult) -> list[str]:
         f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
         "100 % of a copy, caches served the rest.",
     ]
-    libraries = None if result.torch is None else operation.libraries_in_words(result.torch)
-    if libraries is not None:
-        notes.append(libraries)
+    if result.torch is not None and operation.libraries_in_words is not None:
+        notes.append(operation.libraries_in_words(result.torch))
     for row in result.rows:
         if row.held_down_by is not None:
             notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")

@@ -19,7 +19,6 @@ from harness.model.operation import operation_of
 from harness.model.plan import Launch, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError, KernelFault, UsageError
 
@@ -43,7 +42,7 @@ def test_an_exception_of_the_harness_is_not_blamed_on_the_variant(monkeypatch: p
     def broken(*arguments: object) -> None:
         raise KeyError("no such row")
 
-    monkeypatch.setattr(Attention, "tolerance", broken)
+    monkeypatch.setattr(operation_of(PROBLEM), "tolerance", broken)
     (row,) = compare([numpy_variant("right")], PROBLEM, NumpyExecutor()).rows
     assert row.verdict == "error"
     assert row.reason.startswith("the harness itself failed, not the variant: KeyError: 'no such row' (harness/")
@@ -139,7 +138,7 @@ def test_an_interrupt_ends_it_all():
 
 def test_the_oracle_is_asked_once(monkeypatch: pytest.MonkeyPatch):
     calls = []
-    operation = type(operation_of(PROBLEM))
+    operation = operation_of(PROBLEM)
     real = operation.answer
     monkeypatch.setattr(operation, "answer", lambda *args: calls.append(1) or real(*args))
     compare([numpy_variant("a"), numpy_variant("b")], PROBLEM, NumpyExecutor())

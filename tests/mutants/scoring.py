@@ -136,7 +136,7 @@ def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:
         got = executor.run(case.problem, make_plan(variant, case.problem), inputs).outputs["O"].astype(np.float64)
     except (KernelFault, PlanError):
         return dict.fromkeys(RULES, FAULT)
-    answer = attention(case.problem, inputs).O
+    answer = attention(case.problem, inputs)["O"]
     with np.errstate(invalid="ignore"):
         return {
             name: MISSED if accepts(case.problem, inputs, got, answer) else REJECTS for name, accepts in RULES.items()

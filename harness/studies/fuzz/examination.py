@@ -50,9 +50,6 @@ from harness.support.exception_place import place_in_harness
 if TYPE_CHECKING:
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
-ROWS, KEYS = "Br", "Bc"
-"""What variants call their rows and keys per tile."""
-
 
 def examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None = None) -> Answer:
     """Run `variant` on `case`, under the sanitizer too where there is one. What goes wrong is the answer's finding.
@@ -178,13 +175,13 @@ def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first
         answer,
         guilty.wrong,
         guilty.unwritten,
-        tile.get(ROWS),
+        tile.get(operation.tile_names.get("row", "")),
         is_main=guilty is done.accuracy.main,
         has_features=bool(problem.features),
     )
     if problem.flops > MOST_FLOPS or guilty.unwritten.any():
         return pattern
-    mistakes = operation.known_mistakes(problem, question.inputs, tile.get(KEYS))
+    mistakes = operation.known_mistakes(problem, question.inputs, tile.get(operation.tile_names.get("key", "")))
     allowed = question.tolerance(done.variant.numerics)[first.output].allowed
     equals = recognised(first.output, first.axes, got, answer, allowed, guilty.wrong, mistakes)
     return pattern if equals is None else f"{pattern}; {equals}"

@@ -43,6 +43,8 @@ class UserArrays:
         Raises `UsageError` or `ProblemError` where their shapes do not fit together.
         """
         fields = dict(self.operation.further_inputs[name] for name in self.further)
+        if self.operation.problem_of_arrays is None:
+            raise UsageError(f"'run' cannot tell a problem of {self.operation.name} from its arrays")
         try:
             return self.operation.problem_of_arrays(self.inputs, self.dtype, {**said, **fields})
         except ProblemError as error:

@@ -12,7 +12,7 @@ from harness.model.problem import BaseProblem
 from harness.model.property import Arrays
 from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
-from harness.support.errors import OrderNotRevealed, SandboxError, UnsupportedProblem
+from harness.support.errors import OrderNotRevealed, SandboxError, UnsupportedProblem, UsageError
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,10 @@ def reveal_orders(
     for order in (order for each in known for order in each.orders):
         if order.tree is not None:
             guesses.setdefault(order.sum.name, {})[order.tree] = None
-    sums = operation_of(problem).ordered_sums(problem, run, {name: list(trees) for name, trees in guesses.items()})
+    operation = operation_of(problem)
+    if operation.ordered_sums is None:
+        raise UsageError(f"--order asks for the order of sums, and {operation.name} has none that it could ask for")
+    sums = operation.ordered_sums(problem, run, {name: list(trees) for name, trees in guesses.items()})
     return VariantOrders(variant.name, tuple(_revealed(each) for each in sums))
 
 

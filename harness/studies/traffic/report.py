@@ -266,7 +266,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
             if account.shared
             else "Shared memory: no loads or stores."
         )
-    if operation_of(report.account.problem).has_io_bound:
+    if operation_of(report.account.problem).io_bound is not None:
         notes.append(_bound(report.bound))
     return notes
 
