@@ -23,7 +23,7 @@ from harness.studies.fuzz.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.examiners import Examiners
-from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
+from harness.studies.fuzz.finding import SUSPICIOUS, WRONG_ANSWER, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import INCOMPLETE, CampaignResult, Failure
@@ -329,10 +329,14 @@ class _Campaign:
             self.kind, self.first, self.smallest = finding.kind, (case, finding), (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
             self.workers.forget()
-        if finding.kind != self.kind:
-            return False  # another mistake, met while shrinking: one at a time
         assert self.smallest is not None
-        if self._size(case) < self._size(self.smallest[0]):
+        is_smaller = self._size(case) < self._size(self.smallest[0])
+        if finding.kind != self.kind:
+            # A wrong lse may come of what makes O wrong, too, in a simpler case. Anything else is another mistake.
+            if not (is_smaller and finding.kind == WRONG_ANSWER and self.smallest[1].is_of_optional_output):
+                return False
+            self.kind = finding.kind
+        if is_smaller:
             self.smallest = (case, finding)
         return True
 

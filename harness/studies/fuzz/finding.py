@@ -31,6 +31,11 @@ class Finding:
     pattern: str | None = None
     """Where they lie and what they have in common."""
 
+    @property
+    def is_of_optional_output(self) -> bool:
+        """Whether an optional output such as lse is wrong, and the main one is not known to be."""
+        return self.first is not None and self.kind == f"wrong {self.first.output}"
+
 
 @dataclass(frozen=True)
 class Answer:
