@@ -1,6 +1,6 @@
-"""Stamps of a run on a GPU in Chrome's trace event format: real multiprocessors, real microseconds.
+"""Renders timestamps of a run on a GPU in Chrome's trace event format, with real multiprocessors and microseconds.
 
-`chrome_trace.py` has the format, and writes what the emulator saw in it.
+`chrome_trace.py` renders the emulator's events in the same format.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from harness.text.chrome_trace import (
 )
 
 NANOSECONDS = 1000
-"""Of a microsecond, which the format counts in."""
+"""Nanoseconds per microsecond, the format's unit."""
 TIME = "microseconds of the GPU's %globaltimer, whose steps may be longer than a barrier takes; stamps take time, too"
 
 NO_ROOM = "runs; barriers here had no room for stamps, if there are any"
 
 
 def render_stamp_trace(run: StampedRun, most_events: int) -> tuple[str, str | None]:
-    """The file's text, with about so many events; and which blocks it has, where it has not all of them."""
+    """The file's text, with about `most_events` events; and a note on the blocks it contains, if some are left out."""
     begins = [launch.stamps["time"][launch.stamps["kind"] == BEGINS] for launch in run.launches]
     start = min((int(times.min()) for times in begins if len(times)), default=0)
     events: list[Event] = [*process_events(LAUNCHES, "launches", LAUNCHES), *thread_events(LAUNCHES, 1, "launches")]
@@ -58,7 +58,7 @@ def render_stamp_trace(run: StampedRun, most_events: int) -> tuple[str, str | No
 
 
 def _blocks_that_fit(launch: StampedLaunch, most_events: int) -> int:
-    """How many of the first blocks have room, at least one."""
+    """How many of the first blocks fit, at least one."""
     counts = (launch.stamps["kind"] > 0).sum(axis=(1, 2)) + 2 * launch.stamps.shape[1]
     return max(1, int((np.cumsum(counts) <= most_events).sum()))
 
@@ -79,7 +79,10 @@ def _block_events(launch: StampedLaunch, block: int, prefix: str, first: int, st
 
 
 def _warp_events(pid: int, tid: int, stamps: npt.NDArray[np.void], most: int, start: int) -> Iterator[Event]:
-    """Stretches between stamps: at a barrier from arriving to leaving, running else. A warp has room for `most`."""
+    """Ranges between timestamps: waiting at a barrier from arrival to departure, else running.
+
+    A warp has room for `most`.
+    """
     rows: list[Any] = stamps.tolist()
     for (begin, _, kind), (end, _, then) in pairwise(rows):
         name, category = ("barrier", "barrier") if kind == ARRIVES else ("runs", "run")
