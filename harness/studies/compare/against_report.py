@@ -1,4 +1,4 @@
-"""What changed against what was, as a part of the report of a comparison."""
+"""The changes relative to a baseline, as a part of the report of a comparison."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from harness.text.tables import UNKNOWN, finite, mib, smallest_of
 _ADDED = (
     "against", "changed", "against_verdict", "against_total_bytes", "against_error_over_budget", "against_time_ms",
 )  # fmt: skip
-"""Columns of csv that say what a row is set beside."""
+"""Columns of csv that identify the baseline."""
 
 
 def with_changes(report: Report, found: Sequence[Beside], what: str) -> Report:
-    """The report of the comparison, and under its table what changed; `what` it is set against."""
+    """The comparison's report with the changes after its table. `what` names the baseline."""
     named = {each.variant: each for each in found}
 
     def records() -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
@@ -46,7 +46,7 @@ def _kernel(each: Beside) -> str:
 
 
 def _changes_in_words(each: Beside) -> Iterator[str]:
-    """What changed, each figure as it was and as it is."""
+    """Describe each changed figure by its old and new value."""
     before, after = each.before, each.after
     if before is None:
         yield f"it {each.absent}"
@@ -71,7 +71,7 @@ def _changes_in_words(each: Beside) -> Iterator[str]:
 
 
 def _bytes(before: Figures, after: Figures) -> Iterator[str]:
-    """The total, and where that is the same or hides the half of it, reads and writes."""
+    """The total, and reads and writes if the total is the same or hides half of the change."""
     if before.total_bytes != after.total_bytes:
         yield f"total {_arrow_of_bytes(before.total_bytes, after.total_bytes)}"
     else:

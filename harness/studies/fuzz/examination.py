@@ -1,4 +1,4 @@
-"""One case, start to end: inputs drawn, kernels run, outputs held against the oracle and, if so asked, one property."""
+"""Examines one case: draws inputs, runs kernels, checks outputs against the oracle and, if requested, one property."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
 ROWS, KEYS = "Br", "Bc"
-"""What variants call their rows and keys per tile."""
+"""Names of the tile sizes along query rows and along keys."""
 
 
 def examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None = None) -> Answer:
-    """Run `variant` on `case`, under the sanitizer too where there is one. What goes wrong is the answer's finding.
+    """Run `variant` on `case`, under the sanitizer too if given. Failures become the answer's finding.
 
-    All that a variant does wrong raises a `SandboxError`, as its code runs in another process and its kernels on an
-    executor. Any other exception is the harness's own mistake, which becomes the answer's fault.
+    All errors of a variant are raised as `SandboxError`, since its code runs in another process and its kernels on an
+    executor. Any other exception is an error of the harness and becomes the answer's fault.
 
-    Raises `UsageError` for a regime or a property that does not exist.
+    Raises `UsageError` for an unknown regime or property.
     """
     try:
         return _examine(case, variant, executor, sanitizer)
@@ -111,7 +111,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
 def _sanitizer_finding(
     sanitizer: EmulatorSanitizer, variant: Variant, problem: BaseProblem, inputs: Arrays
 ) -> Finding | None:
-    """The first thing that the sanitizer finds. What keeps it from looking is met again, and told, by the run."""
+    """The sanitizer's first finding. Errors that prevent it from running are reported by the run itself."""
     try:
         found = sanitizer.check(variant, problem, make_plan(variant, problem), inputs)
     except (SandboxError, UnsupportedProblem):
@@ -167,7 +167,7 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
 
 
 def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first: Element) -> str:
-    """What the wrong elements look like, and which known mistake they are equal to, if any."""
+    """Describe the pattern of the wrong elements, and known errors that they match."""
     assert done.execution is not None and done.accuracy is not None
     operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
     got, answer = done.execution.outputs[first.output].astype(np.float64), question.answer[first.output]
