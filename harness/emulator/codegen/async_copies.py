@@ -1,6 +1,6 @@
-"""cp.async, its groups and its waits (PTX ISA 9.7.9.25.3). What they do is in `memory/async_copies.py`.
+"""Emits cp.async, its groups and its waits (PTX ISA 9.7.9.25.3); `memory/async_copies.py` implements them.
 
-Those that complete at an mbarrier are in `mbarriers.py`.
+Copies that complete at an mbarrier are in `mbarriers.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFETCHES = ("L2::64B", "L2::128B", "L2::256B")
 
 @emits("cp")
 def asynchronous_copy(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async and what goes with it."""
+    """cp.async, cp.async.commit_group and cp.async.wait_group."""
     form = Form(instruction)
     if not form.flag("async") or "bulk" in instruction.modifiers:
         raise instruction.unsupported("of asynchronous copies it knows cp.async with its groups and waits")
@@ -48,7 +48,7 @@ def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
     cached = form.choice(*_SIZES)
     to_shared = form.choice("shared", "shared::cta")
     from_global = form.flag("global")
-    # What a prefetch brings, and what a policy keeps, no kernel can see.
+    # Prefetches and cache policies have no effect that a kernel can observe.
     form.choice(*_PREFETCHES)
     has_policy = form.flag("L2::cache_hint")
     form.end()
@@ -76,7 +76,7 @@ def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
 
 
 def _source_bytes(lanes: Lanes, size: int, operand: Operand | None) -> str:
-    """How many bytes each lane reads."""
+    """Number of bytes that each lane reads."""
     if operand is None:
         return splat("i32", size)
     if lanes.is_predicate(operand):

@@ -1,4 +1,4 @@
-"""Barriers of a block (PTX ISA 9.7.13.1 f.). A warp that arrives returns to the scheduler, which counts it in."""
+"""Emits barriers of a block (PTX ISA 9.7.13.1 f.). An arriving warp returns to the scheduler, which counts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VOTE_TYPES = {"popc": "u32", "and": "pred", "or": "pred"}
 
 @emits("bar", "barrier")
 def barrier(lanes: Lanes, instruction: Instruction) -> None:
-    """bar.{sync,arrive,red}: leaves the barrier's number, count and vote for the scheduler."""
+    """bar.{sync,arrive,red}: pass the barrier's number, thread count and vote to the scheduler."""
     form = Form(instruction)
     operands = list(instruction.operands)
     if form.flag("warp"):
@@ -66,7 +66,7 @@ def _scalar(lanes: Lanes, operand: Operand) -> str:
 
 @emits(BARRIER_RESULT)
 def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
-    """The vote's outcome, for every lane."""
+    """The result of the vote, in every lane."""
     result = lanes.spread("i32", lanes.warp_load("i32", at.VOTE_RESULT, 4))
     if "pred" in instruction.modifiers:
         lanes.put(instruction.operands[0], lanes.compare("ne", "i32", result, splat("i32", 0)), "i1")
@@ -76,4 +76,4 @@ def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("nanosleep")
 def nanosleep(lanes: Lanes, instruction: Instruction) -> None:
-    """The warp gives the others a turn; the block's end does it."""
+    """The warp yields to the others, since the block ends here."""

@@ -1,4 +1,4 @@
-"""Logic, shifts and bit fields (PTX ISA 9.7.1.13 ff. and 9.7.8)."""
+"""Emits logic, shifts and bit fields (PTX ISA 9.7.1.13 ff. and 9.7.8)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _element(instruction: Instruction, allowed: str) -> tuple[str, str]:
 
 @emits("and", "or", "xor")
 def logic(lanes: Lanes, instruction: Instruction) -> None:
-    """and, or, xor, on predicates too."""
+    """and, or, xor, also on predicates."""
     element, _ = _element(instruction, f"pred {_UNTYPED}")
     destination, a, b = instruction.operands
     result = lanes.binary(instruction.opcode, element, lanes.use(a, element), lanes.use(b, element))
@@ -43,7 +43,7 @@ def complement(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("lop3")
 def lop3(lanes: Lanes, instruction: Instruction) -> None:
-    """Any function of three bits, by its table of eight answers; d|p: p = (d != 0) and, or q."""
+    """lop3: any function of three bits, given by its truth table; d|p: p = (d != 0) and, or q."""
     form = Form(instruction)
     boolean = form.choice("and", "or")
     form.type("b32")
@@ -71,7 +71,7 @@ def lop3(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("shl", "shr")
 def shift(lanes: Lanes, instruction: Instruction) -> None:
-    """Shifts; amounts beyond the width give 0, or the sign."""
+    """shl, shr: amounts beyond the width give 0, or the sign."""
     allowed = _UNTYPED if instruction.opcode == "shl" else f"{_UNTYPED} u16 s16 {_WORDS}"
     element, kind = _element(instruction, allowed)
     bits = BITS[element]
@@ -90,7 +90,7 @@ def shift(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("shf")
 def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
-    """Shift of the 64 bits {b, a}: the high half to the left, the low half to the right."""
+    """shf: shift of the 64 bits {b, a}; the high half for left shifts, the low half for right shifts."""
     form = Form(instruction)
     direction, mode = form.choice("l", "r"), form.choice("wrap", "clamp")
     form.type("b32")
@@ -122,12 +122,12 @@ _SELECTORS = {
     "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
     "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
 }
-"""The selector of the default mode that each special mode stands for, by the two low bits of c."""
+"""The default-mode selector that is equivalent to each special mode, by the two low bits of c."""
 
 
 @emits("prmt")
 def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
-    """prmt: four bytes of eight; the special modes look their selector up."""
+    """prmt: four bytes out of eight; special modes use a table of selectors."""
     form = Form(instruction)
     mode = form.choice(*_SELECTORS)
     form.type("b32")
@@ -161,7 +161,7 @@ def count(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("bfind")
 def find_leading(lanes: Lanes, instruction: Instruction) -> None:
-    """Place of the most significant bit that is not a sign bit; all ones if there is none."""
+    """bfind: position of the most significant bit that is not a sign bit; all ones if there is none."""
     form = Form(instruction)
     kind, amount = form.type(_WORDS), form.flag("shiftamt")
     form.end()
@@ -186,10 +186,11 @@ def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
 
 @emits("bfe")
 def extract_field(lanes: Lanes, instruction: Instruction) -> None:
-    """bfe: `length` bits from `start`, extended by zero, or by the field's highest bit that exists."""
+    """bfe: `length` bits from `start`, extended by zeros, or by the field's highest existing bit."""
     element, kind = _element(instruction, _WORDS)
     destination, a, b, c = instruction.operands
-    # In twice the bits nothing falls off: x, extended, shifted down, then cut to `length` by two shifts.
+    # Computed in twice the width, so that no bit is lost: x is extended, shifted down, then cut to `length` by two
+    # shifts.
     wide = _WIDER[element]
     right, extend = ("ashr", "sext") if kind == "s" else ("lshr", "zext")
     start, length = (_low_byte(lanes, o, BITS[element], wide) for o in (b, c))
@@ -204,7 +205,7 @@ def extract_field(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("bfi")
 def insert_field(lanes: Lanes, instruction: Instruction) -> None:
-    """bfi: the low `length` bits of a, placed at `start` in b."""
+    """bfi: the low `length` bits of a, inserted at `start` in b."""
     element, _ = _element(instruction, "b32 b64")
     destination, a, b, c, d = instruction.operands
     x, y, wide = lanes.use(a, element), lanes.use(b, element), _WIDER[element]

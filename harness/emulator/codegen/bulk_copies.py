@@ -1,4 +1,4 @@
-"""cp{.reduce}.async.bulk{.tensor} (PTX ISA 9.7.9.25.4 f.). What they do is in `memory/bulk_copies.py`."""
+"""Emits cp{.reduce}.async.bulk{.tensor} (PTX ISA 9.7.9.25.4 f.); `memory/bulk_copies.py` implements them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand
 _DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
 _TO_SHARED = ("shared::cluster", "shared::cta")
 _RECEIVERS = at.DATA_3 + 256
-"""Where the runtime looks for the blocks that a multicast goes to."""
+"""Where the runtime reads the destination blocks of a multicast."""
 
 
 @emits("cp.bulk_group")
@@ -26,7 +26,7 @@ def group(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported()
     waits = form.choice("commit_group", "wait_group") == "wait_group"
     if waits:
-        # A store that has been read lands at once: nobody could tell when it does.
+        # A store that has been read lands at once: no kernel can observe when it does.
         form.flag("read")
     form.end()
     mask = lanes.widen(lanes.active_bits())
@@ -42,7 +42,7 @@ def group(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("cp.bulk_prefetch")
 def prefetch(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async.bulk.prefetch{.tensor.Nd}.L2.global: a hint, which moves no data that a kernel could see."""
+    """cp.async.bulk.prefetch{.tensor.Nd}.L2.global: a hint without an effect that a kernel can observe."""
     form, _ = _begin(instruction)
     words = form.flag("prefetch"), form.flag("L2"), form.flag("global")
     _operands(instruction, form)
@@ -94,7 +94,8 @@ def between_blocks(lanes: Lanes, instruction: Instruction) -> None:
 def store_value(lanes: Lanes, instruction: Instruction) -> None:
     """st.async{.weak}{.vec}.TYPE, red.async.relaxed.cluster.OP.TYPE: [to], value, [mbarrier].
 
-    Both may be `.shared::cluster`, and say `.mbarrier::complete_tx::bytes`: the ISA has that as default, ptxas has not.
+    Both accept `.shared::cluster` and `.mbarrier::complete_tx::bytes`, which are defaults in the ISA but required by
+    ptxas.
     """
     form = Form(instruction)
     form.flag("async")
@@ -166,7 +167,7 @@ def reduction(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _table(lanes: Lanes, functions: list[str | None]) -> str:
-    """Address, i64, of an array of functions' addresses, 0 where there is none."""
+    """Address, i64, of an array of function addresses, 0 for None."""
     lanes.called |= {name for name in functions if name is not None}
     lanes.declarations |= {f"declare void @sandbox_{name}(i64)" for name in functions if name is not None}
     words = ("i64 0" if name is None else f"i64 ptrtoint (ptr @sandbox_{name} to i64)" for name in functions)
@@ -176,7 +177,7 @@ def _table(lanes: Lanes, functions: list[str | None]) -> str:
 
 
 def _begin(instruction: Instruction) -> tuple[Form, int]:
-    """The form without its first words, and how many dimensions; 0 where it is a run of bytes."""
+    """The form without its first words, and the number of dimensions, 0 for a contiguous copy."""
     form = Form(instruction)
     if not (form.flag("async") and form.flag("bulk")):
         raise instruction.unsupported()
@@ -190,7 +191,7 @@ def _begin(instruction: Instruction) -> tuple[Form, int]:
 
 
 def _operands(instruction: Instruction, form: Form) -> list[Operand]:
-    """All but the cache policy, which moves nothing."""
+    """All operands but the cache policy, which has no effect."""
     has_policy = form.flag("L2::cache_hint")
     form.end()
     return list(instruction.operands[: len(instruction.operands) - has_policy])
@@ -206,10 +207,13 @@ def _issue(
     direction: int,
     reduction: str = "0",
 ) -> None:
-    """`inner`: in shared memory; `outer`: in global memory, or a tensor map and coordinates, or the source in shared.
+    """Issue a copy.
 
-    `direction`: see `abi/async_proxy_layout.py`.
-    `reduction`: address of the functions that combine, one or, of a tensor, one for each type.
+    `inner` is in shared memory; `outer` is in global memory, or a tensor map and coordinates, or the source in shared
+    memory.
+
+    For `direction` see `abi/async_proxy_layout.py`. `reduction` is the address of the reduction functions: one, or one
+    per type for a tensor.
     """
     lanes.warp_store(vector("i64"), generic_addresses(lanes, inner, "shared"), at.ADDRESSES)
     if rank:

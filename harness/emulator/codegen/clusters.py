@@ -1,4 +1,4 @@
-"""Clusters of blocks: their addresses (PTX ISA 9.7.9.23 f.) and their barrier (9.7.13.3), see `runtime/clusters.py`."""
+"""Emits cluster addresses (PTX ISA 9.7.9.23 f.) and the cluster barrier (9.7.13.3); see `runtime/clusters.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OFFSET_IN_BLOCK = (1 << at.RANK_SHIFT) - 1
 
 @emits("mapa")
 def map_address(lanes: Lanes, instruction: Instruction) -> None:
-    """mapa{.shared::cluster} d, address, rank: the same place in the shared memory of another block."""
+    """mapa{.shared::cluster} d, address, rank: the same offset in the shared memory of another block."""
     form = Form(instruction)
     form.flag("shared::cluster")
     element = INTEGER[form.type("u32 u64").bits]
@@ -37,7 +37,7 @@ def map_address(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("getctarank")
 def rank_of_address(lanes: Lanes, instruction: Instruction) -> None:
-    """getctarank{.shared::cluster} d, address: whose shared memory it is in."""
+    """getctarank{.shared::cluster} d, address: rank of the block whose shared memory contains it."""
     form = Form(instruction)
     form.flag("shared::cluster")
     form.type("u32 u64")
@@ -60,7 +60,7 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("barrier.cluster_wait")
 def wait(lanes: Lanes, instruction: Instruction) -> None:
-    """barrier.cluster.wait{.acquire}{.aligned}: the warp returns to the scheduler, which lets it wait."""
+    """barrier.cluster.wait{.acquire}{.aligned}: return to the scheduler, which suspends the warp."""
     form = Form(instruction)
     words = form.flag("cluster"), form.flag("wait")
     form.flag("acquire")
@@ -70,7 +70,7 @@ def wait(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _at_barrier(lanes: Lanes, instruction: Instruction, is_whole: bool, function: str, *more: str) -> None:
-    """All lanes of a warp that have not returned wait for each other (PTX ISA): here they have to come together."""
+    """All lanes of a warp that have not returned wait for each other (PTX ISA); here they have to arrive together."""
     if not is_whole or instruction.operands:
         raise instruction.unsupported()
     active = lanes.active_bits()

@@ -1,4 +1,4 @@
-"""Comparison and selection (PTX ISA 9.7.5 to 9.7.7)."""
+"""Emits comparison and selection (PTX ISA 9.7.5 to 9.7.7)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HALVES = "f16 f16x2 bf16 bf16x2"
 
 
 class _Comparison:
-    """The modifiers of setp and set, and the predicates that come of them: one per element."""
+    """The modifiers of setp and set, and the resulting predicates, one per element."""
 
     def __init__(self, instruction: Instruction) -> None:
         self._instruction = instruction
@@ -39,7 +39,7 @@ class _Comparison:
             raise instruction.unsupported()
 
     def answers(self, lanes: Lanes, complement: bool = False) -> list[str]:
-        """(a order b) boolean c, for each element; with `complement` the one element's opposite stands behind."""
+        """(a order b) boolean c, for each element; with `complement`, followed by its complement."""
         a, b, *rest = self._instruction.operands[1:]
         columns = zip(self._values(lanes, a), self._values(lanes, b))
         word = _ORDERS[self.kind.kind][str(self._order)]
@@ -68,7 +68,7 @@ class _Comparison:
 
 @emits("setp")
 def setp(lanes: Lanes, instruction: Instruction) -> None:
-    """setp.order[.boolean] p[|q], a, b[, c]: p = (a ? b) op c, q = !(a ? b) op c. Pairs answer with p and q."""
+    """setp.order[.boolean] p[|q], a, b[, c]: p = (a ? b) op c, q = !(a ? b) op c. Packed pairs set p and q."""
     comparison = _Comparison(instruction)
     destination = instruction.operands[0]
     if comparison.target or (comparison.kind.packed == 2 and not isinstance(destination, Pair)):
@@ -92,14 +92,14 @@ _TARGETS = {
     "f16x2": "f16x2",
     "bf16x2": "bf16x2",
 }
-"""Destination type of `set` -> its source types."""
+"""Source types by destination type of `set`."""
 _ONE = {"f32": 0x3F800000, "f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80}
-"""What stands for true, where it is not all ones."""
+"""The value for true, by destination type, if it is not all ones."""
 
 
 @emits("set")
 def set_value(lanes: Lanes, instruction: Instruction) -> None:
-    """set.order[.boolean].dtype.stype: one, or all ones, where true; a pair answers with two halves."""
+    """set.order[.boolean].dtype.stype: one, or all ones, if true; a packed pair gives two halves."""
     comparison = _Comparison(instruction)
     target = comparison.target[0] if comparison.target else comparison.kind
     if len(comparison.target) != 1 or comparison.kind.name not in _TARGETS.get(target.name, "").split():
@@ -124,7 +124,7 @@ def selp(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("slct")
 def slct(lanes: Lanes, instruction: Instruction) -> None:
-    """slct: a where c >= 0, else b; NaN is not."""
+    """slct: a if c >= 0, else b; for NaN b."""
     form = Form(instruction)
     ftz = form.flag("ftz")
     kinds = form.types()

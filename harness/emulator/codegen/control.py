@@ -1,4 +1,4 @@
-"""Traps, and the calls of the CUDA runtime's own functions. Branches and exits are in `kernel.py`."""
+"""Emits traps and calls of the CUDA runtime's functions. Branches and exits are in `kernel.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def trap(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("call")
 def call(lanes: Lanes, instruction: Instruction) -> None:
-    """A failed `assert` stops the kernel, and so does a `printf` that a thread comes to: it has nowhere to print."""
+    """A failed `assert` stops the kernel, and so does a `printf`, for which there is no output."""
     target = instruction.operands[1]
     assert isinstance(target, Symbol)
     lanes.check(lanes.active_bits(), "trap" if target.name == "__assertfail" else "printing", instruction)
@@ -23,11 +23,11 @@ def call(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("brkpt", "pmevent")
 def no_effect(lanes: Lanes, instruction: Instruction) -> None:
-    """For debuggers and profilers."""
+    """Instructions for debuggers and profilers, which do nothing."""
 
 
 @emits("griddepcontrol")
 def overlap_launches(lanes: Lanes, instruction: Instruction) -> None:
-    """griddepcontrol.{launch_dependents,wait}: launches do not overlap, and all before this one are over."""
+    """griddepcontrol.{launch_dependents,wait}: does nothing, since launches do not overlap."""
     if instruction.modifiers not in (("launch_dependents",), ("wait",)) or instruction.operands:
         raise instruction.unsupported()

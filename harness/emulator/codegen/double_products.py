@@ -1,7 +1,7 @@
-"""mma of f64 (PTX ISA 9.7.14.5.14): for each element of D a chain of fused multiply-adds, the lowest K first.
+"""Emits mma of f64 (PTX ISA 9.7.14.5.14): each element of D is a chain of fused multiply-adds in ascending K.
 
-That each step rounds as `fma.f64` does is documented. That they are in this order is not; an A100 has it so (Fasi and
-others, "Numerical behavior of NVIDIA tensor cores", 2021), and no GPU was asked here.
+It is documented that each step rounds as `fma.f64` does. The order is not documented; an A100 has it (Fasi and others,
+"Numerical behavior of NVIDIA tensor cores", 2021), and it was not tested on a GPU here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.emulator.codegen.warp import check_whole_warp
 from harness.emulator.ptx.instructions import Instruction, Operand, Vector
 
 DOUBLE_SHAPES = ((8, 4), (16, 4), (16, 8), (16, 16))
-"""Rows and K."""
+"""Rows and K of the supported shapes."""
 VD = vector("double")
 
 
@@ -49,7 +49,7 @@ def _values(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: 
 
 
 def _spread(lanes: Lanes, registers: list[str], fragment: Fragment, elements: list[tuple[int, int]]) -> str:
-    """Each lane's element. All lanes find theirs in the same register."""
+    """Broadcast each lane's element, which is in the same register for all lanes."""
     places = [fragment.place(*element) for element in elements]
     ((register),) = {place.register for place in places}
     order = ", ".join(f"i32 {place.lane}" for place in places)

@@ -1,7 +1,8 @@
-"""membar and fence (PTX ISA 9.7.13.4). They order nothing here that is not in order: the sanitizer alone looks at them.
+"""Emits membar and fence (PTX ISA 9.7.13.4), which only the sanitizer uses: execution is in order anyway.
 
-Warps of a block take turns, and their accesses happen in order; copies and products happen late, whatever fence there
-is. Of proxies, two addresses of one place (`alias`) and tensor maps that kernels change (`tensormap`) do not exist.
+Warps of a block take turns, and their accesses happen in order; copies and products complete late regardless of fences.
+Aliased addresses (`alias`) and tensor maps modified by kernels (`tensormap`) are not supported, so proxy fences for
+them do nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SHARED_PROXY_FENCES = (
     ("async::generic", "acquire", "sync_restrict::shared::cluster", "cluster"),
     ("async::generic", "release", "sync_restrict::shared::cta", "cluster"),
 )
-"""What is behind `.proxy`, of those that reach shared memory."""
+"""Suffixes of `.proxy` that include shared memory."""
 _OTHER_PROXY_FENCES = (
     ("alias",),
     ("async", "global"),

@@ -1,7 +1,7 @@
-"""Arithmetic on f16, bf16 and their pairs (PTX ISA 9.7.4): computed wider, rounded once.
+"""Emits arithmetic on f16, bf16 and their pairs (PTX ISA 9.7.4): computed in a wider type and rounded once.
 
-float32 holds more than twice the digits of either format, so add, sub and mul in float32 round to the right result;
-fma goes through double with rounding to odd, which is exact in the same way.
+float32 has more than twice the digits of either format, so add, sub and mul in float32 round to the correct result; fma
+uses double with rounding to odd, for the same reason.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from harness.emulator.ptx.types import PtxType
 
 
 def to_float(lanes: Lanes, kind: PtxType, bits: str) -> str:
-    """i16 -> float, exact."""
+    """Convert i16 to float, exactly."""
     return lanes.prelude("bfloat_to_float" if kind.kind == "bf" else "half_to_float", bits)
 
 
 def from_float(lanes: Lanes, kind: PtxType, value: str) -> str:
-    """Float -> i16, to nearest even."""
+    """Convert float to i16, to nearest even."""
     return lanes.prelude("float_to_bfloat" if kind.kind == "bf" else "float_to_half", value)
 
 
 def unpack(lanes: Lanes, operand: Operand, kind: PtxType) -> list[str]:
-    """The operand's one element, or the two 16-bit ones of a packed type, as integers."""
+    """The operand's single element, or the two 16-bit ones of a packed type, as integers."""
     if kind.packed == 1:
         return [lanes.use(operand, INTEGER[kind.bits])]
     both = lanes.use(operand, "i32")
@@ -37,7 +37,7 @@ def unpack(lanes: Lanes, operand: Operand, kind: PtxType) -> list[str]:
 
 
 def put_packed(lanes: Lanes, destination: Operand, kind: PtxType, elements: list[str]) -> None:
-    """The other way: one integer, or two of 16 bits -> the destination."""
+    """Write one integer, or two of 16 bits, to the destination."""
     if kind.packed == 1:
         lanes.put(destination, elements[0], INTEGER[kind.bits])
         return
@@ -51,15 +51,15 @@ def flush(lanes: Lanes, kind: PtxType, bits: str) -> str:
 
 
 def without_negatives(lanes: Lanes, bits: str) -> str:
-    """`.relu` of one i16 element: negative numbers and -0 become +0; NaN stays, it has no sign here."""
+    """`.relu` of one i16 element: negative numbers and -0 become +0; NaN, which has no sign here, is kept."""
     negative = lanes.compare("slt", "i16", bits, splat("i16", 0))
     return lanes.select("i16", negative, splat("i16", 0), bits)
 
 
 def _elementwise(lanes: Lanes, instruction: Instruction, compute: Callable[..., str], *allowed: str) -> None:
-    """`compute(is_nan_form, *floats)` per element; handles packing and the modifiers, of which `allowed` names some.
+    """Apply `compute(is_nan_form, *floats)` per element, and handle packing and the modifiers in `allowed`.
 
-    `.ftz` and `.sat` exist for f16 alone, but for ex2, where bf16 has to have `.ftz`.
+    `.ftz` and `.sat` exist for f16 only, except that ex2 of bf16 requires `.ftz`.
     """
     form = Form(instruction)
     kind = form.type("f16 f16x2 bf16 bf16x2")
@@ -119,7 +119,7 @@ def transcendental(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("neg.half", "abs.half")
 def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
-    """neg, abs: on the sign bits; NaN becomes the hardware's one pattern."""
+    """neg, abs: on the sign bits; NaN becomes the hardware's canonical pattern."""
     form = Form(instruction)
     ftz = form.flag("ftz")
     kind = form.type("f16 f16x2" if ftz else "f16 f16x2 bf16 bf16x2")

@@ -1,4 +1,4 @@
-"""Integer arithmetic (PTX ISA 9.7.1 and, for the carry flag, 9.7.2)."""
+"""Emits integer arithmetic (PTX ISA 9.7.1) and arithmetic with the carry flag (9.7.2)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("addc", "subc")
 def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
-    """addc, subc{.cc}: the carry flag comes in, and goes out with `.cc`."""
+    """addc, subc{.cc}: add the carry flag, and set it with `.cc`."""
     form = Form(instruction)
     carry_out = form.flag("cc")
     element = INTEGER[form.type(_WITH_CARRY).bits]
@@ -68,7 +68,7 @@ def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _wide_product(lanes: Lanes, kind: PtxType, element: str, a: Operand, b: Operand) -> tuple[str, str]:
-    """The full product, and its element type."""
+    """The full product and its element type."""
     wide = _WIDER[element]
     extend = "sext" if kind.kind == "s" else "zext"
     x = lanes.cast(extend, element, lanes.use(a, element), wide)
@@ -94,7 +94,7 @@ def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, 
 @emits("mul.int")
 @emits("mad.int")
 def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
-    """Products: mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
+    """Emit mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
     form = Form(instruction)
     is_mad = instruction.opcode == "mad"
     carry_out, saturate = is_mad and form.flag("cc"), is_mad and form.flag("sat")
@@ -135,7 +135,7 @@ def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
 @emits("mul24")
 @emits("mad24")
 def mul24(lanes: Lanes, instruction: Instruction) -> None:
-    """Products of the low 24 bits: bits 0 to 31 of them, or 16 to 47."""
+    """mul24, mad24: product of the low 24 bits; its bits 0 to 31, or 16 to 47."""
     form = Form(instruction)
     kind = form.type("u32 s32")
     part = form.choice("lo", "hi")
@@ -158,7 +158,7 @@ def mul24(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("div.int", "rem.int")
 def div_rem(lanes: Lanes, instruction: Instruction) -> None:
-    """Division that never traps: by zero it is all ones, as on an H200, and the smallest integer over -1 wraps."""
+    """div, rem without traps: division by zero gives all ones, as on an H200, and the smallest integer / -1 wraps."""
     form = Form(instruction)
     kind = form.type(_ANY)
     form.end()
@@ -183,7 +183,7 @@ def div_rem(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("abs.int", "neg.int")
 def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
-    """abs, neg: the smallest integer stays itself."""
+    """abs, neg: the smallest integer is unchanged."""
     form = Form(instruction)
     element = INTEGER[form.type(_SIGNED).bits]
     form.end()
@@ -196,7 +196,7 @@ def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("min.int", "max.int")
 def min_max(lanes: Lanes, instruction: Instruction) -> None:
-    """min, max; `.relu` puts 0 in the place of negative results."""
+    """min, max; `.relu` replaces negative results by 0."""
     form = Form(instruction)
     relu = form.flag("relu")
     kind = form.type("s32 s16x2" if relu else f"{_ANY} {_PAIRS}")
@@ -215,7 +215,7 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("sad")
 def sad(lanes: Lanes, instruction: Instruction) -> None:
-    """|a - b| + c."""
+    """sad: |a - b| + c."""
     form = Form(instruction)
     kind = form.type(_ANY)
     form.end()
@@ -229,7 +229,7 @@ def sad(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("dp4a", "dp2a")
 def dot_product(lanes: Lanes, instruction: Instruction) -> None:
-    """Four products of bytes, or two of halfwords with bytes, added to c."""
+    """dp4a, dp2a: four products of bytes, or two of halfwords with bytes, added to c."""
     form = Form(instruction)
     kinds = form.types()
     part = form.choice("lo", "hi") if instruction.opcode == "dp2a" else None

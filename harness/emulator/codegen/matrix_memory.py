@@ -1,12 +1,11 @@
-"""ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 ff.): 8 x 8 matrices of 16-bit elements.
+"""Emits ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 ff.): 8 x 8 matrices of 16-bit elements.
 
-A lane gives the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on.
-Each register takes one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of
-column i. So the 32 lanes of a register, one after the other, are the rows of the matrix one after the other.
+Each lane provides the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on.
+Each register receives one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of
+column i. So the 32 lanes of a register in order are the rows of the matrix in order.
 
 A matrix is one group of a request: its rows are served together, and its wavefronts are those of eight lanes that
-access 16 bytes each. (Counted by an H200, with and without `.trans`, of 1, 2 and 4 matrices, for 12 address
-patterns.)
+access 16 bytes each. (Measured on an H200, with and without `.trans`, for 1, 2 and 4 matrices and 12 address patterns.)
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _own_addresses(lanes: Lanes, space: str, address: Operand) -> str:
-    """Of rows, which have to be in the block's own shared memory: i32 offsets, or i64 where the space is generic."""
+    """Row addresses, which have to be in the block's own shared memory: i32 offsets, or i64 if the space is generic."""
     if space != "generic":
         return lanes.own_offsets(address)
     addresses = lanes.address(address)
@@ -74,12 +73,12 @@ def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def transpose(lanes: Lanes, register: str) -> str:
-    """A register's 8 x 8 matrix, transposed."""
+    """The transposed 8 x 8 matrix of a register."""
     return lanes.prelude("transpose_matrix", register)
 
 
 def _read_form(instruction: Instruction, registers: Operand) -> tuple[str, bool, tuple[Operand, ...]]:
-    """Space, whether `.trans`, and the registers."""
+    """Space, whether `.trans` is present, and the registers."""
     form = Form(instruction)
     words = [form.flag(word) for word in ("sync", "aligned", "m8n8")]
     count = _COUNTS.get(form.choice(*_COUNTS) or "")
@@ -96,7 +95,7 @@ def _read_form(instruction: Instruction, registers: Operand) -> tuple[str, bool,
 def load_rows(
     lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int, transposed: bool
 ) -> list[str]:
-    """The registers of `count` matrices. `addresses`: i32 offsets or, where the space is generic, i64."""
+    """The registers of `count` matrices. `addresses` are i32 offsets or, if the space is generic, i64."""
     offsets = _copy_rows(lanes, instruction, space, addresses, count)
     values = [lanes.warp_load(vector("i32"), at.DATA + _MATRIX_BYTES * index) for index in range(count)]
     if lanes.instruments.sanitizer:
@@ -127,7 +126,7 @@ def _store_rows(
 
 
 def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int) -> str:
-    """Count the request, check it, and copy rows between shared memory and DATA; their offsets as i32."""
+    """Count and check the request, and copy rows between shared memory and DATA; returns their offsets as i32."""
     generic = space == "generic"
     lanes.warp_store(vector("i64" if generic else "i32"), addresses, at.ADDRESSES)
     rows = _ROWS * count
@@ -142,7 +141,7 @@ def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: st
 
 
 def _watch(lanes: Lanes, instruction: Instruction, offsets: str, matrix: int, half: int | None) -> None:
-    """Tell the sanitizer which lane has which elements of a matrix: two of a row or, of `.trans`, one `half` of two."""
+    """Report to the sanitizer which elements each lane holds: two of a row or, with `.trans`, one `half` of two."""
     if half is None:
         rows = [_ROWS * matrix + (lane >> 2) for lane in range(at.LANES)]
         places = [4 * (lane & 3) for lane in range(at.LANES)]

@@ -1,4 +1,4 @@
-"""mbarrier objects (PTX ISA 9.7.13.15). What they do is in `memory/mbarriers.py`."""
+"""Emits operations on mbarrier objects (PTX ISA 9.7.13.15); `memory/mbarriers.py` implements them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ARRIVES, _DROPS, _OWN = 1, 2, 4
 
 
 def _begin(lanes: Lanes, instruction: Instruction, place: Operand, others: bool = False) -> Form:
-    """Take what all forms have; the barriers' addresses are where the runtime wants them.
+    """Consume the modifiers that all forms share, and store the barriers' addresses for the runtime.
 
-    `others`: whether it may be at another block's barrier.
+    `others`: whether the barrier may be another block's.
     """
     form = Form(instruction)
     space = form.choice(*SHARED_SPACES)
@@ -32,7 +32,7 @@ def _begin(lanes: Lanes, instruction: Instruction, place: Operand, others: bool 
 
 
 def _action(instruction: Instruction, *words: int) -> str:
-    """What `mbarrier_arrive` is to do."""
+    """The `action` argument of `mbarrier_arrive`."""
     is_own = {"shared", "shared::cta"} & set(instruction.modifiers)
     return str(sum(words) + (_OWN if is_own else 0))
 
@@ -84,7 +84,7 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported("an arrival in '.shared::cluster' gives no state; write _ for it")
     drops = form.choice("arrive", "arrive_drop") == "arrive_drop"
     expects = form.flag("expect_tx")
-    # Who arrives so says that it will not complete the phase; it does not change what arriving does.
+    # A no-complete arrival only asserts that it does not complete the phase; its effect is the same.
     form.flag("noComplete")
     form.choice(*_ORDERS)
     form.choice(*_SCOPES)
@@ -102,9 +102,9 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("cp.mbarrier")
 def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async.mbarrier.arrive{.noinc} [place]: the thread arrives once its copies so far have landed: here, at once.
+    """cp.async.mbarrier.arrive{.noinc} [place]: arrive when the thread's copies so far have landed, here at once.
 
-    Without `.noinc` the phase waits for one arrival more, which is this one.
+    Without `.noinc` the phase expects one more arrival, which is this one.
     """
     form = _begin(lanes, instruction, instruction.operands[0])
     words = form.flag("async"), form.flag("mbarrier"), form.flag("arrive")
@@ -123,7 +123,7 @@ def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("mbarrier.test_wait", "mbarrier.try_wait")
 def wait(lanes: Lanes, instruction: Instruction) -> None:
-    """mbarrier.try_wait{.parity} done, [place], phase {, how long to wait}. Behind it the others have a turn."""
+    """mbarrier.try_wait{.parity} done, [place], phase {, time limit}. The warp then yields to the others."""
     done, place, phase, *_ = instruction.operands
     form = _begin(lanes, instruction, place)
     tries = form.choice("test_wait", "try_wait") == "try_wait"

@@ -1,8 +1,8 @@
-"""Functions that many opcodes share, as LLVM functions that a kernel takes along when it uses them.
+"""LLVM functions that many opcodes share; a kernel includes those that it uses.
 
-Rounding to a narrower format in two steps is exact when the first step rounds to odd: the last bit set wherever the
-result is inexact (Boldo and Melquiond, 'When double rounding is odd', 2005). Directed rounding and fused operations on
-16-bit floats are built on that, on every CPU alike.
+Rounding to a narrower format in two steps is exact if the first step rounds to odd: the last bit is set if the result
+is inexact (Boldo and Melquiond, 'When double rounding is odd', 2005). Directed rounding and fused operations on 16-bit
+floats are based on that, on every CPU alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ V16, V32, VF, VD = (vector(t) for t in ("i16", "i32", "float", "double"))
 
 @dataclass(frozen=True)
 class Prelude:
-    """One function: LLVM types of arguments and result, and what emits its body."""
+    """One function: LLVM types of its arguments and result, and the function that emits its body."""
 
     arguments: tuple[str, ...]
     result: str
@@ -36,7 +36,7 @@ class Prelude:
 
 
 def half_to_float(v: Vocabulary, half: str) -> str:
-    """Exact: rebias the exponent by a multiplication, which takes subnormals along."""
+    """Exact: rebiases the exponent by a multiplication, which handles subnormals as well."""
     wide = v.cast("zext", "i16", half, "i32")
     sign = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x8000)), splat("i32", 16))
     shifted = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x7FFF)), splat("i32", 13))
@@ -48,11 +48,11 @@ def half_to_float(v: Vocabulary, half: str) -> str:
 
 
 def float_to_half(v: Vocabulary, x: str) -> str:
-    """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
+    """Round to nearest even; NaN becomes 0x7FFF, as on a GPU."""
     bits = v.cast("bitcast", "float", x, "i32")
     sign = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 0x8000))
     magnitude = v.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
-    # Normal results: drop 13 bits with a carry that may run into the exponent, up to infinity.
+    # Normal results: drop 13 bits with a carry that may extend into the exponent, up to infinity.
     odd = v.binary("and", "i32", v.binary("lshr", "i32", magnitude, splat("i32", 13)), splat("i32", 1))
     rounded = v.binary("add", "i32", v.binary("add", "i32", magnitude, splat("i32", 0xFFF)), odd)
     normal = v.binary("sub", "i32", v.binary("lshr", "i32", rounded, splat("i32", 13)), splat("i32", 112 << 10))
@@ -72,13 +72,13 @@ def float_to_half(v: Vocabulary, x: str) -> str:
 
 
 def bfloat_to_float(v: Vocabulary, x: str) -> str:
-    """Exact: a float's upper half."""
+    """Exact: bfloat16 is the upper half of a float."""
     wide = v.binary("shl", "i32", v.cast("zext", "i16", x, "i32"), splat("i32", 16))
     return v.cast("bitcast", "i32", wide, "float")
 
 
 def float_to_bfloat(v: Vocabulary, x: str) -> str:
-    """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
+    """Round to nearest even; NaN becomes 0x7FFF, as on a GPU."""
     bits = v.cast("bitcast", "float", x, "i32")
     odd = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 1))
     rounded = v.binary("add", "i32", v.binary("add", "i32", bits, splat("i32", 0x7FFF)), odd)
@@ -91,7 +91,7 @@ def _is_nan(v: Vocabulary, element: str, x: str) -> str:
 
 
 def _towards_zero_bits(v: Vocabulary, wide: str) -> tuple[str, str, str]:
-    """Double -> bits of the nearest float, that float as a double, and where it is exact."""
+    """Bits of the float nearest to a double, that float as a double, and where it is exact."""
     near = v.cast("fptrunc", "double", wide, "float")
     back = v.cast("fpext", "float", near, "double")
     exact = v.compare("ueq", "double", back, wide)
@@ -142,12 +142,12 @@ def _double_to_float_rp(v: Vocabulary, wide: str) -> str:
 
 
 _MODES = {"rz": 0, "rp": 2, "rm": 3}
-"""The numbers that `llvm.set.rounding` has for them; 1 is to nearest."""
+"""Numbers of the rounding modes in `llvm.set.rounding`; 1 is to nearest."""
 _OPERATIONS = {"fadd": 2, "fmul": 2, "fdiv": 2, "sqrt": 1, "fma": 3}
 
 
 def _directed(operation: str, mode: str) -> Prelude:
-    """An operation on double under another rounding of the CPU: no wider format is left to compute in."""
+    """An operation on double under another rounding mode of the CPU, since there is no wider format to compute in."""
     operands = _OPERATIONS[operation]
 
     def build(v: Vocabulary, *values: str) -> str:
@@ -188,7 +188,7 @@ def _add_odd(v: Vocabulary, a: str, b: str) -> str:
 
 
 def _exp2(v: Vocabulary, x: str) -> str:
-    """2^x, correctly rounded but for cases nearer than 2^-50 to a tie: reduced to [-1/2, 1/2], Taylor in double."""
+    """2^x, correctly rounded except within 2^-50 of a tie: reduced to [-1/2, 1/2], Taylor series in double."""
     wide = v.cast("fpext", "float", x, "double")
     low, high = splat_float("double", -200.0), splat_float("double", 200.0)
     clamped = v.select("double", v.compare("olt", "double", wide, low), low, wide)
@@ -208,7 +208,7 @@ def _exp2(v: Vocabulary, x: str) -> str:
 
 
 def _through_double(function: str) -> Callable[[Vocabulary, str], str]:
-    """A function of the C library in double, rounded once: within 2^-28 ulp of the correctly rounded float."""
+    """A C library function evaluated in double and rounded once: within 2^-28 ulp of the correctly rounded float."""
 
     def build(v: Vocabulary, x: str) -> str:
         wide = v.cast("fpext", "float", x, "double")
@@ -224,7 +224,7 @@ def _rsqrt(v: Vocabulary, x: str) -> str:
 
 
 def _flush(element: str, exponent_mask: int) -> Callable[[Vocabulary, str], str]:
-    """Subnormals become zeros of the same sign. For float, `Lanes.flush` does it."""
+    """Subnormals become zeros of the same sign. For float see `Lanes.flush`."""
     integer = INTEGER[BITS[element]]
 
     def build(v: Vocabulary, x: str) -> str:
@@ -238,7 +238,7 @@ def _flush(element: str, exponent_mask: int) -> Callable[[Vocabulary, str], str]
 
 
 def _permute_bytes(v: Vocabulary, low: str, high: str, selector: str) -> str:
-    """`prmt.b32` in its default mode: four bytes picked from eight, each with an optional sign spread."""
+    """`prmt.b32` in its default mode: selects four bytes of eight, each optionally replaced by its sign."""
     both = v.binary(
         "or",
         "i64",

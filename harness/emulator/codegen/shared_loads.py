@@ -1,7 +1,7 @@
-"""Loads of shared memory, as functions of the runtime: inner loops live there.
+"""Emits loads of shared memory as runtime functions, optimized since inner loops use them.
 
-Each lane's offset is in ADDRESSES, and what it reads goes to DATA, in whole vectors. Whoever reads DATA next reads it
-in whole vectors, and a CPU hands on what it has not stored yet only to loads of what was stored at once.
+Each lane's offset is in ADDRESSES, and the loaded value goes to DATA, in whole vectors. DATA is then read in whole
+vectors, and a CPU forwards pending stores only to loads of data that was stored at once.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from harness.emulator.codegen.vocabulary import BITS, Vocabulary, splat, vector
 
 _SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i32", 4))
 SHARED_LOADS = {(element, count): f"load_shared_{element}x{count}" for element, count in _SHAPES}
-"""Elements and how many of them a lane reads -> the function, which takes context, warp, site and mask, and returns 1
-on a fault, else 0. Other shapes take the way of `memory.copies.shared_load`."""
+"""Function by element type and number of elements per lane. It takes context, warp, site and mask, and returns 1 on a
+fault, else 0. Other shapes use `memory.copies.shared_load`."""
 
 
 def shared_loads_ir() -> str:
-    """All of them as LLVM IR."""
+    """All functions as LLVM IR."""
     functions: list[str] = []
     declarations = {"declare i64 @sandbox_shared_load(i64, i64, i64, i64, i64, i64)"}
     for (element, count), name in SHARED_LOADS.items():
@@ -55,7 +55,7 @@ def _load(v: Vocabulary, element: str, count: int) -> None:
     v.label("apart")
     own = v.select("i32", v.lanes_of(mask), offsets, v.spread("i32", first))
     v32, shift = vector("i32"), splat("i32", log_size)
-    # Rotated, the offsets of what is not aligned are larger than any place.
+    # After a rotation, misaligned offsets exceed the size of shared memory.
     rotated = v.intrinsic("llvm.fshr.v32i32", v32, (v32, own), (v32, own), (v32, shift))
     beyond = v.bits_of(v.compare("uge", "i32", rotated, v.spread("i32", places)))
     v.do(f"br i1 {v.op(f'icmp eq i32 {beyond}, 0')}, label %each, label %otherwise")

@@ -1,4 +1,4 @@
-"""`%tid`, `%ctaid`, `%laneid` and their like (PTX ISA, chapter 10)."""
+"""Emits special registers such as `%tid`, `%ctaid` and `%laneid` (PTX ISA, chapter 10)."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _TABLES = {
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0}
 _CONSTANTS |= {"%nwarpid": 64}  # warps that a multiprocessor of sm_80 and sm_90 holds, not those of this block
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")
-"""Clocks tick once per instruction of the warp: monotonic and the same in every run."""
+"""Clocks advance by one per instruction of the warp: monotonic, and the same in every run."""
 
 
 def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
-    """The register's 32 lanes and their element type. Raises `UnsupportedInstruction` for one that we do not have."""
+    """The register's 32 lanes and their element type. Raises `UnsupportedInstruction` for unsupported registers."""
     if name in _THREADS:
         return lanes.warp_load("<32 x i32>", _THREADS[name]), "i32"
     if name in _SLOTS:

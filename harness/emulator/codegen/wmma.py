@@ -1,9 +1,9 @@
-"""wmma.load, wmma.mma and wmma.store (PTX ISA 9.7.14.4), as nvcuda::wmma uses them.
+"""Emits wmma.load, wmma.mma and wmma.store (PTX ISA 9.7.14.4), as nvcuda::wmma uses them.
 
-PTX leaves open which lane holds what, and in which steps a product is computed. Here both are those of an H200, where
-each `wmma` is two `mma` (four of m16n8k4 for tf32), and where loads and stores are as `ptxas` makes them: A and B of 16
-bits in shared memory by ldmatrix; everything else by loads of 4 bytes per lane, or of 8 where two accumulators lie side
-by side, and a transposition of 16-bit tiles that lie across.
+PTX does not define which lane holds which element, nor the steps of a product. Here both are those of an H200, where
+each `wmma` is two `mma` (four of m16n8k4 for tf32), and loads and stores are as `ptxas` generates them: ldmatrix for
+16-bit A and B in shared memory; otherwise loads of 4 bytes per lane, or of 8 if two accumulators are adjacent, with a
+transposition of 16-bit tiles whose elements are not contiguous.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class _Matrix:
     fragment: Fragment
     space: str
     by_rows: bool
-    """Whether rows are contiguous; else columns."""
+    """Whether rows are contiguous, or else columns."""
     base: str
     """Its address in each lane: i32 in shared memory, else i64."""
     stride: str
-    """Bytes from one row, or column, to the next; as `base`."""
+    """Bytes from one row, or column, to the next; has the type of `base`."""
 
     @property
     def element(self) -> str:
@@ -60,26 +60,26 @@ class _Matrix:
 
     @property
     def lies_across(self) -> bool:
-        """Whether neighbouring places of a group are not neighbours in memory."""
+        """Whether neighbouring places of a group are not adjacent in memory."""
         return self.fragment.groups_are_rows != self.by_rows
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One access of all lanes: the registers that it fills or empties, and where, in elements."""
+    """One access of all lanes: the registers that it loads or stores, and its location in elements."""
 
     registers: tuple[int, ...]
     lines: tuple[int, ...]
-    """Of each lane: the row, or column, that is contiguous."""
+    """For each lane, the contiguous row (or column) that it accesses."""
     along: tuple[int, ...]
-    """Of each lane: the element in it."""
+    """For each lane, the element within that row or column."""
     turned: bool = False
-    """Whether the tile lies across, and goes by way of a transposition."""
+    """Whether the tile has to be transposed."""
 
 
 def _requests(matrix: _Matrix) -> Iterator[_Request]:
     fragment = matrix.fragment
-    # The tile of registers that hold the same, as those of f16, is loaded once.
+    # Tiles whose registers hold the same elements, as for f16, are loaded once.
     firsts = [r for r in range(fragment.registers) if fragment.origins.index(fragment.origins[r]) == r]
     if fragment.packed == 2:
         for register in firsts:
@@ -88,7 +88,7 @@ def _requests(matrix: _Matrix) -> Iterator[_Request]:
             places = tuple(along + 2 * (lane & 3) for lane in range(at.LANES))
             yield _Request((register,), lines, places, matrix.lies_across)
         return
-    # Two accumulators that are neighbours in memory go together.
+    # Two accumulators that are adjacent in memory are accessed together.
     together = 2 if fragment.spread == 2 and not matrix.lies_across else 1
     for register in firsts[::together]:
         elements = [_in_memory(matrix, fragment.element(register, lane)) for lane in range(at.LANES)]
@@ -102,7 +102,7 @@ def _in_memory(matrix: _Matrix, element: tuple[int, int]) -> tuple[int, int]:
 
 
 def _read_form(lanes: Lanes, instruction: Instruction, operands: tuple[str, ...]) -> tuple[_Matrix, Operand]:
-    """The matrix in memory, and the registers. `operands`: the letters that the instruction may name."""
+    """The matrix in memory, and the registers. `operands` are the letters that the instruction may name."""
     form = _begin(instruction)
     which, order = form.choice(*operands), form.choice(*_ORDERS)
     shape, space = form.choice(*WMMA_SHAPES), form.choice("global", "shared", "shared::cta") or "generic"
@@ -175,7 +175,7 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
 def _load_by_rows(
     lanes: Lanes, instruction: Instruction, matrix: _Matrix, requests: list[_Request], found: dict[tuple[int, int], str]
 ) -> None:
-    """Tiles as ldmatrix loads them: lane 8 i + j has the address of row j of tile i."""
+    """Load tiles by ldmatrix: lane 8 i + j has the address of row j of tile i."""
     rows = [(request.lines[4 * row], request.along[0]) for request in requests for row in range(8)]
     rows += rows[:1] * (at.LANES - len(rows))
     lines, along = zip(*rows)
@@ -255,7 +255,7 @@ def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
     layouts = {name: wmma_layout(shape, kind, 16 if name == "f16" else 32) for name in ("f16", "f32")}
     left = homes_of(lanes, instruction, a, layouts["f32"].a)
     right = homes_of(lanes, instruction, b, layouts["f32"].b)
-    # Only where both are f16 does the sum have that format; else what is f16 is converted before or after.
+    # The sum has f16 format only if both C and D have; otherwise f16 is converted before or after.
     accumulator = "f16" if c_type == d_type == "f16" else "f32"
     if accumulator == c_type:
         total = homes_of(lanes, instruction, c, layouts[c_type].c)
@@ -272,11 +272,11 @@ def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
 
 
 _SCRATCH = [at.DATA + 128 * index for index in range(8)]
-"""Eight registers that no kernel names: DATA and DATA_2."""
+"""Eight registers that kernels do not use: DATA and DATA_2."""
 
 
 def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]) -> None:
-    """The two `mma` of a `wmma`, see `wmma_layout`; each in steps where its K is smaller. Leaves D in scratch."""
+    """The two `mma` of a `wmma`, see `wmma_layout`; each in several steps if its K is smaller. Leaves D in scratch."""
     if shape == "m8n32k16":
         a, b = b, a
     layout = product.layout
@@ -293,7 +293,7 @@ def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b
 
 
 def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
-    """Packed f16 -> f32, one element to a register of scratch."""
+    """Convert packed f16 to f32, one element per register of scratch."""
     for index, register in enumerate(registers):
         for half in (0, 1):
             bits = lanes.cast("trunc", "i32", lanes.binary("lshr", "i32", register, splat("i32", 16 * half)), "i16")
@@ -303,7 +303,7 @@ def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
 
 
 def _narrowed(lanes: Lanes, registers: list[str]) -> list[str]:
-    """f32 -> packed f16, to nearest even."""
+    """Convert f32 to packed f16, to nearest even."""
     halves = [
         lanes.cast("zext", "i16", lanes.prelude("float_to_half", lanes.cast("bitcast", "i32", r, "float")), "i32")
         for r in registers
