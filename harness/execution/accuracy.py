@@ -83,14 +83,14 @@ class Accuracy:
         return next(iter(self.by_output.values()))
 
     @property
-    def guilty(self) -> OutputAccuracy:
+    def worst_output(self) -> OutputAccuracy:
         """The result for the first output that is wrong, or for the main output if all are right."""
         return next((each for each in self.by_output.values() if each.reason is not None), self.main)
 
     @property
     def reason(self) -> str | None:
         """The first thing that is wrong, with its place; None if all outputs passed."""
-        return self.guilty.reason
+        return self.worst_output.reason
 
     @property
     def passed(self) -> bool:

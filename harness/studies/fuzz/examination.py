@@ -148,25 +148,25 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
     if accuracy.suspicious:
         over = accuracy.error_over_expected
         reason = f"within its budget, but {over:.3g} x the error that is expected"
-        return Answer(Finding(SUSPICIOUS, reason, accuracy.guilty.worst), error_over_budget=ratio)
+        return Answer(Finding(SUSPICIOUS, reason, accuracy.worst_output.worst), error_over_budget=ratio)
     if accuracy.passed:
         weak = done.power is not None and not done.power.decides
         nearest = done.power.nearest if done.power is not None and weak else None
         return Answer(error_over_budget=ratio, undecided=nearest)
-    guilty = accuracy.guilty
-    reason, first = guilty.reason or "", guilty.first_wrong
+    worst_output = accuracy.worst_output
+    reason, first = worst_output.reason or "", worst_output.first_wrong
     if first is None:  # not even the shape is right
         return Answer(Finding(WRONG_ANSWER, reason), error_over_budget=ratio)
-    kind = WRONG_ANSWER if guilty is accuracy.main else f"wrong {first.output}"
-    finding = Finding(kind, reason, first, int(guilty.wrong.sum()), guilty.wrong.size)
+    kind = WRONG_ANSWER if worst_output is accuracy.main else f"wrong {first.output}"
+    finding = Finding(kind, reason, first, int(worst_output.wrong.sum()), worst_output.wrong.size)
     try:
-        finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, guilty, first))
+        finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, worst_output, first))
     except Exception as error:  # the answer is wrong, whatever becomes of its description
         return Answer(finding, error_over_budget=ratio, fault=f"describing what is wrong: {place_in_harness(error)}")
     return Answer(finding, error_over_budget=ratio)
 
 
-def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first: Element) -> str:
+def _pattern_of(done: Attempt, question: Question, worst_output: OutputAccuracy, first: Element) -> str:
     """Describe the pattern of the wrong elements, and known errors that they match."""
     assert done.execution is not None and done.accuracy is not None
     operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
@@ -176,15 +176,15 @@ def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first
         first.axes,
         got,
         answer,
-        guilty.wrong,
-        guilty.unwritten,
+        worst_output.wrong,
+        worst_output.unwritten,
         tile.get(ROWS),
-        is_main=guilty is done.accuracy.main,
+        is_main=worst_output is done.accuracy.main,
         has_features=bool(problem.features),
     )
-    if problem.flops > MOST_FLOPS or guilty.unwritten.any():
+    if problem.flops > MOST_FLOPS or worst_output.unwritten.any():
         return pattern
     mistakes = operation.known_mistakes(problem, question.inputs, tile.get(KEYS))
     allowed = question.tolerance(done.variant.numerics)[first.output].allowed
-    equals = recognised(first.output, first.axes, got, answer, allowed, guilty.wrong, mistakes)
+    equals = recognised(first.output, first.axes, got, answer, allowed, worst_output.wrong, mistakes)
     return pattern if equals is None else f"{pattern}; {equals}"
