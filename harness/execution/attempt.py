@@ -13,11 +13,11 @@ import numpy as np
 
 from harness.execution.accuracy import Accuracy
 from harness.execution.declared_numerics import contradiction
+from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.planning import claimed_traffic, make_plan
 from harness.execution.power import Power
 from harness.execution.protocol import Execution, Executor, Sanitizer
 from harness.execution.question import Question
-from harness.execution.second_draw import SecondDraw
 from harness.execution.tiles import tile_of
 from harness.execution.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
@@ -65,7 +65,7 @@ class Attempt:
     """Why the counted bytes are fewer than any correct kernel needs."""
     counted_failure: str | None = None
     """What is wrong with the answer of the byte-counting run, if that was a separate run."""
-    second_failure: str | None = None
+    holdout_failure: str | None = None
     """What is wrong with the answer to the holdout inputs, which differ from the question's."""
     findings: tuple[Finding, ...] | None = None
     """The sanitizer's findings; None if it did not run."""
@@ -126,7 +126,7 @@ class Attempt:
     def answer_failure(self) -> str | None:
         """What is wrong with the outputs of any of the runs; None if nothing is."""
         first = self.accuracy and self.accuracy.reason
-        runs = (first, self.second_run_failure, self.counted_failure, self.second_failure)
+        runs = (first, self.second_run_failure, self.counted_failure, self.holdout_failure)
         return "; ".join(text for text in runs if text) or None
 
     @property
@@ -153,7 +153,7 @@ def attempt(
     question: Question | Callable[[], Question] | None = None,
     counter: Executor | None = None,
     sanitizer: Sanitizer | None = None,
-    second: SecondDraw | None = None,
+    holdout: HoldoutInputs | None = None,
     runs: Callable[[Plan], bool] = lambda plan: True,
     holds_bytes: bool = True,
     power_in_full: bool = True,
@@ -163,7 +163,7 @@ def attempt(
     The plan runs only with an `executor` and if `runs(plan)` is true; the answer is checked only with a `question`. The
     claim is evaluated before anything runs. `question` and `inputs` may be functions, which are called just before the
     run; with a question, its own inputs are used. `counter` counts bytes where `executor` does not, and its outputs are
-    checked as well. `second` checks a correct answer again with holdout inputs. Without `holds_bytes`, the claim is not
+    checked as well. `holdout` checks a correct answer again with other inputs. Without `holds_bytes`, the claim is not
     evaluated and the counted bytes are not checked. For `power_in_full`, see `Question.power`. Failures of the variant
     are recorded, never raised.
     """
@@ -190,8 +190,8 @@ def attempt(
         done = _with_claim_held(done)
         if question is not None and holds_bytes:
             done = _with_bytes_held(done, question)
-        if second is not None and done.second_run_failure is None:
-            done = _held_again(done, plan, executor, second)
+        if holdout is not None and done.second_run_failure is None:
+            done = _with_holdout_checked(done, plan, executor, holdout)
         return done if sanitizer is None else _sanitized(done, plan, given, sanitizer)
     except UnsupportedProblem as refusal:
         return dataclasses.replace(done, refusal=refusal.reason)
@@ -296,11 +296,11 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
     )
 
 
-def _held_again(done: Attempt, plan: Plan, executor: Executor, second: SecondDraw) -> Attempt:
+def _with_holdout_checked(done: Attempt, plan: Plan, executor: Executor, holdout: HoldoutInputs) -> Attempt:
     """Check a right answer again with holdout inputs."""
     if done.accuracy is None or done.accuracy.reason is not None:
         return done
-    return dataclasses.replace(done, second_failure=second.failure(done.variant, plan, executor))
+    return dataclasses.replace(done, holdout_failure=holdout.failure(done.variant, plan, executor))
 
 
 def _sanitized(done: Attempt, plan: Plan, inputs: Inputs, sanitizer: Sanitizer) -> Attempt:

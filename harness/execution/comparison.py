@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.deciding_problem import deciding_problem
+from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
-from harness.execution.second_draw import SecondDraw
 from harness.execution.undeclared_numerics import undeclared_numerics
 from harness.execution.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.model.operation import draw_inputs
@@ -74,7 +74,7 @@ def compare(
     counter: Executor | None = None,
     tile: str | None = None,
     sanitizer: Sanitizer | None = None,
-    second: SecondDraw | None = None,
+    holdout: HoldoutInputs | None = None,
     lost: Iterable[Row] = (),
     known: Mapping[str, Row] = NOTHING_KNOWN,
     step: Step = _ignore,
@@ -84,7 +84,7 @@ def compare(
     """Run `variants` on one problem and return their rows, best first.
 
     `counter` counts bytes where `executor` does not. `tile` is the requested tile sizes. A variant fails if `sanitizer`
-    has findings, or if its answer to the inputs of `second` is wrong. `lost` are rows of variants that could not be
+    has findings, or if its answer to the inputs of `holdout` is wrong. `lost` are rows of variants that could not be
     loaded. `known` maps names of variants that need not run again to their rows. Failures of a variant become its row
     and do not affect the others. Raises `UsageError` for a bad regime or seed.
     """
@@ -96,7 +96,7 @@ def compare(
         for variant in preparation.as_prepared():
             step(variant.name)
             tried = attempt(
-                variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, second=second
+                variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, holdout=holdout
             )
             if tried.power is not None and not tried.power.decides:
                 remedy = deciding_problem(variant, problem, regime, seed)

@@ -43,9 +43,9 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
 
 def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStack) -> StudyResult[Comparison]:
     from harness.execution.comparison import compare, lost_row
+    from harness.execution.holdout_inputs import HoldoutInputs
     from harness.execution.isolation.variants import begin_planners
     from harness.execution.results.rows import comparison_rows
-    from harness.execution.second_draw import SecondDraw
     from harness.studies.compare.beside import Setting
     from harness.studies.compare.counterparts import counterparts
     from harness.support.progress import progress_bar
@@ -81,7 +81,7 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
             counter=counter_of(arguments, problem, executor.device, progress),
             tile=tile,
             sanitizer=sanitizer,
-            second=SecondDraw(problem, arguments.regime),
+            holdout=HoldoutInputs(problem, arguments.regime),
             lost=lost,
             known=known,
             step=progress.step,

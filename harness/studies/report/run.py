@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from harness.execution.attempt import Attempt
 from harness.execution.comparison import Step, compare, where_counted
+from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.replay import Replay
-from harness.execution.second_draw import SecondDraw
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -77,7 +77,7 @@ def observe_variants(
         counter=devices.counter,
         tile=tile,
         sanitizer=devices.sanitizer,
-        second=SecondDraw(problem, regime),
+        holdout=HoldoutInputs(problem, regime),
         lost=lost,
         step=step,
         observe=keep,

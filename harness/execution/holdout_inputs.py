@@ -20,7 +20,7 @@ from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
 
-class SecondDraw:
+class HoldoutInputs:
     """A problem with inputs of a fresh seed and its answer (at sample places if large), shared by all variants."""
 
     def __init__(self, problem: BaseProblem, regime: str, seed: int | None = None) -> None:
