@@ -9,11 +9,11 @@ from types import MappingProxyType
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.deciding_problem import deciding_problem
 from harness.execution.holdout_inputs import HoldoutInputs
+from harness.execution.inferred_numerics import inferred_numerics
 from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
-from harness.execution.undeclared_numerics import undeclared_numerics
 from harness.execution.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
@@ -101,8 +101,8 @@ def compare(
             if tried.power is not None and not tried.power.decides:
                 remedy = deciding_problem(variant, problem, regime, seed)
                 tried = dataclasses.replace(tried, remedy=remedy)
-            undeclared = undeclared_numerics(tried, question)
-            rows[variant.name] = Row.of(_with_declared_failure(tried, regime), undeclared)
+            inferred = inferred_numerics(tried, question)
+            rows[variant.name] = Row.of(_with_declared_failure(tried, regime), inferred)
             done(variant.name, rows[variant.name])
             observe(tried, question)
     return Comparison(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from harness.execution.accuracy import OutputAccuracy, worst_ratio
 from harness.execution.attempt import Attempt
+from harness.execution.inferred_numerics import InferredNumerics
 from harness.execution.protocol import Device
-from harness.execution.undeclared_numerics import UndeclaredNumerics
 from harness.execution.verdict import PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
@@ -97,7 +97,7 @@ class Row:
     """The sanitizer's findings; None if it did not run."""
 
     @classmethod
-    def of(cls, attempt: Attempt, undeclared: UndeclaredNumerics | None = None) -> Row:
+    def of(cls, attempt: Attempt, inferred: InferredNumerics | None = None) -> Row:
         """Convert an attempt to a row without a rank."""
         variant, problem = attempt.variant, attempt.problem
         row = cls(
@@ -112,8 +112,8 @@ class Row:
             claimed_bytes=None if attempt.claim is None else attempt.claim.total_bytes,
             claim_holds=attempt.claim_holds,
             tile=None if attempt.tile is None else tile_text(attempt.tile),
-            strictest_numerics=None if undeclared is None else undeclared.strictest,
-            error_over_strictest=None if undeclared is None else undeclared.error_over_expected,
+            strictest_numerics=None if inferred is None else inferred.strictest,
+            error_over_strictest=None if inferred is None else inferred.error_over_expected,
             note=attempt.note,
             findings=attempt.findings,
         )

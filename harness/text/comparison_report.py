@@ -161,7 +161,7 @@ def _footnotes(comparison: Comparison) -> list[str]:
         if row.verdict != UNSUPPORTED and row.variant in names[:1]:
             notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
         if row.error_over_strictest is not None:
-            notes.append(f"{row.variant}: {_undeclared(row)}")
+            notes.append(f"{row.variant}: {_inferred_numerics(row)}")
         notes += [f"{row.variant}: {finding_text(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
         if len(_untold(row)) > MOST_FINDINGS:
             notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
@@ -170,7 +170,7 @@ def _footnotes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _undeclared(row: Row) -> str:
+def _inferred_numerics(row: Row) -> str:
     """The note on a variant that declares no numerics: its error under the strictest that its code permits."""
     held, over = "held to the strictest that its code allows", row.error_over_strictest
     if over is not None and over <= 1:

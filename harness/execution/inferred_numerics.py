@@ -20,7 +20,7 @@ from harness.model.plan import ELEMENT_BYTES, Plan
 
 
 @dataclass(frozen=True)
-class UndeclaredNumerics:
+class InferredNumerics:
     """Inferred numerics of a variant that declares none."""
 
     strictest: str
@@ -29,7 +29,7 @@ class UndeclaredNumerics:
     """Largest ratio of error to the error expected under that declaration, over all outputs."""
 
 
-def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics | None:
+def inferred_numerics(done: Attempt, question: Question) -> InferredNumerics | None:
     """Infer the numerics of a correct answer's variant.
 
     None if the variant declares some or is wrong, its operation uses none, or its code is unknown.
@@ -44,7 +44,7 @@ def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics
         return None
     numerics = strictest(arithmetic, done.plan, heeded)
     held = question.hold(done.execution.outputs, numerics, done.execution.unwritten)
-    return UndeclaredNumerics(_written(numerics), held.error_over_expected)
+    return InferredNumerics(_written(numerics), held.error_over_expected)
 
 
 def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Numerics:
