@@ -10,9 +10,9 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, to_float
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import generic_addresses, translate
-from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
 from harness.emulator.ptx.types import PtxType
@@ -39,7 +39,7 @@ _WIDEST = 16
 
 @emits("atom")
 @emits("red")
-def atomic(lanes: Lanes, instruction: Instruction) -> None:
+def atomic(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Emit atom, which returns the old value, or red, which returns nothing."""
     form = Form(instruction)
     for word in _ORDERING:
@@ -81,7 +81,7 @@ def _elements(operand: Operand) -> tuple[Operand, ...]:
 
 
 def _one_by_one(
-    lanes: Lanes,
+    lanes: WarpEmitter,
     instruction: Instruction,
     space: str,
     operation: str,
@@ -128,7 +128,7 @@ def _one_by_one(
     return [with_lane for _, with_lane in olds]
 
 
-def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:
+def _combine(lanes: WarpEmitter, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:
     value = values[0]
     if operation == "exch":
         return value
@@ -148,7 +148,7 @@ def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str
     return lanes.select(element, resets, value, lanes.binary("sub", element, old, splat(element, 1)))
 
 
-def _flushed_lanes(lanes: Lanes, space: str, addresses: str) -> str | None:
+def _flushed_lanes(lanes: WarpEmitter, space: str, addresses: str) -> str | None:
     """Mask of the lanes for which atom.add.f32 flushes subnormals: in global, not in shared memory (PTX ISA, atom)."""
     if space == "shared":
         return None
@@ -156,7 +156,7 @@ def _flushed_lanes(lanes: Lanes, space: str, addresses: str) -> str | None:
     return lanes.compare("ne", "i64", window, splat("i64", at.SHARED_WINDOW))
 
 
-def _float_add(lanes: Lanes, kind: PtxType, element: str, old: str, value: str, flushed: str | None) -> str:
+def _float_add(lanes: WarpEmitter, kind: PtxType, element: str, old: str, value: str, flushed: str | None) -> str:
     if kind.bits >= 32:
         floating = FLOAT[kind.bits]
         x, y = (lanes.cast("bitcast", element, bits, floating) for bits in (old, value))

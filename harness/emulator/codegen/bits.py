@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
 
 _UNTYPED = "b16 b32 b64"
@@ -21,7 +21,7 @@ def _element(instruction: Instruction, allowed: str) -> tuple[str, str]:
 
 
 @emits("and", "or", "xor")
-def logic(lanes: Lanes, instruction: Instruction) -> None:
+def logic(lanes: WarpEmitter, instruction: Instruction) -> None:
     """and, or, xor, also on predicates."""
     element, _ = _element(instruction, f"pred {_UNTYPED}")
     destination, a, b = instruction.operands
@@ -30,7 +30,7 @@ def logic(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("not", "cnot")
-def complement(lanes: Lanes, instruction: Instruction) -> None:
+def complement(lanes: WarpEmitter, instruction: Instruction) -> None:
     """not; cnot is 1 for zero and 0 otherwise."""
     element, _ = _element(instruction, f"pred {_UNTYPED}" if instruction.opcode == "not" else _UNTYPED)
     x = lanes.use(instruction.operands[1], element)
@@ -42,7 +42,7 @@ def complement(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("lop3")
-def lop3(lanes: Lanes, instruction: Instruction) -> None:
+def lop3(lanes: WarpEmitter, instruction: Instruction) -> None:
     """lop3: any function of three bits, given by its truth table; d|p: p = (d != 0) and, or q."""
     form = Form(instruction)
     boolean = form.choice("and", "or")
@@ -70,7 +70,7 @@ def lop3(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("shl", "shr")
-def shift(lanes: Lanes, instruction: Instruction) -> None:
+def shift(lanes: WarpEmitter, instruction: Instruction) -> None:
     """shl, shr: amounts beyond the width give 0, or the sign."""
     allowed = _UNTYPED if instruction.opcode == "shl" else f"{_UNTYPED} u16 s16 {_WORDS}"
     element, kind = _element(instruction, allowed)
@@ -89,7 +89,7 @@ def shift(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("shf")
-def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
+def funnel_shift(lanes: WarpEmitter, instruction: Instruction) -> None:
     """shf: shift of the 64 bits {b, a}; the high half for left shifts, the low half for right shifts."""
     form = Form(instruction)
     direction, mode = form.choice("l", "r"), form.choice("wrap", "clamp")
@@ -126,7 +126,7 @@ _SELECTORS = {
 
 
 @emits("prmt")
-def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
+def permute_bytes(lanes: WarpEmitter, instruction: Instruction) -> None:
     """prmt: four bytes out of eight; special modes use a table of selectors."""
     form = Form(instruction)
     mode = form.choice(*_SELECTORS)
@@ -143,7 +143,7 @@ def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("popc", "clz", "brev")
-def count(lanes: Lanes, instruction: Instruction) -> None:
+def count(lanes: WarpEmitter, instruction: Instruction) -> None:
     """popc, clz, brev."""
     element, _ = _element(instruction, "b32 b64")
     destination, a = instruction.operands
@@ -160,7 +160,7 @@ def count(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("bfind")
-def find_leading(lanes: Lanes, instruction: Instruction) -> None:
+def find_leading(lanes: WarpEmitter, instruction: Instruction) -> None:
     """bfind: position of the most significant bit that is not a sign bit; all ones if there is none."""
     form = Form(instruction)
     kind, amount = form.type(_WORDS), form.flag("shiftamt")
@@ -177,7 +177,7 @@ def find_leading(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.cast("trunc", element, place, "i32"), "i32")
 
 
-def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
+def _low_byte(lanes: WarpEmitter, operand: Operand, limit: int, element: str) -> str:
     """The operand's low 8 bits, at most `limit`."""
     value = lanes.binary("and", "i32", lanes.use(operand, "i32"), splat("i32", 0xFF))
     above = lanes.compare("ugt", "i32", value, splat("i32", limit))
@@ -185,7 +185,7 @@ def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
 
 
 @emits("bfe")
-def extract_field(lanes: Lanes, instruction: Instruction) -> None:
+def extract_field(lanes: WarpEmitter, instruction: Instruction) -> None:
     """bfe: `length` bits from `start`, extended by zeros, or by the field's highest existing bit."""
     element, kind = _element(instruction, _WORDS)
     destination, a, b, c = instruction.operands
@@ -204,7 +204,7 @@ def extract_field(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("bfi")
-def insert_field(lanes: Lanes, instruction: Instruction) -> None:
+def insert_field(lanes: WarpEmitter, instruction: Instruction) -> None:
     """bfi: the low `length` bits of a, inserted at `start` in b."""
     element, _ = _element(instruction, "b32 b64")
     destination, a, b, c, d = instruction.operands
@@ -219,7 +219,7 @@ def insert_field(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("szext")
-def extend_bits(lanes: Lanes, instruction: Instruction) -> None:
+def extend_bits(lanes: WarpEmitter, instruction: Instruction) -> None:
     """szext: the low `b` bits of a, extended by their sign or by zeros; 32 and more bits clamp or wrap."""
     form = Form(instruction)
     mode = form.choice("clamp", "wrap")
@@ -239,7 +239,7 @@ def extend_bits(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("bmsk")
-def bit_mask(lanes: Lanes, instruction: Instruction) -> None:
+def bit_mask(lanes: WarpEmitter, instruction: Instruction) -> None:
     """bmsk: `length` ones from `start`."""
     form = Form(instruction)
     mode = form.choice("clamp", "wrap")

@@ -7,10 +7,10 @@ predicated instruction counts for all lanes of its block: a warp issues it in an
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 
 
-def count_execution(lanes: Lanes, block: int) -> None:
+def count_execution(lanes: WarpEmitter, block: int) -> None:
     """The active lanes enter block number `block`: count its warps and lanes, and append a step to the warp's path."""
     if not lanes.instruments.instructions:
         return
@@ -25,7 +25,7 @@ def count_execution(lanes: Lanes, block: int) -> None:
     _note_step(lanes, block)
 
 
-def _note_step(lanes: Lanes, block: int) -> None:
+def _note_step(lanes: WarpEmitter, block: int) -> None:
     """Write the block's number at PATH_NEXT, which grows up to PATH_LAST, where steps overwrite each other."""
     place, last = lanes.slot("PATH_NEXT"), lanes.slot("PATH_LAST")
     warp = lanes.op(f"add i64 {lanes.slot('FIRST_WARP')}, {lanes.slot('WARP_INDEX')}")

@@ -6,10 +6,10 @@ from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import generic_addresses
 from harness.emulator.codegen.reductions import BETWEEN_BLOCKS, TYPES, function_of, functions_by_tensor_type
-from harness.emulator.codegen.vocabulary import INTEGER, vector
+from harness.emulator.codegen.vector_ir_builder import INTEGER, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
 _DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
@@ -19,7 +19,7 @@ _RECEIVERS = at.DATA_3 + 256
 
 
 @emits("cp.bulk_group")
-def group(lanes: Lanes, instruction: Instruction) -> None:
+def group(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk.commit_group; cp.async.bulk.wait_group{.read} n."""
     form = Form(instruction)
     if not (form.flag("async") and form.flag("bulk")):
@@ -41,7 +41,7 @@ def group(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_prefetch")
-def prefetch(lanes: Lanes, instruction: Instruction) -> None:
+def prefetch(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk.prefetch{.tensor.Nd}.L2.global: a hint without an effect that a kernel can observe."""
     form, _ = _begin(instruction)
     words = form.flag("prefetch"), form.flag("L2"), form.flag("global")
@@ -51,7 +51,7 @@ def prefetch(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_load")
-def load(lanes: Lanes, instruction: Instruction) -> None:
+def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk{.tensor.Nd}.shared.global{.multicast::cluster}: [to], from {, bytes}, [mbarrier] {, blocks}."""
     form, rank = _begin(instruction)
     space, from_global = form.choice(*_TO_SHARED), form.flag("global")
@@ -72,7 +72,7 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_between")
-def between_blocks(lanes: Lanes, instruction: Instruction) -> None:
+def between_blocks(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp{.reduce}.async.bulk.shared::cluster.shared::cta{.OP.TYPE}: [to], [from], bytes, [mbarrier]."""
     form, rank = _begin(instruction)
     words = form.flag("shared::cluster"), form.flag("shared::cta"), form.flag("mbarrier::complete_tx::bytes")
@@ -91,7 +91,7 @@ def between_blocks(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("st.async", "red.async")
-def store_value(lanes: Lanes, instruction: Instruction) -> None:
+def store_value(lanes: WarpEmitter, instruction: Instruction) -> None:
     """st.async{.weak}{.vec}.TYPE, red.async.relaxed.cluster.OP.TYPE: [to], value, [mbarrier].
 
     Both accept `.shared::cluster` and `.mbarrier::complete_tx::bytes`, which are defaults in the ISA but required by
@@ -134,7 +134,7 @@ def store_value(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_store")
-def store(lanes: Lanes, instruction: Instruction) -> None:
+def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk{.tensor.Nd}.global.shared::cta.bulk_group: to, [from] {, bytes}."""
     form, rank = _begin(instruction)
     words = form.flag("global"), form.flag("shared::cta"), form.flag("bulk_group")
@@ -146,7 +146,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_reduction")
-def reduction(lanes: Lanes, instruction: Instruction) -> None:
+def reduction(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP.TYPE [to], [from], bytes; a tensor's map has its TYPE."""
     form, rank = _begin(instruction)
     words = form.flag("reduce"), form.flag("global"), form.flag("shared::cta"), form.flag("bulk_group")
@@ -166,7 +166,7 @@ def reduction(lanes: Lanes, instruction: Instruction) -> None:
     _issue(lanes, instruction, source, to, size, rank, proxy.TO_GLOBAL, _table(lanes, functions))
 
 
-def _table(lanes: Lanes, functions: list[str | None]) -> str:
+def _table(lanes: WarpEmitter, functions: list[str | None]) -> str:
     """Address, i64, of an array of function addresses, 0 for None."""
     lanes.called |= {name for name in functions if name is not None}
     lanes.declarations |= {f"declare void @sandbox_{name}(i64)" for name in functions if name is not None}
@@ -198,7 +198,7 @@ def _operands(instruction: Instruction, form: Form) -> list[Operand]:
 
 
 def _issue(
-    lanes: Lanes,
+    lanes: WarpEmitter,
     instruction: Instruction,
     inner: Operand,
     outer: Operand,

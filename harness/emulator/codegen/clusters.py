@@ -5,16 +5,16 @@ from __future__ import annotations
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import INTEGER, splat
+from harness.emulator.codegen.vector_ir_builder import INTEGER, splat
 from harness.emulator.codegen.warp import staying_lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction
 
 _OFFSET_IN_BLOCK = (1 << at.RANK_SHIFT) - 1
 
 
 @emits("mapa")
-def map_address(lanes: Lanes, instruction: Instruction) -> None:
+def map_address(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mapa{.shared::cluster} d, address, rank: the same offset in the shared memory of another block."""
     form = Form(instruction)
     form.flag("shared::cluster")
@@ -36,7 +36,7 @@ def map_address(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("getctarank")
-def rank_of_address(lanes: Lanes, instruction: Instruction) -> None:
+def rank_of_address(lanes: WarpEmitter, instruction: Instruction) -> None:
     """getctarank{.shared::cluster} d, address: rank of the block whose shared memory contains it."""
     form = Form(instruction)
     form.flag("shared::cluster")
@@ -48,7 +48,7 @@ def rank_of_address(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("barrier.cluster_arrive")
-def arrive(lanes: Lanes, instruction: Instruction) -> None:
+def arrive(lanes: WarpEmitter, instruction: Instruction) -> None:
     """barrier.cluster.arrive{.release, .relaxed}{.aligned}."""
     form = Form(instruction)
     words = form.flag("cluster"), form.flag("arrive")
@@ -59,7 +59,7 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("barrier.cluster_wait")
-def wait(lanes: Lanes, instruction: Instruction) -> None:
+def wait(lanes: WarpEmitter, instruction: Instruction) -> None:
     """barrier.cluster.wait{.acquire}{.aligned}: return to the scheduler, which suspends the warp."""
     form = Form(instruction)
     words = form.flag("cluster"), form.flag("wait")
@@ -69,7 +69,7 @@ def wait(lanes: Lanes, instruction: Instruction) -> None:
     _at_barrier(lanes, instruction, all(words), "cluster_wait")
 
 
-def _at_barrier(lanes: Lanes, instruction: Instruction, is_whole: bool, function: str, *more: str) -> None:
+def _at_barrier(lanes: WarpEmitter, instruction: Instruction, is_whole: bool, function: str, *more: str) -> None:
     """All lanes of a warp that have not returned wait for each other (PTX ISA); here they have to arrive together."""
     if not is_whole or instruction.operands:
         raise instruction.unsupported()

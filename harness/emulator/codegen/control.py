@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
-from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction, Symbol
 
 
 @emits("trap")
-def trap(lanes: Lanes, instruction: Instruction) -> None:
+def trap(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Stop the kernel."""
     lanes.check(lanes.active_bits(), "trap", instruction)
 
 
 @emits("call")
-def call(lanes: Lanes, instruction: Instruction) -> None:
+def call(lanes: WarpEmitter, instruction: Instruction) -> None:
     """A failed `assert` stops the kernel, and so does a `printf`, for which there is no output."""
     target = instruction.operands[1]
     assert isinstance(target, Symbol)
@@ -22,12 +22,12 @@ def call(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("brkpt", "pmevent")
-def no_effect(lanes: Lanes, instruction: Instruction) -> None:
+def no_effect(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Instructions for debuggers and profilers, which do nothing."""
 
 
 @emits("griddepcontrol")
-def overlap_launches(lanes: Lanes, instruction: Instruction) -> None:
+def overlap_launches(lanes: WarpEmitter, instruction: Instruction) -> None:
     """griddepcontrol.{launch_dependents,wait}: does nothing, since launches do not overlap."""
     if instruction.modifiers not in (("launch_dependents",), ("wait",)) or instruction.operands:
         raise instruction.unsupported()

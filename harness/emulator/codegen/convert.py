@@ -10,8 +10,8 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, without_negatives
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, FLOAT, INTEGER, splat, splat_float, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.types import PtxType
 
@@ -21,7 +21,7 @@ _INTEGERS = "u8 s8 u16 s16 u32 s32 u64 s64"
 
 
 @emits("mov")
-def mov(lanes: Lanes, instruction: Instruction) -> None:
+def mov(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mov: a register, a literal, an address, or packing and unpacking `{ }`."""
     form = Form(instruction)
     kind = form.type(_REGISTERS)
@@ -41,7 +41,7 @@ def mov(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, lanes.use(source, element), element)
 
 
-def _unpack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...], whole: str) -> None:
+def _unpack(lanes: WarpEmitter, kind: PtxType, items: tuple[Operand, ...], whole: str) -> None:
     element = INTEGER[kind.bits]
     part_bits = kind.bits // len(items)
     for index, item in enumerate(items):
@@ -49,7 +49,7 @@ def _unpack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...], whole: str)
         lanes.put(item, lanes.cast("trunc", element, moved, INTEGER[part_bits]), INTEGER[part_bits])
 
 
-def _pack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...]) -> str:
+def _pack(lanes: WarpEmitter, kind: PtxType, items: tuple[Operand, ...]) -> str:
     element = INTEGER[kind.bits]
     part_bits = kind.bits // len(items)
     whole = splat(element, 0)
@@ -66,7 +66,7 @@ _WINDOWS = {"shared": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW, "param": at.PA
 
 
 @emits("cvta")
-def cvta(lanes: Lanes, instruction: Instruction) -> None:
+def cvta(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cvta: conversion between addresses of a state space and generic addresses."""
     form = Form(instruction)
     to_space = form.flag("to")
@@ -87,7 +87,7 @@ def cvta(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("isspacep")
-def is_space(lanes: Lanes, instruction: Instruction) -> None:
+def is_space(lanes: WarpEmitter, instruction: Instruction) -> None:
     """isspacep: whether a generic address is in a state space. Parameters are also in global space."""
     form = Form(instruction)
     space = form.choice(*_SPACES)
@@ -181,7 +181,7 @@ def _holds(target: PtxType, source: PtxType) -> bool:
 
 
 @emits("cvt")
-def cvt(lanes: Lanes, instruction: Instruction) -> None:
+def cvt(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cvt: conversions between integers and floats of 8 to 64 bits, tf32, and two floats to a pair."""
     if is_of_eight_bits(instruction):
         convert_eight_bits(lanes, instruction)
@@ -209,7 +209,7 @@ def cvt(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, value, INTEGER[target.bits], signed=target.kind == "s")
 
 
-def _float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
+def _float(lanes: WarpEmitter, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
     """A float operand as `float` or `double`, flushed and rounded to an integral value if the form requires it."""
     source = conversion.source
     if source.bits == 16:
@@ -226,7 +226,7 @@ def _float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str
     return value, element
 
 
-def _integer_as_float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
+def _integer_as_float(lanes: WarpEmitter, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
     """An integer as a float from which the target can be rounded: exact, or a double rounded to odd."""
     target, source = conversion.target, conversion.source
     integer = INTEGER[source.bits]
@@ -241,7 +241,7 @@ def _integer_as_float(lanes: Lanes, conversion: _Conversion, operand: Operand) -
     return lanes.cast(word, integer, value, "double"), "double"
 
 
-def _directed_double(lanes: Lanes, value: str, signed: bool, rounding: str) -> str:
+def _directed_double(lanes: WarpEmitter, value: str, signed: bool, rounding: str) -> str:
     """An i64 as a double, rounded towards zero, or away from zero if `rm` or `rp` requires it."""
     zero = splat("i64", 0)
     negative = lanes.compare("slt", "i64", value, zero) if signed else splat("i1", 0)
@@ -263,7 +263,7 @@ def _directed_double(lanes: Lanes, value: str, signed: bool, rounding: str) -> s
     return lanes.cast("bitcast", "i64", lanes.binary("or", "i64", bits, sign), "double")
 
 
-def _fold_low_bits(lanes: Lanes, value: str, signed: bool) -> str:
+def _fold_low_bits(lanes: WarpEmitter, value: str, signed: bool) -> str:
     """An i64 that fits a double, with its lowest kept bit set if lower bits were: rounded to odd."""
     low = lanes.binary("and", "i64", value, splat("i64", 0x7FF))
     some = lanes.cast("zext", "i1", lanes.compare("ne", "i64", low, splat("i64", 0)), "i64")
@@ -275,7 +275,7 @@ def _fold_low_bits(lanes: Lanes, value: str, signed: bool) -> str:
     return lanes.select("i64", small, value, folded)
 
 
-def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> None:
+def _put_float(lanes: WarpEmitter, conversion: _Conversion, value: str, element: str) -> None:
     target, rounding = conversion.target, conversion.rounding
     destination = conversion.instruction.operands[0]
     if target.bits == 16:
@@ -290,7 +290,7 @@ def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) 
     lanes.put(destination, value, FLOAT[target.bits])
 
 
-def _flush_rounded(lanes: Lanes, rounding: str, exact: str, rounded: str) -> str:
+def _flush_rounded(lanes: WarpEmitter, rounding: str, exact: str, rounded: str) -> str:
     """Flush values that would round below 2**-126 with an unlimited exponent range, tested by scaling with 2**64."""
     kind = vector("float")
     raised = lanes.binary("fmul", "double", exact, splat_float("double", 2.0**64))
@@ -300,13 +300,13 @@ def _flush_rounded(lanes: Lanes, rounding: str, exact: str, rounded: str) -> str
     return lanes.select("float", tiny, zero, rounded)
 
 
-def _double_to_float(lanes: Lanes, rounding: str, value: str) -> str:
+def _double_to_float(lanes: WarpEmitter, rounding: str, value: str) -> str:
     if rounding == "rn":
         return lanes.cast("fptrunc", "double", value, "float")
     return lanes.prelude(f"double_to_float_{rounding}", value)
 
 
-def _cut_nan(lanes: Lanes, target: PtxType, value: str) -> str:
+def _cut_nan(lanes: WarpEmitter, target: PtxType, value: str) -> str:
     """The sign and the upper bits of a NaN in f64, made quiet, as on an H200; a NaN in f32 loses them."""
     fraction_bits, quiet = (7, 0x7FC0) if target.kind == "bf" else (10, 0x7E00)
     word = lanes.cast("bitcast", "double", value, "i64")
@@ -317,7 +317,7 @@ def _cut_nan(lanes: Lanes, target: PtxType, value: str) -> str:
     return lanes.cast("trunc", "i64", pattern, "i16")
 
 
-def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
+def _narrow(lanes: WarpEmitter, conversion: _Conversion, value: str, element: str) -> str:
     """`float` or `double` -> i16 of f16 or bf16: to nearest, then to the neighbour for a directed rounding."""
     target = conversion.target
     nan = cut = None
@@ -336,7 +336,7 @@ def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> 
     return without_negatives(lanes, bits) if conversion.relu else bits
 
 
-def _step_back(lanes: Lanes, rounding: str, bits: str, near: str, exact: str) -> str:
+def _step_back(lanes: WarpEmitter, rounding: str, bits: str, near: str, exact: str) -> str:
     """Replace the nearest value by its neighbour if it lies on the wrong side of the exact value."""
     negative = lanes.compare("slt", "i16", bits, splat("i16", 0))
     above, below = lanes.compare("ogt", "float", near, exact), lanes.compare("olt", "float", near, exact)
@@ -348,7 +348,7 @@ def _step_back(lanes: Lanes, rounding: str, bits: str, near: str, exact: str) ->
     return lanes.select("i16", beyond, lanes.binary("add", "i16", bits, inward), bits)
 
 
-def _to_tf32(lanes: Lanes, conversion: _Conversion, bits: str) -> str:
+def _to_tf32(lanes: WarpEmitter, conversion: _Conversion, bits: str) -> str:
     """The upper 19 bits of an f32, rounded. NaN as on an H200: rna truncates it, other modes give one pattern."""
     added = {"rna": splat("i32", 0x1000), "rz": splat("i32", 0)}.get(str(conversion.rounding), splat("i32", 0xFFF))
     if conversion.rounding == "rn":
@@ -365,7 +365,7 @@ def _to_tf32(lanes: Lanes, conversion: _Conversion, bits: str) -> str:
     return lanes.select("i32", nan, cut, rounded)
 
 
-def _float_to_integer(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
+def _float_to_integer(lanes: WarpEmitter, conversion: _Conversion, value: str, element: str) -> str:
     """Clamp an integral value to the target's range. NaN gives 0, or the top bit if 64 bits are involved."""
     target = conversion.target
     integer = INTEGER[target.bits]
@@ -377,7 +377,7 @@ def _float_to_integer(lanes: Lanes, conversion: _Conversion, value: str, element
     return result
 
 
-def _integer_to_integer(lanes: Lanes, conversion: _Conversion, operand: Operand) -> str:
+def _integer_to_integer(lanes: WarpEmitter, conversion: _Conversion, operand: Operand) -> str:
     """Extend by the source's sign, clamp if `.sat`, and truncate."""
     target, source = conversion.target, conversion.source
     narrow, wide = INTEGER[source.bits], INTEGER[max(target.bits, source.bits)]
@@ -387,7 +387,7 @@ def _integer_to_integer(lanes: Lanes, conversion: _Conversion, operand: Operand)
     return lanes.cast("trunc", wide, value, INTEGER[target.bits])
 
 
-def _clamp(lanes: Lanes, value: str, wide: str, source: PtxType, target: PtxType) -> str:
+def _clamp(lanes: WarpEmitter, value: str, wide: str, source: PtxType, target: PtxType) -> str:
     signed_target, signed_source = target.kind == "s", source.kind == "s"
     high = (1 << (target.bits - signed_target)) - 1
     low = -(1 << (target.bits - 1)) if signed_target else 0

@@ -15,7 +15,7 @@ from harness.emulator.codegen.eight_bit_products import FLOATS
 from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.prelude import float_to_half, half_to_float
 from harness.emulator.codegen.product_writer import VI
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, splat_float
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def converted_ir() -> str:
     return "\n".join([*sorted(declarations), *functions, ""])
 
 
-class _Writer(Vocabulary):
+class _Writer(VectorIRBuilder):
     """Writes one function; its arguments are those of `ProductWriter`."""
 
     def __init__(self, product: ConvertedProduct) -> None:

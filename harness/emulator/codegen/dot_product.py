@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.prelude import double_to_float_odd, double_to_float_rz, float_to_half
 from harness.emulator.codegen.product_writer import ProductWriter, slice_ir
-from harness.emulator.codegen.vocabulary import Vocabulary, float_from_bits, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, float_from_bits, splat, splat_float, vector
 
 VF, VI, VD = vector("float"), vector("i32"), vector("double")
 KEPT_BITS = 25
@@ -143,7 +143,7 @@ class Number:
     """Vector of i32, biased."""
 
 
-def decode(v: Vocabulary, form: Format, bits: str) -> Number:
+def decode(v: VectorIRBuilder, form: Format, bits: str) -> Number:
     """Decode bit patterns, i32. Infinities and NaN are decoded like numbers, with an exponent of their own."""
     sign = v.binary("shl", "i32", bits, splat("i32", 31 - form.exponent_bits - form.fraction_bits))
     sign = v.binary("and", "i32", sign, splat("i32", 1 << 31))
@@ -160,12 +160,12 @@ def decode(v: Vocabulary, form: Format, bits: str) -> Number:
     return Number(significand, v.select("i32", zero, splat("i32", NO_EXPONENT), exponent))
 
 
-def has_special(v: Vocabulary, form: Format, number: Number) -> str:
+def has_special(v: VectorIRBuilder, form: Format, number: Number) -> str:
     """A scalar i32 that is nonzero if some lane holds infinity or NaN."""
     return v.bits_of(v.compare("eq", "i32", number.exponent, splat("i32", form.special_exponent)))
 
 
-def _class_of(v: Vocabulary, form: Format, number: Number) -> str:
+def _class_of(v: VectorIRBuilder, form: Format, number: Number) -> str:
     """Infinities and NaN unchanged, other numbers as -1, 0 or 1, so that sums of them stay finite; vector of float."""
     signed = v.cast("bitcast", "float", number.significand, "i32")
     magnitude = v.intrinsic("llvm.fabs.v32f32", VF, (VF, number.significand))
@@ -180,11 +180,11 @@ def _class_of(v: Vocabulary, form: Format, number: Number) -> str:
     )
 
 
-def _larger(v: Vocabulary, x: str, y: str) -> str:
+def _larger(v: VectorIRBuilder, x: str, y: str) -> str:
     return v.intrinsic("llvm.smax.v32i32", VI, (VI, x), (VI, y))
 
 
-def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer_bits: int, kept_bits: int) -> str:
+def _cut(v: VectorIRBuilder, integer: str, exponent: str, fraction_bits: int, integer_bits: int, kept_bits: int) -> str:
     """Compute integer * 2^(exponent - fraction bits) as i32, truncated `kept_bits` below 1. Exponents are at most 0."""
     # Shift amounts are limited, so that no factor is subnormal.
     nothing = 127 - fraction_bits - integer_bits - 1
@@ -194,7 +194,7 @@ def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer
     return v.cast("fptosi", "float", scaled, "i32")
 
 
-def _to_float(v: Vocabulary, wide: str) -> str:
+def _to_float(v: VectorIRBuilder, wide: str) -> str:
     """Round to float32 towards zero, but to infinity from 2^128 on; as i32."""
     near = v.cast("fptrunc", "double", wide, "float")
     magnitude = v.intrinsic("llvm.fabs.v32f64", VD, (VD, wide))
@@ -204,7 +204,7 @@ def _to_float(v: Vocabulary, wide: str) -> str:
     return v.cast("bitcast", "float", v.binary("fadd", "float", rounded, splat_float("float", 0.0)), "i32")
 
 
-def _to_half(v: Vocabulary, wide: str) -> str:
+def _to_half(v: VectorIRBuilder, wide: str) -> str:
     """Round to float16, nearest even, never -0; as i32."""
     half = v.cast("zext", "i16", float_to_half(v, double_to_float_odd(v, wide)), "i32")
     return v.select("i32", v.compare("eq", "i32", half, splat("i32", 0x8000)), splat("i32", 0), half)

@@ -7,9 +7,9 @@ It is documented that each step rounds as `fma.f64` does. The order is not docum
 from __future__ import annotations
 
 from harness.emulator.codegen.fragments import Fragment, mma_layout
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import vector
+from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction, Operand, Vector
 
 DOUBLE_SHAPES = ((8, 4), (16, 4), (16, 8), (16, 16))
@@ -17,7 +17,7 @@ DOUBLE_SHAPES = ((8, 4), (16, 4), (16, 8), (16, 16))
 VD = vector("double")
 
 
-def multiply_doubles(lanes: Lanes, instruction: Instruction, rows: int, depth: int, rounding: str) -> None:
+def multiply_doubles(lanes: WarpEmitter, instruction: Instruction, rows: int, depth: int, rounding: str) -> None:
     """mma.sync.aligned.m*n8k*.row.col.f64.f64.f64.f64{.rounding} d, a, b, c."""
     layout = mma_layout(depth, 32, 32, rows)
     d, a, b, c = instruction.operands
@@ -44,11 +44,11 @@ def _registers(instruction: Instruction, operand: Operand, fragment: Fragment) -
     return operand.items
 
 
-def _values(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[str]:
+def _values(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[str]:
     return [lanes.use(item, "double") for item in _registers(instruction, operand, fragment)]
 
 
-def _spread(lanes: Lanes, registers: list[str], fragment: Fragment, elements: list[tuple[int, int]]) -> str:
+def _spread(lanes: WarpEmitter, registers: list[str], fragment: Fragment, elements: list[tuple[int, int]]) -> str:
     """Broadcast each lane's element, which is in the same register for all lanes."""
     places = [fragment.place(*element) for element in elements]
     ((register),) = {place.register for place in places}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from harness.emulator.codegen.dot_product import FORMATS, NO_EXPONENT, FloatWriter, Format, Number
 from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.product_writer import VI, ProductWriter, slice_ir
-from harness.emulator.codegen.vocabulary import splat
+from harness.emulator.codegen.vector_ir_builder import splat
 
 KEPT_BITS = 13
 INTEGERS, FLOATS = ("s8", "u8"), ("e4m3", "e5m2")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, unpack, without_negatives
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import splat, splat_float, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.types import TYPES
 
@@ -26,7 +26,7 @@ def is_of_eight_bits(instruction: Instruction) -> bool:
     return any(modifier in PAIRS for modifier in instruction.modifiers)
 
 
-def convert_eight_bits(lanes: Lanes, instruction: Instruction) -> None:
+def convert_eight_bits(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cvt.rn.satfinite{.relu}.PAIR.{f32, f16x2}, cvt.rn{.relu}.f16x2.PAIR."""
     form = Form(instruction)
     encodes = instruction.modifiers[-1] not in PAIRS
@@ -51,7 +51,7 @@ def convert_eight_bits(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.binary("or", "i16", low, lanes.binary("shl", "i16", high, splat("i16", 8))), "i16")
 
 
-def _decoded(lanes: Lanes, pair: str, both: str, shift: int) -> str:
+def _decoded(lanes: WarpEmitter, pair: str, both: str, shift: int) -> str:
     """Convert one of the two bytes to f16, exactly."""
     upper = lanes.binary("shl", "i16", lanes.binary("lshr", "i16", both, splat("i16", shift)), splat("i16", 8))
     if pair == "e5m2x2":
@@ -65,7 +65,7 @@ def _decoded(lanes: Lanes, pair: str, both: str, shift: int) -> str:
     return lanes.select("i16", nan, splat("i16", 0x7FFF), from_float(lanes, _HALF, value))
 
 
-def _encoded(lanes: Lanes, pair: str, value: str, relu: bool) -> str:
+def _encoded(lanes: WarpEmitter, pair: str, value: str, relu: bool) -> str:
     """Convert a float to the nearest byte, as i16: round to the format's precision, then rebias the exponent."""
     fraction, lowest, largest = PAIRS[pair]
     kind = vector("float")

@@ -11,9 +11,9 @@ from harness.emulator.ptx.instructions import Instruction
 from harness.emulator.ptx.opcodes import OPCODES
 
 if TYPE_CHECKING:
-    from harness.emulator.codegen.lanes import Lanes
+    from harness.emulator.codegen.warp_emitter import WarpEmitter
 
-Emitter = Callable[["Lanes", Instruction], None]
+Emitter = Callable[["WarpEmitter", Instruction], None]
 
 
 _EMITTERS: dict[str, Emitter] = {}

@@ -8,7 +8,7 @@ them do nothing.
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
-from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_fence, watch_proxy_fence
 from harness.emulator.ptx.instructions import Instruction
 
@@ -37,7 +37,7 @@ _OTHER_PROXY_FENCES = (
 
 
 @emits("membar", "fence")
-def fence(lanes: Lanes, instruction: Instruction) -> None:
+def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
     """membar.level; membar.proxy.alias; fence{.sem}.scope; fence.proxy.*."""
     kind = tuple(instruction.modifiers)
     if kind[:1] != ("proxy",):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.flushed_registers import is_flushed
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Imm, Instruction, Operand
 from harness.emulator.ptx.types import PtxType
 
@@ -41,13 +41,13 @@ class _FloatForm:
         """Whether the rounding mode is not to nearest."""
         return self.rounding not in (None, "rn")
 
-    def use(self, lanes: Lanes, operand: Operand) -> str:
+    def use(self, lanes: WarpEmitter, operand: Operand) -> str:
         value = lanes.use(operand, self.element)
         if not self.ftz or self.element != "float" or (isinstance(operand, Imm) and is_flushed(operand)):
             return value
         return lanes.flush(value)
 
-    def put(self, lanes: Lanes, destination: Operand, value: str) -> None:
+    def put(self, lanes: WarpEmitter, destination: Operand, value: str) -> None:
         if self.ftz and self.element == "float":
             value = lanes.flush(value)
         if self.saturate:
@@ -55,25 +55,25 @@ class _FloatForm:
         lanes.put(destination, value, self.element)
 
 
-def saturate(lanes: Lanes, element: str, value: str) -> str:
+def saturate(lanes: WarpEmitter, element: str, value: str) -> str:
     """Clamp to [0, 1]; NaN becomes 0."""
     zero, one = splat_float(element, 0.0), splat_float(element, 1.0)
     value = lanes.select(element, lanes.compare("ogt", element, value, zero), value, zero)
     return lanes.select(element, lanes.compare("ogt", element, value, one), one, value)
 
 
-def negate(lanes: Lanes, element: str, value: str) -> str:
+def negate(lanes: WarpEmitter, element: str, value: str) -> str:
     """Flip the sign bit, also of NaN."""
     return lanes.op(f"fneg {vector(element)} {value}")
 
 
-def _fma(lanes: Lanes, element: str, a: str, b: str, c: str) -> str:
+def _fma(lanes: WarpEmitter, element: str, a: str, b: str, c: str) -> str:
     kind = vector(element)
     name = "llvm.fma.v32f32" if element == "float" else "llvm.fma.v32f64"
     return lanes.intrinsic(name, kind, (kind, a), (kind, b), (kind, c))
 
 
-def _directed(lanes: Lanes, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
+def _directed(lanes: WarpEmitter, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
     """Emit a * b + c, a * b, or a + c with directed rounding. For f32, computed in double and rounded to odd first."""
     if form.element == "double":
         name = "fma" if b is not None and c is not None else "fadd" if b is None else "fmul"
@@ -90,7 +90,7 @@ def _directed(lanes: Lanes, form: _FloatForm, a: str, b: str | None, c: str | No
     return lanes.prelude(f"double_to_float_{form.rounding}", total)
 
 
-def _negative_zero_downwards(lanes: Lanes, total: str, a: str, b: str) -> str:
+def _negative_zero_downwards(lanes: WarpEmitter, total: str, a: str, b: str) -> str:
     """When rounding down, x - x is -0, and only 0 + 0 is +0."""
     zero = lanes.compare("oeq", "double", total, splat_float("double", 0.0))
     bits = [lanes.cast("bitcast", "double", value, "i64") for value in (a, b)]
@@ -99,7 +99,7 @@ def _negative_zero_downwards(lanes: Lanes, total: str, a: str, b: str) -> str:
 
 
 @emits("add.float", "sub.float")
-def add_sub(lanes: Lanes, instruction: Instruction) -> None:
+def add_sub(lanes: WarpEmitter, instruction: Instruction) -> None:
     """add, sub."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
@@ -113,7 +113,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("mul.float")
-def mul(lanes: Lanes, instruction: Instruction) -> None:
+def mul(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Product."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
@@ -123,7 +123,7 @@ def mul(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("fma.float", "mad.float")
-def fma(lanes: Lanes, instruction: Instruction) -> None:
+def fma(lanes: WarpEmitter, instruction: Instruction) -> None:
     """fma; `mad` is the same on every emulated GPU."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b, c = instruction.operands
@@ -134,7 +134,7 @@ def fma(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("div.float")
 @emits("rcp.float", "sqrt.float")
-def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
+def div_rcp_sqrt(lanes: WarpEmitter, instruction: Instruction) -> None:
     """div, rcp, sqrt with the rounding of the opcode; approximate ones to nearest.
 
     An inexact quotient or root of floats is so far from every float that its double lies on the same side of it.
@@ -163,7 +163,7 @@ def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, instruction.operands[0], result)
 
 
-def _divide_by_huge(lanes: Lanes, a: str, b: str, quotient: str) -> str:
+def _divide_by_huge(lanes: WarpEmitter, a: str, b: str, quotient: str) -> str:
     """div.approx is a * (1 / b), with 1 / b being 0 for |b| above 2**126."""
     kind = vector("float")
     magnitude = lanes.intrinsic("llvm.fabs.v32f32", kind, (kind, b))
@@ -172,12 +172,12 @@ def _divide_by_huge(lanes: Lanes, a: str, b: str, quotient: str) -> str:
     return lanes.select("float", huge, lanes.binary("fmul", "float", a, zero), quotient)
 
 
-def _square_root(lanes: Lanes, element: str, value: str) -> str:
+def _square_root(lanes: WarpEmitter, element: str, value: str) -> str:
     kind = vector(element)
     return lanes.intrinsic(f"llvm.sqrt.v32f{64 if element == 'double' else 32}", kind, (kind, value))
 
 
-def _approximate_double(lanes: Lanes, instruction: Instruction, form: _FloatForm) -> None:
+def _approximate_double(lanes: WarpEmitter, instruction: Instruction, form: _FloatForm) -> None:
     """Emit rcp and rsqrt.approx.ftz.f64: computed from the upper word, result in the upper word."""
     if not form.ftz or instruction.opcode not in ("rcp", "rsqrt"):
         raise instruction.unsupported()
@@ -198,7 +198,7 @@ _FUNCTIONS = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": 
 
 
 @emits("ex2.float", "lg2.float", "sin.float", "cos.float", "tanh.float", "rsqrt.float")
-def transcendental(lanes: Lanes, instruction: Instruction) -> None:
+def transcendental(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ex2, lg2, sin, cos, tanh, rsqrt: all `.approx`."""
     form = _FloatForm(instruction, "approx", types="f32 f64" if instruction.opcode == "rsqrt" else "f32")
     if form.approximate is None or (form.ftz and instruction.opcode == "tanh"):
@@ -215,7 +215,7 @@ def transcendental(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("neg.float", "abs.float")
-def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
+def neg_abs(lanes: WarpEmitter, instruction: Instruction) -> None:
     """neg, abs."""
     form = _FloatForm(instruction)
     x = form.use(lanes, instruction.operands[1])
@@ -227,7 +227,7 @@ def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, instruction.operands[0], result)
 
 
-def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) -> str:
+def extreme(lanes: WarpEmitter, opcode: str, element: str, x: str, y: str, nan: bool) -> str:
     """The min or max: numbers take precedence over NaN (with `nan`, NaN over numbers), and -0 is less than +0."""
     integer = INTEGER[32 if element == "float" else 64]
     x_bits = lanes.cast("bitcast", element, x, integer)
@@ -250,7 +250,7 @@ def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) 
 
 
 @emits("min.float", "max.float")
-def min_max(lanes: Lanes, instruction: Instruction) -> None:
+def min_max(lanes: WarpEmitter, instruction: Instruction) -> None:
     """min, max, of two or three operands."""
     form = _FloatForm(instruction, "NaN")
     values = [form.use(lanes, o) for o in instruction.operands[1:]]
@@ -263,7 +263,7 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("copysign")
-def copysign(lanes: Lanes, instruction: Instruction) -> None:
+def copysign(lanes: WarpEmitter, instruction: Instruction) -> None:
     """copysign: the magnitude of b with the sign of a."""
     form = _FloatForm(instruction)
     if form.ftz:
@@ -276,7 +276,7 @@ def copysign(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("testp")
-def testp(lanes: Lanes, instruction: Instruction) -> None:
+def testp(lanes: WarpEmitter, instruction: Instruction) -> None:
     """testp: the class of a float; zeros count as normal."""
     form = Form(instruction)
     test = form.choice("finite", "infinite", "number", "notanumber", "normal", "subnormal")

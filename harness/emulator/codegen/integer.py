@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import put_packed, unpack
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import CARRY, Instruction, Operand, Reg
 from harness.emulator.ptx.types import PtxType
 
@@ -19,13 +19,13 @@ _WITH_CARRY = "u32 s32 u64 s64"
 _PAIRS = "u16x2 s16x2"
 
 
-def _add_saturated(lanes: Lanes, word: str, element: str, a: str, b: str) -> str:
+def _add_saturated(lanes: WarpEmitter, word: str, element: str, a: str, b: str) -> str:
     kind = vector(element)
     return lanes.intrinsic(f"llvm.s{word}.sat.v32{element}", kind, (kind, a), (kind, b))
 
 
 @emits("add.int", "sub.int")
-def add_sub(lanes: Lanes, instruction: Instruction) -> None:
+def add_sub(lanes: WarpEmitter, instruction: Instruction) -> None:
     """add, sub; `.sat` clamps s32; `.cc` sets the carry."""
     form = Form(instruction)
     word = instruction.opcode
@@ -37,7 +37,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     destination, a, b = instruction.operands
     results = []
     for x, y in zip(unpack(lanes, a, kind), unpack(lanes, b, kind)):
-        add = _add_saturated if saturate else Lanes.binary
+        add = _add_saturated if saturate else WarpEmitter.binary
         results.append(add(lanes, word, element, x, y))
         if carry_out:
             carry = lanes.compare("ult", element, *((results[0], x) if word == "add" else (x, y)))
@@ -46,7 +46,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("addc", "subc")
-def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
+def add_sub_with_carry(lanes: WarpEmitter, instruction: Instruction) -> None:
     """addc, subc{.cc}: add the carry flag, and set it with `.cc`."""
     form = Form(instruction)
     carry_out = form.flag("cc")
@@ -67,7 +67,7 @@ def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-def _wide_product(lanes: Lanes, kind: PtxType, element: str, a: Operand, b: Operand) -> tuple[str, str]:
+def _wide_product(lanes: WarpEmitter, kind: PtxType, element: str, a: Operand, b: Operand) -> tuple[str, str]:
     """The full product and its element type."""
     wide = _WIDER[element]
     extend = "sext" if kind.kind == "s" else "zext"
@@ -76,7 +76,7 @@ def _wide_product(lanes: Lanes, kind: PtxType, element: str, a: Operand, b: Oper
     return lanes.binary("mul", wide, x, y), wide
 
 
-def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, element: str) -> tuple[str, str]:
+def _product(lanes: WarpEmitter, instruction: Instruction, form: Form, kind: PtxType, element: str) -> tuple[str, str]:
     """`.lo`, `.hi` or `.wide` product of operands 1 and 2, and its element type."""
     part = form.choice("lo", "hi", "wide")
     a, b = instruction.operands[1:3]
@@ -93,7 +93,7 @@ def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, 
 
 @emits("mul.int")
 @emits("mad.int")
-def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
+def mul_mad(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Emit mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
     form = Form(instruction)
     is_mad = instruction.opcode == "mad"
@@ -106,7 +106,7 @@ def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
     if is_mad:
         c = lanes.use(instruction.operands[3], wide)
         product = result
-        add = _add_saturated if saturate else Lanes.binary
+        add = _add_saturated if saturate else WarpEmitter.binary
         result = add(lanes, "add", wide, product, c)
         if carry_out:
             lanes.put(Reg(CARRY), lanes.compare("ult", wide, result, product), "i1")
@@ -114,7 +114,7 @@ def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("madc")
-def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
+def mad_with_carry(lanes: WarpEmitter, instruction: Instruction) -> None:
     """madc{.cc}: product + c + carry."""
     form = Form(instruction)
     carry_out = form.flag("cc")
@@ -134,7 +134,7 @@ def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("mul24")
 @emits("mad24")
-def mul24(lanes: Lanes, instruction: Instruction) -> None:
+def mul24(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mul24, mad24: product of the low 24 bits; its bits 0 to 31, or 16 to 47."""
     form = Form(instruction)
     kind = form.type("u32 s32")
@@ -157,7 +157,7 @@ def mul24(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("div.int", "rem.int")
-def div_rem(lanes: Lanes, instruction: Instruction) -> None:
+def div_rem(lanes: WarpEmitter, instruction: Instruction) -> None:
     """div, rem without traps: division by zero gives all ones, as on an H200, and the smallest integer / -1 wraps."""
     form = Form(instruction)
     kind = form.type(_ANY)
@@ -182,7 +182,7 @@ def div_rem(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("abs.int", "neg.int")
-def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
+def abs_neg(lanes: WarpEmitter, instruction: Instruction) -> None:
     """abs, neg: the smallest integer is unchanged."""
     form = Form(instruction)
     element = INTEGER[form.type(_SIGNED).bits]
@@ -195,7 +195,7 @@ def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("min.int", "max.int")
-def min_max(lanes: Lanes, instruction: Instruction) -> None:
+def min_max(lanes: WarpEmitter, instruction: Instruction) -> None:
     """min, max; `.relu` replaces negative results by 0."""
     form = Form(instruction)
     relu = form.flag("relu")
@@ -214,7 +214,7 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("sad")
-def sad(lanes: Lanes, instruction: Instruction) -> None:
+def sad(lanes: WarpEmitter, instruction: Instruction) -> None:
     """sad: |a - b| + c."""
     form = Form(instruction)
     kind = form.type(_ANY)
@@ -228,7 +228,7 @@ def sad(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("dp4a", "dp2a")
-def dot_product(lanes: Lanes, instruction: Instruction) -> None:
+def dot_product(lanes: WarpEmitter, instruction: Instruction) -> None:
     """dp4a, dp2a: four products of bytes, or two of halfwords with bytes, added to c."""
     form = Form(instruction)
     kinds = form.types()
@@ -250,6 +250,6 @@ def dot_product(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, "i32")
 
 
-def _piece(lanes: Lanes, word: str, start: int, width: int, signed: bool) -> str:
+def _piece(lanes: WarpEmitter, word: str, start: int, width: int, signed: bool) -> str:
     top = lanes.binary("shl", "i32", word, splat("i32", 32 - start - width))
     return lanes.binary("ashr" if signed else "lshr", "i32", top, splat("i32", 32 - width))

@@ -24,14 +24,14 @@ from harness.emulator.codegen.kernel_facts import (
     connects_blocks,
     sites_of,
 )
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.module_variables import link_variables
-from harness.emulator.codegen.outlining import OutliningLanes
+from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.product_registers import ProductRegisters, marked_registers
 from harness.emulator.codegen.shared_arrays import arrays_of_registers
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.undefined_registers import UndefinedRegisters
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import (
@@ -105,7 +105,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         storage.arrays_of_registers = arrays_of_registers(flat, frozenset(storage.shared_arrays))
     lasting = frozenset(set().union(*live.before, registers_with_tickets(flat), watched))
     registers = Registers(flat.registers, flushed_registers(flat), lasting)
-    lanes = (OutliningLanes if outlined else Lanes)(registers, storage, instruments, clusters.knows)
+    lanes = (OutliningEmitter if outlined else WarpEmitter)(registers, storage, instruments, clusters.knows)
     products = ProductRegisters(lanes, flat, graph)
     read_first = live.before[0] & flat.registers.keys()
     _Writer(lanes, graph, live.behind, products, UndefinedRegisters(lanes, graph, read_first)).write()
@@ -213,7 +213,7 @@ class _Writer:
 
     def __init__(
         self,
-        lanes: Lanes,
+        lanes: WarpEmitter,
         graph: Graph,
         live_out: list[set[str]],
         products: ProductRegisters,
@@ -416,7 +416,7 @@ class _Writer:
         lanes.do("br label %dispatch")
 
 
-def _assemble(lanes: Lanes) -> str:
+def _assemble(lanes: WarpEmitter) -> str:
     declarations = set(lanes.declarations)
     functions: list[str] = []
     for name in sorted(lanes.preludes):

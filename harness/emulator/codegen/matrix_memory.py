@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import count_shared
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_shared
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
 from harness.emulator.ptx.opcodes import STORE_ROWS
@@ -30,7 +30,7 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 
 
 @emits("ldmatrix")
-def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
+def load_matrix(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]."""
     registers, address = instruction.operands
     space, transposed, items = _read_form(instruction, registers)
@@ -41,7 +41,7 @@ def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("stmatrix")
-def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
+def store_matrix(lanes: WarpEmitter, instruction: Instruction) -> None:
     """stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r."""
     address, registers = instruction.operands
     space, transposed, items = _read_form(instruction, registers)
@@ -50,7 +50,7 @@ def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
     _store_rows(lanes, instruction, space, addresses, [lanes.use(item, "i32") for item in items], transposed)
 
 
-def _own_addresses(lanes: Lanes, space: str, address: Operand) -> str:
+def _own_addresses(lanes: WarpEmitter, space: str, address: Operand) -> str:
     """Row addresses, which have to be in the block's own shared memory: i32 offsets, or i64 if the space is generic."""
     if space != "generic":
         return lanes.own_offsets(address)
@@ -59,7 +59,7 @@ def _own_addresses(lanes: Lanes, space: str, address: Operand) -> str:
 
 
 @emits("movmatrix")
-def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
+def transpose_matrix(lanes: WarpEmitter, instruction: Instruction) -> None:
     """movmatrix.sync.aligned.m8n8.trans.b16 d, a."""
     form = Form(instruction)
     words = [form.flag(word) for word in ("sync", "aligned", "m8n8", "trans")]
@@ -72,7 +72,7 @@ def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, transpose(lanes, lanes.use(source, "i32")), "i32")
 
 
-def transpose(lanes: Lanes, register: str) -> str:
+def transpose(lanes: WarpEmitter, register: str) -> str:
     """The transposed 8 x 8 matrix of a register."""
     return lanes.prelude("transpose_matrix", register)
 
@@ -93,7 +93,7 @@ def _read_form(instruction: Instruction, registers: Operand) -> tuple[str, bool,
 
 
 def load_rows(
-    lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int, transposed: bool
+    lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, count: int, transposed: bool
 ) -> list[str]:
     """The registers of `count` matrices. `addresses` are i32 offsets or, if the space is generic, i64."""
     offsets = _copy_rows(lanes, instruction, space, addresses, count)
@@ -106,7 +106,7 @@ def load_rows(
 
 
 def _store_rows(
-    lanes: Lanes, instruction: Instruction, space: str, addresses: str, values: Sequence[str], transposed: bool
+    lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, values: Sequence[str], transposed: bool
 ) -> None:
     if lanes.instruments.sanitizer:
         offsets = lanes.cast("trunc", "i64", addresses, "i32") if space == "generic" else addresses
@@ -125,7 +125,7 @@ def _store_rows(
     _copy_rows(lanes, instruction, space, addresses, len(values))
 
 
-def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int) -> str:
+def _copy_rows(lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, count: int) -> str:
     """Count and check the request, and copy rows between shared memory and DATA; returns their offsets as i32."""
     generic = space == "generic"
     lanes.warp_store(vector("i64" if generic else "i32"), addresses, at.ADDRESSES)
@@ -140,7 +140,7 @@ def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: st
     return lanes.cast("trunc", "i64", addresses, "i32") if generic else addresses
 
 
-def _watch(lanes: Lanes, instruction: Instruction, offsets: str, matrix: int, half: int | None) -> None:
+def _watch(lanes: WarpEmitter, instruction: Instruction, offsets: str, matrix: int, half: int | None) -> None:
     """Report to the sanitizer which elements each lane holds: two of a row or, with `.trans`, one `half` of two."""
     if half is None:
         rows = [_ROWS * matrix + (lane >> 2) for lane in range(at.LANES)]

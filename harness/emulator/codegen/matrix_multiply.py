@@ -14,8 +14,8 @@ from harness.emulator.codegen.eight_bit_products import FLOATS, INTEGER_PRODUCTS
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import Fragment, MmaLayout
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction, Operand, Vector
 from harness.emulator.ptx.types import TYPES
 
@@ -43,7 +43,7 @@ class MatrixProduct(Protocol):
 
 
 @emits("mma")
-def mma(lanes: Lanes, instruction: Instruction) -> None:
+def mma(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mma.sync.aligned.m*n8k*.row.col{.satfinite}.dtype.atype.btype.ctype{.rounding} d, a, b, c."""
     form = Form(instruction)
     collective = form.flag("sync"), form.flag("aligned")
@@ -94,7 +94,7 @@ def _product(rows: int, depth: int, a: str, b: str, c: str, saturates: bool) -> 
 
 
 def multiply(
-    lanes: Lanes, product: MatrixProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
+    lanes: WarpEmitter, product: MatrixProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
 ) -> None:
     """D = A B + C, on registers whose lanes are at these offsets in the warp's state."""
     lanes.runtime(product.name, "%warp", *(lanes.number(place) for place in (*d, *a, *b, *c)), *map(str, product.flags))
@@ -107,19 +107,19 @@ def registers_of(instruction: Instruction, operand: Operand, fragment: Fragment)
     return operand.items
 
 
-def homes_of(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[int]:
+def homes_of(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[int]:
     """Offsets of a fragment's registers in the warp's state."""
     return [lanes.home(item) for item in registers_of(instruction, operand, fragment)]
 
 
-def changed(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> None:
+def changed(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> None:
     """Declare that the runtime has written a fragment."""
     for item in registers_of(instruction, operand, fragment):
         lanes.changed_at_home(item)
 
 
 def put_registers(
-    lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment, values: Sequence[str]
+    lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment, values: Sequence[str]
 ) -> None:
     """Write a fragment's registers, i32 each."""
     for item, value in zip(registers_of(instruction, operand, fragment), values, strict=True):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.shared_loads import SHARED_LOADS
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory, watch_shared
 from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
 from harness.emulator.ptx.opcodes import ATOMIC, LOAD
@@ -92,7 +92,7 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     return access
 
 
-def generic_addresses(lanes: Lanes, operand: Operand, space: str) -> str:
+def generic_addresses(lanes: WarpEmitter, operand: Operand, space: str) -> str:
     """Generic i64 addresses for an address in any state space, including other blocks' shared memory."""
     if not space.startswith("shared"):
         return lanes.address(operand)
@@ -100,12 +100,12 @@ def generic_addresses(lanes: Lanes, operand: Operand, space: str) -> str:
     return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_WINDOW << at.WINDOW_BITS))
 
 
-def store_addresses(lanes: Lanes, addresses: str) -> None:
+def store_addresses(lanes: WarpEmitter, addresses: str) -> None:
     """Pass 64-bit addresses to the runtime."""
     lanes.warp_store(vector("i64"), addresses, at.ADDRESSES)
 
 
-def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str, size_bytes: int) -> str:
+def translate(lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, size_bytes: int) -> str:
     """Check and count an access, and leave host addresses in the warp's state. Returns the active mask as i64."""
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
@@ -123,7 +123,7 @@ def _stores(instruction: Instruction) -> bool:
     return memory is not None and memory.in_global in ("store", "atomic")
 
 
-def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
+def count_shared(lanes: WarpEmitter, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
     """Count the wavefronts of an access whose addresses the runtime has, if the kernel is compiled for it."""
     if lanes.instruments.bank_conflicts:
         flags = (str(int(generic)), str(int(_fills_registers(instruction))))
@@ -136,18 +136,18 @@ def _fills_registers(instruction: Instruction) -> bool:
     return instruction.facts.memory is LOAD
 
 
-def _read_data(lanes: Lanes, element: str, count: int) -> list[str]:
+def _read_data(lanes: WarpEmitter, element: str, count: int) -> list[str]:
     row_bytes = at.LANES * BITS[element] // 8
     return [lanes.warp_load(vector(element), at.DATA + i * row_bytes, 32) for i in range(count)]
 
 
-def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
+def _write_data(lanes: WarpEmitter, access: Access, values: list[str]) -> None:
     for index, value in enumerate(values):
         lanes.warp_store(vector(access.element), value, at.DATA + index * at.LANES * access.kind.size_bytes, 32)
 
 
 @emits("ld", "ldu")
-def load(lanes: Lanes, instruction: Instruction) -> None:
+def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ld, from any state space."""
     destination, address = instruction.operands[:2]  # a third is a cache policy
     access = _read_form(instruction, address, destination)
@@ -166,7 +166,7 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
 
 
-def _translated(lanes: Lanes, access: Access) -> tuple[str, str]:
+def _translated(lanes: WarpEmitter, access: Access) -> tuple[str, str]:
     """Space and addresses for the runtime; another block's shared memory has generic addresses."""
     if access.space == "shared::cluster":
         return "generic", generic_addresses(lanes, access.address, access.space)
@@ -180,7 +180,7 @@ def _translated(lanes: Lanes, access: Access) -> tuple[str, str]:
     return "generic", lanes.select("i64", is_offset, generic, addresses)
 
 
-def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
+def _load_parameter(lanes: WarpEmitter, instruction: Instruction, access: Access) -> list[str]:
     base = access.address.base
     assert isinstance(base, Symbol)
     if base.name not in lanes.storage.parameters:
@@ -195,7 +195,7 @@ def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> l
     return values
 
 
-def load_shared(lanes: Lanes, instruction: Instruction, offsets: str, element: str, count: int) -> list[str]:
+def load_shared(lanes: WarpEmitter, instruction: Instruction, offsets: str, element: str, count: int) -> list[str]:
     """Load `count` elements of LLVM type `element` for each active lane, at its offset in the block's shared memory."""
     item_bytes = BITS[element] // 8
     shape = str(item_bytes), str(count)
@@ -215,7 +215,7 @@ def load_shared(lanes: Lanes, instruction: Instruction, offsets: str, element: s
 
 
 @emits("st")
-def store(lanes: Lanes, instruction: Instruction) -> None:
+def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     """st, to any state space."""
     address, value = instruction.operands[:2]
     access = _read_form(instruction, address, value)
@@ -241,12 +241,12 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("prefetch", "prefetchu", "discard", "applypriority")
-def prefetch(lanes: Lanes, instruction: Instruction) -> None:
+def prefetch(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Prefetches, which have no effect that a kernel can observe."""
 
 
 @emits("createpolicy")
-def create_policy(lanes: Lanes, instruction: Instruction) -> None:
+def create_policy(lanes: WarpEmitter, instruction: Instruction) -> None:
     """createpolicy: all policies are 0, since cache policies have no effect that a kernel can observe."""
     form = Form(instruction)
     if form.choice("fractional", "range", "cvt") is None:

@@ -15,10 +15,10 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.recipes import Likeness, Recipe
 from harness.emulator.codegen.storage import Registers, Storage
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.ptx.blocks import Block, registers_of
 from harness.emulator.ptx.instructions import Instruction
@@ -53,8 +53,8 @@ fault:
 arguments. A function returns whether the warp has faulted."""
 
 
-class OutliningLanes(Lanes):
-    """`Lanes` whose `shared_function` emits the enclosed code as a function, and a record that calls it."""
+class OutliningEmitter(WarpEmitter):
+    """`WarpEmitter` whose `shared_function` emits the enclosed code as a function, and a record that calls it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class OutliningLanes(Lanes):
         instruments: Instruments = PLAIN,
         knows_clusters: bool = False,
     ) -> None:
-        """Parameters are those of `Lanes`."""
+        """Parameters are those of `WarpEmitter`."""
         super().__init__(registers, storage, instruments, knows_clusters)
         self._functions: dict[str, str] = {}
         """Function name by body."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import sanitizer_layout as sanitizer
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.warpgroup import registers_with_tickets
 from harness.emulator.ptx.blocks import Graph, registers_of
 from harness.emulator.ptx.instructions import Function, Instruction, Reg, SourceLine, Vector
@@ -29,7 +29,7 @@ _BITS = 32
 class ProductRegisters:
     """The watched registers of one function; empty without the sanitizer or without products."""
 
-    def __init__(self, lanes: Lanes, function: Function, graph: Graph) -> None:
+    def __init__(self, lanes: WarpEmitter, function: Function, graph: Graph) -> None:
         """Has to be created before any other register of `lanes` is placed."""
         self._lanes = lanes
         self._sites: dict[tuple[str, SourceLine], int] = {}

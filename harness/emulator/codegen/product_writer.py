@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.emulator.codegen.fragments import Fragment, MmaLayout
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, vector
 
 VI = vector("i32")
 
 
-class ProductWriter(Vocabulary, ABC):
+class ProductWriter(VectorIRBuilder, ABC):
     """Writes one function.
 
     Its arguments are an address and, for each register of D, A, B and C, how far from there its 32 lanes are. Arrays on
@@ -173,7 +173,7 @@ def slice_ir(name: str, layout: MmaLayout, function: str, more: Sequence[str] = 
 
     Its argument is the address of ten words: the locations of D's registers, from the fifth A's, then B's.
     """
-    v = Vocabulary()
+    v = VectorIRBuilder()
     v.do("%places = inttoptr i64 %argument to ptr")
     words = []
     for first, fragment in ((0, layout.c), (4, layout.a), (8, layout.b)):

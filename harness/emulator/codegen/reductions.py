@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from harness.emulator.abi.async_proxy_layout import MAP_TYPES, REDUCTION_ROW
 from harness.emulator.codegen.prelude import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, splat_float, vector
 
 _ELEMENTS = {"b32": "i32", "b64": "i64", "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16"}
 """LLVM types in which values are combined; 16-bit floats are converted."""
@@ -62,13 +62,13 @@ def reductions_ir() -> str:
     declarations: set[str] = set()
     for operation, kinds in TYPES.items():
         for kind in kinds.split():
-            v = Vocabulary()
+            v = VectorIRBuilder()
             functions += _function(v, operation, kind)
             declarations |= v.declarations
     return "\n".join([*sorted(declarations), *functions, ""])
 
 
-def _function(v: Vocabulary, operation: str, kind: str) -> Sequence[str]:
+def _function(v: VectorIRBuilder, operation: str, kind: str) -> Sequence[str]:
     untyped = kind if kind in _ELEMENTS else f"b{kind[1:]}"
     element = _ELEMENTS[untyped]
     rows = []
@@ -80,7 +80,7 @@ def _function(v: Vocabulary, operation: str, kind: str) -> Sequence[str]:
     return [f"define void @sandbox_{function_of(operation, kind)}(i64 %argument) {{", *v.lines, "  ret void", "}"]
 
 
-def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, new: str) -> str:
+def _combined(v: VectorIRBuilder, operation: str, kind: str, element: str, old: str, new: str) -> str:
     if kind in _HALVES:
         widen, narrow = _HALVES[kind]
         x, y = widen(v, old), widen(v, new)
@@ -105,7 +105,7 @@ def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, 
     return v.binary(operation, element, old, new)
 
 
-def _sum(v: Vocabulary, element: str, old: str, new: str) -> str:
+def _sum(v: VectorIRBuilder, element: str, old: str, new: str) -> str:
     """Sum as on an H200: subnormals are not flushed, despite PTX's description of f32; NaN is as in `_NANS`."""
     word, nan = _NANS[element]
     total = v.binary("fadd", element, old, new)
@@ -118,7 +118,7 @@ def _sum(v: Vocabulary, element: str, old: str, new: str) -> str:
     return v.cast("bitcast", word, result, element)
 
 
-def _extreme(v: Vocabulary, operation: str, bits: tuple[str, str], floats: tuple[str, str]) -> str:
+def _extreme(v: VectorIRBuilder, operation: str, bits: tuple[str, str], floats: tuple[str, str]) -> str:
     """Like `min.f16`: numbers take precedence over NaN, and -0 is less than +0."""
     old, new = bits
     x, y = floats

@@ -9,7 +9,7 @@ from harness.emulator.codegen import lane_tables
 from harness.support.errors import UnsupportedInstruction
 
 if TYPE_CHECKING:
-    from harness.emulator.codegen.lanes import Lanes
+    from harness.emulator.codegen.warp_emitter import WarpEmitter
 
 _SLOTS = {
     "%ntid.x": "NTID_X",
@@ -45,7 +45,7 @@ _CLOCKS = ("%clock", "%clock64", "%globaltimer")
 """Clocks advance by one per instruction of the warp: monotonic, and the same in every run."""
 
 
-def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
+def special_register(lanes: WarpEmitter, name: str) -> tuple[str, str]:
     """The register's 32 lanes and their element type. Raises `UnsupportedInstruction` for unsupported registers."""
     if name in _THREADS:
         return lanes.warp_load("<32 x i32>", _THREADS[name]), "i32"

@@ -16,7 +16,7 @@ bits.
 from __future__ import annotations
 
 from harness.emulator.abi import sanitizer_layout as sanitizer
-from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.blocks import Graph, registers_of
 from harness.emulator.ptx.call_parameters import holds_parameter
 from harness.emulator.ptx.instructions import Address, Instruction, Not, Reg, Vector
@@ -33,7 +33,7 @@ _STRICT = frozenset(_STRICT_OPCODES.split())
 class UndefinedRegisters:
     """The watched registers of one function; none without the sanitizer, or if all are written before use."""
 
-    def __init__(self, lanes: Lanes, graph: Graph, read_first: set[str]) -> None:
+    def __init__(self, lanes: WarpEmitter, graph: Graph, read_first: set[str]) -> None:
         """`read_first`: registers that some path reads before it writes them.
 
         No register of `lanes` may be placed before.

@@ -6,8 +6,8 @@ import re
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat
+from harness.emulator.codegen.vector_ir_builder import splat
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Instruction, Negative, Operand, Part
 from harness.emulator.ptx.types import PtxType
 
@@ -29,24 +29,24 @@ def _signs(instruction: Instruction, kinds: list[PtxType], count: int) -> list[b
     return [kind.kind == "s" for kind in kinds]
 
 
-def _field(lanes: Lanes, word: str, start: int, bits: int, signed: bool) -> str:
+def _field(lanes: WarpEmitter, word: str, start: int, bits: int, signed: bool) -> str:
     """`bits` bits of an i32 from `start` on, sign- or zero-extended to i64."""
     moved = lanes.binary("shl", "i32", word, splat("i32", 32 - start - bits))
     cut = lanes.binary("ashr" if signed else "lshr", "i32", moved, splat("i32", 32 - bits))
     return lanes.cast("sext" if signed else "zext", "i32", cut, "i64")
 
 
-def _clamp(lanes: Lanes, value: str, bits: int, signed: bool) -> str:
+def _clamp(lanes: WarpEmitter, value: str, bits: int, signed: bool) -> str:
     """An i64 clamped to the range of an integer with this many bits."""
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
     return _extreme(lanes, "min", _extreme(lanes, "max", value, splat("i64", low)), splat("i64", high))
 
 
-def _extreme(lanes: Lanes, word: str, a: str, b: str) -> str:
+def _extreme(lanes: WarpEmitter, word: str, a: str, b: str) -> str:
     return lanes.select("i64", lanes.compare("slt" if word == "min" else "sgt", "i64", a, b), a, b)
 
 
-def _compute(lanes: Lanes, operation: str, a: str, b: str) -> str:
+def _compute(lanes: WarpEmitter, operation: str, a: str, b: str) -> str:
     """The first stage of an instruction, named without the digit of its width, on i64."""
     match operation:
         case "vadd" | "vsub":
@@ -79,12 +79,12 @@ def _place(instruction: Instruction, selector: str) -> tuple[int, int]:
     return int(selector[1]) * bits, bits
 
 
-def _scalar_source(lanes: Lanes, instruction: Instruction, operand: Operand, signed: bool) -> str:
+def _scalar_source(lanes: WarpEmitter, instruction: Instruction, operand: Operand, signed: bool) -> str:
     register, selector = _split(operand)
     return _field(lanes, lanes.use(register, "i32"), *_place(instruction, selector), signed)
 
 
-def _shifted(lanes: Lanes, word: str, mode: str, a: str, b: str) -> str:
+def _shifted(lanes: WarpEmitter, word: str, mode: str, a: str, b: str) -> str:
     """a, of 33 bits, shifted by 0 to 32 places.
 
     Shifted left by 32, all values but zero exceed every range, so only the sign matters.
@@ -100,7 +100,7 @@ def _shifted(lanes: Lanes, word: str, mode: str, a: str, b: str) -> str:
 
 
 @emits("vadd", "vsub", "vabsdiff", "vmin", "vmax", "vset", "vshl", "vshr")
-def scalar_video(lanes: Lanes, instruction: Instruction) -> None:
+def scalar_video(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Arithmetic, shift or comparison of parts of words; then .add, .min or .max with c, or a merge into c."""
     form, word = Form(instruction), instruction.opcode
     compares, shifts = word == "vset", word in ("vshl", "vshr")
@@ -131,7 +131,7 @@ def scalar_video(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, narrow, "i32")
 
 
-def _merge(lanes: Lanes, part: str, whole: str, start: int, bits: int) -> str:
+def _merge(lanes: WarpEmitter, part: str, whole: str, start: int, bits: int) -> str:
     """`whole` with its `bits` bits from `start` replaced by the low ones of `part`."""
     mask = ((1 << bits) - 1) << start
     moved = lanes.binary("shl", "i32", part, splat("i32", start))
@@ -140,7 +140,7 @@ def _merge(lanes: Lanes, part: str, whole: str, start: int, bits: int) -> str:
 
 
 @emits("vmad")
-def multiply_add(lanes: Lanes, instruction: Instruction) -> None:
+def multiply_add(lanes: WarpEmitter, instruction: Instruction) -> None:
     """vmad: a * b + c of parts of words, with the form's negation, plus one, shift and saturation."""
     form = Form(instruction)
     saturates, plus_one = form.flag("sat"), form.flag("po")
@@ -208,7 +208,7 @@ def _letter(count: int) -> str:
 
 @emits("vadd2", "vsub2", "vavrg2", "vabsdiff2", "vmin2", "vmax2", "vset2")
 @emits("vadd4", "vsub4", "vavrg4", "vabsdiff4", "vmin4", "vmax4", "vset4")
-def simd_video(lanes: Lanes, instruction: Instruction) -> None:
+def simd_video(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Two halfwords or four bytes at once; selected results replace those of c, or are added to c."""
     form, word = Form(instruction), instruction.opcode[:-1]
     count = int(instruction.opcode[-1])
@@ -242,7 +242,7 @@ def simd_video(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cvt.pack")
-def pack(lanes: Lanes, instruction: Instruction) -> None:
+def pack(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cvt.pack.sat: a and b clamped to narrow integers, b lowest; below 16 bits, the low bits of c follow above."""
     form = Form(instruction)
     if not form.flag("pack") or not form.flag("sat"):

@@ -9,13 +9,13 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lane_tables import LANE_ID
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_members, watch_sources
 from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
-def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
+def check_members(lanes: WarpEmitter, instruction: Instruction, members: Operand) -> None:
     """Fault if a lane's mask does not include itself, or includes lanes that have not exited but are on another path.
 
     The first is undefined; for the others a GPU would wait. Mask mismatches are left to the sanitizer.
@@ -43,7 +43,7 @@ def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> N
     lanes.check(lanes.op(f"and i32 {named}, {waited_for}"), "divergent warp operation", instruction)
 
 
-def staying_lanes(lanes: Lanes) -> str:
+def staying_lanes(lanes: WarpEmitter) -> str:
     """The lanes that have not exited, as i32. Lanes whose remaining code only exits count as exited."""
     staying = lanes.warp_load("i32", at.ALIVE, 4)
     if lanes.ways_out:
@@ -55,7 +55,7 @@ def staying_lanes(lanes: Lanes) -> str:
     return staying
 
 
-def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
+def check_whole_warp(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Fault if an `.aligned` operation is not executed by all 32 lanes together."""
     if not lanes.first_check_of(None):
         return
@@ -66,7 +66,7 @@ def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @contextmanager
-def where_some_run(lanes: Lanes) -> Iterator[None]:
+def where_some_run(lanes: WarpEmitter) -> Iterator[None]:
     """A context manager: the enclosed code is skipped if the predicate holds in no lane.
 
     It may not define registers.
@@ -82,7 +82,7 @@ def where_some_run(lanes: Lanes) -> Iterator[None]:
     lanes.label(go_on)
 
 
-def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:
+def _groups(lanes: WarpEmitter, instruction: Instruction, members: Operand) -> str:
     """For each lane, the mask of participating lanes, as i32.
 
     Lanes that run one instruction may have different masks.
@@ -93,7 +93,7 @@ def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:
 
 
 @emits("shfl")
-def shuffle(lanes: Lanes, instruction: Instruction) -> None:
+def shuffle(lanes: WarpEmitter, instruction: Instruction) -> None:
     """shfl.sync.{up,down,bfly,idx}.b32 d[|p], a, b, c, membermask."""
     form = Form(instruction)
     if not form.flag("sync"):
@@ -126,7 +126,7 @@ def shuffle(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, result, "i32")
 
 
-def _note_absent_sources(lanes: Lanes, instruction: Instruction, sources: str) -> None:
+def _note_absent_sources(lanes: WarpEmitter, instruction: Instruction, sources: str) -> None:
     """Record that a lane reads one that does not execute the shuffle; `sources` is a vector of i32."""
     site, active = lanes.number(lanes.site(instruction)), lanes.active_bits()
     look, go_on = lanes.fresh_label("look"), lanes.fresh_label("looked")
@@ -141,7 +141,7 @@ def _note_absent_sources(lanes: Lanes, instruction: Instruction, sources: str) -
     lanes.label(go_on)
 
 
-def _present_values(lanes: Lanes, value: Operand) -> str:
+def _present_values(lanes: WarpEmitter, value: Operand) -> str:
     """The values that a shuffle reads: 0 in inactive lanes, as on a GPU. PTX leaves it undefined."""
     return lanes.select("i32", lanes.active(), lanes.use(value, "i32"), splat("i32", 0))
 
@@ -162,7 +162,7 @@ def _source_lane(mode: str, lane: int, b: int, c: int) -> int | None:
     return source if valid else None
 
 
-def _dynamic_sources(lanes: Lanes, mode: str, b: str, c: str) -> tuple[str, str]:
+def _dynamic_sources(lanes: WarpEmitter, mode: str, b: str, c: str) -> tuple[str, str]:
     """The source lanes of a shuffle for variable b and c: the lane itself if the source is outside its segment."""
 
     def both(word: str, x: str, y: str) -> str:
@@ -187,7 +187,7 @@ def _dynamic_sources(lanes: Lanes, mode: str, b: str, c: str) -> tuple[str, str]
     return lanes.select("i32", valid, source, LANE_ID), valid
 
 
-def _permuted(lanes: Lanes, value: str, source: str) -> str:
+def _permuted(lanes: WarpEmitter, value: str, source: str) -> str:
     lanes.warp_store("<32 x i32>", source, at.ADDRESSES)
     lanes.warp_store("<32 x i32>", value, at.DATA_2)
     lanes.runtime("permute", "%warp")
@@ -195,7 +195,7 @@ def _permuted(lanes: Lanes, value: str, source: str) -> str:
 
 
 @emits("vote")
-def vote(lanes: Lanes, instruction: Instruction) -> None:
+def vote(lanes: WarpEmitter, instruction: Instruction) -> None:
     """vote.sync.{all,any,uni}.pred and .ballot.b32."""
     form = Form(instruction)
     is_sync, mode = form.flag("sync"), form.choice("all", "any", "uni", "ballot")
@@ -218,7 +218,7 @@ def vote(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("activemask")
-def active_mask(lanes: Lanes, instruction: Instruction) -> None:
+def active_mask(lanes: WarpEmitter, instruction: Instruction) -> None:
     """activemask: the active lanes."""
     form = Form(instruction)
     form.type("b32")
@@ -227,7 +227,7 @@ def active_mask(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("match")
-def match(lanes: Lanes, instruction: Instruction) -> None:
+def match(lanes: WarpEmitter, instruction: Instruction) -> None:
     """match.any.sync: the lanes with the same value; match.all.sync: all lanes, if all agree."""
     form = Form(instruction)
     is_sync, mode = form.flag("sync"), form.choice("any", "all")
@@ -257,7 +257,7 @@ _REDUCTIONS = {"add": "u32 s32", "min": "u32 s32", "max": "u32 s32", "and": "b32
 
 
 @emits("redux")
-def reduce(lanes: Lanes, instruction: Instruction) -> None:
+def reduce(lanes: WarpEmitter, instruction: Instruction) -> None:
     """redux.sync: one integer for all lanes of a group."""
     form = Form(instruction)
     is_sync, operation = form.flag("sync"), form.choice(*_REDUCTIONS)
@@ -280,7 +280,7 @@ def reduce(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, _for_each_group(lanes, groups, of_group), "i32")
 
 
-def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -> str:
+def _for_each_group(lanes: WarpEmitter, groups: str, of_group: Callable[[str], str]) -> str:
     """Loop over the groups of the active lanes; `of_group` computes a vector of i32 from a group's mask."""
     before, loop, after = (lanes.fresh_label(word) for word in ("before", "group", "after"))
     left, results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
@@ -303,7 +303,7 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
 
 
 @emits("elect")
-def elect(lanes: Lanes, instruction: Instruction) -> None:
+def elect(lanes: WarpEmitter, instruction: Instruction) -> None:
     """elect.sync d|p, membermask: elects the lowest lane."""
     form = Form(instruction)
     is_sync = form.flag("sync")

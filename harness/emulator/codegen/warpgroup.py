@@ -14,9 +14,9 @@ from harness.emulator.codegen.dot_product import WARPGROUP_PRODUCTS, DotProduct
 from harness.emulator.codegen.eight_bit_products import EightBitProduct
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_multiply import element_types
 from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
@@ -29,14 +29,14 @@ HELD = "@held_tickets"
 
 
 @emits("wgmma.fence")
-def fence(lanes: Lanes, instruction: Instruction) -> None:
+def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wgmma.fence: only for the sanitizer, since registers are read at issue and products complete in order."""
     _end(instruction, "fence")
     check_whole_warp(lanes, instruction)
 
 
 @emits("wgmma.commit_group")
-def commit(lanes: Lanes, instruction: Instruction) -> None:
+def commit(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wgmma.commit_group."""
     _end(instruction, "commit_group")
     check_whole_warp(lanes, instruction)
@@ -44,7 +44,7 @@ def commit(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("wgmma.wait_group")
-def wait(lanes: Lanes, instruction: Instruction) -> None:
+def wait(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wgmma.wait_group n: the warp waits for its warpgroup, and the scheduler completes the products."""
     _end(instruction, "wait_group")
     (left,) = instruction.operands
@@ -69,7 +69,7 @@ def _end(instruction: Instruction, word: str) -> None:
 
 
 @emits("wgmma.mma_async")
-def mma_async(lanes: Lanes, instruction: Instruction) -> None:
+def mma_async(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, whether D is added to {, signs of A, B {, turned A, B}}."""
     product, columns = _product(instruction)
     operands = instruction.operands
@@ -153,11 +153,11 @@ def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[
     return operand.items
 
 
-def _scalar(lanes: Lanes, operand: Operand) -> str:
+def _scalar(lanes: WarpEmitter, operand: Operand) -> str:
     return lanes.op(f"extractelement <32 x i64> {lanes.use(operand, 'i64')}, i32 0")
 
 
-def _truth(lanes: Lanes, operand: Operand) -> str:
+def _truth(lanes: WarpEmitter, operand: Operand) -> str:
     """A predicate that is uniform over lanes, or a literal, as i64."""
     if isinstance(operand, Imm):
         return str(int(operand.value != 0))
@@ -165,7 +165,7 @@ def _truth(lanes: Lanes, operand: Operand) -> str:
     return lanes.op(f"zext i1 {first} to i64")
 
 
-def name_held_tickets(lanes: Lanes, function: Function) -> None:
+def name_held_tickets(lanes: WarpEmitter, function: Function) -> None:
     """Define `HELD`: the number of registers that may hold tickets, and their locations."""
     places = [lanes.place(name) for name in registers_with_tickets(function)]
     words = ", ".join(f"i32 {word}" for word in (len(places), *places))
@@ -193,7 +193,7 @@ def registers_with_tickets(function: Function) -> list[str]:
 
 
 @emits("setmaxnreg")
-def set_registers(lanes: Lanes, instruction: Instruction) -> None:
+def set_registers(lanes: WarpEmitter, instruction: Instruction) -> None:
     """setmaxnreg.{inc,dec}.sync.aligned.u32 n: does nothing, since the emulator does not limit registers."""
     form = Form(instruction)
     words = form.choice("inc", "dec"), form.flag("sync"), form.flag("aligned")

@@ -16,12 +16,12 @@ from harness.emulator.codegen.dot_product import DOT_PRODUCTS, DotProduct
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, wmma_layout
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_memory import load_rows, transpose
 from harness.emulator.codegen.matrix_multiply import homes_of, multiply, put_registers, registers_of
 from harness.emulator.codegen.memory import count_shared, load_shared, translate
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory, watch_shared
 from harness.emulator.ptx.instructions import Instruction, Operand
 
@@ -101,7 +101,7 @@ def _in_memory(matrix: _Matrix, element: tuple[int, int]) -> tuple[int, int]:
     return (row, column) if matrix.by_rows else (column, row)
 
 
-def _read_form(lanes: Lanes, instruction: Instruction, operands: tuple[str, ...]) -> tuple[_Matrix, Operand]:
+def _read_form(lanes: WarpEmitter, instruction: Instruction, operands: tuple[str, ...]) -> tuple[_Matrix, Operand]:
     """The matrix in memory, and the registers. `operands` are the letters that the instruction may name."""
     form = _begin(instruction)
     which, order = form.choice(*operands), form.choice(*_ORDERS)
@@ -141,7 +141,7 @@ def _fragment(instruction: Instruction, which: str, shape: str, kind: str) -> Fr
     return wmma_layout(shape, "tf32" if tf32 else "f16", 16 if kind == "f16" else 32).c
 
 
-def _addresses(lanes: Lanes, matrix: _Matrix, lines: tuple[int, ...], along: tuple[int, ...]) -> str:
+def _addresses(lanes: WarpEmitter, matrix: _Matrix, lines: tuple[int, ...], along: tuple[int, ...]) -> str:
     element = matrix.element
     offset = lanes.binary("mul", element, matrix.stride, _constants(element, lines))
     bytes_each = matrix.fragment.bits // 8
@@ -154,7 +154,7 @@ def _constants(element: str, values: tuple[int, ...]) -> str:
 
 
 @emits("wmma.load")
-def load(lanes: Lanes, instruction: Instruction) -> None:
+def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wmma.load.{a,b,c}.sync.aligned.{row,col}.shape{.space}.type r, [p]{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("a", "b", "c"))
     fragment = matrix.fragment
@@ -173,7 +173,11 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _load_by_rows(
-    lanes: Lanes, instruction: Instruction, matrix: _Matrix, requests: list[_Request], found: dict[tuple[int, int], str]
+    lanes: WarpEmitter,
+    instruction: Instruction,
+    matrix: _Matrix,
+    requests: list[_Request],
+    found: dict[tuple[int, int], str],
 ) -> None:
     """Load tiles by ldmatrix: lane 8 i + j has the address of row j of tile i."""
     rows = [(request.lines[4 * row], request.along[0]) for request in requests for row in range(8)]
@@ -185,7 +189,7 @@ def _load_by_rows(
         found[matrix.fragment.origins[request.registers[0]]] = value
 
 
-def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, request: _Request) -> list[str]:
+def _load_request(lanes: WarpEmitter, instruction: Instruction, matrix: _Matrix, request: _Request) -> list[str]:
     count = len(request.registers)
     shape = ("4", str(count))
     addresses = _addresses(lanes, matrix, request.lines, request.along)
@@ -198,7 +202,7 @@ def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, reque
 
 
 @emits("wmma.store")
-def store(lanes: Lanes, instruction: Instruction) -> None:
+def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wmma.store.d.sync.aligned.{row,col}.shape{.space}.type [p], r{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("d",))
     values = [lanes.use(item, "i32") for item in registers_of(instruction, registers, matrix.fragment)]
@@ -210,7 +214,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _store_request(
-    lanes: Lanes, instruction: Instruction, matrix: _Matrix, request: _Request, values: list[str]
+    lanes: WarpEmitter, instruction: Instruction, matrix: _Matrix, request: _Request, values: list[str]
 ) -> None:
     shape = ("4", str(len(values)))
     addresses = _addresses(lanes, matrix, request.lines, request.along)
@@ -235,7 +239,7 @@ def _store_request(
 
 
 @emits("wmma.mma")
-def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
+def multiply_fragments(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c."""
     form = _begin(instruction)
     orders = [form.choice(*_ORDERS) for _ in "ab"]
@@ -275,7 +279,9 @@ _SCRATCH = [at.DATA + 128 * index for index in range(8)]
 """Eight registers that kernels do not use: DATA and DATA_2."""
 
 
-def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]) -> None:
+def _two_products(
+    lanes: WarpEmitter, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]
+) -> None:
     """The two `mma` of a `wmma`, see `wmma_layout`; each in several steps if its K is smaller. Leaves D in scratch."""
     if shape == "m8n32k16":
         a, b = b, a
@@ -292,7 +298,7 @@ def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b
             multiply(lanes, product, result, factor, other, result if step else total)
 
 
-def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
+def _widened(lanes: WarpEmitter, registers: list[str]) -> list[int]:
     """Convert packed f16 to f32, one element per register of scratch."""
     for index, register in enumerate(registers):
         for half in (0, 1):
@@ -302,7 +308,7 @@ def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
     return _SCRATCH
 
 
-def _narrowed(lanes: Lanes, registers: list[str]) -> list[str]:
+def _narrowed(lanes: WarpEmitter, registers: list[str]) -> list[str]:
     """Convert f32 to packed f16, to nearest even."""
     halves = [
         lanes.cast("zext", "i16", lanes.prelude("float_to_half", lanes.cast("bitcast", "i32", r, "float")), "i32")

@@ -38,7 +38,7 @@ def float_from_bits(element: str, bits: int) -> str:
     return f"bitcast ({vector(integer)} {splat(integer, bits)} to {vector(element)})"
 
 
-class Vocabulary:
+class VectorIRBuilder:
     """Collects the lines of one LLVM function."""
 
     def __init__(self) -> None:

@@ -15,11 +15,11 @@ from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.special_registers import special_register
 from harness.emulator.codegen.storage import Registers, Storage
-from harness.emulator.codegen.vocabulary import (
+from harness.emulator.codegen.vector_ir_builder import (
     BITS,
     FLOAT,
     INTEGER,
-    Vocabulary,
+    VectorIRBuilder,
     float_from_bits,
     splat,
     splat_float,
@@ -31,7 +31,7 @@ from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, N
 from harness.support.errors import UnsupportedInstruction
 
 
-class Lanes(Vocabulary):
+class WarpEmitter(VectorIRBuilder):
     """Emits one function.
 
     `begin_block` and `end_block` frame each basic block; instruction families are called in between.
