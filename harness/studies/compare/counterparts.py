@@ -11,8 +11,8 @@ from harness.execution.results.store import open_store
 from harness.model.discovery import Discovery
 from harness.model.variant import Variant
 from harness.studies.compare.against import Kept
-from harness.studies.compare.against_report import with_changes
-from harness.studies.compare.beside import Setting, beside_kept, beside_revision, kept_candidates
+from harness.studies.compare.baseline import Setting, compare_with_kept, compare_with_revision, kept_candidates
+from harness.studies.compare.baseline_report import with_changes
 from harness.studies.compare.past_variants import PastVariants, variants_at
 from harness.text.report import Report
 
@@ -27,7 +27,7 @@ class Counterparts:
     def look_up(self, setting: Setting, names: Sequence[str]) -> None:
         """Find the baselines of these variants before anything runs. Raises `UsageError` if there are none."""
 
-    def told(
+    def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
         """The report, extended by the changes. `variants` and `twins` are as they were run."""
@@ -44,11 +44,11 @@ class InGit(Counterparts):
         """The versions at the revision, by name of the current variant."""
         return self._past.variants
 
-    def told(
+    def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
         """The report, extended by the changes since the revision."""
-        found = beside_revision(comparison, variants, twins, self._past)
+        found = compare_with_revision(comparison, variants, twins, self._past)
         return with_changes(report, found, self._past.revision)
 
 
@@ -64,11 +64,11 @@ class InStore(Counterparts):
         with open_store(create=False) as store:
             self._candidates = kept_candidates(store, self._asked, setting, names)
 
-    def told(
+    def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
         """The report, extended by the changes since the stored results."""
-        found = beside_kept(comparison, variants, self._asked, self._candidates)
+        found = compare_with_kept(comparison, variants, self._asked, self._candidates)
         return with_changes(report, found, "what was kept")
 
 

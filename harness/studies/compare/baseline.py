@@ -22,7 +22,7 @@ from harness.support.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Beside:
+class BaselineComparison:
     """One variant's figures and those of its baseline."""
 
     variant: str
@@ -44,9 +44,9 @@ class Beside:
         return () if self.before is None else changed(self.before, self.after)
 
 
-def beside_revision(
+def compare_with_revision(
     comparison: Comparison, variants: Iterable[Variant], twins: Mapping[str, Variant], past: PastVariants
-) -> list[Beside]:
+) -> list[BaselineComparison]:
     """Compare each variant with its earlier version in the same comparison.
 
     `twins` are the versions in `past`, as run.
@@ -56,11 +56,11 @@ def beside_revision(
     for variant in variants:
         after = _figures(rows[variant.name], variant, comparison)
         if (twin := twins.get(variant.name)) is None:
-            found.append(Beside(variant.name, past.revision, None, after, past.absent[variant.name]))
+            found.append(BaselineComparison(variant.name, past.revision, None, after, past.absent[variant.name]))
         else:
             commit = past.commits[variant.name]
             before = _figures(rows[twin.name], twin, comparison)
-            found.append(Beside(variant.name, f"{commit.short}, {commit.date}", before, after))
+            found.append(BaselineComparison(variant.name, f"{commit.short}, {commit.date}", before, after))
     return found
 
 
@@ -116,9 +116,9 @@ def _row_numbered(store: Store, id: int, setting: Setting, names: Sequence[str])
     return row
 
 
-def beside_kept(
+def compare_with_kept(
     comparison: Comparison, variants: Iterable[Variant], asked: Kept, candidates: Mapping[str, Sequence[KeptRow]]
-) -> list[Beside]:
+) -> list[BaselineComparison]:
     """Compare each variant with its newest candidate; if neither row nor date is requested, with other kernels."""
     rows = {row.variant: row for row in comparison.rows}
     found = []
@@ -127,10 +127,10 @@ def beside_kept(
         kept = next((row for row in candidates[variant.name] if _is_meant(row, asked, after)), None)
         if kept is None:
             absent = "has no kept row here" + (" with other kernels" if candidates[variant.name] else "")
-            found.append(Beside(variant.name, KEPT, None, after, absent))
+            found.append(BaselineComparison(variant.name, KEPT, None, after, absent))
         else:
             then = f"row {kept.id}, {str(kept.kept_at)[:10]}"
-            found.append(Beside(variant.name, then, _kept_figures(kept), after))
+            found.append(BaselineComparison(variant.name, then, _kept_figures(kept), after))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.execution.results.change import Figures
-from harness.studies.compare.beside import Beside
+from harness.studies.compare.baseline import BaselineComparison
 from harness.text.report import Report, Table, Title
 from harness.text.tables import UNKNOWN, finite, mib, smallest_of
 
@@ -17,7 +17,7 @@ _ADDED = (
 """Columns of csv that identify the baseline."""
 
 
-def with_changes(report: Report, found: Sequence[Beside], what: str) -> Report:
+def with_changes(report: Report, found: Sequence[BaselineComparison], what: str) -> Report:
     """The comparison's report with the changes after its table. `what` names the baseline."""
     named = {each.variant: each for each in found}
 
@@ -33,19 +33,19 @@ def with_changes(report: Report, found: Sequence[Beside], what: str) -> Report:
     )
 
 
-def _table(found: Sequence[Beside]) -> Table:
-    told = [each for each in found if not each.never_ran]
-    cells = [(each.variant, each.then, _kernel(each), "; ".join(_changes_in_words(each))) for each in told]
+def _table(found: Sequence[BaselineComparison]) -> Table:
+    shown = [each for each in found if not each.never_ran]
+    cells = [(each.variant, each.then, _kernel(each), "; ".join(_changes_in_words(each))) for each in shown]
     return Table(("variant", "then", "kernel", "what changed"), cells, (False, False, False, False))
 
 
-def _kernel(each: Beside) -> str:
+def _kernel(each: BaselineComparison) -> str:
     if each.before is None or not (each.before.kernel_digest and each.after.kernel_digest):
         return UNKNOWN
     return "changed" if "kernel_digest" in each.changed else "same"
 
 
-def _changes_in_words(each: Beside) -> Iterator[str]:
+def _changes_in_words(each: BaselineComparison) -> Iterator[str]:
     """Describe each changed figure by its old and new value."""
     before, after = each.before, each.after
     if before is None:
@@ -103,22 +103,22 @@ def _within_noise(before: Figures, after: Figures) -> str:
     return f"nothing beyond noise: time {before.time.median:,.4f} -> {after.time.median:,.4f} ms"
 
 
-def _columns(each: Beside | None) -> dict[str, Any]:
+def _columns(each: BaselineComparison | None) -> dict[str, Any]:
     if each is None:
         return {}
     before = each.before
-    told: dict[str, Any] = {"against": each.then, "changed": None if before is None else " ".join(each.changed)}
+    columns: dict[str, Any] = {"against": each.then, "changed": None if before is None else " ".join(each.changed)}
     if before is not None:
-        told |= {
+        columns |= {
             "against_verdict": before.verdict,
             "against_total_bytes": before.total_bytes,
             "against_error_over_budget": finite(before.error_over_budget),
             "against_time_ms": None if before.time is None else before.time.median,
         }
-    return told
+    return columns
 
 
-def _object(each: Beside) -> dict[str, Any]:
+def _object(each: BaselineComparison) -> dict[str, Any]:
     return {
         "variant": each.variant,
         "then": each.then,
