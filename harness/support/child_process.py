@@ -38,23 +38,23 @@ def processor_seconds(pid: int) -> float:
 
 
 @dataclass(frozen=True)
-class Moment:
+class CpuTimeSample:
     """A sample of the wall clock and of a process's processor time."""
 
     clock: float
     processor: float
 
     @classmethod
-    def of(cls, pid: int) -> Moment:
+    def of(cls, pid: int) -> CpuTimeSample:
         """Sample a process now."""
         return cls(time.monotonic(), processor_seconds(pid))
 
     @classmethod
-    def of_tree(cls, pid: int) -> Moment:
+    def of_tree(cls, pid: int) -> CpuTimeSample:
         """Sample a process and all of its descendants now."""
         return cls(time.monotonic(), tree_seconds(pid))
 
-    def seconds_since(self, before: Moment, patience: float) -> float:
+    def seconds_since(self, before: CpuTimeSample, patience: float) -> float:
         """Elapsed processor time, or elapsed wall-clock time / `patience` if that is more, in seconds."""
         return max(self.processor - before.processor, (self.clock - before.clock) / patience)
 

@@ -23,7 +23,7 @@ from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import IN_PROGRESS, serve
-from harness.support.child_process import LOOK_SECONDS, Moment, ProcessLog, how_it_ended
+from harness.support.child_process import LOOK_SECONDS, CpuTimeSample, ProcessLog, how_it_ended
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -63,9 +63,9 @@ class Worker:
         self._is_ready = False
         self._handed: deque[Case] = deque()
         self._looked_at = 0.0
-        self._begun: Moment | None = None
+        self._begun: CpuTimeSample | None = None
         """Time of the first check that found the process at its oldest case."""
-        self._progressed: Moment | None = None
+        self._progressed: CpuTimeSample | None = None
         """Time of the first check after the process last reported progress."""
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
@@ -240,7 +240,7 @@ class Worker:
         if time.monotonic() < self._looked_at + LOOK_SECONDS:
             return None  # as nearly always
         assert self._process is not None and self._process.pid is not None
-        now = Moment.of(self._process.pid)
+        now = CpuTimeSample.of(self._process.pid)
         self._looked_at = now.clock
         self._begun = self._begun or now
         self._progressed = self._progressed or now
