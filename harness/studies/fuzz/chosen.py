@@ -40,7 +40,7 @@ class ChosenCases:
             self._drawn_again += 1
             number, build = next(self._builds)
             looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and self._covering.is_sanitized(build)
-            given = {CHECK: SANITIZER} if looked_at else self._common(number)
+            given = {CHECK: SANITIZER} if looked_at else self._common(number, build)
             row = self._covering.row(build, given)
             if self._axes.takes_too_long(build, row):
                 self._covering.withdraw(row)
@@ -52,6 +52,6 @@ class ChosenCases:
             return row, case
         return None
 
-    def _common(self, number: int) -> Choice:
+    def _common(self, number: int, build: Build) -> Choice:
         """The values of a common problem, for a share of the examples in rounds that include such."""
-        return self._covering.common() if self._has_common and number % COMMON_EACH in COMMON_AT else NOTHING
+        return self._covering.common(build) if self._has_common and number % COMMON_EACH in COMMON_AT else NOTHING

@@ -30,7 +30,7 @@ CHECKED_LATER = 0.25
 WHOLE_LATER = 0.25
 """Share of later rows whose cases may be long; the others are brief."""
 LONG_AFTER = 1
-"""Number of common choices that precede the long ones, which are in the first build nevertheless."""
+"""Number of common choices that precede the long ones."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -85,12 +85,16 @@ class Covering:
         self._common = deque((*axes.common[:LONG_AFTER], *axes.long, *axes.common[LONG_AFTER:]))
         self._once = axes.long
 
-    def common(self) -> Choice:
-        """The next of the common choices that each campaign includes, cyclically; empty if there are none."""
-        if not self._common:
-            return NOTHING
-        choice = self._common.popleft()
-        if choice not in self._once:
+    def common(self, build: Build) -> Choice:
+        """The next of the common choices that each campaign includes, cyclically; empty if there are none.
+
+        A long choice is used only once, in the first build, where it takes the least time.
+        """
+        is_first = build == self._builds[0]
+        choice = next((each for each in self._common if is_first or each not in self._once), NOTHING)
+        if choice:
+            self._common.remove(choice)
+        if choice and choice not in self._once:
             self._common.append(choice)
         return {axis: name for axis, name in choice.items() if any(v.name == name for v in self.values[axis])}
 

@@ -13,10 +13,10 @@ from itertools import accumulate, chain, count
 
 from harness.model.build import Build
 
-FIRST_SHARES = (0.1, 0.1, 0.08, 0.06, 0.08, 0.06)
-"""Shares of the first `FIRST_EXAMPLES` (or of all, if fewer) for a first round of each build. A default campaign thus
-covers every dtype, the shortest and longest rows, and the smallest and the largest tile."""
-SECOND_SHARES = (0.2, 0.1, 0.07, 0.04, 0.07, 0.04)
+FIRST_SHARES = (0.06, 0.06, 0.04, 0.04, 0.05, 0.05)
+"""Shares of the first `FIRST_EXAMPLES` (or of all, if fewer) for a first round of each build. The first four include
+all features, so a default campaign covers each of them within 40 examples; the smallest and the largest tile follow."""
+SECOND_SHARES = (0.24, 0.14, 0.11, 0.06, 0.1, 0.05)
 """Shares of the first `FIRST_EXAMPLES` for a second round of each build."""
 FIRST_EXAMPLES = 200
 LATER_EXAMPLES = 250
@@ -38,7 +38,7 @@ class Round:
     builds: tuple[Build, ...]
     """The builds that its examples use in turns."""
     has_common: bool = False
-    """Whether a share of its examples uses common problem sizes, which is true of each build's first examples."""
+    """Whether a share of its examples uses common problem sizes: in first rounds, and in all of the first build."""
 
 
 def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
@@ -57,7 +57,7 @@ def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
         searched = 0 if is_first else int(SEARCHED * (looked_at * first if is_second else end - began) + 1e-9)
         own = builds[place : place + 1] or builds
         chosen_until = end - searched if FEWEST_SEARCHED <= searched <= end - began else end
-        yield Round(chosen_until, end, tuple(own), not is_second)
+        yield Round(chosen_until, end, tuple(own), not is_second or place == 0)
         if examples is not None and end >= examples:
             return
         began = end

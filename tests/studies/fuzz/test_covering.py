@@ -183,12 +183,12 @@ def test_one_row_of_softmax_has_more_columns_than_16_bits_count(monkeypatch: pyt
 @pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
 def test_one_table_has_pages_whose_numbers_have_more_than_16_bits(name: str, monkeypatch: pytest.MonkeyPatch):
     for seed in range(3):
-        cases, _ = cases_of(name, seed, monkeypatch, examples=70)
+        cases, _ = cases_of(name, seed, monkeypatch)
         (case,) = (case for case in cases[:20] if case.problem.pool_pages > 2**16)
         assert max(case.problem.lengths) > 32 * 512 and case.problem.heads == case.problem.q_len == 1
         table = case.inputs()["table"]
         assert ((2**16 <= table) & (table < case.problem.pool_pages)).any()
-        assert any(case.problem.page_size > 64 for case in cases)
+        assert any(case.problem.page_size > 64 for case in cases[:40])
 
 
 def test_a_result_names_what_no_build_had(monkeypatch: pytest.MonkeyPatch):
