@@ -145,13 +145,13 @@ class EmulatorExecutor:
         given = {**inputs, MAPS: _encoded(plan, pointers)}
         memory = [_allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         hierarchy = None
-        if self._caches is not None and events is None:  # who waits at mbarriers has other moments then
+        if self._caches is not None and events is None:  # events change the moments of warps that wait at mbarriers
             sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
         modules = self._modules.of(plan)
         modules.begin_run()
         reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
-        if not self._instruments.sanitizer:  # which has told of every store into an input, changed or not
+        if not self._instruments.sanitizer:  # which reports every store into an input, even of the same value
             _require_inputs_kept(problem, buffers, memory, inputs, reports)
         names = plan.output_names(problem)
         outputs = {
@@ -195,7 +195,7 @@ class EmulatorExecutor:
         }
         for name in doubtful:
             memory[name].data[:] = 0
-        modules = LoadedModules()  # anew: what this run leaves in variables is for no later one
+        modules = LoadedModules()  # fresh ones: this run's changes to variables must not persist
         modules.begin_run()
         try:
             self._launch_all(plan, problem, pointers, list(memory.values()), None, modules)

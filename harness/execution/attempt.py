@@ -282,10 +282,10 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
         return done
     if done.accuracy is None or done.accuracy.reason is not None:
-        return done  # what a wrong answer hangs on says nothing
+        return done  # for a wrong answer the comparison is meaningless
     problem = done.problem
     if counted.read_bytes >= problem.compulsory_read_bytes and counted.write_bytes >= problem.compulsory_write_bytes:
-        return done  # more than all that there is cannot be needed
+        return done  # no kernel needs more than all there is
     needed = question.needed_bytes
     if counted.read_bytes >= needed.read_bytes and counted.write_bytes >= needed.write_bytes:
         return done

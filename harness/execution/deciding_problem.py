@@ -26,7 +26,7 @@ def deciding_problem(variant: Variant, problem: BaseProblem, regime: str, seed: 
             if refusal_of(variant, other) is None and _decides(variant, other, its_regime, seed):
                 return f"{option} would decide"
         except SandboxError:
-            continue  # what cannot be drawn, such as a mask that does not fit a shorter length
+            continue  # not a valid problem, such as a mask that does not fit a shorter length
     return "no other regime, dtype or shorter length that was tried would decide"
 
 

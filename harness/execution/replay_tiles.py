@@ -145,7 +145,7 @@ class SharedContents:
             return {}
         words = contents[: len(contents) // 4 * 4].view(np.uint32)
         index = np.minimum(np.searchsorted(self._words, words), len(self._words) - 1)
-        here = np.zeros(len(self._telling), dtype=bool)  # a mark per word is quicker than to sort what was found
+        here = np.zeros(len(self._telling), dtype=bool)  # a mark per word is faster than sorting
         here[self._numbers[index[self._words[index] == words]]] = True
         hits = np.flatnonzero(here)
         found = {}

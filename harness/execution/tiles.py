@@ -76,7 +76,7 @@ def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem,
                     refusals.append(_refusal(variant, problem, wanted))
                     cases.append((variant, problem, wanted))
             except SandboxError:
-                refusals.append(None)  # its own row or point will say what went wrong
+                refusals.append(None)  # reported in the variant's own row or point
                 cases.append((variant, problem, wanted))
     if refusals and None not in refusals:
         nearest = max(range(len(cases)), key=lambda number: _sizes_had(*cases[number]))
@@ -91,7 +91,7 @@ def tile_names(variants: Iterable[Variant], problem: BaseProblem) -> tuple[str, 
             if variant.tiles is not None and variant.supports(problem) is None:
                 names.update(dict.fromkeys(tile_of(variant, problem) or ()))
         except SandboxError:
-            continue  # its own row or point will say so
+            continue  # reported in the variant's own row or point
     return tuple(names)
 
 

@@ -45,7 +45,7 @@ def recall(variant: Variant, problem: BaseProblem, device: Device) -> TileSizes 
         tile = None if found is None else json.loads(found)
         return tile if tile in [dict(t) for t in declared_tiles(variant, problem)] else None
     except SandboxError:
-        return None  # a variant that cannot plan says so when it is run
+        return None  # reported when the variant is run
 
 
 def with_tuned_tiles(variants: Iterable[Variant], problem: BaseProblem, device: Device) -> list[Variant]:

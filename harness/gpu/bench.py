@@ -132,7 +132,7 @@ def _attempt(entry: Entry, work: Callable[[], None]) -> None:
         work()
     except SandboxError as error:
         entry.verdict, entry.reason = "error", str(error)
-    except Exception as error:  # a library's own
+    except Exception as error:  # an exception of a library
         entry.verdict, entry.reason = "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

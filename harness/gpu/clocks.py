@@ -45,7 +45,7 @@ class ClockReader:
             self._device: Any = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
             self._nvml: Any = pynvml
             self.driver = pynvml.nvmlSystemGetDriverVersion()
-        except Exception:  # not installed, no library, no permission: all mean that clocks stay unknown
+        except Exception:  # not installed, no library, no permission: clocks are unknown
             self._nvml = None
 
     @contextmanager

@@ -36,11 +36,11 @@ def gpu_available() -> bool:
 def gpu_count() -> int:
     """Number of GPUs that CuPy finds; 0 without CuPy. Never raises, loads no compiler, creates no context."""
     try:
-        ctypes.CDLL("libcuda.so.1")  # without a driver, CuPy need not be loaded to know
+        ctypes.CDLL("libcuda.so.1")  # without a driver there is no need to load CuPy
         from cupy.cuda import runtime
 
         return int(runtime.getDeviceCount())
-    except Exception:  # no CuPy, no driver, a driver that is too old: all mean none
+    except Exception:  # no CuPy, no driver, or a driver that is too old
         return 0
 
 

@@ -117,7 +117,7 @@ class GpuExecutor:
             for call in calls:
                 call()
 
-        stopwatch.cold_ms(enqueue)  # warms up
+        stopwatch.cold_ms(enqueue)  # warm-up
         times_ms: list[float] = []
         while len(times_ms) < FEWEST_TIMED_RUNS or (sum(times_ms) < TIMED_MS and len(times_ms) < MOST_TIMED_RUNS):
             times_ms.append(stopwatch.cold_ms(enqueue))

@@ -62,7 +62,7 @@ def profile(
 
     Raises `CountersUnavailable` if ncu is missing or may not read counters, or if a run fails under it.
     """
-    if not runs:  # of no kernel at all, ncu says that something went wrong
+    if not runs:  # with no kernels at all ncu reports an error
         return []
     with tempfile.TemporaryDirectory() as folder:
         request, reply = Path(folder, "request.json"), Path(folder, "reply.json")
@@ -73,7 +73,7 @@ def profile(
         try:
             counters = read_counters(program, metrics, replay=replay, folder=_ROOT)
         except CountersUnavailable:
-            _kernels(reply)  # where the program itself failed, its own words say more
+            _kernels(reply)  # if the program itself failed, its own message is more specific
             raise
         kernels = _kernels(reply)
     if kernels is None:
@@ -82,7 +82,7 @@ def profile(
 
 
 def _kernels(reply: Path) -> list[list[str]] | None:
-    """The kernels of each run; None where the program did not come to its end."""
+    """The kernels of each run; None if the program did not complete."""
     if not reply.exists():
         return None
     answer = json.loads(reply.read_text())

@@ -104,7 +104,7 @@ def find_ncu() -> str | None:
             from cuda import pathfinder
 
             found = pathfinder.find_nvidia_binary_utility("ncu")
-        except Exception:  # an older pathfinder does not look for programs
+        except Exception:  # older versions of pathfinder do not find programs
             return None
     return found
 
@@ -126,7 +126,7 @@ def read_counters(
         log = Path(scratch, "counters.csv")
         command = [ncu, "--csv", "--print-units", "base", "--log-file", str(log), "--clock-control", "none"]
         command += ["--cache-control", "all", "--replay-mode", replay.value, "--target-processes", "all"]
-        if replay is Replay.LAUNCH:  # ranges begin with cudaProfilerStart anyway
+        if replay is Replay.LAUNCH:  # ranges begin with cudaProfilerStart in any case
             command += ["--profile-from-start", "off"]
         command += ["--metrics", ",".join(metrics), *program]
         # ncu takes a lock in TMPDIR, which another user's ncu may have left there.

@@ -40,7 +40,7 @@ def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
     for run in request["runs"]:
         problem = operation_named(run["operation"]).problem.from_fields(run["problem"])
         wanted = (problem, run["regime"], run["seed"])
-        if drawn[0] != wanted:  # many variants are asked the same
+        if drawn[0] != wanted:  # many variants share one question
             drawn = (wanted, draw_inputs(*wanted))
         variant = registry.get(run["variant"])
         plan = make_plan(with_tile(variant, run["tile"]) if run.get("tile") else variant, problem)

@@ -31,7 +31,7 @@ _MAGIC = b"attention-sandbox cache 1\n"
 _HEADER = struct.Struct("<QQ32s")  # key bytes, payload bytes, SHA-256 of key and payload
 _TEMPORARY = ".writing-"
 _ABANDONED_SECONDS = 3600.0
-_EVICT_TO = 0.9  # below the limit, so that not every following write has to evict again
+_EVICT_TO = 0.9  # below the limit, so that not every subsequent write has to evict
 
 
 class Cache:
@@ -57,7 +57,7 @@ class Cache:
                 return None
             status = os.fstat(entry)
             if not stat.S_ISREG(status.st_mode) or not _is_private(status):
-                os.close(entry)  # a folder, for one, is nothing that can be read as a file
+                os.close(entry)  # such as a folder, which cannot be read as a file
                 return None
             with os.fdopen(entry, "rb") as file:
                 try:
@@ -152,7 +152,7 @@ def _default_directory() -> Path | None:
     if chosen:
         return Path(os.path.abspath(chosen))
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # unset, or relative, which the XDG specification tells us to ignore
+    if not os.path.isabs(base):  # unset, or relative, which the XDG specification says to ignore
         home = os.path.expanduser("~")
         if not os.path.isabs(home):
             return None

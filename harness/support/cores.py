@@ -38,7 +38,7 @@ def on_all_cores(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None
 
     _keep_freed_memory()
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, pieces):  # whose end, whatever it is, gives up what has not begun
+        for _ in pool.map(work, pieces):  # leaving it cancels the pieces that have not begun
             pass
 
 

@@ -59,7 +59,7 @@ def _nudge(thread: int, signals: int, handled: threading.Event) -> None:
     while True:
         numbers = os.read(signals, 512)
         if _DROPPED in numbers:
-            time.sleep(_NUDGE_SECONDS)  # until it is out of there
+            time.sleep(_NUDGE_SECONDS)  # until the main thread has left the wait
             handled.clear()
             signal.pthread_kill(thread, signal.SIGINT)
         elif signal.SIGINT in numbers:

@@ -43,7 +43,7 @@ def descendants_of(pid: int) -> list[int]:
     for each, parent in _parents().items():
         children.setdefault(parent, []).append(each)
     found = list(children.get(pid, ()))
-    for each in found:  # which grows meanwhile
+    for each in found:  # the list grows during the loop
         found += children.get(each, ())
     return found
 
@@ -91,7 +91,7 @@ def end_tree(pid: int) -> None:
 
 def end_children(spared: Iterable[int] = ()) -> None:
     """Kill this process's children, except those in `spared`, with all of their descendants, and wait for them."""
-    for _ in range(_ADOPTING_LOOKS):  # what loses its parent meanwhile becomes a child of this process
+    for _ in range(_ADOPTING_LOOKS):  # orphans become children of this process meanwhile
         found = set(children_of(os.getpid())).difference(spared)
         if not found:
             break

@@ -81,7 +81,7 @@ def _kind_of_bar() -> tuple[Any, str]:
     if in_notebook():
         from tqdm.notebook import IProgress, tqdm_notebook
 
-        if IProgress is not None:  # ipywidgets is there
+        if IProgress is not None:  # ipywidgets is installed
             return tqdm_notebook, ""
     from tqdm import tqdm
 

@@ -117,7 +117,7 @@ def _claim(row: Row) -> str:
     assert row.claimed_bytes is not None and row.read_bytes is not None and row.write_bytes is not None
     counted = row.read_bytes + row.write_bytes
     if not counted or row.claimed_bytes == counted:
-        return "wrong"  # reads and writes differ, their sums do not
+        return "wrong"  # reads and writes differ, but not their sum
     return f"wrong, {100 * (row.claimed_bytes - counted) / counted:+.2f} %"
 
 

@@ -33,7 +33,7 @@ def require_drawable(path: Path) -> None:
 def label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
     """Put labels to the right of the ends of lines, moved apart if they would overlap."""
     if not ends:
-        return  # no line: nothing of this is known
+        return  # no line: no values are known
     height = 0.045
     to_axes = axes.transData + axes.transAxes.inverted()
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, colour) for x, y, label, colour in ends)

@@ -10,38 +10,38 @@ from harness.emulator.abi import layout as machine
 
 SLOTS = (
     "TIME",
-    "BLOCK_START",  # time at which the running block began
-    "FLOOR",  # all threads of the block know what the block did up to here: its last barrier of all warps
+    "BLOCK_START",  # time at which the current block began
+    "FLOOR",  # time up to which all threads of the block know its actions: its last full barrier
     "WARPS",
     "SHARED_CELLS",
     "SHARED_SHIFT",  # log2 of the bytes of a cell
-    "SHARED_SYNC",  # per cell: the clock that was released here, by atomics or other strong accesses
-    "PHASE_SYNC",  # the same of an mbarrier's phase that is not over
+    "SHARED_SYNC",  # per cell: the clock released here, by atomics or other strong accesses
+    "PHASE_SYNC",  # per cell: the clock released by the current phase of an mbarrier
     "GLOBAL_SHIFT",
     "BUFFERS",  # per buffer: its cells, its map of written bytes
-    "VARIABLES",  # the same per variable of the module; the map is 0, they are all initialised
-    "LOCAL_MAP",  # written bytes of local memory, laid out as that is
+    "VARIABLES",  # per variable of the module: its cells, and 0 for the map, since all are initialized
+    "LOCAL_MAP",  # map of written bytes of local memory, in its layout
     "LOCAL_BYTES",
     "CLOCKS",  # [warp]: what all its lanes know
-    "FEW_CLOCKS",  # [warp]: what some of its lanes have heard besides, until they tell the others by __syncwarp
-    "FEW_LANES",  # [warp]: these lanes
-    "RELEASED",  # [warp][lane], and behind them the latest of all lanes: when it last released what it knew
-    "LANE_CLOCKS",  # [warp][lane][other lane]: the same inside a warp, for __syncwarp on part of it
+    "FEW_CLOCKS",  # [warp]: what only some of its lanes know, until the next __syncwarp
+    "FEW_LANES",  # [warp]: mask of these lanes
+    "RELEASED",  # [warp][lane], followed by the latest of all lanes: time of its last release
+    "LANE_CLOCKS",  # [warp][lane][other lane]: knowledge within a warp, for a partial __syncwarp
     "LANE_SYNC",  # [warp]: time of its last such partial __syncwarp
-    "OWN_PREFIX",  # [warp]: what anyone in the block did up to this time is known, through global memory
-    "OTHER_PREFIX",  # [warp]: what other blocks did up to this time is known
-    "FENCED",  # [warp]: time of its last fence for the whole GPU
-    "BARRIER_CLOCKS",  # [barrier]: clock, OWN_PREFIX, OTHER_PREFIX, FENCED: of those that have arrived
-    "CLUSTER_FENCED",  # [warp]: time of its last fence for at least its cluster
+    "OWN_PREFIX",  # [warp]: time up to which all actions in the block are known, through global memory
+    "OTHER_PREFIX",  # [warp]: time up to which other blocks' actions are known
+    "FENCED",  # [warp]: time of its last GPU-wide fence
+    "BARRIER_CLOCKS",  # [barrier]: clock, OWN_PREFIX, OTHER_PREFIX, FENCED of the arrived warps
+    "CLUSTER_FENCED",  # [warp]: time of its last fence of at least cluster scope
     "CLUSTER_BLOCKS",
-    "BLOCK_WARPS",  # how far apart the numbers of the warps of two blocks are
-    "SHARED_PITCH",  # how far apart two blocks' shared memory is
+    "BLOCK_WARPS",  # difference of warp numbers between consecutive blocks
+    "SHARED_PITCH",  # stride of the blocks' shared memory
     "REMOTE",  # [block][warp]: its last access to that other block's shared memory, see `REMOTE_BYTES`
-    "KNOWN_AT_END",  # [block]: what those of its warps knew that have returned
-    "MET",  # [block]: when it has last met the others at the cluster's barrier
+    "KNOWN_AT_END",  # [block]: what its returned warps knew
+    "MET",  # [block]: time of its last cluster barrier
     "FINDINGS",
     "FINDING_COUNT",
-    "LOST",  # findings for which there was no room
+    "LOST",  # number of findings that did not fit
     "BLOCK_LOG",  # (time, block) at each block's beginning
     "BLOCK_COUNT",
     "SHARED_ARRAYS",  # per variable in shared memory: where it begins, and ends

@@ -237,7 +237,7 @@ class OutliningEmitter(WarpEmitter):
     def begin_block(self, mask: str, block: Block) -> None:
         """Begin a block, and find the last use of each register in it."""
         super().begin_block(mask, block)
-        self.lines.pop()  # the lanes of the mask: each function makes them where it needs them
+        self.lines.pop()  # the lanes of the mask, which each function computes as needed
         last_uses: dict[str, int] = {}
         instructions = [*block.body, *([block.branch] if block.branch else ())]
         for number, instruction in enumerate(instructions):

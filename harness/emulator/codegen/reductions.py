@@ -112,7 +112,7 @@ def _sum(v: VectorIRBuilder, element: str, old: str, new: str) -> str:
     result = v.cast("bitcast", element, total, word)
     result = v.select(word, v.compare("uno", element, total, total), splat(word, nan), result)
     if element == "double":
-        for value in (old, new):  # a NaN stays as it is, the one that comes before the one that was there
+        for value in (old, new):  # a NaN is kept, the new value's before the old one's
             bits = v.cast("bitcast", element, value, word)
             result = v.select(word, v.compare("uno", element, value, value), bits, result)
     return v.cast("bitcast", word, result, element)

@@ -40,7 +40,7 @@ _TABLES = {
     "%lanemask_ge": lane_tables.LANEMASK_GE,
 }
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0}
-_CONSTANTS |= {"%nwarpid": 64}  # warps that a multiprocessor of sm_80 and sm_90 holds, not those of this block
+_CONSTANTS |= {"%nwarpid": 64}  # maximum warps per multiprocessor of sm_80 and sm_90
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")
 """Clocks advance by one per instruction of the warp: monotonic, and the same in every run."""
 
@@ -52,7 +52,7 @@ def special_register(lanes: WarpEmitter, name: str) -> tuple[str, str]:
     if name in _SLOTS:
         scalar = lanes.op(f"trunc i64 {lanes.slot(_SLOTS[name])} to i32")
         return lanes.spread("i32", scalar), "i32"
-    if name == "%dynamic_smem_size":  # where Numba gets the length of cuda.shared.array(0, ...) from
+    if name == "%dynamic_smem_size":  # from which Numba computes the length of cuda.shared.array(0, ...)
         size_bytes = lanes.op(f"sub i64 {lanes.slot('SHARED_SIZE')}, {lanes.storage.static_shared_bytes}")
         return lanes.spread("i32", lanes.op(f"trunc i64 {size_bytes} to i32")), "i32"
     if name in _TABLES:
@@ -62,7 +62,7 @@ def special_register(lanes: WarpEmitter, name: str) -> tuple[str, str]:
     if name in _CLOCKS:
         now = lanes.op(f"sub i64 {lanes.slot('STEPS')}, {lanes.instructions_left}")
         return lanes.spread("i64", now), "i64"
-    if lanes.instruction is not None and name in ("%envreg1", "%envreg2"):  # where grid.sync() finds its barrier
+    if lanes.instruction is not None and name in ("%envreg1", "%envreg2"):  # address of the barrier of grid.sync()
         raise lanes.instruction.unsupported("blocks of a cooperative launch wait for each other (grid.sync())")
     if lanes.instruction is not None:
         raise lanes.instruction.unsupported(f"the register '{name}', which is neither declared nor emulated")

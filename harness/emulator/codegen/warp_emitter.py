@@ -245,7 +245,7 @@ class WarpEmitter(VectorIRBuilder):
                 return address
             case Reg(name) if name in self._registers.types:
                 if (self._element(name) == "i1") != (element == "i1"):
-                    raise self._misplaced(operand)  # a predicate is no number, and a number no predicate
+                    raise self._misplaced(operand)  # predicates and numbers are not interchangeable
                 return self._use_register(name, element)
             case Reg("%is_explicit_cluster") if element == "i1":
                 return self.spread("i1", self.op(f"trunc i64 {self.slot('EXPLICIT_CLUSTER')} to i1"))

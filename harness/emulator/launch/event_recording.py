@@ -69,7 +69,7 @@ class EventWatcher:
             with self._lock:
                 if self._listener.wants_shared(block):
                     self._listener.shared_memory(block, contents)
-        except BaseException as error:  # it would get lost in native code, which is who calls
+        except BaseException as error:  # it cannot propagate through the calling native code
             self.error = self.error or error
 
     def finish(self, failed: bool) -> None:

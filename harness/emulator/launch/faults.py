@@ -150,7 +150,7 @@ def _target(fault: Fault) -> tuple[str | None, int, int]:
 def _shared_target(fault: Fault, offset: int) -> tuple[str, int, int]:
     """Name, size and byte offset for an address in shared memory, which in a cluster identifies the block."""
     rank, within = offset >> at.RANK_SHIFT, offset & ((1 << at.RANK_SHIFT) - 1)
-    if within >> (at.RANK_SHIFT - 1):  # a little before the next block's
+    if within >> (at.RANK_SHIFT - 1):  # just below the next block's memory
         rank, within = rank + 1, within - (1 << at.RANK_SHIFT)
     if not fault.cluster.tagged or len(fault.cluster.blocks) == 1 or rank >= len(fault.cluster.blocks):
         return "shared memory", fault.shared_bytes, offset - (1 << 32 if offset >> 31 else 0)

@@ -259,7 +259,7 @@ def access(state: int, resident: int, word: int) -> None:
     else:
         read_from_l2(state, partition, line, mask)
         write_to_l2(state, line, mask)
-        if kind == REDUCTION:  # L2 combines what it has, and sends nothing back
+        if kind == REDUCTION:  # L2 combines the values and returns nothing
             count(state, line, L2_READ, -sectors(mask))
 
 

@@ -48,7 +48,7 @@ def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) 
 
 def gather(warp: int, mask: int, element_bytes: int, count: int) -> int:
     """Copy `count` elements of each active lane from its host address to the warp's DATA area."""
-    if mask == at.FULL_MASK and element_bytes == 4:  # mostly so
+    if mask == at.FULL_MASK and element_bytes == 4:  # the common case
         for item in range(count):
             for lane in range(32):
                 word = load32(load64(warp + at.HOSTS + 8 * lane) + 4 * item)

@@ -68,7 +68,7 @@ def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 def _argument(argument: Any) -> str:
     if isinstance(argument, RemoteArgument):
-        return argument.type_name  # its value stays where it is
+        return argument.type_name  # its value stays in its own process
     if isinstance(argument, np.void):
         return argument.tobytes().hex()
     kind = argument.dtype if isinstance(argument, np.generic) else type(argument).__name__

@@ -23,7 +23,7 @@ def store_path() -> Path:
     if chosen:
         return Path(os.path.abspath(chosen), FILE)
     base = os.environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):  # unset, or relative, which the XDG specification tells us to ignore
+    if not os.path.isabs(base):  # unset, or relative, which the XDG specification says to ignore
         home = os.path.expanduser("~")
         if not os.path.isabs(home):
             raise UsageError(f"there is no home directory to keep results in; set {DIRECTORY_VARIABLE}")

@@ -175,7 +175,7 @@ class Store:
         self._patiently("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         with self._writing():
-            for statements in MIGRATIONS[self._schema() :]:  # another process may have been first
+            for statements in MIGRATIONS[self._schema() :]:  # another process may have migrated it first
                 for statement in statements:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -234,7 +234,7 @@ class Store:
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-            raise  # a mistake of ours, not the file's
+            raise  # an error of the harness, not of the file
         except sqlite3.Error as error:
             raise StoreError(_in_one_line(self.path, str(error), self._busy_seconds)) from error
         except OSError as error:

@@ -40,5 +40,5 @@ def driver_version() -> str | None:
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # not installed, no library, no permission: all mean that it is not known
+    except Exception:  # not installed, no library, no permission: the version is unknown
         return None

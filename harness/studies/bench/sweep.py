@@ -112,7 +112,7 @@ def _lines(points: Sequence[BenchPoint], height: Callable[[BenchPoint, BenchRow]
             yield name, GREY, MARKERS[len(drawn) % len(MARKERS)], ":", line
             continue
         if (stem, tuple(line)) in drawn:
-            continue  # the other backend's very same bytes
+            continue  # equal bytes of the other backend
         dashes = DASHES[sum(key[0] == stem for key in drawn) % len(DASHES)]
         drawn[stem, tuple(line)] = name
         number = stems.setdefault(stem, len(stems))

@@ -126,7 +126,7 @@ def look_into(
         with faults.listed("running the smallest case under the sanitizer"):
             sanitized = workers.ask(dataclasses.replace(case, check=SANITIZER)).finding
             if sanitized is not None and sanitized.kind == finding.kind:
-                sanitized = None  # the same once more: the sanitizer found nothing before it
+                sanitized = None  # the same case again: the sanitizer had no finding before
     return Aftermath(tiles, takes, repeatable, larger, lengths, sanitized)
 
 

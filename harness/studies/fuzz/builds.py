@@ -105,7 +105,7 @@ def _is_taken(variant: Variant, build: Build) -> bool:
     try:
         return refusal_of(variant, build.plain_problem) is None
     except SandboxError:
-        return True  # the first case will meet this again and report it
+        return True  # reported by the first case
 
 
 def _tiles(variant: Variant, build: Build) -> Sequence[TileSizes]:

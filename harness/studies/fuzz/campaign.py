@@ -105,7 +105,7 @@ def run_campaign(
             text = str(error) if isinstance(error, SandboxError) else f"the harness itself: {place_in_harness(error)}"
             if campaign.first is None:
                 return campaign.result("error", text)
-            campaign.faults.add(text)  # what was found is reported all the same
+            campaign.faults.add(text)  # the findings so far are reported nevertheless
         return campaign.conclude()
 
 
@@ -305,7 +305,7 @@ class _Campaign:
             for case, _ in found:
                 met[case] = None
                 if self._hold(case)[0]:
-                    search.run(self._hold)  # with the same answers up to here
+                    search.run(self._hold)  # with the same answers so far
         if self.first is None:
             self.log.searched(search.number, met)
 
@@ -332,7 +332,7 @@ class _Campaign:
             self.found_at, self.found_after = time.monotonic(), self.examples
             self.workers.forget()
         if finding.kind != self.kind:
-            return False  # another mistake, met while shrinking: one at a time
+            return False  # another failure met while shrinking: one at a time
         assert self.smallest is not None
         if self._size(case) < self._size(self.smallest[0]):
             self.smallest = (case, finding)

@@ -105,7 +105,7 @@ class Subject:
             raise DoesNotApply(FAILS_ALREADY)
         result = self._campaign(share, *checks)
         if result.verdict == UNDECIDED:
-            return None  # of the answer; a check needs no budget
+            return None  # the answer is undecided; a check needs no budget
         is_checks_own = result.failure is not None and result.failure.case.check is not None
         if result.reason is not None and not is_checks_own and self.wrong_answer is not None:
             raise DoesNotApply(FAILS_ALREADY)

@@ -92,7 +92,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     assert case.check is not None
     held = properties[case.check]
     if held.same_bits and not variant.deterministic:
-        return answer  # who does not claim the same bits every time is not held to it
+        return answer  # a variant that does not declare determinism need not repeat its bits
     assert done.execution is not None
 
     def run(asked: BaseProblem, values: Arrays) -> Arrays:
@@ -155,13 +155,13 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
         return Answer(error_over_budget=ratio, undecided=nearest)
     worst_output = accuracy.worst_output
     reason, first = worst_output.reason or "", worst_output.first_wrong
-    if first is None:  # not even the shape is right
+    if first is None:  # the shape is wrong
         return Answer(Finding(WRONG_ANSWER, reason), error_over_budget=ratio)
     kind = WRONG_ANSWER if worst_output is accuracy.main else f"wrong {first.output}"
     finding = Finding(kind, reason, first, int(worst_output.wrong.sum()), worst_output.wrong.size)
     try:
         finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, worst_output, first))
-    except Exception as error:  # the answer is wrong, whatever becomes of its description
+    except Exception as error:  # the answer is wrong, even if its description fails
         return Answer(finding, error_over_budget=ratio, fault=f"describing what is wrong: {place_in_harness(error)}")
     return Answer(finding, error_over_budget=ratio)
 

@@ -93,7 +93,7 @@ class Worker:
             target=serve,
             args=(theirs, self._load, self._machine, self.builds, self._log, Surroundings.of_this_process()),
             name="fuzz worker",
-            daemon=False,  # it has a planner of its own
+            daemon=False,  # not daemonic, since it starts a planner of its own
         )
         with STARTING, main_module_for(self._load):
             self._process.start()
@@ -238,7 +238,7 @@ class Worker:
     def _overdue(self, seconds: float) -> str | None:
         """Why the process exceeded its limit; None if it did not. Samples its processor time now and then."""
         if time.monotonic() < self._looked_at + LOOK_SECONDS:
-            return None  # as nearly always
+            return None  # the common case
         assert self._process is not None and self._process.pid is not None
         now = CpuTimeSample.of(self._process.pid)
         self._looked_at = now.clock

@@ -214,7 +214,7 @@ class SpreadWorkers:
         try:
             found: Searched = self._crew.wait(job)
         except WorkerLost:
-            return None  # it is made here, where each case that loses its worker is told on its own
+            return None  # the search runs here, so that a case that loses its worker is reported separately
         return found
 
     def candidates(self, number: int) -> int:

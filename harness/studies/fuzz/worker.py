@@ -63,7 +63,7 @@ def serve(
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
         end_planners()
         return
-    gc.freeze()  # what is here by now stays: no collection need look through it
+    gc.freeze()  # existing objects persist, so garbage collection need not visit them
     connection.send((own_builds, variant.takes, variant.fails_in))
     while True:
         try:

@@ -155,6 +155,6 @@ class Workers:
         for worker in self._workers:
             while (found := worker.collect()) is not None:
                 case, answer = found
-                if case in self._handed:  # else it was forgotten
+                if case in self._handed:  # otherwise it was cancelled
                     self._handed.remove(case)
                     self._answers[case] = answer

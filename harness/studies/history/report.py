@@ -116,7 +116,7 @@ def _table(histories: Sequence[History]) -> Table:
 
 
 def _moment(at: str) -> str:
-    """A time, rounded to the minute."""
+    """A time without its seconds."""
     return at[:16].replace("T", " ")
 
 

@@ -109,7 +109,7 @@ def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -
     for run in runs:
         at, digest, verdict, read, written, claimed, error, low, median, high, tile, reason, examples, local, _ = run
         same = (digest, verdict, read, written, local, claimed, error, low, median, high)
-        if lines and not each_run and same == last:  # most runs: nothing has to be worked out
+        if lines and not each_run and same == last:  # the common case, which needs no computation
             lines[-1].add(at, examples)
             continue
         last = same

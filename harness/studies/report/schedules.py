@@ -22,4 +22,4 @@ def replay_or_none(done: Attempt, question: Question, executor: Executor | None)
     try:
         return replay_of(done.variant, question.problem, executor, question.inputs, done.plan)
     except SandboxError:
-        return None  # what is wrong with a second run is the comparison's to say
+        return None  # errors of a second run are reported by the comparison

@@ -33,7 +33,7 @@ def series_of(points: Sequence[SweepPoint]) -> tuple[Series, ...]:
     """One series for each set of variants with equal bytes; variants without known bytes are left out."""
     by_variant: dict[str, list[SweepPoint]] = {}
     for point in points:
-        if point.total_bytes:  # a logarithm has no place for nothing
+        if point.total_bytes:  # zero has no logarithm
             by_variant.setdefault(point.variant, []).append(point)
     groups: dict[tuple[Any, ...], list[list[SweepPoint]]] = {}
     for line in by_variant.values():

@@ -84,7 +84,7 @@ def spread_sweep(
         for variant, load in variants
         if (variant.name, value) not in known
     ]
-    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first: the others fill up what is left
+    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first, so that the others fill the gaps
     for place, found in crew.spread(run_point, [each for _, each in asked]):
         variant, point = asked[place]
         if isinstance(found, Exception):

@@ -167,7 +167,7 @@ def _file_rows(file: str, costs: Sequence[LineCost], whole: bool, report: Varian
     most = max((cost.moved_bytes for cost in report.lines), default=0)
     near = {at + off for at in by_line for off in range(-AROUND, AROUND + 1)}
     lines = [n for n in range(1, len(text) + 1) if whole or n in near]
-    lines += sorted(n for n in by_line if not 1 <= n <= len(text))  # what no text is there for
+    lines += sorted(n for n in by_line if not 1 <= n <= len(text))  # lines whose text is not available
     before = 0
     for at in lines:
         if at > before + 1 and before + 1 <= len(text):
