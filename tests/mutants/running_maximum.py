@@ -74,13 +74,13 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "maximum over one thread's keys only",
-        ("return lanes_max<TX, COLUMN_LANE_STRIDE>(largest);", "return largest;"),
-        ("return lanes_max(largest, TX, COLUMN_LANE_STRIDE)", "return largest"),
+        ("return lanes_max<TX, APART>(largest);", "return largest;"),
+        ("return lanes_max(largest, TX, APART)", "return largest"),
     ),
     *in_tiles(
         "fa2", "maximum over the rows of a warp",
-        ("return lanes_max<TX, COLUMN_LANE_STRIDE>(largest);", "return lanes_max<32>(largest);"),
-        ("return lanes_max(largest, TX, COLUMN_LANE_STRIDE)", "return lanes_max(largest, 32, 1)"),
+        ("return lanes_max<TX, APART>(largest);", "return lanes_max<32>(largest);"),
+        ("return lanes_max(largest, TX, APART)", "return lanes_max(largest, 32, 1)"),
     ),
     *in_kernel(
         "fa2", "maximum starts at 0",

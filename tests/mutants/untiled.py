@@ -68,18 +68,18 @@ MUTANTS = (
     ),
     *in_warps(
         "row-wise", "halves given and kept the wrong way round",
-        ("keeps_upper ? lower : upper, kept * LANES_PER_KEY", "keeps_upper ? upper : lower, kept * LANES_PER_KEY"),
-        ("lower if keeps_upper else upper, kept *", "upper if keeps_upper else lower, kept *"),
+        ("keeps_upper ? lower : upper, kept * SHARING", "keeps_upper ? upper : lower, kept * SHARING"),
+        ("lower if keeps_upper else upper, kept * SHARING", "upper if keeps_upper else lower, kept * SHARING"),
     ),
     *in_warps(
         "native", "sums of the lanes that share a key not put together",
-        ("return lanes_sum<LANES_PER_KEY>(dot[0]);", "return dot[0];"),
-        ("return lanes_sum(dot[0], LANES_PER_KEY)", "return dot[0]"),
+        ("return lanes_sum<SHARING>(dot[0]);", "return dot[0];"),
+        ("return lanes_sum(dot[0], SHARING)", "return dot[0]"),
     ),
     *in_warps(
         "row-wise", "weight of the neighbour's key",
-        ("__shfl_sync(0xffffffff, p, c * LANES_PER_KEY)", "__shfl_sync(0xffffffff, p, (c + 1) % KEYS * LANES_PER_KEY)"),
-        ("shfl_sync(0xFFFFFFFF, p, c * LANES_PER_KEY)", "shfl_sync(0xFFFFFFFF, p, (c + 1) % KEYS * LANES_PER_KEY)"),
+        ("__shfl_sync(0xffffffff, p, c * SHARING)", "__shfl_sync(0xffffffff, p, (c + 1) % KEYS * SHARING)"),
+        ("cuda.shfl_sync(0xFFFFFFFF, p, c * SHARING)", "cuda.shfl_sync(0xFFFFFFFF, p, (c + 1) % KEYS * SHARING)"),
     ),
     *in_warps(
         "row-wise", "last element of a row left out",

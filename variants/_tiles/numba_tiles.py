@@ -20,7 +20,7 @@ from variants._tiles import THREADS_X, THREADS_Y, Tile
 TX = THREADS_X
 TY = THREADS_Y
 THREADS = TX * TY
-COLUMN_LANE_STRIDE = 2  # lanes from one column to the next
+APART = 2  # lanes from one column to the next
 MINUS_INFINITY = np.float32(-np.inf)
 ZERO = np.float32(0)
 ONE = np.float32(1)
@@ -29,7 +29,7 @@ ONE = np.float32(1)
 # is not negative, which drops that test and turns divisions into shifts and multiplications.
 X_MASK = TX - 1
 Y_MASK = TY - 1
-COLUMN_LANE_MASK = COLUMN_LANE_STRIDE - 1
+APART_MASK = APART - 1
 AT_ONCE = 16
 # As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
 BLOCKS_PER_SM = 4
@@ -43,13 +43,12 @@ def thread_index():
 
 @cuda.jit(device=True, forceinline=True)
 def thread_row():
-    return (cuda.threadIdx.y & (Y_MASK ^ COLUMN_LANE_MASK)) + (cuda.threadIdx.x & COLUMN_LANE_MASK)
+    return (cuda.threadIdx.y & (Y_MASK ^ APART_MASK)) + (cuda.threadIdx.x & APART_MASK)
 
 
 @cuda.jit(device=True, forceinline=True)
 def thread_column():
-    columns = TX // COLUMN_LANE_STRIDE
-    return (cuda.threadIdx.y & COLUMN_LANE_MASK) * columns + (cuda.threadIdx.x & X_MASK) // COLUMN_LANE_STRIDE
+    return (cuda.threadIdx.y & APART_MASK) * (TX // APART) + (cuda.threadIdx.x & X_MASK) // APART
 
 
 # The grid is (blocks of a head, heads, batch); `group` heads share K and V.
@@ -107,7 +106,7 @@ def lanes_sum(x, lanes, apart=1):
 # The sum of what the lanes that share a row have of it.
 @cuda.jit(device=True, forceinline=True)
 def row_sum(part):
-    return lanes_sum(part, TX, COLUMN_LANE_STRIDE)
+    return lanes_sum(part, TX, APART)
 
 
 # exp(x - m), and 0 for x = -inf even where nothing was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
@@ -284,7 +283,7 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
         largest = S[i, 0]
         for j in range(1, TN):
             largest = max(largest, S[i, j])
-        return lanes_max(largest, TX, COLUMN_LANE_STRIDE)
+        return lanes_max(largest, TX, APART)
 
     # O += P V_j over keys from first_key to end_key, each only where the row sees it.
     @cuda.jit(device=True, forceinline=True)

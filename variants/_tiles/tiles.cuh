@@ -29,7 +29,7 @@ __device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
 constexpr int THREADS = 128;
 constexpr int TX = 8;
 constexpr int TY = THREADS / TX;
-constexpr int COLUMN_LANE_STRIDE = 2;  // lanes from one column to the next
+constexpr int APART = 2;  // lanes from one column to the next
 constexpr int TM = (BR + TY - 1) / TY;  // rows of S and O per thread
 constexpr int TN = (BC + TX - 1) / TX;  // keys per thread and row of S
 constexpr int TD = (D + TX - 1) / TX;   // elements per thread and row of O
@@ -57,15 +57,8 @@ constexpr int LP = TX * (TN | 1);
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
 __device__ __forceinline__ int thread_index() { return threadIdx.y * TX + threadIdx.x; }
-__device__ __forceinline__ int thread_row()
-{
-    return threadIdx.y / COLUMN_LANE_STRIDE * COLUMN_LANE_STRIDE + threadIdx.x % COLUMN_LANE_STRIDE;
-}
-
-__device__ __forceinline__ int thread_column()
-{
-    return threadIdx.y % COLUMN_LANE_STRIDE * (TX / COLUMN_LANE_STRIDE) + threadIdx.x / COLUMN_LANE_STRIDE;
-}
+__device__ __forceinline__ int thread_row() { return threadIdx.y / APART * APART + threadIdx.x % APART; }
+__device__ __forceinline__ int thread_column() { return threadIdx.y % APART * (TX / APART) + threadIdx.x / APART; }
 
 // The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
 __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
@@ -215,20 +208,20 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], const Scoring
     }
 }
 
-// Maximum and sum over LANES lanes with a stride of STRIDE.
-template <int LANES, int STRIDE = 1>
+// Maximum and sum over LANES lanes, APART from each other.
+template <int LANES, int APART = 1>
 __device__ __forceinline__ float lanes_max(float x)
 {
 #pragma unroll
-    for (int d = LANES / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, d * STRIDE));
+    for (int d = LANES / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, d * APART));
     return x;
 }
 
-template <int LANES, int STRIDE = 1>
+template <int LANES, int APART = 1>
 __device__ __forceinline__ float lanes_sum(float x)
 {
 #pragma unroll
-    for (int d = LANES / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffff, x, d * STRIDE);
+    for (int d = LANES / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffff, x, d * APART);
     return x;
 }
 
@@ -241,11 +234,11 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
     float largest = S_i[0];
 #pragma unroll
     for (int j = 1; j < TN; ++j) largest = fmaxf(largest, S_i[j]);
-    return lanes_max<TX, COLUMN_LANE_STRIDE>(largest);
+    return lanes_max<TX, APART>(largest);
 }
 
 // The sum of what the lanes that share a row have of it.
-__device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, COLUMN_LANE_STRIDE>(part); }
+__device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
 // O += P V_j over keys from k to end_key, each only where the row sees it.
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,

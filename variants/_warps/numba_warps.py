@@ -14,9 +14,9 @@ from numba import cuda, float32
 from variants._tiles.numba_tiles import MASK, ZERO, conversions, lanes_sum, thread_index
 from variants._warps import TILE
 
-# Keys that are looked at together. Lane t has the score of key t / LANES_PER_KEY of them.
+# Keys that are looked at together. Lane t has the score of key t / SHARING of them.
 KEYS = TILE.Bc
-LANES_PER_KEY = 32 // KEYS
+SHARING = 32 // KEYS
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -32,14 +32,14 @@ def lane_index():
 # Whether this lane's key is among the next `keys`.
 @cuda.jit(device=True, forceinline=True)
 def has_key(keys):
-    return lane_index() // LANES_PER_KEY < keys
+    return lane_index() // SHARING < keys
 
 
 # Maximum and sum of what the lanes have of their keys; the same in all lanes.
 @cuda.jit(device=True, forceinline=True)
 def keys_max(x):
     distance = 16
-    while distance >= LANES_PER_KEY:
+    while distance >= SHARING:
         x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, distance))
         distance //= 2
     return x
@@ -48,7 +48,7 @@ def keys_max(x):
 @cuda.jit(device=True, forceinline=True)
 def keys_sum(x):
     distance = 16
-    while distance >= LANES_PER_KEY:
+    while distance >= SHARING:
         x += cuda.shfl_xor_sync(0xFFFFFFFF, x, distance)
         distance //= 2
     return x
@@ -59,7 +59,7 @@ def numba_warps(head_dim: int, dtype: str) -> SimpleNamespace:
     """Device functions and constants for rows of `head_dim` elements, stored as `dtype`."""
     D = head_dim
     # Elements of a row of Q, K, V or O per lane: lane t has t, t + 32, ... A warp moves a row as one run.
-    ELEMENTS_PER_LANE = -(-D // 32)
+    EACH = -(-D // 32)
     stored, widen, narrow = conversions(dtype)
 
     # Whether element e of this lane lies in a row.
@@ -74,17 +74,17 @@ def numba_warps(head_dim: int, dtype: str) -> SimpleNamespace:
         start = (first_row & MASK) * D + lane_index()
         if rows >= count:  # mostly so, and then there is less to ask
             for c in range(count):
-                for e in range(ELEMENTS_PER_LANE):
+                for e in range(EACH):
                     x[c, e] = widen(source.flat[start + c * D + 32 * e] if lies_in_row(e) else stored(0))
         else:
             for c in range(count):
-                for e in range(ELEMENTS_PER_LANE):
+                for e in range(EACH):
                     is_there = c < rows and lies_in_row(e)
                     x[c, e] = widen(source.flat[start + c * D + 32 * e] if is_there else stored(0))
 
     @cuda.jit(device=True, forceinline=True)
     def store_row(target, row, x):
-        for e in range(ELEMENTS_PER_LANE):
+        for e in range(EACH):
             if lies_in_row(e):
                 target.flat[(row & MASK) * D + lane_index() + 32 * e] = narrow(x[e])
 
@@ -95,30 +95,26 @@ def numba_warps(head_dim: int, dtype: str) -> SimpleNamespace:
         dot = cuda.local.array(KEYS, float32)
         for c in range(KEYS):
             dot[c] = ZERO
-            for e in range(ELEMENTS_PER_LANE):
+            for e in range(EACH):
                 dot[c] += q[0, e] * k[c, e]
         kept = KEYS // 2
         while kept > 0:
-            keeps_upper = lane_index() & (kept * LANES_PER_KEY) != 0
+            keeps_upper = lane_index() & (kept * SHARING) != 0
             for c in range(kept):
                 lower, upper = dot[c], dot[c + kept]
-                given = cuda.shfl_xor_sync(0xFFFFFFFF, lower if keeps_upper else upper, kept * LANES_PER_KEY)
+                given = cuda.shfl_xor_sync(0xFFFFFFFF, lower if keeps_upper else upper, kept * SHARING)
                 dot[c] = (upper if keeps_upper else lower) + given
             kept //= 2
-        return lanes_sum(dot[0], LANES_PER_KEY)
+        return lanes_sum(dot[0], SHARING)
 
     # o += sum p_j v_j over the keys; p is that of this lane's key.
     @cuda.jit(device=True, forceinline=True)
     def add_p_V(o, p, v):
         for c in range(KEYS):
-            p_c = cuda.shfl_sync(0xFFFFFFFF, p, c * LANES_PER_KEY)
-            for e in range(ELEMENTS_PER_LANE):
+            p_c = cuda.shfl_sync(0xFFFFFFFF, p, c * SHARING)
+            for e in range(EACH):
                 o[e] += p_c * v[c, e]
 
     return SimpleNamespace(
-        ELEMENTS_PER_LANE=ELEMENTS_PER_LANE,
-        load_rows=load_rows,
-        store_row=store_row,
-        multiply_q_Kt=multiply_q_Kt,
-        add_p_V=add_p_V,
+        EACH=EACH, load_rows=load_rows, store_row=store_row, multiply_q_Kt=multiply_q_Kt, add_p_V=add_p_V
     )

@@ -15,25 +15,25 @@ extern "C" __global__ __launch_bounds__(THREADS) void native(
     LIMITS_IN_MEMORY
     const int first_key = first_seen(row, q_len, kv_len, before);
     const int end_key = end_seen(row, q_len, kv_len, after);
-    float q[1][ELEMENTS_PER_LANE];
+    float q[1][EACH];
     load_rows(q, Q + stat * D, first_key < end_key);  // where it sees any key
 
     // o = 0, l = 0. Each lane has what its own keys add to l.
-    float o[ELEMENTS_PER_LANE], l = 0.0f;
+    float o[EACH], l = 0.0f;
 #pragma unroll
-    for (int e = 0; e < ELEMENTS_PER_LANE; ++e) o[e] = 0.0f;
+    for (int e = 0; e < EACH; ++e) o[e] = 0.0f;
 
     // All keys that the row sees.
     for (int key = first_key; key < end_key; key += KEYS) {
         // p_j = exp(tau q.k_j), and 0 beyond the last key.
-        float k[KEYS][ELEMENTS_PER_LANE];
+        float k[KEYS][EACH];
         load_rows(k, K_head + (size_t)key * D, end_key - key);
         const float dot = multiply_q_Kt(q, k);
         const float p = has_key(end_key - key) ? __expf(tau * dot) : 0.0f;
 
         // l = l + p_j, o = o + p_j v_j.
         l += p;
-        float v[KEYS][ELEMENTS_PER_LANE];
+        float v[KEYS][EACH];
         load_rows(v, V_head + (size_t)key * D, end_key - key);
         add_p_V(o, p, v);
     }
@@ -42,6 +42,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void native(
     l = keys_sum(l);
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
-    for (int e = 0; e < ELEMENTS_PER_LANE; ++e) o[e] *= inverse;
+    for (int e = 0; e < EACH; ++e) o[e] *= inverse;
     store_row(O + stat * D, o);
 }

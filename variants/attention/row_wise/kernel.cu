@@ -15,18 +15,18 @@ extern "C" __global__ __launch_bounds__(THREADS) void row_wise(
     LIMITS_IN_MEMORY
     const int first_key = first_seen(row, q_len, kv_len, before);
     const int end_key = end_seen(row, q_len, kv_len, after);
-    float q[1][ELEMENTS_PER_LANE];
+    float q[1][EACH];
     load_rows(q, Q + stat * D, first_key < end_key);  // where it sees any key
 
     // o = 0, l = 0, m = -inf. Each lane has what its own keys add to l.
-    float o[ELEMENTS_PER_LANE], l = 0.0f, m = MINUS_INFINITY;
+    float o[EACH], l = 0.0f, m = MINUS_INFINITY;
 #pragma unroll
-    for (int e = 0; e < ELEMENTS_PER_LANE; ++e) o[e] = 0.0f;
+    for (int e = 0; e < EACH; ++e) o[e] = 0.0f;
 
     // All keys that the row sees.
     for (int key = first_key; key < end_key; key += KEYS) {
         // s_j = tau q.k_j, and -inf beyond the last key.
-        float k[KEYS][ELEMENTS_PER_LANE];
+        float k[KEYS][EACH];
         load_rows(k, K_head + (size_t)key * D, end_key - key);
         const float dot = multiply_q_Kt(q, k);
         const float s = has_key(end_key - key) ? tau * dot : MINUS_INFINITY;
@@ -39,10 +39,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void row_wise(
         l = l * correction + p;
 
         // o = o exp(m_old - m) + exp(s_j - m) v_j.
-        float v[KEYS][ELEMENTS_PER_LANE];
+        float v[KEYS][EACH];
         load_rows(v, V_head + (size_t)key * D, end_key - key);
 #pragma unroll
-        for (int e = 0; e < ELEMENTS_PER_LANE; ++e) o[e] *= correction;
+        for (int e = 0; e < EACH; ++e) o[e] *= correction;
         add_p_V(o, p, v);
     }
 
@@ -50,7 +50,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void row_wise(
     l = keys_sum(l);
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll
-    for (int e = 0; e < ELEMENTS_PER_LANE; ++e) o[e] *= inverse;
+    for (int e = 0; e < EACH; ++e) o[e] *= inverse;
     store_row(O + stat * D, o);
     if (lane_index() == 0) lse[stat] = m + logf(l);
 }

@@ -33,17 +33,17 @@ def row_wise_kernel(head_dim: int, dtype: str, spans: bool) -> Any:
     """The kernel for these compile-time parameters; `spans`: see `what_rows_see`."""
     BR = TILE.Br
     warps = numba_warps(head_dim, dtype)
-    ELEMENTS_PER_LANE, load_rows, store_row = warps.ELEMENTS_PER_LANE, warps.load_rows, warps.store_row
+    EACH, load_rows, store_row = warps.EACH, warps.load_rows, warps.store_row
     multiply_q_Kt, add_p_V = warps.multiply_q_Kt, warps.add_p_V
     seen = what_rows_see(spans)
     first_seen, end_seen, limits_in_memory = seen.first_seen, seen.end_seen, seen.limits_in_memory
 
     @cuda.jit(launch_bounds=THREADS)
     def row_wise(Q, K, V, O, lse, group, tau, before, after):
-        q = cuda.local.array((1, ELEMENTS_PER_LANE), float32)
-        k = cuda.local.array((KEYS, ELEMENTS_PER_LANE), float32)
-        v = cuda.local.array((KEYS, ELEMENTS_PER_LANE), float32)
-        o = cuda.local.array(ELEMENTS_PER_LANE, float32)
+        q = cuda.local.array((1, EACH), float32)
+        k = cuda.local.array((KEYS, EACH), float32)
+        v = cuda.local.array((KEYS, EACH), float32)
+        o = cuda.local.array(EACH, float32)
 
         # The warp owns one row of Q and of O.
         q_len, kv_len = Q.shape[2], K.shape[2]
@@ -60,7 +60,7 @@ def row_wise_kernel(head_dim: int, dtype: str, spans: bool) -> Any:
         # o = 0, l = 0, m = -inf. Each lane has what its own keys add to l.
         l = ZERO
         m = MINUS_INFINITY
-        for e in range(ELEMENTS_PER_LANE):
+        for e in range(EACH):
             o[e] = ZERO
 
         # All keys that the row sees.
@@ -79,14 +79,14 @@ def row_wise_kernel(head_dim: int, dtype: str, spans: bool) -> Any:
 
             # o = o exp(m_old - m) + exp(s_j - m) v_j.
             load_rows(v, KEYS, V_head, key, end_key - key)
-            for e in range(ELEMENTS_PER_LANE):
+            for e in range(EACH):
                 o[e] *= correction
             add_p_V(o, p, v)
 
         # O = o / l, and the log-sum-exp m + log(l). A row that saw nothing has l = 0: its O stays 0.
         l = keys_sum(l)
         inverse = ZERO if l == ZERO else ONE / l
-        for e in range(ELEMENTS_PER_LANE):
+        for e in range(EACH):
             o[e] *= inverse
         store_row(O[batch_index(), head_index()], row, o)
         if lane_index() == 0:
