@@ -162,9 +162,11 @@ def _footnotes(comparison: Comparison) -> list[str]:
             notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
         if row.error_over_strictest is not None:
             notes.append(f"{row.variant}: {_inferred_numerics(row)}")
-        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
-        if len(_untold(row)) > MOST_FINDINGS:
-            notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
+        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _further_findings(row)[:MOST_FINDINGS]]
+        if len(_further_findings(row)) > MOST_FINDINGS:
+            notes.append(
+                f"{row.variant}: and {len(_further_findings(row)) - MOST_FINDINGS} findings more; --format json has all"
+            )
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
@@ -196,7 +198,7 @@ MOST_FINDINGS = 5
 """Maximum findings per variant in text for people."""
 
 
-def _untold(row: Row) -> list[Finding]:
+def _further_findings(row: Row) -> list[Finding]:
     """Findings that are not already the verdict's reason."""
     return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
 

@@ -32,8 +32,7 @@ _MOST_AT_ONCE = 64
 _FUTILE_PASSES = 3
 """Number of passes without progress over all waiting clusters after which they are considered deadlocked."""
 _SPINNING_SHARE = 8
-"""The deadlock also requires this fraction of a warp's step limit, since stores of spinning warps may have an
-effect."""
+"""The deadlock also requires 1 / this of a warp's step limit, since stores of spinning warps may have an effect."""
 
 
 @dataclass

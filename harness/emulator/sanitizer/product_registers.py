@@ -61,6 +61,6 @@ def use_registers(
 def unfenced(state: int, index: int, site: int, before: int) -> None:
     """Report that a product uses a register that `before` accessed without a fence.
 
-    `before` is `site` for the first product.
+    `before` is `site` if no fence preceded the first product.
     """
     report(state, MISSING_WGMMA_FENCE, site, 32 * index, 0, 0, before, load64(state + TIME), 32 * index)

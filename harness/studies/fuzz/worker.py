@@ -55,7 +55,7 @@ def serve(
     os.close(descriptor)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    tell = _ProgressTeller(connection)
+    tell = _ProgressReporter(connection)
     try:
         variant, executor, sanitizer = isolate(load), machine.executor(tell), machine.sanitizer(tell)
         own_builds = builds_for(variant, builds)
@@ -79,18 +79,18 @@ def serve(
     end_planners()
 
 
-class _ProgressTeller:
+class _ProgressReporter:
     """Sends `IN_PROGRESS` if progress was made since the last call, at a limited rate."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._done = 0.0
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def __call__(self, done: float) -> None:
         now = time.monotonic()
-        if done != self._done and now > self._told + LOOK_SECONDS:
-            self._done, self._told = done, now
+        if done != self._done and now > self._reported_at + LOOK_SECONDS:
+            self._done, self._reported_at = done, now
             self._connection.send(IN_PROGRESS)
 
 
