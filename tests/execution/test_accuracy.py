@@ -132,7 +132,7 @@ def test_it_says_which_element_is_wrong_first_and_which_is_worst():
     budget = error_budget(problem, inputs, reference)
     outputs = online_softmax(problem, inputs)
     right = hold(outputs, reference, budget)
-    assert right.guilty.first_wrong is None
+    assert right.worst_output.first_wrong is None
     worst = right.main.worst
     assert 0 < abs(worst.got - worst.answer) / worst.allowed == right.main.error_over_budget < 1
     assert not right.by_output["O"].wrong.any()
@@ -140,17 +140,17 @@ def test_it_says_which_element_is_wrong_first_and_which_is_worst():
     outputs["O"][0, 1, 2, 3] += 0.25
     outputs["O"][0, 0, 5, 1] += 0.125
     wrong = hold(outputs, reference, budget)
-    assert (wrong.guilty.first_wrong.output, wrong.guilty.first_wrong.index) == ("O", (0, 0, 5, 1))
-    assert (wrong.guilty.worst.output, wrong.guilty.worst.index) == ("O", (0, 1, 2, 3))
-    assert wrong.guilty.worst.place == "batch 0, head 1, row 2, column 3"
-    assert wrong.guilty.worst.got - wrong.guilty.worst.answer == pytest.approx(0.25, rel=1e-3)
-    assert wrong.guilty.worst.allowed == budget["O"].allowed[0, 1, 2, 3]
+    assert (wrong.worst_output.first_wrong.output, wrong.worst_output.first_wrong.index) == ("O", (0, 0, 5, 1))
+    assert (wrong.worst_output.worst.output, wrong.worst_output.worst.index) == ("O", (0, 1, 2, 3))
+    assert wrong.worst_output.worst.place == "batch 0, head 1, row 2, column 3"
+    assert wrong.worst_output.worst.got - wrong.worst_output.worst.answer == pytest.approx(0.25, rel=1e-3)
+    assert wrong.worst_output.worst.allowed == budget["O"].allowed[0, 1, 2, 3]
     assert np.argwhere(wrong.by_output["O"].wrong).tolist() == [[0, 0, 5, 1], [0, 1, 2, 3]]
 
     outputs = online_softmax(problem, inputs)
     outputs["lse"][0, 1, 7] += 1
-    of_lse = hold(outputs, reference, budget)
-    assert (of_lse.guilty.worst.output, of_lse.guilty.worst.index, of_lse.guilty.first_wrong.index) == (
+    of_lse = hold(outputs, reference, budget).worst_output
+    assert (of_lse.worst.output, of_lse.worst.index, of_lse.first_wrong.index) == (
         "lse",
         (0, 1, 7),
         (0, 1, 7),

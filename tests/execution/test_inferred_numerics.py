@@ -15,8 +15,8 @@ from harness.compilers import compile_kernel
 from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.emulator.executor import _arguments, _memory_of
 from harness.execution.comparison import compare
+from harness.execution.inferred_numerics import strictest
 from harness.execution.outcome import Comparison, Row
-from harness.execution.undeclared_numerics import strictest
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_of
