@@ -1,4 +1,4 @@
-"""Timing in a worker that has a GPU of its own."""
+"""Times variants in a worker process that has a GPU to itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def time_on_gpu(
     libraries: bool,
     only_cold: Collection[str] = (),
 ) -> BenchResult:
-    """As `bench_on_gpu`. Raises `Unfit` where the GPU is lost; a process in which it broke ends afterwards."""
+    """Run `bench_on_gpu`. Raises `Unfit` if the GPU is lost; a process whose context is broken ends afterwards."""
     try:
         result = bench_on_gpu(
             variants, problem, settings, libraries=libraries, step=lambda name: None, only_cold=only_cold
@@ -37,7 +37,7 @@ def time_on_gpu(
 
 
 def _is_broken() -> bool:
-    """Whether nothing more runs in this process's context, as after a fault."""
+    """Whether this process's context is unusable, as after a fault."""
     try:
         GpuContext().cupy.cuda.runtime.deviceSynchronize()
     except Exception:

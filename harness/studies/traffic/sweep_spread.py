@@ -1,4 +1,4 @@
-"""A sweep spread over the workers of a crew: a point is one piece of work."""
+"""Distributes a sweep over the workers of a cluster, one point per job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.studies.traffic.sweep_run import Ask, Place, asked_once, blank_poin
 
 @dataclass(frozen=True)
 class PointAsked:
-    """One point."""
+    """The parameters of one point."""
 
     token: str
     """`Crew.token`."""
@@ -38,12 +38,12 @@ def _asked_once(problem: BaseProblem, settings: RunSettings) -> Ask:
 
 
 def run_point(asked: PointAsked) -> SweepPoint:
-    """In a worker. What goes wrong in the variant is in the point."""
+    """Compute a point in a worker. Failures of the variant are part of the point."""
     variant = variant_here(asked.token, asked.load)
     if asked.tile:
         variant = with_tile(variant, dict(asked.tile))
     executor = state(f"executor:{asked.token}", lambda: EmulatorExecutor(asked.settings))
-    # A worker mostly gets one point after another of the same problem, so the last question is worth keeping.
+    # A worker mostly receives consecutive points of the same problem, so the last question is cached.
     ask = _asked_once(asked.problem, asked.settings)
     return point_of(variant, asked.value, asked.problem, executor, asked.settings.count, ask)
 
@@ -57,7 +57,10 @@ def spread_sweep(
     known: Mapping[Place, SweepPoint],
     done: Callable[[Place, SweepPoint], None],
 ) -> tuple[SweepPoint, ...]:
-    """As `run_sweep` has them, in its order. Points of `known` are not run; `done` is told each other one."""
+    """Return points in the order of `run_sweep`.
+
+    Points in `known` are not run; `done` is called with each other one.
+    """
     here = replace(settings, threads=1)  # a worker has one core
     points = dict(known)
     asked = [
@@ -66,7 +69,7 @@ def spread_sweep(
         for variant, load in variants
         if (variant.name, value) not in known
     ]
-    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first: the others fill up what is left
+    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first, so that the others fill the gaps
     for place, found in crew.spread(run_point, [each for _, each in asked]):
         variant, point = asked[place]
         if isinstance(found, Exception):
