@@ -13,8 +13,8 @@ from harness.emulator.codegen.floating import extreme, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import INTEGER, splat
-from harness.emulator.ptx.instructions import Instruction, Operand
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Instruction, Operand
+from harness.ptx.types import PtxType
 
 
 def to_float(lanes: Lanes, kind: PtxType, bits: str) -> str:

@@ -16,8 +16,8 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import Fragment, MmaLayout
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
-from harness.emulator.ptx.instructions import Instruction, Operand, Vector
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.instructions import Instruction, Operand, Vector
+from harness.ptx.types import TYPES
 
 _SHAPE = re.compile(r"m(8|16)n8k(\d+)")
 _ROUNDINGS = ("rn", "rz", "rm", "rp")

@@ -15,9 +15,9 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.shared_loads import SHARED_LOADS
 from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_memory, watch_shared
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
-from harness.emulator.ptx.opcodes import ATOMIC, LOAD
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
+from harness.ptx.opcodes import ATOMIC, LOAD
+from harness.ptx.types import PtxType
 
 # Caching, ordering and scope: with warps that take turns they change nothing that a kernel could see.
 _HINTS = (

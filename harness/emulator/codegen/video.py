@@ -8,8 +8,8 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import splat
-from harness.emulator.ptx.instructions import Instruction, Negative, Operand, Part
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Instruction, Negative, Operand, Part
+from harness.ptx.types import PtxType
 
 _SCALAR_SELECTOR = re.compile(r"b[0-3]|h[01]")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

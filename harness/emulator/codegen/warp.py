@@ -12,7 +12,7 @@ from harness.emulator.codegen.lane_tables import LANE_ID
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
 from harness.emulator.codegen.watched import watch_members, watch_sources
-from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
+from harness.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
 def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:

@@ -14,7 +14,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_multiply import element_types
 from harness.emulator.codegen.warp import check_whole_warp
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)

@@ -13,8 +13,8 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
-from harness.emulator.ptx.types import TYPES
 from harness.model.finding import Finding, Place
+from harness.ptx.types import TYPES
 
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]

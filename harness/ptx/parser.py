@@ -6,9 +6,9 @@ text that they do not understand through instead of refusing it; faults and coun
 
 from __future__ import annotations
 
-from harness.emulator.ptx.constant_expressions import WARP_SZ
-from harness.emulator.ptx.declarations import LINKAGE, SPACES
-from harness.emulator.ptx.instructions import (
+from harness.ptx.constant_expressions import WARP_SZ
+from harness.ptx.declarations import LINKAGE, SPACES
+from harness.ptx.instructions import (
     Address,
     Arguments,
     Function,
@@ -28,10 +28,10 @@ from harness.emulator.ptx.instructions import (
     Variable,
     Vector,
 )
-from harness.emulator.ptx.lexer import INSTRUCTION, Token, tokenize
-from harness.emulator.ptx.plain_instructions import PlainInstructions
-from harness.emulator.ptx.token_stream import whole_number
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.lexer import INSTRUCTION, Token, tokenize
+from harness.ptx.plain_instructions import PlainInstructions
+from harness.ptx.token_stream import whole_number
+from harness.ptx.types import PtxType
 from harness.support.errors import CompileError
 
 _IGNORED_LINES = {".version", ".address_size", ".pragma"}

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cache
 from typing import Literal
 
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.types import TYPES
 
 AccessKind = Literal["load", "store", "atomic"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.emulator.ptx.instructions import (
+from harness.ptx.instructions import (
     Address,
     Arguments,
     Function,

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from harness.emulator.ptx.instructions import Imm
-from harness.emulator.ptx.lexer import Token
-from harness.emulator.ptx.token_stream import TokenStream, whole_number
+from harness.ptx.instructions import Imm
+from harness.ptx.lexer import Token
+from harness.ptx.token_stream import TokenStream, whole_number
 from harness.support.errors import CompileError
 
 WARP_SZ = "WARP_SZ"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from harness.emulator.ptx.opcodes import Opcode, facts_of, row_name
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.opcodes import Opcode, facts_of, row_name
+from harness.ptx.types import PtxType
 from harness.support.errors import UnsupportedInstruction
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.emulator.ptx.lexer import BYTES, PIECES, Token, words_of
+from harness.ptx.lexer import BYTES, PIECES, Token, words_of
 from harness.support.errors import CompileError
 
 

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.emulator.ptx.constant_expressions import WARP_SZ, ConstantExpressions
-from harness.emulator.ptx.instructions import Link, Variable
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.ptx.constant_expressions import WARP_SZ, ConstantExpressions
+from harness.ptx.instructions import Link, Variable
+from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import CompileError
 
 LINKAGE = {".extern", ".visible", ".weak", ".common"}

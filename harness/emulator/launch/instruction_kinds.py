@@ -11,7 +11,6 @@ import re
 from functools import cache
 
 from harness.emulator.abi import layout as at
-from harness.emulator.ptx.instructions import Instruction
 from harness.execution.instruction_counts import (
     BARRIER,
     CONTROL,
@@ -27,6 +26,7 @@ from harness.execution.instruction_counts import (
     SPECIAL,
     TENSOR,
 )
+from harness.ptx.instructions import Instruction
 
 
 def _rows(kind: str, names: str) -> dict[str, str]:
