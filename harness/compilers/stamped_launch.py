@@ -8,11 +8,11 @@ from typing import Any
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.packed_launch import limited, packed_launch
 from harness.compilers.ptx_text import bind_module
-from harness.compilers.stamped_ptx import stamped
 from harness.compilers.tensor_maps import keeping
 from harness.compilers.toolchain import Call
 from harness.compilers.toolchains import toolchain_of
 from harness.model.plan import Launch
+from harness.ptx.timestamps import stamped
 
 
 def bind_stamped(

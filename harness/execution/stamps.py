@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 STAMP = np.dtype([("time", "u8"), ("sm", "u4"), ("kind", "u4")])
-"""Nanoseconds of the GPU's own clock; the multiprocessor; what was noted, a number of `compilers.stamped_ptx`, 0 where
+"""Nanoseconds of the GPU's own clock; the multiprocessor; what was noted, a number of `harness.ptx.timestamps`, 0 where
 nothing was."""
 
 

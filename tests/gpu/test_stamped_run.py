@@ -11,7 +11,6 @@ from fake_driver import FakeDriver
 from harness import PtxKernel
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.stamped_launch import bind_stamped
-from harness.compilers.stamped_ptx import ARRIVES, BEGINS, ENDS, LEAVES
 from harness.execution.planning import make_plan
 from harness.execution.stamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu import stamped_run as module
@@ -20,6 +19,7 @@ from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
+from harness.ptx.timestamps import ARRIVES, BEGINS, ENDS, LEAVES
 from harness.text.stamp_trace import render_stamp_trace
 from tests.emulators import emulator
 from tests.gpu.emulated_context import EmulatedContext

@@ -19,15 +19,15 @@ from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
 from harness.compilers.numba.line_tables import line_tables_without_variables
 from harness.compilers.numba.shared_functions import shared_device_functions
-from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Toolchain
+from harness.ptx.parameter_declarations import entry_parameters
+from harness.ptx.statements import functions
+from harness.ptx.targets import Target
 from harness.support.cache import default_cache
 from harness.support.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REMOVED_FROM_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'")
-_ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
-_EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
 # The driver provides these on a GPU; what they mean is documented, and no file has to be linked.
 _SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
@@ -57,7 +57,7 @@ def feature_arch(dispatcher: Any, arch: str) -> str | None:
     asked = dispatcher.targetoptions.get("arch")
     if asked is None:
         return None
-    if not isinstance(asked, str) or not _ARCH.fullmatch(asked):
+    if not isinstance(asked, str) or Target.named(asked) is None:
         raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={asked!r}; write arch="sm_90a"')
     return asked if asked.rstrip("af") == arch and asked != arch else None
 
@@ -75,7 +75,7 @@ def _compiled(
     entries = entry_parameters(ptx)
     if len(entries) != 1:
         raise CompileError(f"kernel {name} compiled to {len(entries)} entry points ({', '.join(entries)}) instead of 1")
-    missing = set(_EXTERNAL.findall(ptx)) - _SYSTEM_CALLS
+    missing = {function.name for function in functions(ptx) if function.is_extern} - _SYSTEM_CALLS
     if missing:
         raise CompileError(
             f"kernel {name} calls {', '.join(sorted(missing))}, which would have to be linked from elsewhere; "
@@ -133,10 +133,10 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
 
     debug = bool(options.get("debug"))
     kept = {key: options[key] for key in ("fastmath", "opt", "launch_bounds") if options.get(key) is not None}
-    match = _ARCH.fullmatch(arch)
-    if match is None:
+    target = Target.named(arch)
+    if target is None:
         raise CompileError(f"arch is {arch!r}; it has to look like sm_90")
-    cc = (int(match[1]), int(match[2]), match[3]) if match[3] else (int(match[1]), int(match[2]))
+    cc = (*divmod(target.number, 10), target.suffix) if target.suffix else divmod(target.number, 10)
     try:
         with (
             _device_functions_without_driver(cc, lineinfo=not debug),
