@@ -7,11 +7,12 @@ families of `codegen`; an opcode with a row and no emitter, or the other way rou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.ptx.types import TYPES
 
@@ -229,3 +230,22 @@ def _kind(modifiers: Sequence[str]) -> str:
     if not types or not types[0].is_float:
         return "int"
     return "half" if types[0].bits == 16 else "float"
+
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+
+
+class MatrixShape(NamedTuple):
+    """The extents of a matrix product: D of `rows` x `columns`, `depth` products to an element."""
+
+    word: str
+    """The modifier, such as `m16n8k16`."""
+    rows: int
+    columns: int
+    depth: int
+
+
+def matrix_shape(modifiers: Sequence[str]) -> MatrixShape | None:
+    """The shape among the modifiers of a matrix product; None where there is none."""
+    match = next((match for word in modifiers if (match := _SHAPE.fullmatch(word))), None)
+    return None if match is None else MatrixShape(match[0], int(match[1]), int(match[2]), int(match[3]))

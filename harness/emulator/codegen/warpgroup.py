@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen import eight_bit_products as eight_bits
@@ -15,8 +13,8 @@ from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_multiply import element_types
 from harness.emulator.codegen.warp import check_whole_warp
 from harness.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.ptx.opcodes import matrix_shape
 
-_SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)
 _INTEGER_COLUMNS = (8, 24, *range(16, 257, 16))
 _SIGN_BITS = {"tf32": 1 << 31, "fp8": 0x80808080}
@@ -119,14 +117,14 @@ def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, in
     """What it computes for 8 columns, and how many columns there are."""
     form = Form(instruction)
     collective = form.flag("mma_async"), form.flag("sync"), form.flag("aligned")
-    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
-    if shape is None or not all(collective):
+    shape = matrix_shape(form.rest())
+    if shape is None or shape.rows != 64 or not all(collective):
         raise instruction.unsupported()
-    form.flag(shape[0])
+    form.flag(shape.word)
     types = element_types(form)
     saturates = form.flag("satfinite")
     form.end()
-    columns, depth = int(shape[1]), int(shape[2])
+    columns, depth = shape.columns, shape.depth
     if len(types) == 3 and columns in _COLUMNS:
         d, a, b = types
         narrow = eight_bits.WARPGROUP_PRODUCTS.get((a, b, depth, d, saturates))
@@ -139,9 +137,10 @@ def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, in
 
 
 def _size_number(instruction: Instruction) -> int:
-    """Of M, N and K: the same for those that are the same, and not 0."""
-    columns, depth = next(match for word in instruction.modifiers if (match := _SHAPE.fullmatch(word))).groups()
-    return 4 * (int(columns) // 8 - 1) + (8, 16, 32).index(int(depth)) + 1
+    """A number above 0 for each combination of N and K."""
+    shape = matrix_shape(instruction.modifiers)
+    assert shape is not None
+    return 4 * (shape.columns // 8 - 1) + (8, 16, 32).index(shape.depth) + 1
 
 
 def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.model.finding import Finding, Place
+from harness.ptx.names import source_name
 from harness.ptx.types import TYPES
 
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
@@ -309,11 +309,10 @@ def _line(place: Place | None) -> tuple[str, int] | None:
 
 
 def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[str, int]:
-    """The variable, and the offset in it. A C++ name is mangled: what the user wrote is its last part."""
+    """The variable, by its name in the source, and the offset in it."""
     for variable in reversed(variables):
         if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
-            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$", variable.name)
-            return f"shared memory {written.group(1) if written else variable.name}", offset - variable.offset
+            return f"shared memory {source_name(variable.name)}", offset - variable.offset
     return "shared memory", offset
 
 
