@@ -43,7 +43,7 @@ class PtxToolchain(Toolchain):
     types_in_source = True
 
     def owns(self, kernel: object) -> bool:
-        """See `Toolchain.owns`."""
+        """Whether the object is a `PtxKernel`."""
         return isinstance(kernel, PtxKernel)
 
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
@@ -55,23 +55,26 @@ class PtxToolchain(Toolchain):
         return _compiled(self, kernel, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """See `Toolchain.pack`."""
+        """The bytes of each `.param` in order. Raises `PlanError` where an argument does not fit its parameter."""
         from harness.compilers import c_arguments
 
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """See `Toolchain.bind`; the driver compiles the text as it stands."""
+        """A call that launches the text natively, which the driver compiles as it stands.
+
+        Raises `CompileError`, and `PlanError` where the launch wants too much shared memory.
+        """
         kernel = launch.kernel
         self.compile(kernel, launch.args, gpu.arch)
         return bind_ptx(kernel.text, kernel.name, launch, arrays, gpu)
 
     def source(self, kernel: Any) -> str:
-        """See `Toolchain.source`."""
+        """The PTX as the author gave it."""
         return str(kernel.text)
 
     def identity(self, kernel: Any) -> str | None:
-        """See `Toolchain.identity`."""
+        """Name and text, on which the machine code depends."""
         return repr((kernel.name, kernel.text))
 
 
@@ -81,7 +84,10 @@ def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], g
 
 
 def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...], gpu: NativeGpu) -> Call:
-    """The same for a module as the driver loads it, PTX or a cubin, and arguments as CuPy passes them."""
+    """A call that launches an entry of a module, PTX or a cubin, with arguments as CuPy passes them.
+
+    Raises what `Toolchain.bind` does.
+    """
     try:
         function = _module(image, gpu).get_function(entry)
     except Exception as error:

@@ -46,7 +46,7 @@ class Constant(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Of a whole number, without a sign."""
+        """The 64 bits of a whole number as an unsigned integer."""
         return int(self.value) & _BITS
 
 

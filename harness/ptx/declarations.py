@@ -16,7 +16,7 @@ LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
 _FLOAT_FORMATS = {32: "<f", 64: "<d"}
 _LARGEST_BYTES = {".const": 1 << 16, ".local": 1 << 19, ".param": 1 << 15, ".shared": 1 << 31, ".global": 1 << 31}
-"""Of one variable: what hardware has, but for `.shared`, where a launch is refused in other words, and `.global`."""
+"""Largest variable by space: what hardware has, but for `.shared`, which a launch checks, and `.global`."""
 _INITIALISED = (".global", ".const")
 _DEEPEST_INITIALIZER = 16
 

@@ -188,7 +188,7 @@ class Variable:
     size_bytes: int
     """0 for `extern .shared x[]`: whatever the launch gives."""
     initial: bytes | None = None
-    """What it begins with, up to the last value that is given; the rest is zero."""
+    """Initial bytes, up to the last value that is given; the rest is zero."""
     extern: bool = False
     element: PtxType | None = None
     links: tuple[Link, ...] = ()

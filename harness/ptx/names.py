@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _LAST_PART = re.compile(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$")
-"""Of a mangled C++ name: the length and the text of its last part."""
+"""Length and text of the last part of a mangled C++ name."""
 
 
 def source_name(name: str) -> str:

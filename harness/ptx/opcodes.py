@@ -44,7 +44,7 @@ STORE = MemoryAccess("store", "store")
 ATOMIC = MemoryAccess("atomic", "atomic")
 LOAD_ROWS = MemoryAccess(None, "load")
 STORE_ROWS = MemoryAccess(None, "store")
-"""Of a matrix: a lane has the address of a row, and not of what it loads or stores itself."""
+"""Accesses to rows of a matrix: a lane has the address of a row, not of the elements that it loads or stores."""
 COPY = MemoryAccess("load", "store", asynchronous=True)
 BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
 BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
@@ -88,14 +88,14 @@ class Opcode:
 
 
 UNKNOWN = Opcode()
-"""Of what has no row. It has no emitter either, and is refused by name when code is emitted."""
+"""The row of an unknown opcode. It has no emitter either, and is refused by name when code is emitted."""
 BARRIER_RESULT = "barrier.result"
 """Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived. No text can spell it, for the parser
 ends an opcode at its first dot."""
 
 
 def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> dict[str, Opcode]:
-    """The same row for each of these names."""
+    """A table in which all of these names have one row."""
     return dict.fromkeys(names.split(), Opcode(operands, **facts))  # type: ignore[arg-type]
 
 

@@ -41,7 +41,7 @@ _DEEPEST_BLOCK = 64
 _DEEPEST_OPERAND = 2
 """Lists within lists: `[map, {x, y}]` has one in another."""
 _MOST_REGISTERS = 1_000_000
-"""Of one function. What compilers write has some thousands."""
+"""Limit for one function. Compilers write some thousands."""
 
 
 def parse(text: str) -> Module:
@@ -254,7 +254,7 @@ class _Parser(PlainInstructions):
         return unique
 
     def resolve(self, name: str) -> str:
-        """See `PlainInstructions.resolve`."""
+        """The name in the function of what the text calls `name` in this scope."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
@@ -343,7 +343,7 @@ class _Parser(PlainInstructions):
         return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
     def operand(self, depth: int) -> Operand:
-        """See `PlainInstructions.operand`."""
+        """The operand here, inside `depth` others. Raises `CompileError`."""
         first = self._simple_operand(depth)
         if self.accept("|"):
             return Pair(first, self._simple_operand(depth))

@@ -10,10 +10,10 @@ from fake_driver import FakeDriver
 
 from harness import PtxKernel
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.stamped_launch import bind_stamped
 from harness.execution.planning import make_plan
 from harness.execution.stamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu import stamped_run as module
+from harness.gpu.context import bind_stamped
 from harness.gpu.stamped_run import stamped_run, stamps_per_warp
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs

@@ -17,7 +17,6 @@ from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.numba.arguments import signature_of
 from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
-from harness.compilers.numba.line_tables import line_tables_without_variables
 from harness.compilers.numba.shared_functions import shared_device_functions
 from harness.compilers.toolchain import Toolchain
 from harness.ptx.parameter_declarations import entry_parameters
@@ -187,3 +186,46 @@ def _device_functions_without_driver(cc: tuple[Any, ...], *, lineinfo: bool) -> 
         finally:
             dispatcher.compile_cuda = compile_cuda
             dispatcher.get_current_device = get_current_device
+
+
+@contextlib.contextmanager
+def line_tables_without_variables() -> Iterator[None]:
+    """Keep numba-cuda from describing variables to debuggers where only lines are wanted. Needs Numba's compiler lock.
+
+    With lineinfo=True numba-cuda calls llvm.dbg.declare and llvm.dbg.value as for debug=True, though PTX then has no
+    place for what they say. Where code generation moves the end of a variable's range, libNVVM refers to a label with no
+    name and refuses the kernel: "Symbol name with unsupported characters". Nothing tells in advance which kernels it
+    refuses. The types of a function's parameters have no place either, and take longer to describe than its lines.
+    """
+    from numba.cuda.debuginfo import CUDADIBuilder as builder
+
+    with contextlib.ExitStack() as undo:
+        for name in ("mark_variable", "update_variable"):
+            own = vars(builder).get(name)
+            if own is not None:  # older versions have no update_variable
+                undo.callback(setattr, builder, name, own)
+                setattr(builder, name, _unless_only_lines(own))
+        own = vars(builder).get("_di_subroutine_type")
+        if own is not None:
+            undo.callback(setattr, builder, "_di_subroutine_type", own)
+            builder._di_subroutine_type = _without_types(own)
+        yield
+
+
+def _unless_only_lines(own: Any) -> Any:
+    def marked(builder: Any, *arguments: Any, **options: Any) -> Any:
+        if builder.emission_kind != "DebugDirectivesOnly":
+            return own(builder, *arguments, **options)
+
+    return marked
+
+
+def _without_types(own: Any) -> Any:
+    """A function's description must have a type; a line table does not need those of its parameters."""
+
+    def described(builder: Any, *arguments: Any, **options: Any) -> Any:
+        if builder.emission_kind != "DebugDirectivesOnly":
+            return own(builder, *arguments, **options)
+        return builder.module.add_debug_info("DISubroutineType", {"types": builder.module.add_metadata([])})
+
+    return described
