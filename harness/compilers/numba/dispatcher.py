@@ -193,9 +193,10 @@ def line_tables_without_variables() -> Iterator[None]:
     """Keep numba-cuda from describing variables to debuggers where only lines are wanted. Needs Numba's compiler lock.
 
     With lineinfo=True numba-cuda calls llvm.dbg.declare and llvm.dbg.value as for debug=True, though PTX then has no
-    place for what they say. Where code generation moves the end of a variable's range, libNVVM refers to a label with no
-    name and refuses the kernel: "Symbol name with unsupported characters". Nothing tells in advance which kernels it
-    refuses. The types of a function's parameters have no place either, and take longer to describe than its lines.
+    place for what they say. Where code generation moves the end of a variable's range, libNVVM refers to a label
+    without a name and refuses the kernel: "Symbol name with unsupported characters". Nothing tells in advance which
+    kernels it refuses. The types of a function's parameters have no place either, and take longer to describe than its
+    lines.
     """
     from numba.cuda.debuginfo import CUDADIBuilder as builder
 
