@@ -72,7 +72,7 @@ class Statement(NamedTuple):
     """All of it, with its final `;` or `:`."""
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=16)
 def functions(ptx: str) -> tuple[FunctionText, ...]:
     """All entries and functions of a module in the order of the text, declarations included."""
     heads = [match for match in _FUNCTION.finditer(ptx) if match["kind"]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from harness.ptx.statements import Statement, entry_text, statements
+from harness.ptx.statements import Statement, entry_text, statements, without_comments
 from harness.support.errors import CompileError
 
 STAMP_BYTES = 16
@@ -81,7 +81,7 @@ def _stamped_entry(ptx: str, entry: str, stamps: int) -> str:
         raise CompileError("the PTX ends within a kernel, so it cannot be stamped")
     parameter = f".param .u64 {entry}_{_PARAMETER}"
     first, last = head.parameters or (head.end, head.end)
-    given = ptx[first:last].rstrip()
+    given = without_comments(ptx[first:last]).rstrip()
     parameters = f"{given},\n{parameter}\n" if given.strip() else parameter
     if head.parameters is None:
         parameters = f"({parameters})"

@@ -122,6 +122,19 @@ def test_statements_that_share_a_line() -> None:
     assert lines.count("{") == lines.count("}") - 1 == 1
 
 
+@pytest.mark.parametrize(
+    ("head", "stamped_head"),
+    [
+        ("k(.param .u64 a, // one )\n.param .u64 b // two\n)", ".param .u64 b,.param .u64 k_attention_sandbox_stamps)"),
+        ("k", "k(.param .u64 k_attention_sandbox_stamps)"),
+    ],
+)
+def test_the_parameter_comes_last_however_the_others_are_written(head: str, stamped_head: str) -> None:
+    text = stamped(PREDICATED.replace("k(\n.param .u64 k_param_0\n)", head), ["k"], 8)
+    assert stamped_head in text.partition("{")[0].replace("\n", "")
+    native_kernel(text, "k")
+
+
 def test_what_is_not_there_cannot_be_stamped() -> None:
     with pytest.raises(CompileError, match="no kernel other"):
         stamped(PREDICATED, ["other"], 8)
