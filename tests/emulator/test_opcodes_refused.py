@@ -12,8 +12,8 @@ from single_opcode import HEADER, run_body
 
 from harness.emulator.codegen.emitters import emitter_for, supported_opcodes
 from harness.emulator.codegen.kernel import generate
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.blocks import Block
 from harness.ptx.instructions import Instruction
 from harness.ptx.parser import parse
@@ -294,7 +294,7 @@ def shapes() -> tuple[dict[str, PtxType], list[Instruction]]:
 
 def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | None:
     """Why the instruction is refused, or None where code comes of it."""
-    lanes = Lanes(Registers(registers), Storage())
+    lanes = WarpEmitter(Registers(registers), Storage())
     lanes.begin_block("%mask", Block([instruction]))
     try:
         emitter = emitter_for(instruction)

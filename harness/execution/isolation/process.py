@@ -17,7 +17,7 @@ from harness.execution.isolation.plugin_output import PluginOutput
 from harness.execution.isolation.replies import Json, Malformed, checked, data_of, error_from_json
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
 from harness.support import child_process
-from harness.support.child_process import Moment, ProcessLog, how_it_ended
+from harness.support.child_process import CpuTimeSample, ProcessLog, how_it_ended
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 from harness.support.memory import available_bytes
 from harness.support.process_tree import end_tree
@@ -225,11 +225,11 @@ class PlannerProcess:
         if not self._connection.poll(child_process.LOOK_SECONDS):
             pid = self._process.pid
             assert pid is not None
-            began = Moment.of_tree(pid)
+            began = CpuTimeSample.of_tree(pid)
             while not self._connection.poll(child_process.LOOK_SECONDS):
                 if self._process.exitcode is not None:
                     raise EOFError
-                if Moment.of_tree(pid).seconds_since(began, PATIENCE) > seconds:
+                if CpuTimeSample.of_tree(pid).seconds_since(began, PATIENCE) > seconds:
                     raise _NoAnswer
         return self._connection.recv_bytes(most_bytes)
 

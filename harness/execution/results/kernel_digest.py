@@ -1,4 +1,4 @@
-"""Which kernels a result is of: a digest of what their compiler made of them, and of how they are launched."""
+"""Identifies the kernels of a result: a digest of the compiled code and of the launch configuration."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from harness.model.problem import BaseProblem
 from harness.ptx.canonical_text import canonical_text
 
 DIGITS = 16
-"""Hexadecimal ones. Two kernels of a variant's history share them by chance once in 2^64."""
+"""Number of hexadecimal digits. Two kernels of a variant's history collide with a probability of 2^-64."""
 
 
 def plan_digest(plan: Plan, problem: BaseProblem, arch: str) -> str:
-    """Changes with anything that decides what the plan's launches do on `arch`, such as `sm_90`, and with nothing else.
+    """Digest of everything that determines the behaviour of the plan's launches on `arch`, such as `sm_90`.
 
-    That is each kernel's PTX, its grid, block, cluster, shared bytes and arguments. A comment in the source does not
-    change it, nor where the source lies, nor a module's name. Another compiler does: it is the kernels as compiled.
-    Raises what planning and compiling raise.
+    It covers each kernel's PTX, grid, block, cluster, shared memory and arguments. It does not depend on comments,
+    source locations or module names, but it does depend on the compiler. Raises what planning and compiling raise.
     """
     parts = [part for launch, compiled in compiled_launches(plan, problem, arch) for part in (
         *_how_it_is_launched(launch), str(compiled.max_registers), canonical_text(compiled.ptx)
@@ -43,7 +42,7 @@ def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 def _argument(argument: Any) -> str:
     if isinstance(argument, RemoteArgument):
-        return argument.type_name  # its value stays where it is
+        return argument.type_name  # its value stays in its own process
     if isinstance(argument, np.void):
         return argument.tobytes().hex()
     kind = argument.dtype if isinstance(argument, np.generic) else type(argument).__name__

@@ -1,8 +1,9 @@
-"""A worker process as the campaign sees it: asked about cases, timed, and replaced when it dies or hangs.
+"""The parent's side of a worker process that examines cases.
 
-Whatever a kernel does to its process (a segmentation fault, an endless loop) costs that process and becomes the answer
-to the case that it was at; the next case meets a fresh one. The variant's own code is not even there: the worker, which
-knows the oracle, asks a planner process of its own (`harness.execution.isolation`).
+It enforces time limits and replaces a process that dies or hangs. Whatever a kernel does to its process (a segmentation
+fault, an endless loop) becomes the answer to the current case; the next case runs in a fresh process. The variant's own
+code does not run there: the worker, which knows the oracle, delegates it to a planner process
+(`harness.execution.isolation`).
 """
 
 from __future__ import annotations
@@ -22,56 +23,56 @@ from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import IN_PROGRESS, serve
-from harness.support.child_process import LOOK_SECONDS, Moment, ProcessLog, how_it_ended
+from harness.support.child_process import LOOK_SECONDS, CpuTimeSample, ProcessLog, how_it_ended
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
-"""Imports and, on a GPU, a context; a machine may be busy."""
+"""Time limit for imports and, on a GPU, a context, on a busy machine."""
 COMPILE_SECONDS = 60.0
-"""On top of the time for a case, where a worker may have to compile for it."""
+"""Time added to a case's limit if the worker may have to compile for it."""
 PATIENCE = 20.0
-"""How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+"""Ratio of the wall-clock limit to the processor-time limit, because of other load and waits for a GPU."""
 STEADY = 6.0
-"""How many times as long a case may take of which one thread block after the other ends: slow, but not stuck."""
+"""Factor on the time limit of a case whose thread blocks keep finishing: slow, but not stuck."""
 SANITIZED = 10.0
-"""How many times as long a case may take that the sanitizer looks at, which runs it several times and slowly."""
+"""Factor on the time limit of a sanitized case, which runs several times and slowly."""
 
 
 Kernel = tuple[Hashable, ...]
-"""What tells the kernels of cases apart."""
+"""Identifies the kernels of a case."""
 
 
 class Worker:
-    """Examines cases in a process of its own. A context manager; one thread may use it."""
+    """Examines cases in a separate process. A context manager for use by one thread."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
-        """`case_seconds`: how long a case may go on, once its kernels are compiled, until a thread block of it ends.
+        """`case_seconds` limits the time of a case, after compilation, until one of its thread blocks finishes.
 
-        Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one. The sanitizer has
-        more, and so has a case of which blocks do end.
+        It is processor time, so that a busy machine does not make a fast kernel slow. The limit is larger for the
+        sanitizer, and for a case whose blocks keep finishing.
         """
         self._load, self._machine, self._case_seconds = load, machine, case_seconds
         self.builds = builds
-        """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
+        """The requested builds; after the first start, those that the variant supports, with its tiles."""
         self.takes: tuple[str, ...] = ()
-        """The features of problems that the variant takes; known once a process has started."""
+        """Problem features that the variant supports; known after the first start."""
         self.fails_in: tuple[str, ...] = ()
-        """Regimes in which the variant declares that it fails; known once a process has started."""
+        """Regimes in which the variant declares that it fails; known after the first start."""
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._is_ready = False
         self._handed: deque[Case] = deque()
         self._looked_at = 0.0
-        self._begun: Moment | None = None
-        """When the process was first seen at its oldest case."""
-        self._progressed: Moment | None = None
-        """When it was first seen so after it was last heard of."""
+        self._begun: CpuTimeSample | None = None
+        """Time of the first check that found the process at its oldest case."""
+        self._progressed: CpuTimeSample | None = None
+        """Time of the first check after the process last reported progress."""
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
-        """Of the cases that were handed over to its process."""
+        """Kernels of the cases that were sent to its process."""
         self._log = ProcessLog()
         self.started = 0
-        """Processes started so far."""
+        """Number of processes started."""
 
     def __enter__(self) -> Worker:
         return self
@@ -81,10 +82,10 @@ class Worker:
         self._log.close()
 
     def begin(self) -> None:
-        """Start a process, if there is none, without waiting until it is ready."""
+        """Start a process if there is none, without waiting until it is ready."""
         if self._process is not None:
             return
-        # Not forked from this process: CUDA and LLVM do not survive a fork, and nothing of it may be inherited.
+        # Spawned, not forked: CUDA and LLVM do not survive a fork, and the child must inherit no state.
         preload(serve.__module__)
         context = begin_server()
         self._connection, theirs = context.Pipe()
@@ -92,7 +93,7 @@ class Worker:
             target=serve,
             args=(theirs, self._load, self._machine, self.builds, self._log, Surroundings.of_this_process()),
             name="fuzz worker",
-            daemon=False,  # it has a planner of its own
+            daemon=False,  # not daemonic, since it starts a planner of its own
         )
         with STARTING, main_module_for(self._load):
             self._process.start()
@@ -101,14 +102,17 @@ class Worker:
         self._compiled, self.met = set(), set()
 
     def start(self) -> None:
-        """A process that is ready. Raises `SandboxError` where the variant or the executor cannot be had there."""
+        """Start a process and wait until it is ready.
+
+        Raises `SandboxError` if the variant or the executor cannot be loaded there.
+        """
         self.begin()
         if not self.is_ready(START_SECONDS):
             self.end()
             raise SandboxError(f"a worker process was not ready within {START_SECONDS:g} s")
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Whether the process that was begun can be asked, within that time. Raises as `start` does."""
+        """Wait up to `seconds` for the process to be ready, and return whether it is. Raises as `start` does."""
         if self._is_ready:
             return True
         if self._process is None or not self._waited(seconds):
@@ -129,7 +133,7 @@ class Worker:
         return True
 
     def ask(self, case: Case) -> Answer:
-        """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
+        """The answer to `case`. A process that dies or hangs is an answer as well. Raises as `start` does."""
         self.hand(case)
         while (found := self.collect()) is None:
             wait(self.resume(), timeout=LOOK_SECONDS)
@@ -137,11 +141,11 @@ class Worker:
 
     @property
     def load(self) -> int:
-        """Cases that were handed over and not yet collected."""
+        """Number of cases that were sent and whose answers were not yet collected."""
         return len(self._handed)
 
     def hand(self, case: Case) -> None:
-        """Let the process examine `case` after those that it has. Raises as `start` does."""
+        """Queue a case for the process. Raises as `start` does."""
         self.resume()
         self._handed.append(case)
         self.met.add(kernel_of(case))
@@ -150,9 +154,9 @@ class Worker:
         self._send(case)
 
     def resume(self) -> list[Connection | int]:
-        """What to wait for, of a process that has all that was handed over: a fresh one if the last one is lost.
+        """The objects to wait on for answers.
 
-        Raises as `start` does.
+        A fresh process is started with the queued cases if the last one was lost. Raises as `start` does.
         """
         if not self._is_ready:
             self.start()
@@ -163,9 +167,9 @@ class Worker:
         return [self._connection, self._process.sentinel]
 
     def collect(self) -> tuple[Case, Answer] | None:
-        """The oldest case that was handed over, if its answer is there by now. That its process died or hangs is one.
+        """The oldest queued case with its answer, if available; the death or hang of its process is an answer as well.
 
-        What was handed over after it is for a fresh process then.
+        The cases queued behind it then go to a fresh process.
         """
         if not self._handed or not self._is_ready:
             return None
@@ -184,7 +188,7 @@ class Worker:
         return case, answer
 
     def end(self) -> None:
-        """End the process, whatever it is doing; nothing is handed over any more."""
+        """Kill the process and clear the queue."""
         self._handed.clear()
         self._lose()
 
@@ -204,7 +208,7 @@ class Worker:
             self._connection.send(case)
 
     def _received(self, case: Case) -> Answer | None:
-        """What the process says of its oldest case; None where that goes on."""
+        """The process's answer to its oldest case; None while the case is running."""
         assert self._connection is not None
         try:
             answer = self._connection.recv()
@@ -222,21 +226,21 @@ class Worker:
         return answer
 
     def _begin_oldest(self) -> None:
-        """The process gets to its oldest case now."""
+        """Reset the clock: the process begins its oldest case now."""
         self._looked_at, self._begun, self._progressed = time.monotonic(), None, None
 
     def seconds_for(self, case: Case) -> float:
-        """How long `case` may go on without an answer or a thread block that ends, in seconds of the processor."""
+        """Limit of processor time for `case` to answer or to finish a thread block."""
         looked_at = self._machine.sanitize or case.check == SANITIZER
         once = 0 if kernel_of(case) in self._compiled else COMPILE_SECONDS
         return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 
     def _overdue(self, seconds: float) -> str | None:
-        """What to say of a process that is at its oldest case for too long. Looks at it now and then."""
+        """Why the process exceeded its limit; None if it did not. Samples its processor time now and then."""
         if time.monotonic() < self._looked_at + LOOK_SECONDS:
-            return None  # as nearly always
+            return None  # the common case
         assert self._process is not None and self._process.pid is not None
-        now = Moment.of(self._process.pid)
+        now = CpuTimeSample.of(self._process.pid)
         self._looked_at = now.clock
         self._begun = self._begun or now
         self._progressed = self._progressed or now
@@ -247,12 +251,12 @@ class Worker:
         return None
 
     def _waited(self, seconds: float) -> bool:
-        """Until it says something or dies; False where it does neither in time."""
+        """Wait for a message or for the death of the process; False after `seconds` without either."""
         assert self._connection is not None and self._process is not None
         return bool(wait([self._connection, self._process.sentinel], timeout=seconds))
 
     def _death(self) -> str:
-        """What became of the process, and its last words."""
+        """How the process ended, and its last output."""
         assert self._process is not None
         self._process.join()
         words = self._log.last_words()
@@ -261,8 +265,8 @@ class Worker:
 
 
 def kernel_of(case: Case) -> Kernel:
-    """What is compiled in varies by this, masks' kinds among it, and so does what the sanitizer watches.
+    """The values that determine compilation, including the kind of mask, and those that determine sanitizing.
 
-    A worker compiles, or loads from the disk cache, each of them once.
+    A worker compiles each combination once, or loads it from the disk cache.
     """
     return case.problem.build_key, case.problem.features, case.tile, case.check == SANITIZER

@@ -1,8 +1,7 @@
-"""A campaign's cases spread over the workers of a crew. What is asked, in which order, stays the campaign's own affair.
+"""Distributes a campaign's cases over the workers of a cluster. The campaign determines the cases and their order.
 
-Cases go in batches, searches as a whole; simpler cases of a failure go one by one, all of them at once. An answer is
-looked at when it is its turn, so what a campaign finds does not depend on how many workers there are, nor on which of
-them is the quicker.
+Cases are sent in batches, searches whole, and simpler cases of a failure one by one, all at the same time. Answers are
+consumed in the campaign's order, so its findings depend neither on the number of workers nor on their speed.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from harness.studies.fuzz.workers import Workers
 from harness.support.errors import SandboxError
 
 ROUNDS_AHEAD = 96
-"""Entries of the sequence per worker that are begun before their turn: about as many as there are, per worker, while a
-search, which is one after the other, is at the examples of half a round."""
+"""Entries of the sequence per worker that are started ahead of their turn: about as many as each worker completes while
+a sequential search covers half a round."""
 BATCH_SECONDS = 0.25
-"""What a batch of cases is to take."""
+"""Intended duration of a batch of cases."""
 MOST_IN_BATCH = 32
 FIRST_BATCH = 4
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker has to know of a campaign, once."""
+    """What a worker needs to know of a campaign; it is sent once."""
 
     name: str
-    """Different for each campaign, and for each fresh start of its processes."""
+    """Unique for each campaign, and for each restart of its processes."""
     load: Load
     machine: Machine
     case_seconds: float
@@ -48,7 +47,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases to examine one after the other."""
+    """Cases to examine in sequence."""
 
     assignment: Assignment
     cases: tuple[Case, ...]
@@ -56,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class SearchOf:
-    """A search to make."""
+    """A search to run."""
 
     assignment: Assignment
     search: Search
@@ -64,7 +63,7 @@ class SearchOf:
 
 @dataclass(frozen=True)
 class Description:
-    """What a variant says of itself: see `Examiners`."""
+    """The variant's properties: the builds, features and declared failures of `Examiners`."""
 
     builds: tuple[Build, ...]
     takes: tuple[str, ...]
@@ -72,25 +71,25 @@ class Description:
 
 
 class _Stop(BaseException):
-    """Something fails: whoever asked goes on from here."""
+    """A case fails: the caller continues from here."""
 
 
 # In a worker.
 
 
 def begin(assignment: Assignment) -> None:
-    """Start its process, without waiting until it is ready."""
+    """Start the assignment's process in this worker, without waiting until it is ready."""
     _examiner(assignment, wait=False)
 
 
 def describe(assignment: Assignment) -> Description:
-    """What the variant says of itself. Raises `SandboxError` where it cannot be had."""
+    """Query the variant's properties. Raises `SandboxError` if it cannot be loaded."""
     workers = _examiner(assignment)
     return Description(workers.builds, workers.takes, workers.fails_in)
 
 
 def examine(batch: Batch) -> list[Answer]:
-    """An answer for each case. Raises `Unfit` where no process can be had that examines them."""
+    """An answer for each case. Raises `Unfit` if no process can be started to examine them."""
     workers = _examiner(batch.assignment)
     try:
         for case in batch.cases:
@@ -103,7 +102,7 @@ def examine(batch: Batch) -> list[Answer]:
 
 
 def make_search(asked: SearchOf) -> list[tuple[Case, Answer]]:
-    """What the search met, in order, up to the first that fails. Raises as `examine` does."""
+    """The cases and answers of the search, in order, up to the first failure. Raises as `examine` does."""
     workers = _examiner(asked.assignment)
     met: dict[Case, Answer] = {}
 
@@ -140,22 +139,22 @@ def _examiner(assignment: Assignment, wait: bool = True) -> Workers:
     return workers
 
 
-# At the client.
+# In the client.
 
 
 class SpreadWorkers:
-    """`Examiners` that are a crew's. A context manager; one thread may use it."""
+    """Examiners that use the workers of a cluster. A context manager for use by one thread."""
 
     def __init__(
         self, crew: Crew, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()
     ) -> None:
-        """For what is not the crew, see `Worker`."""
+        """Parameters other than `crew` are as in `Worker`."""
         self._crew = crew
         self._assignment = Assignment(secrets.token_hex(8), load, machine, case_seconds, builds)
         self._said = Description(builds, (), ())
         self._batch: list[Case] = []
         self._jobs: dict[Case | Search, tuple[Job, int]] = {}
-        """What was begun, and which place of a batch's answers is its own."""
+        """The started jobs, and the index of the case's answer within its batch."""
         self._batch_size = FIRST_BATCH
         self._is_shrinking = False
         self._began, self._answered = time.monotonic(), 0
@@ -168,63 +167,63 @@ class SpreadWorkers:
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """See `Examiners`."""
+        """The builds of kernels, with the variant's own tiles."""
         return self._said.builds
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """See `Examiners`."""
+        """The problem features that the variant supports."""
         return self._said.takes
 
     @property
     def fails_in(self) -> tuple[str, ...]:
-        """See `Examiners`."""
+        """Regimes in which the variant declares that it fails."""
         return self._said.fails_in
 
     def start(self) -> None:
-        """See `Examiners`."""
+        """Set up all workers, and query the variant's properties from one of them."""
         self._crew.equip(begin, self._assignment)
         self._said = self._crew.wait(self._crew.begin(describe, self._assignment))
         self._began = time.monotonic()
 
     def ahead(self, usual: int) -> int:
-        """See `Examiners`."""
+        """A multiple of the number of workers."""
         self._crew.attend()
         return ROUNDS_AHEAD * max(1, self._crew.size)
 
     def ahead_of(self, search: Search) -> int:
-        """See `Examiners`."""
+        """A multiple of the number of workers, as for other entries."""
         return self.ahead(0)
 
     def expect(self, case: Case) -> None:
-        """See `Examiners`."""
+        """Add the case to the current batch, and send the batch when it is full."""
         self._batch.append(case)
         if len(self._batch) >= self._batch_size:
             self._send()
 
     def expect_search(self, search: Search) -> None:
-        """See `Examiners`."""
+        """Send the search to a worker."""
         self._send()
         self._jobs[search] = self._crew.begin(make_search, SearchOf(self._assignment, search)), 0
 
     def searched(self, search: Search) -> Searched | None:
-        """See `Examiners`."""
+        """Wait for the result of an announced search; None if it was not announced or lost its worker."""
         if search not in self._jobs:
             return None
         job, _ = self._jobs.pop(search)
         try:
             found: Searched = self._crew.wait(job)
         except WorkerLost:
-            return None  # it is made here, where each case that loses its worker is told on its own
+            return None  # the search runs here, so that a case that loses its worker is reported separately
         return found
 
     def candidates(self, number: int) -> int:
-        """See `Examiners`."""
+        """Up to four simpler cases per worker. From now on, batches have one case."""
         self._is_shrinking, self._batch_size = True, 1
         return min(number, 4 * max(1, self._crew.size))
 
     def ask(self, case: Case) -> Answer:
-        """See `Examiners`."""
+        """Wait for the answer to the case. A case that loses its worker is sent again on its own."""
         if case in self._batch:
             self._send()
         if case not in self._jobs:
@@ -239,13 +238,13 @@ class SpreadWorkers:
         return answer
 
     def forget(self) -> None:
-        """See `Examiners`."""
+        """Cancel all jobs."""
         self._crew.forget()
         self._jobs.clear()
         self._batch.clear()
 
     def end(self) -> None:
-        """See `Examiners`."""
+        """Cancel all jobs, and let workers start fresh processes for what follows."""
         self.forget()
         old = self._assignment
         self._assignment = Assignment(secrets.token_hex(8), old.load, old.machine, old.case_seconds, old.builds)
@@ -261,7 +260,7 @@ class SpreadWorkers:
             self._jobs[case] = job, place
 
     def _alone(self, case: Case, job: Job, lost: WorkerLost) -> Answer:
-        """A case of a batch that lost its workers: it need not be the guilty one."""
+        """The answer to a case whose batch lost its workers; another case of the batch may be the cause."""
         batch: Batch = job.argument
         if len(batch.cases) > 1:
             self._begin((case,), first=True)
@@ -274,7 +273,7 @@ class SpreadWorkers:
         return Answer(Finding(CRASH, str(lost)))
 
     def _adapt(self) -> None:
-        """Batches that take about `BATCH_SECONDS`, by what cases took so far."""
+        """Adjust the batch size to take about `BATCH_SECONDS`, based on the cases so far."""
         if self._is_shrinking:
             self._batch_size = 1
             return

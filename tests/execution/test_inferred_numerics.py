@@ -14,8 +14,8 @@ from harness.cli import main
 from harness.compilers import compile_kernel
 from harness.emulator.executor import _arguments, _memory_of
 from harness.execution.comparison import compare
+from harness.execution.inferred_numerics import strictest
 from harness.execution.outcome import Comparison, Row
-from harness.execution.undeclared_numerics import strictest
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_of
@@ -119,11 +119,11 @@ def test_what_is_read_from_the_code_is_what_its_author_declares(name: str, probl
     _, pointers = _memory_of(plan, problem)
     arguments = _arguments(launch, pointers)
     arithmetic = Arithmetic.of(compile_kernel(launch.kernel, arguments, "sm_90").ptx)
-    heeds = operation_of(problem).heeded(problem)
-    known = {name: value for name, value in dataclasses.asdict(variant.numerics).items() if name in heeds}
-    if problem.inputs[0].dtype == "float32" and "scores" in heeds:
+    used = operation_of(problem).numerics_used(problem)
+    known = {name: value for name, value in dataclasses.asdict(variant.numerics).items() if name in used}
+    if problem.inputs[0].dtype == "float32" and "scores" in used:
         known |= {"scores": "float32", "weights": "float32"}
-    assert strictest(arithmetic, plan, heeds) == Numerics(**known)
+    assert strictest(arithmetic, plan, used) == Numerics(**known)
 
 
 @pytest.mark.compiles(False)

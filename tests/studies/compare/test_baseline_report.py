@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.execution.results.change import Figures
-from harness.studies.compare.against_report import with_changes
-from harness.studies.compare.beside import Beside
+from harness.studies.compare.baseline import BaselineComparison
+from harness.studies.compare.baseline_report import with_changes
 from harness.support.intervals import Interval
 from harness.text.report import Report
 
@@ -22,9 +22,9 @@ BEFORE = Figures(
 EMPTY = Report(lambda: [], lambda: [], lambda: ([], []), lambda: {})
 
 
-def told(before: Figures | None, after: Figures, absent: str | None = None) -> list[str]:
+def changes(before: Figures | None, after: Figures, absent: str | None = None) -> list[str]:
     """The lines of the table of changes, under its header."""
-    text = with_changes(EMPTY, [Beside("mine", "then", before, after, absent)], "v1").render("table")
+    text = with_changes(EMPTY, [BaselineComparison("mine", "then", before, after, absent)], "v1").render("table")
     assert text.startswith("Against v1:\n")
     return [" ".join(line.split()) for line in text.rstrip().splitlines()[4:]]
 
@@ -61,11 +61,11 @@ def told(before: Figures | None, after: Figures, absent: str | None = None) -> l
     ids=str,
 )
 def test_each_change_is_told_as_it_was_and_as_it_is(changed: dict[str, Any], said: str) -> None:
-    assert told(BEFORE, replace(BEFORE, **changed)) == [f"mine then {said}"]
+    assert changes(BEFORE, replace(BEFORE, **changed)) == [f"mine then {said}"]
 
 
 def test_what_is_not_there_is_said_and_what_never_ran_is_not() -> None:
-    assert told(None, BEFORE, "did not exist at abc") == ["mine then - it did not exist at abc"]
+    assert changes(None, BEFORE, "did not exist at abc") == ["mine then - it did not exist at abc"]
     never = Figures(verdict="unsupported")
-    assert told(never, never) == []
-    assert told(never, BEFORE) == ["mine then - unsupported -> pass"]
+    assert changes(never, never) == []
+    assert changes(never, BEFORE) == ["mine then - unsupported -> pass"]

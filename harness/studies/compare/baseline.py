@@ -1,4 +1,4 @@
-"""Each variant beside itself as it was, in git or in the store, and what changed since."""
+"""Compares each variant with a baseline, which is its earlier code in git or an earlier result in the store."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from harness.support.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Beside:
-    """One variant now, and itself as it was."""
+class BaselineComparison:
+    """One variant's figures and those of its baseline."""
 
     variant: str
     then: str
-    """What to call what it was: a commit, or a row's number and date."""
+    """Name of the baseline: a commit, or a row's number and date."""
     before: Figures | None
-    """None where there is nothing to set it beside; `absent` says why."""
+    """Figures of the baseline; None if there is none, for the reason in `absent`."""
     after: Figures
     absent: str | None = None
 
     @property
     def never_ran(self) -> bool:
-        """Whether it does not take the problem, then or now."""
+        """Whether the variant does not support the problem, or its baseline did not."""
         return all(figures is not None and figures.verdict == UNSUPPORTED for figures in (self.before, self.after))
 
     @property
@@ -44,26 +44,29 @@ class Beside:
         return () if self.before is None else changed(self.before, self.after)
 
 
-def beside_revision(
+def compare_with_revision(
     comparison: Comparison, variants: Iterable[Variant], twins: Mapping[str, Variant], past: PastVariants
-) -> list[Beside]:
-    """Each of the variants beside its twin of the same comparison. `twins` are those of `past`, as they were run."""
+) -> list[BaselineComparison]:
+    """Compare each variant with its earlier version in the same comparison.
+
+    `twins` are the versions in `past`, as run.
+    """
     rows = {row.variant: row for row in comparison.rows}
     found = []
     for variant in variants:
         after = _figures(rows[variant.name], variant, comparison)
         if (twin := twins.get(variant.name)) is None:
-            found.append(Beside(variant.name, past.revision, None, after, past.absent[variant.name]))
+            found.append(BaselineComparison(variant.name, past.revision, None, after, past.absent[variant.name]))
         else:
             commit = past.commits[variant.name]
             before = _figures(rows[twin.name], twin, comparison)
-            found.append(Beside(variant.name, f"{commit.short}, {commit.date}", before, after))
+            found.append(BaselineComparison(variant.name, f"{commit.short}, {commit.date}", before, after))
     return found
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What rows have to be of, for a comparison to be set beside them."""
+    """Conditions for a stored row to be comparable with a comparison."""
 
     problem: BaseProblem
     regime: str
@@ -72,16 +75,16 @@ class Setting:
     device: str
 
     def is_of(self, row: KeptRow) -> bool:
-        """Whether the row is of a comparison on this problem, these inputs, this device, with the tile asked for."""
+        """Whether the row has the same problem, inputs, device and requested tile."""
         here = ("compare", self.problem.operation, self.regime, self.seed, self.asked_tile, self.device)
         there = (row.study, row.operation, row.regime, row.seed, row.asked_tile, row.device)
         return here == there and _problem_of(row.operation, row.problem) == self.problem
 
 
 def kept_candidates(store: Store, asked: Kept, setting: Setting, names: Sequence[str]) -> dict[str, list[KeptRow]]:
-    """The kept rows that each of these variants may be set beside, the newest first. To be asked before anything runs.
+    """Stored rows that can be a baseline for each variant, newest first. Call this before anything runs.
 
-    Raises `UsageError` where there is no such row, or none for any of the variants.
+    Raises `UsageError` if there is no such row, or none for any of the variants.
     """
     if asked.id is not None:
         row = _row_numbered(store, asked.id, setting, names)
@@ -113,10 +116,10 @@ def _row_numbered(store: Store, id: int, setting: Setting, names: Sequence[str])
     return row
 
 
-def beside_kept(
+def compare_with_kept(
     comparison: Comparison, variants: Iterable[Variant], asked: Kept, candidates: Mapping[str, Sequence[KeptRow]]
-) -> list[Beside]:
-    """Each of the variants beside the newest of its candidates; where no row or date is asked for, of other kernels."""
+) -> list[BaselineComparison]:
+    """Compare each variant with its newest candidate; if neither row nor date is requested, with other kernels."""
     rows = {row.variant: row for row in comparison.rows}
     found = []
     for variant in variants:
@@ -124,10 +127,10 @@ def beside_kept(
         kept = next((row for row in candidates[variant.name] if _is_meant(row, asked, after)), None)
         if kept is None:
             absent = "has no kept row here" + (" with other kernels" if candidates[variant.name] else "")
-            found.append(Beside(variant.name, KEPT, None, after, absent))
+            found.append(BaselineComparison(variant.name, KEPT, None, after, absent))
         else:
             then = f"row {kept.id}, {str(kept.kept_at)[:10]}"
-            found.append(Beside(variant.name, then, _kept_figures(kept), after))
+            found.append(BaselineComparison(variant.name, then, _kept_figures(kept), after))
     return found
 
 
@@ -166,7 +169,7 @@ def _kept_figures(row: KeptRow) -> Figures:
 
 @functools.cache
 def _problem_of(operation: str, text: str | None) -> BaseProblem | None:
-    """A row's problem; fields that came later have their defaults. None where it cannot be made any more."""
+    """The problem of a row; fields that it lacks have their defaults. None if it is no longer valid."""
     try:
         problem: BaseProblem = operation_named(operation).problem.from_fields(json.loads(text or "null"))
     except (UsageError, TypeError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""Other inputs than those that were named: an answer that was memorised for a known seed is not right for them.
+"""Checks answers with inputs of a random seed: an answer memorized for a known seed is wrong for them.
 
-Nobody can know the seed before it is drawn, and no option sets it. A failure tells it, so that `--seed` repeats it. The
-answer to a large problem is checked at a few places, so that the oracle does not add to the time of the second run.
+The seed cannot be predicted, and no option sets it. A failure reports it, so that `--seed` reproduces it. The answer to
+a large problem is checked at a few places, to limit the oracle's time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
 
-class SecondDraw:
-    """A problem with inputs of a fresh seed, drawn and answered (at places if it is large) once for all variants."""
+class HoldoutInputs:
+    """A problem with inputs of a fresh seed and its answer (at sample places if large), shared by all variants."""
 
     def __init__(self, problem: BaseProblem, regime: str, seed: int | None = None) -> None:
-        """`seed`: for tests; None draws one."""
+        """`seed` is for tests; None draws a random one."""
         self.problem, self.regime = problem, regime
         self.seed = secrets.randbelow(2**31) if seed is None else seed
 
@@ -33,10 +33,10 @@ class SecondDraw:
         return choose_spots(self.problem, draw_inputs(self.problem, self.regime, self.seed))
 
     def failure(self, variant: Variant, plan: Plan, executor: Executor) -> str | None:
-        """What is wrong with the plan's answer to these inputs, and the seed that shows it; None where nothing is.
+        """What is wrong with the plan's answer to these inputs, with the seed; None if it is right.
 
-        An error above what is expected of a correct kernel is wrong here, even within the budget: of a table of answers
-        to other inputs that may be all there is to see.
+        An error above what is expected of a correct kernel is a failure here even within the budget: it may be the only
+        sign of an answer looked up for other inputs.
         """
         try:
             outputs = executor.run(self.problem, plan, self._spots[0].inputs).outputs

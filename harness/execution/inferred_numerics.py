@@ -1,13 +1,14 @@
-"""What declaring would show of a variant that declares no numerics: its error beside the strictest its code could keep.
+"""For a variant that declares no numerics: infers the strictest ones that its code permits, and its error under them.
 
-Whatever a correct kernel may do is allowed to it, and mistakes of that size pass, such as a denominator that is a
-little too large. So its error is held, too, to what is expected where a kernel rounds no more often than its code shows
-that it must. That changes no verdict: the code may do what it does not show.
+Without a declaration, a variant has the budget of any correct kernel, and errors of that size pass, such as a
+denominator that is slightly too large. So its error is also compared with that expected of a kernel that rounds only
+where the code requires it. The verdict is not affected, since the code may round where this is not visible.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.execution.attempt import Attempt
@@ -20,37 +21,40 @@ from harness.ptx.arithmetic import Arithmetic
 
 
 @dataclass(frozen=True)
-class UndeclaredNumerics:
-    """Of a variant that declares none."""
+class InferredNumerics:
+    """Inferred numerics of a variant that declares none."""
 
     strictest: str
-    """What it could declare at most, as it would be written."""
+    """The strictest possible declaration, as it would be written."""
     error_over_expected: float
-    """The largest ratio of error to what would be expected then, of all outputs."""
+    """Largest ratio of error to the error expected under that declaration, over all outputs."""
 
 
-def undeclared_numerics(done: Attempt, question: Question) -> UndeclaredNumerics | None:
-    """None where the variant declares some or is wrong, its operation heeds none, or its code is unknown."""
-    heeded = operation_of(done.problem).heeded(done.problem)
-    if done.variant.numerics != ANY_KERNEL or not heeded or done.plan is None or done.execution is None:
+def inferred_numerics(done: Attempt, question: Question) -> InferredNumerics | None:
+    """Infer the numerics of a correct answer's variant.
+
+    None if the variant declares some or is wrong, its operation uses none, or its code is unknown.
+    """
+    used = operation_of(done.problem).numerics_used(done.problem)
+    if done.variant.numerics != ANY_KERNEL or not used or done.plan is None or done.execution is None:
         return None
     if done.accuracy is None or not done.accuracy.passed:
         return None
     arithmetic = combined_arithmetic(done.counted or done.execution)
     if arithmetic is None:
         return None
-    numerics = strictest(arithmetic, done.plan, heeded)
+    numerics = strictest(arithmetic, done.plan, used)
     held = question.hold(done.execution.outputs, numerics, done.execution.unwritten)
-    return UndeclaredNumerics(_written(numerics), held.error_over_expected)
+    return InferredNumerics(_written(numerics), held.error_over_expected)
 
 
-def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Numerics:
-    """What a plan of such kernels could declare at most, in the fields that its operation heeds."""
+def strictest(arithmetic: Arithmetic, plan: Plan, used: Sequence[str]) -> Numerics:
+    """The strictest numerics that a plan of such kernels could declare, in the fields that its operation uses."""
     scratch = any(ELEMENT_BYTES[buffer.dtype] == 2 for buffer in plan.buffers)
     stored = "problem" if scratch or (arithmetic.narrows and not arithmetic.tensor_cores) else "float32"
     known = {
         "scores": stored,
-        # Tensor cores multiply weights of 16 bits, and add up scores in float32.
+        # Tensor cores multiply 16-bit weights and accumulate scores in float32.
         "weights": "problem" if arithmetic.tensor_cores else stored,
         "functions": arithmetic.functions,
         "tanh": "fast" if arithmetic.tanh_approx else "accurate",
@@ -59,7 +63,7 @@ def strictest(arithmetic: Arithmetic, plan: Plan, heeded: tuple[str, ...]) -> Nu
         "divides_last": True,
         "factors": "e4m3" if arithmetic.e4m3 and arithmetic.tensor_cores else "problem",
     }
-    return Numerics(**{name: value for name, value in known.items() if name in heeded})  # type: ignore[arg-type]
+    return Numerics(**{name: value for name, value in known.items() if name in used})  # type: ignore[arg-type]
 
 
 def _written(numerics: Numerics) -> str:

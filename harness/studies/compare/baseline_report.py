@@ -1,4 +1,4 @@
-"""What changed against what was, as a part of the report of a comparison."""
+"""The changes relative to a baseline, as a part of the report of a comparison."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.execution.results.change import Figures
-from harness.studies.compare.beside import Beside
+from harness.studies.compare.baseline import BaselineComparison
 from harness.text.report import Report, Table, Title
 from harness.text.tables import UNKNOWN, finite, mib, smallest_of
 
 _ADDED = (
     "against", "changed", "against_verdict", "against_total_bytes", "against_error_over_budget", "against_time_ms",
 )  # fmt: skip
-"""Columns of csv that say what a row is set beside."""
+"""Columns of csv that identify the baseline."""
 
 
-def with_changes(report: Report, found: Sequence[Beside], what: str) -> Report:
-    """The report of the comparison, and under its table what changed; `what` it is set against."""
+def with_changes(report: Report, found: Sequence[BaselineComparison], what: str) -> Report:
+    """The comparison's report with the changes after its table. `what` names the baseline."""
     named = {each.variant: each for each in found}
 
     def records() -> tuple[Sequence[Mapping[str, Any]], Sequence[str]]:
@@ -33,20 +33,20 @@ def with_changes(report: Report, found: Sequence[Beside], what: str) -> Report:
     )
 
 
-def _table(found: Sequence[Beside]) -> Table:
-    told = [each for each in found if not each.never_ran]
-    cells = [(each.variant, each.then, _kernel(each), "; ".join(_changes_in_words(each))) for each in told]
+def _table(found: Sequence[BaselineComparison]) -> Table:
+    shown = [each for each in found if not each.never_ran]
+    cells = [(each.variant, each.then, _kernel(each), "; ".join(_changes_in_words(each))) for each in shown]
     return Table(("variant", "then", "kernel", "what changed"), cells, (False, False, False, False))
 
 
-def _kernel(each: Beside) -> str:
+def _kernel(each: BaselineComparison) -> str:
     if each.before is None or not (each.before.kernel_digest and each.after.kernel_digest):
         return UNKNOWN
     return "changed" if "kernel_digest" in each.changed else "same"
 
 
-def _changes_in_words(each: Beside) -> Iterator[str]:
-    """What changed, each figure as it was and as it is."""
+def _changes_in_words(each: BaselineComparison) -> Iterator[str]:
+    """Describe each changed figure by its old and new value."""
     before, after = each.before, each.after
     if before is None:
         yield f"it {each.absent}"
@@ -71,7 +71,7 @@ def _changes_in_words(each: Beside) -> Iterator[str]:
 
 
 def _bytes(before: Figures, after: Figures) -> Iterator[str]:
-    """The total, and where that is the same or hides the half of it, reads and writes."""
+    """The total, and reads and writes if the total is the same or hides half of the change."""
     if before.total_bytes != after.total_bytes:
         yield f"total {_arrow_of_bytes(before.total_bytes, after.total_bytes)}"
     else:
@@ -103,22 +103,22 @@ def _within_noise(before: Figures, after: Figures) -> str:
     return f"nothing beyond noise: time {before.time.median:,.4f} -> {after.time.median:,.4f} ms"
 
 
-def _columns(each: Beside | None) -> dict[str, Any]:
+def _columns(each: BaselineComparison | None) -> dict[str, Any]:
     if each is None:
         return {}
     before = each.before
-    told: dict[str, Any] = {"against": each.then, "changed": None if before is None else " ".join(each.changed)}
+    columns: dict[str, Any] = {"against": each.then, "changed": None if before is None else " ".join(each.changed)}
     if before is not None:
-        told |= {
+        columns |= {
             "against_verdict": before.verdict,
             "against_total_bytes": before.total_bytes,
             "against_error_over_budget": finite(before.error_over_budget),
             "against_time_ms": None if before.time is None else before.time.median,
         }
-    return told
+    return columns
 
 
-def _object(each: Beside) -> dict[str, Any]:
+def _object(each: BaselineComparison) -> dict[str, Any]:
     return {
         "variant": each.variant,
         "then": each.then,

@@ -1,7 +1,7 @@
-"""One kernel's function: registers, predicates and calls of the runtime, on top of the vocabulary.
+"""Emits one kernel's function: registers, predicates and calls of the runtime, on top of the IR builder.
 
-Registers are kept as integers, in the warp's memory between blocks and as LLVM values inside one; in `outlining`, which
-costs LLVM less, in memory all the time.
+Registers are represented as integers: in the warp's memory between blocks, and as LLVM values within one. `outlining`,
+which reduces LLVM's work, has them in memory all the time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.special_registers import special_register
 from harness.emulator.codegen.storage import Registers, Storage
-from harness.emulator.codegen.vocabulary import (
+from harness.emulator.codegen.vector_ir_builder import (
     BITS,
     FLOAT,
     INTEGER,
-    Vocabulary,
+    VectorIRBuilder,
     float_from_bits,
     splat,
     splat_float,
@@ -31,8 +31,11 @@ from harness.ptx.instructions import SINK, Address, Imm, Instruction, Not, Opera
 from harness.support.errors import UnsupportedInstruction
 
 
-class Lanes(Vocabulary):
-    """Emits one function. `begin_block` and `end_block` frame each basic block; families call the rest in between."""
+class WarpEmitter(VectorIRBuilder):
+    """Emits one function.
+
+    `begin_block` and `end_block` frame each basic block; instruction families are called in between.
+    """
 
     def __init__(
         self,
@@ -41,29 +44,29 @@ class Lanes(Vocabulary):
         instruments: Instruments = PLAIN,
         knows_clusters: bool = False,
     ) -> None:
-        """`knows_clusters`: whether addresses of shared memory have their block's rank, see `abi/layout.py`."""
+        """`knows_clusters`: whether addresses of shared memory contain their block's rank, see `abi/layout.py`."""
         super().__init__()
         self.knows_clusters = knows_clusters
         self.storage = storage
         self.instruments = instruments
         self.sites: list[Instruction] = []
-        """Instructions that generated code refers to by number: whatever touches memory or can fault."""
+        """Instructions that generated code refers to by number, because they access memory or can fault."""
         self.preludes: set[str] = set()
         self.called: set[str] = set()
-        """Functions of the runtime."""
+        """Runtime functions that are called."""
         self.pointers: dict[str, str] = {}
-        """Name -> expression of pointers into the context and the warp, for the function's entry."""
+        """Pointers into the context and the warp that are computed at the function's entry: expression by name."""
         self.constants: dict[str, str] = {}
-        """Value -> name of what lies beside the function."""
+        """Global constants next to the function: name by value."""
         self.instructions_left = 0
-        """Instructions of the block behind the one that is being emitted; `STEPS` counts them already."""
+        """Number of instructions in the block after the current one; `STEPS` already counts them."""
         self.mask = ""
-        """i32: the lanes that run this block."""
+        """The mask of lanes that run this block, i32."""
         self.ways_out: tuple[int, ...] = ()
-        """Blocks that do nothing but leave the kernel."""
+        """Numbers of blocks that only exit the kernel."""
         self.register_bytes = 0
         self.marks = 0
-        """Where in the warp's memory the sanitizer's marks of registers of products are; 0 where there are none."""
+        """Offset in the warp's memory of the sanitizer's marks of product registers; 0 if there are none."""
         self._registers = registers
         self._offsets: dict[str, int] = {}
         self._values: dict[tuple[str, str], str] = {}
@@ -71,7 +74,7 @@ class Lanes(Vocabulary):
         self._flushed: dict[str, str] = {}
         self._checked_members: set[Operand | None] = set()
         self.instruction: Instruction | None = None
-        """What is being emitted, for messages."""
+        """The current instruction, for messages."""
         self._guard: str | None = None
         self._mask_lanes = ""
 
@@ -91,40 +94,40 @@ class Lanes(Vocabulary):
         return self.op(f"call i64 @sandbox_{name}({', '.join(f'i64 {v}' for v in values)})")
 
     def constant_words(self, words: Sequence[int]) -> str:
-        """Name of a constant array of i32: the same for the same words."""
+        """Name of a constant array of i32; equal arrays share one name."""
         value = f"[{len(words)} x i32] [{', '.join(f'i32 {word}' for word in words)}]"
         return self.constants.setdefault(value, f"@words{len(self.constants)}")
 
-    # What `outlining` makes functions of -----------------------------------------------------------------------------
+    # Hooks for `outlining` ------------------------------------------------------------------------------------------
 
     def shared_function(self) -> AbstractContextManager[None]:
-        """What is emitted inside is one instruction, or the like, and may share its code with others."""
+        """A context manager around the code of one instruction, which other instructions may share."""
         return nullcontext()
 
     def repeat(self, instruction: Instruction) -> bool:
-        """Emit the instruction as one was that differs from it in nothing but places; False where none is known.
+        """Emit the instruction as an earlier one that differs only in register locations; False if there is none.
 
-        Where it is False, the instruction's `shared_function` comes next.
+        If it returns False, the instruction's `shared_function` has to follow.
         """
         return False
 
     def argument(self, kind: str, constant: str) -> str:
-        """A constant of LLVM type `kind` in which instructions that share their code may differ."""
+        """A constant of LLVM type `kind` that may differ among instructions that share their code."""
         return constant
 
     def number(self, value: int, kind: str = "i64") -> str:
-        """The same for an integer of at most 64 bits."""
+        """An integer constant of at most 64 bits that may differ among instructions that share their code."""
         return self.argument(kind, str(value))
 
     def integer(self, value: int, element: str) -> str:
-        """The same for an integer in all lanes."""
+        """An integer constant in all lanes that may differ among instructions that share their code."""
         return splat(element, value)
 
     def _float_from_bits(self, bits: int, element: str) -> str:
         return float_from_bits(element, bits)
 
     def definitions(self) -> list[str]:
-        """What the kernel's function needs beside it."""
+        """Definitions that accompany the kernel's function."""
         return []
 
     # The context and the warp's memory ------------------------------------------------------------------------------
@@ -142,7 +145,7 @@ class Lanes(Vocabulary):
         return self._pointer(f"%warp.{offset}", f"getelementptr i8, ptr %warp.p, i64 {offset}")
 
     def _pointer(self, name: str, expression: str) -> str:
-        """A pointer that is computed once, where the function begins."""
+        """A pointer that is computed once, at the function's entry."""
         self.pointers[name] = expression
         return name
 
@@ -157,7 +160,7 @@ class Lanes(Vocabulary):
     # Blocks ---------------------------------------------------------------------------------------------------------
 
     def begin_block(self, mask: str, block: Block) -> None:
-        """Forget all register values; `mask` is the i32 of active lanes."""
+        """Discard all register values; `mask` is the i32 of active lanes."""
         self.mask = mask
         self.instructions_left = len(block.body) + (block.branch is not None)
         self._mask_lanes = self.lanes_of(mask)
@@ -168,7 +171,7 @@ class Lanes(Vocabulary):
         self._guard = None
 
     def end_block(self, live: set[str]) -> None:
-        """Write the registers that later blocks read back to memory, in the active lanes only."""
+        """Store the registers that later blocks read to memory, in the active lanes only."""
         for name, element in self._dirty.items():
             if name not in live:
                 continue
@@ -186,7 +189,7 @@ class Lanes(Vocabulary):
         self._dirty.clear()
 
     def guard(self, instruction: Instruction) -> None:
-        """From here to the next `guard`, writes and memory accesses happen where the instruction's predicate holds."""
+        """Limit writes and memory accesses to lanes where the instruction's predicate holds, until the next `guard`."""
         self.instruction = instruction
         self.instructions_left -= 1
         self._guard = None
@@ -195,16 +198,16 @@ class Lanes(Vocabulary):
             self._guard = self.binary("xor", "i1", lanes, splat("i1", 1)) if instruction.negated else lanes
 
     def end_instruction(self) -> None:
-        """Behind each instruction of a block."""
+        """Called after each instruction of a block."""
 
     def active(self) -> str:
-        """Lanes on which the current instruction runs: the block's mask and its predicate, as predicates."""
+        """Lanes on which the current instruction runs, as predicates: the block's mask and its own predicate."""
         if self._guard is None:
             return self._mask_lanes
         return self.binary("and", "i1", self._mask_lanes, self._guard)
 
     def active_bits(self) -> str:
-        """The same as i32."""
+        """Lanes on which the current instruction runs, as an i32 mask."""
         return self.mask if self._guard is None else self.bits_of(self.active())
 
     # Registers and operands -----------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ class Lanes(Vocabulary):
         return self._offsets[name]
 
     def _size_bytes(self, name: str) -> int:
-        """Of a register of the warp."""
+        """Bytes of a register of the warp."""
         bits = self._registers.types[name].total_bits
         return 64 if bits == 1 else 32 * bits // 8
 
@@ -229,7 +232,7 @@ class Lanes(Vocabulary):
         return name in self._registers.types and self._element(name) == "i1"
 
     def use(self, operand: Operand, element: str) -> str:
-        """The operand's 32 lanes as `element`. A wider register is truncated; floats are reinterpreted."""
+        """The operand's 32 lanes as `element`. A wider register is truncated; floats are bit-cast."""
         match operand:
             case Not(reg) if element == "i1":
                 return self.binary("xor", "i1", self.use(reg, "i1"), splat("i1", 1))
@@ -242,7 +245,7 @@ class Lanes(Vocabulary):
                 return address
             case Reg(name) if name in self._registers.types:
                 if (self._element(name) == "i1") != (element == "i1"):
-                    raise self._misplaced(operand)  # a predicate is no number, and a number no predicate
+                    raise self._misplaced(operand)  # predicates and numbers are not interchangeable
                 return self._use_register(name, element)
             case Reg("%is_explicit_cluster") if element == "i1":
                 return self.spread("i1", self.op(f"trunc i64 {self.slot('EXPLICIT_CLUSTER')} to i1"))
@@ -296,7 +299,7 @@ class Lanes(Vocabulary):
         return self.instruction.unsupported("its operands do not fit its form")
 
     def put(self, destination: Operand, value: str, element: str, signed: bool = False) -> None:
-        """Write a register in the active lanes. A narrower value is extended, by its sign if `signed`."""
+        """Write a register in the active lanes. A narrower value is extended, with its sign if `signed`."""
         if destination == SINK:
             return
         if not isinstance(destination, Reg) or destination.name not in self._registers.types:
@@ -323,21 +326,21 @@ class Lanes(Vocabulary):
         self._changed(name, own)
 
     def _changed(self, name: str, own: str) -> None:
-        """A register has a new value of element type `own` in `_values`."""
+        """Called when a register has a new value of element type `own` in `_values`."""
         self._dirty[name] = own
 
     def place(self, name: str) -> int:
-        """Where in the warp's memory the lanes of a register are between blocks."""
+        """Offset in the warp's memory of a register's lanes between blocks."""
         return self._offset(name)
 
     def reserve(self, size_bytes: int) -> int:
-        """So many bytes of the warp's memory, for as long as the kernel runs."""
+        """Reserve bytes of the warp's memory for the kernel's duration, and return their offset."""
         offset = at.REGISTERS + self.register_bytes
         self.register_bytes += -(-size_bytes // 64) * 64
         return offset
 
     def home(self, operand: Operand) -> int:
-        """Where in the warp's memory the lanes of a 32-bit register are, for the runtime to read."""
+        """Store a 32-bit register and return the offset of its lanes in the warp's memory, for the runtime to read."""
         if (
             not isinstance(operand, Reg)
             or operand.name not in self._registers.types
@@ -352,7 +355,7 @@ class Lanes(Vocabulary):
         return offset
 
     def changed_at_home(self, operand: Operand) -> None:
-        """The runtime has written a register there; `home` was asked before."""
+        """Declare that the runtime has written the register at its `home`."""
         assert isinstance(operand, Reg) and operand.name not in self._dirty
         for key in [k for k in self._values if k[0] == operand.name]:
             del self._values[key]
@@ -362,12 +365,12 @@ class Lanes(Vocabulary):
         return self.storage.addresses[name][1]
 
     def own_tag(self, element: str) -> str:
-        """What the running block's addresses of its shared memory have besides their offsets."""
+        """The bits that addresses of the current block's shared memory have besides the offset."""
         tag = self.slot("SHARED_TAG")
         return self.spread(element, tag if element == "i64" else self.op(f"trunc i64 {tag} to {element}"))
 
     def own_offsets(self, operand: Operand) -> str:
-        """The 32 offsets, i32, of `[base + offset]` in the block's own shared memory; too large ones of all others."""
+        """The 32 offsets, i32, of `[base + offset]` in the block's own shared memory; too large for other addresses."""
         if not self.knows_clusters:
             return self.address(operand, "i32")
         if isinstance(operand, Address) and isinstance(operand.base, Symbol):
@@ -386,7 +389,7 @@ class Lanes(Vocabulary):
     # Subnormals -----------------------------------------------------------------------------------------------------
 
     def flush(self, value: str) -> str:
-        """`.ftz` of 32 floats: subnormals become zeros of the same sign. What was flushed before is left alone."""
+        """`.ftz` of 32 floats: subnormals become zeros of the same sign. Flushed registers are not checked again."""
         known = self._flushed.get(value)
         if known is not None:
             return known
@@ -401,15 +404,15 @@ class Lanes(Vocabulary):
     # Faults ---------------------------------------------------------------------------------------------------------
 
     def site(self, instruction: Instruction) -> int:
-        """Number under which the runtime knows this instruction."""
+        """The number by which the runtime identifies this instruction."""
         if not self.sites or self.sites[-1] is not instruction:
             self.sites.append(instruction)
         return len(self.sites) - 1
 
     def first_check_of(self, members: Operand | None) -> bool:
-        """Whether a literal member mask has not been checked in this block yet; the lanes here do not change in it.
+        """Whether a literal member mask was not checked in this block yet; active lanes do not change within a block.
 
-        None stands for all lanes, exited or not.
+        None stands for all lanes, whether or not they have exited.
         """
         if not isinstance(members, Imm | None) or self._guard is not None:
             return True
@@ -418,13 +421,13 @@ class Lanes(Vocabulary):
         return not known
 
     def stop_if(self, condition: str) -> None:
-        """Leave the function as faulted where the scalar i1 `condition` holds; the runtime has recorded why."""
+        """Return a fault if the scalar i1 `condition` holds; the runtime has recorded the cause."""
         go_on = self.fresh_label("ok")
         self.do(f"br i1 {condition}, label %faulted, label %{go_on}, !prof !0")
         self.label(go_on)
 
     def check(self, bad_lanes: str, kind: str, instruction: Instruction, detail: str = "0") -> None:
-        """Fault where the scalar i32 `bad_lanes` has a bit set. `detail` is an i32 for the message."""
+        """Fault if the scalar i32 `bad_lanes` is nonzero. `detail` is an i32 for the message."""
         site = self.number(self.site(instruction))
         bad, go_on = self.fresh_label("bad"), self.fresh_label("ok")
         condition = self.op(f"icmp ne i32 {bad_lanes}, 0")
