@@ -20,7 +20,6 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
-from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.residency_of_launch import residency_of, resident_clusters
@@ -276,6 +275,12 @@ class EmulatorExecutor:
         caches = None
         if hierarchy is not None and listener is not None and used is not None:
             caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
+        instructions = None
+        if counts.executed is not None:
+            # Here, because it loads the parser of PTX, which a launch of a compiled kernel does without.
+            from harness.emulator.launch.instruction_report import instruction_report
+
+            instructions = instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered)
         report = LaunchReport(
             step.kernel_name,
             by_place(counts.sites),
@@ -285,9 +290,7 @@ class EmulatorExecutor:
             counts.seconds,
             compiled.ptx,
             caches,
-            None
-            if counts.executed is None
-            else instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered),
+            instructions,
             used,
             counts.notes,
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.execution.protocol import Execution
 from harness.model.numerics import Numerics
 from harness.model.problem import BaseProblem
+from harness.ptx.arithmetic import Arithmetic
 
 _arithmetic_of = functools.lru_cache(maxsize=64)(Arithmetic.of)
 

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.execution.attempt import Attempt
 from harness.execution.declared_numerics import combined_arithmetic
 from harness.execution.question import ANY_KERNEL, Question
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_of
 from harness.model.plan import ELEMENT_BYTES, Plan
+from harness.ptx.arithmetic import Arithmetic
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 
 from harness.compilers import toolchains
@@ -15,11 +14,9 @@ from harness.execution.question import Question
 from harness.execution.run_settings import RunSettings
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.problem import OPTIONAL_OUTPUT
+from harness.ptx.arithmetic import uses_tensor_cores
 from harness.support.errors import SandboxError
 from harness.support.intervals import Interval
-
-_TENSOR_CORES = re.compile(r"\b(?:wmma|mma|wgmma)\.")
-"""PTX opcodes of tensor core products."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +104,6 @@ def _texts(done: Attempt) -> tuple[tuple[str, str], ...]:
 
 def _uses_tensor_cores(launches: tuple[LaunchReport, ...]) -> bool | None:
     texts = [launch.ptx for launch in launches]
-    if any(text is not None and _TENSOR_CORES.search(text) for text in texts):
+    if any(text is not None and uses_tensor_cores(text) for text in texts):
         return True
     return None if any(text is None for text in texts) else False

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 STAMP = np.dtype([("time", "u8"), ("sm", "u4"), ("kind", "u4")])
-"""One timestamp: nanoseconds of the GPU's clock; multiprocessor; event, as in `compilers.stamped_ptx`, 0 for unused."""
+"""One timestamp: nanoseconds of the GPU's clock; multiprocessor; event of `harness.ptx.timestamps`, 0 for unused."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ import ml_dtypes
 import numpy as np
 
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.stamped_launch import bind_stamped
+from harness.compilers.packed_launch import limited, packed_launch
+from harness.compilers.ptx_text import bind_module
+from harness.compilers.tensor_maps import keeping
 from harness.compilers.toolchain import Call
 from harness.compilers.toolchains import toolchain_of
 from harness.execution.protocol import Device
 from harness.model.plan import Buffer, Launch
+from harness.ptx.timestamps import stamped
 from harness.support.errors import KernelFault, SandboxError
 
 FAULT_KINDS = {700: "out of bounds", 716: "misaligned", 717: "out of bounds", 702: "step limit"}
@@ -103,7 +106,7 @@ class GpuContext:
     def bind_stamped(
         self, launches: Sequence[Launch], arrays: Mapping[str, Any], rooms: Sequence[Any], stamps: int
     ) -> list[Call]:
-        """Bind instrumented copies of launches, whose warps record timestamps; see `stamped_launch`."""
+        """Bind instrumented copies of launches, whose warps record timestamps."""
         return bind_stamped(launches, arrays, rooms, self._native, stamps)
 
     @contextmanager
@@ -182,3 +185,37 @@ def _cuda_code(error: Exception) -> int | None:
             except (TypeError, ValueError):
                 return None
     return None
+
+
+def bind_stamped(
+    launches: Sequence[Launch], arrays: Mapping[str, Any], rooms: Sequence[Any], gpu: NativeGpu, stamps: int
+) -> list[Call]:
+    """A call for each launch whose warps write timestamps into its array of `rooms`, at most `stamps` per warp.
+
+    Kernels of one module share its variables as before. Raises what `Toolchain.bind` does.
+    """
+    packed = [packed_launch(toolchain_of(launch.kernel), launch, arrays, gpu) for launch in launches]
+    modules: dict[str, str] = {}
+    for each in packed:
+        compiled = each.compiled
+        together = {
+            other.compiled.entry: other.compiled for other in packed if other.compiled.module == compiled.module
+        }
+        if compiled.module not in modules:
+            text = stamped(compiled.ptx, tuple(together), stamps)
+            for other in together.values():
+                text = limited(other, text)
+            modules[compiled.module] = text
+    return [
+        keeping(
+            each.kept,
+            bind_module(
+                modules[each.compiled.module].encode(),
+                each.compiled.entry,
+                launch,
+                (*each.words, np.uint64(int(room.data.ptr))),
+                gpu,
+            ),
+        )
+        for launch, each, room in zip(launches, packed, rooms, strict=True)
+    ]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.compilers.stamped_ptx import FEWEST_STAMPS, room_bytes
 from harness.execution.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu.context import POISON_BYTE, GpuContext
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
+from harness.ptx.timestamps import FEWEST_STAMPS, room_bytes
 
 MOST_STAMPS = 1024
 """Maximum number of timestamps per warp."""

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.compilers.stamped_ptx import ARRIVES, BEGINS, ENDS
 from harness.execution.warp_timestamps import StampedLaunch, StampedRun
+from harness.ptx.timestamps import ARRIVES, BEGINS, ENDS
 from harness.text.chrome_trace import (
     LAUNCHES,
     Event,

@@ -14,10 +14,10 @@ from harness.emulator.codegen.emitters import emitter_for, supported_opcodes
 from harness.emulator.codegen.kernel import generate
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.blocks import Block
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.parser import parse
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.ptx.blocks import Block
+from harness.ptx.instructions import Instruction
+from harness.ptx.parser import parse
+from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import KernelFault, UnsupportedInstruction
 
 REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"

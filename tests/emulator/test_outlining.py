@@ -13,8 +13,8 @@ from harness.emulator.codegen.emitters import Emitter, emitter_for
 from harness.emulator.codegen.kernel import KernelCode, generate
 from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.native.tier import Tier
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.parser import parse
+from harness.ptx.instructions import Instruction
+from harness.ptx.parser import parse
 from harness.support.errors import KernelFault
 
 TIERS = pytest.mark.parametrize("tier", Tier)

@@ -12,7 +12,6 @@ from emulators import emulator
 
 from harness.cli import main
 from harness.compilers import compile_kernel
-from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.emulator.executor import _arguments, _memory_of
 from harness.execution.comparison import compare
 from harness.execution.inferred_numerics import strictest
@@ -24,6 +23,7 @@ from harness.model.operation import operation_of
 from harness.model.problem import BaseProblem
 from harness.operations.attention.problem import Problem
 from harness.operations.softmax.problem import SoftmaxProblem
+from harness.ptx.arithmetic import Arithmetic
 from harness.text.comparison_report import render_comparison
 
 pytestmark = pytest.mark.compiles

@@ -10,16 +10,16 @@ from fake_driver import FakeDriver
 
 from harness import PtxKernel
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.stamped_launch import bind_stamped
-from harness.compilers.stamped_ptx import ARRIVES, BEGINS, ENDS, LEAVES
 from harness.execution.planning import make_plan
 from harness.execution.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu import stamped_run as module
+from harness.gpu.context import bind_stamped
 from harness.gpu.stamped_run import stamped_run, stamps_per_warp
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
+from harness.ptx.timestamps import ARRIVES, BEGINS, ENDS, LEAVES
 from harness.text.stamp_trace import render_stamp_trace
 from tests.emulators import emulator
 from tests.gpu.emulated_context import EmulatedContext

@@ -12,7 +12,7 @@ from harness.emulator.codegen.memory import count_shared, store_addresses
 from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_copy
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand
+from harness.ptx.instructions import Address, Imm, Instruction, Operand
 
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}
 _PREFETCHES = ("L2::64B", "L2::128B", "L2::256B")

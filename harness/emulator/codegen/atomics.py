@@ -14,8 +14,8 @@ from harness.emulator.codegen.memory import generic_addresses, translate
 from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Address, Instruction, Operand, Vector
+from harness.ptx.types import PtxType
 
 _ORDERING = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz")
 _WORDS = "b32 u32 s32 b64 u64 s64"

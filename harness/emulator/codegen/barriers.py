@@ -9,8 +9,8 @@ from harness.emulator.codegen.vector_ir_builder import splat
 from harness.emulator.codegen.warp import check_members
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_warp_barrier
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Reg
-from harness.emulator.ptx.opcodes import BARRIER_RESULT
+from harness.ptx.instructions import Imm, Instruction, Operand, Reg
+from harness.ptx.opcodes import BARRIER_RESULT
 
 _OPERANDS = {"sync": (1, 2), "arrive": (2,), "red": (3, 4)}
 _VOTE_TYPES = {"popc": "u32", "and": "pred", "or": "pred"}

@@ -6,7 +6,7 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
+from harness.ptx.instructions import Imm, Instruction, Operand, Pair
 
 _UNTYPED = "b16 b32 b64"
 _WORDS = "u32 s32 u64 s64"

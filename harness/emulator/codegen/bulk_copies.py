@@ -10,7 +10,7 @@ from harness.emulator.codegen.memory import generic_addresses
 from harness.emulator.codegen.reductions import BETWEEN_BLOCKS, TYPES, function_of, functions_by_tensor_type
 from harness.emulator.codegen.vector_ir_builder import INTEGER, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Vector
+from harness.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
 _DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
 _TO_SHARED = ("shared::cluster", "shared::cta")

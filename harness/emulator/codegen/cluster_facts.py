@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.emulator.ptx.instructions import Function, Instruction, Reg, names_in
+from harness.ptx.instructions import Function, Instruction, Reg, names_in
 
 _OF_CLUSTERS = {"mapa", "getctarank", "barrier.cluster_arrive", "barrier.cluster_wait", "st.async", "red.async"}
 _REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")

@@ -8,7 +8,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.vector_ir_builder import INTEGER, splat
 from harness.emulator.codegen.warp import staying_lanes
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction
+from harness.ptx.instructions import Instruction
 
 _OFFSET_IN_BLOCK = (1 << at.RANK_SHIFT) - 1
 

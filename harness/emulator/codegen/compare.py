@@ -7,8 +7,8 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import flush, put_packed, to_float, unpack
 from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, splat, splat_float
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Operand, Pair
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Instruction, Operand, Pair
+from harness.ptx.types import PtxType
 
 _UNTYPED_ORDERS = {"eq": "eq", "ne": "ne"}
 _SIGNED_ORDERS = {**_UNTYPED_ORDERS, "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Symbol
+from harness.ptx.instructions import Instruction, Symbol
 
 
 @emits("trap")

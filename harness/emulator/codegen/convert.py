@@ -12,8 +12,8 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, without_negatives
 from harness.emulator.codegen.vector_ir_builder import BITS, FLOAT, INTEGER, splat, splat_float, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Operand, Symbol, Vector
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Instruction, Operand, Symbol, Vector
+from harness.ptx.types import PtxType
 
 _ROUND_TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 _REGISTERS = "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f16 bf16 f16x2 bf16x2 f32 f64"

@@ -10,7 +10,7 @@ from harness.emulator.codegen.fragments import Fragment, mma_layout
 from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp import check_whole_warp
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Operand, Vector
+from harness.ptx.instructions import Instruction, Operand, Vector
 
 DOUBLE_SHAPES = ((8, 4), (16, 4), (16, 8), (16, 16))
 """Rows and K of the supported shapes."""

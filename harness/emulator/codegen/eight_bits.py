@@ -10,8 +10,8 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, unpack, without_negatives
 from harness.emulator.codegen.vector_ir_builder import splat, splat_float, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.instructions import Instruction
+from harness.ptx.types import TYPES
 
 PAIRS = {"e4m3x2": (3, -6, 448.0), "e5m2x2": (2, -14, 57344.0)}
 """Fraction bits, exponent of the smallest normal number, and largest number, by name."""

@@ -7,8 +7,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.opcodes import OPCODES
+from harness.ptx.instructions import Instruction
+from harness.ptx.opcodes import OPCODES
 
 if TYPE_CHECKING:
     from harness.emulator.codegen.warp_emitter import WarpEmitter

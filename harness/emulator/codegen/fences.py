@@ -10,7 +10,7 @@ from __future__ import annotations
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_fence, watch_proxy_fence
-from harness.emulator.ptx.instructions import Instruction
+from harness.ptx.instructions import Instruction
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _FENCES = (

@@ -12,8 +12,8 @@ from harness.emulator.codegen.flushed_registers import is_flushed
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Imm, Instruction, Operand
+from harness.ptx.types import PtxType
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _NAN = 0x7FFFFFFF

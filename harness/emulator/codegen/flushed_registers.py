@@ -6,8 +6,8 @@ literal that is not subnormal, or a copy of such a register. Registers are initi
 
 from __future__ import annotations
 
-from harness.emulator.ptx.blocks import registers_of
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg
+from harness.ptx.blocks import registers_of
+from harness.ptx.instructions import Function, Imm, Instruction, Operand, Reg
 
 _ARITHMETIC = {
     *("abs", "add", "cos", "div", "ex2", "fma", "lg2", "mad", "max", "min", "mul", "neg", "rcp", "rsqrt", "sin"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.ptx.instructions import Instruction
+from harness.ptx.types import TYPES, PtxType
 
 
 class Form:

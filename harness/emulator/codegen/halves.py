@@ -13,8 +13,8 @@ from harness.emulator.codegen.floating import extreme, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.vector_ir_builder import INTEGER, splat
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Operand
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Instruction, Operand
+from harness.ptx.types import PtxType
 
 
 def to_float(lanes: WarpEmitter, kind: PtxType, bits: str) -> str:

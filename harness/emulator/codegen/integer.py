@@ -7,8 +7,8 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import put_packed, unpack
 from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import CARRY, Instruction, Operand, Reg
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import CARRY, Instruction, Operand, Reg
+from harness.ptx.types import PtxType
 
 __all__ = ["CARRY"]
 

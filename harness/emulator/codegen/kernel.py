@@ -34,7 +34,7 @@ from harness.emulator.codegen.undefined_registers import UndefinedRegisters
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.ptx.blocks import (
+from harness.ptx.blocks import (
     EXIT,
     Block,
     Graph,
@@ -43,9 +43,9 @@ from harness.emulator.ptx.blocks import (
     live_registers,
     yields,
 )
-from harness.emulator.ptx.call_parameters import lower_call_parameters
-from harness.emulator.ptx.inline import inline_calls
-from harness.emulator.ptx.instructions import (
+from harness.ptx.call_parameters import lower_call_parameters
+from harness.ptx.inline import inline_calls
+from harness.ptx.instructions import (
     Function,
     Instruction,
     Module,
@@ -53,8 +53,8 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import COPY, Flow
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.opcodes import COPY, Flow
+from harness.ptx.types import TYPES
 from harness.support.errors import CompileError
 
 _MOST_LOCAL_BYTES = 512 * 1024

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.emulator.codegen.cluster_facts import ClusterFacts
-from harness.emulator.ptx.blocks import registers_of
-from harness.emulator.ptx.instructions import Function, Instruction, SourceLine
-from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
+from harness.ptx.blocks import registers_of
+from harness.ptx.instructions import Function, Instruction, SourceLine
+from harness.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
 
 
 @dataclass(frozen=True)

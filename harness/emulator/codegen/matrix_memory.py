@@ -20,8 +20,8 @@ from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_shared
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
-from harness.emulator.ptx.opcodes import STORE_ROWS
+from harness.ptx.instructions import Address, Instruction, Operand, Vector
+from harness.ptx.opcodes import STORE_ROWS
 
 ROW_BYTES = 16
 _ROWS = 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -16,10 +15,10 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import Fragment, MmaLayout
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Operand, Vector
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.instructions import Instruction, Operand, Vector
+from harness.ptx.opcodes import matrix_shape
+from harness.ptx.types import TYPES
 
-_SHAPE = re.compile(r"m(8|16)n8k(\d+)")
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
@@ -47,18 +46,18 @@ def mma(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mma.sync.aligned.m*n8k*.row.col{.satfinite}.dtype.atype.btype.ctype{.rounding} d, a, b, c."""
     form = Form(instruction)
     collective = form.flag("sync"), form.flag("aligned")
-    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
+    shape = matrix_shape(form.rest())
     if shape is not None:
-        form.flag(shape[0])
+        form.flag(shape.word)
     orders = form.flag("row"), form.flag("col")
     types = element_types(form)
     saturates = form.flag("satfinite")
     rounding = form.choice(*_ROUNDINGS)
     form.end()
-    if not all((*collective, *orders)) or shape is None or len(types) != 4:
+    if not all((*collective, *orders)) or shape is None or shape.columns != 8 or len(types) != 4:
         raise instruction.unsupported()
     d_type, a_type, b_type, c_type = types
-    rows, depth = int(shape[1]), int(shape[2])
+    rows, depth = shape.rows, shape.depth
     if set(types) == {"f64"} and (rows, depth) in DOUBLE_SHAPES and not saturates:
         multiply_doubles(lanes, instruction, rows, depth, rounding or "rn")
         return

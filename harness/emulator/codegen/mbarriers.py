@@ -9,7 +9,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.memory import generic_addresses
 from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import SINK, Instruction, Operand
+from harness.ptx.instructions import SINK, Instruction, Operand
 
 SHARED_SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDERS = ("release", "acquire", "relaxed")

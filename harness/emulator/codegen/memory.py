@@ -15,9 +15,9 @@ from harness.emulator.codegen.shared_loads import SHARED_LOADS
 from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory, watch_shared
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
-from harness.emulator.ptx.opcodes import ATOMIC, LOAD
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
+from harness.ptx.opcodes import ATOMIC, LOAD
+from harness.ptx.types import PtxType
 
 # Caching, ordering and scope have no effect here, since warps take turns.
 _HINTS = (

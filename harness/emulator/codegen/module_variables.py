@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.emulator.codegen.kernel_facts import ModuleVariable
-from harness.emulator.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
+from harness.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
 
 Places = Mapping[str, tuple[str, int]]
 """Space and address by name."""

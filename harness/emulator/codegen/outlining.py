@@ -20,8 +20,8 @@ from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.ptx.blocks import Block, registers_of
-from harness.emulator.ptx.instructions import Instruction
+from harness.ptx.blocks import Block, registers_of
+from harness.ptx.instructions import Instruction
 
 _WORD_BYTES = 8
 _HEADER_WORDS = 2

@@ -17,9 +17,9 @@ from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.warpgroup import registers_with_tickets
-from harness.emulator.ptx.blocks import Graph, registers_of
-from harness.emulator.ptx.instructions import Function, Instruction, Reg, SourceLine, Vector
-from harness.emulator.ptx.opcodes import Flow
+from harness.ptx.blocks import Graph, registers_of
+from harness.ptx.instructions import Function, Instruction, Reg, SourceLine, Vector
+from harness.ptx.opcodes import Flow
 
 _WRITTEN, _READ, _USED = range(3)
 """Indices of the lists of marks."""

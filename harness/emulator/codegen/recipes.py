@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from harness.emulator.codegen.storage import Registers
-from harness.emulator.ptx.instructions import Imm, Instruction, Not, Reg
+from harness.ptx.instructions import Imm, Instruction, Not, Reg
 
 _FAMILIES = frozenset({
     "abs", "add", "and", "cvt", "fma", "mad", "max", "min", "mov", "mul", "neg", "not", "or", "selp", "setp", "shl",

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from harness.emulator.ptx.blocks import registers_of
-from harness.emulator.ptx.instructions import Address, Function, Instruction, Operand, Reg, Symbol, Vector, names_in
+from harness.ptx.blocks import registers_of
+from harness.ptx.instructions import Address, Function, Instruction, Operand, Reg, Symbol, Vector, names_in
 
 Belongs = str | Literal[0, 1]
 """What a value belongs to: an array, by name, or one of these two constants."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.types import PtxType
 
 
 class Storage:

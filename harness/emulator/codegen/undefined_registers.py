@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.blocks import Graph, registers_of
-from harness.emulator.ptx.call_parameters import holds_parameter
-from harness.emulator.ptx.instructions import Address, Instruction, Not, Reg, Vector
-from harness.emulator.ptx.opcodes import ATOMIC, STORE
+from harness.ptx.blocks import Graph, registers_of
+from harness.ptx.call_parameters import holds_parameter
+from harness.ptx.instructions import Address, Instruction, Not, Reg, Vector
+from harness.ptx.opcodes import ATOMIC, STORE
 
 _STRICT_OPCODES = (
     "mov cvt cvta add sub mul mad fma addc subc madc mul24 mad24 sad div rem abs neg min max not cnot popc clz brev "

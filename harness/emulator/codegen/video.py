@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.vector_ir_builder import splat
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Instruction, Negative, Operand, Part
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Instruction, Negative, Operand, Part
+from harness.ptx.types import PtxType
 
-_SCALAR_SELECTOR = re.compile(r"b[0-3]|h[01]")
+_PLACES = {f"b{i}": (8 * i, 8) for i in range(4)} | {f"h{i}": (16 * i, 16) for i in range(2)} | {"": (0, 32)}
+"""Selector of a byte or a halfword -> its first bit and width; without one, the whole word."""
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _WORDS = ("u32", "s32")
 _NARROW = ("u2", "s2", "u4", "s4", "u8", "s8", "u16", "s16")
@@ -71,12 +70,9 @@ def _compute(lanes: WarpEmitter, operation: str, a: str, b: str) -> str:
 
 def _place(instruction: Instruction, selector: str) -> tuple[int, int]:
     """First bit and width of the byte or halfword that a selector names; the whole word without one."""
-    if not selector:
-        return 0, 32
-    if not _SCALAR_SELECTOR.fullmatch(selector):
+    if selector not in _PLACES:
         raise instruction.unsupported(f"selector '.{selector}'")
-    bits = 8 if selector[0] == "b" else 16
-    return int(selector[1]) * bits, bits
+    return _PLACES[selector]
 
 
 def _scalar_source(lanes: WarpEmitter, instruction: Instruction, operand: Operand, signed: bool) -> str:
@@ -183,27 +179,27 @@ def _selected(instruction: Instruction, selector: str, count: int, first: int) -
     """The bytes or halfwords of {b, a} that a selector names, lowest result first; by default those from `first` on."""
     if not selector:
         return list(range(first, first + count))
-    if not re.fullmatch(rf"{_letter(count)}[0-{2 * count - 1}]{{{count}}}", selector):
+    numbers = _numbers(selector, count, below=2 * count)
+    if len(numbers) != count:
         raise instruction.unsupported(f"selector '.{selector}'")
-    return [int(digit) for digit in reversed(selector[1:])]
+    return numbers[::-1]
 
 
 def _masked(instruction: Instruction, mask: str, count: int) -> list[int]:
     """Indices of the results that a mask selects; all without a mask."""
     if not mask:
         return list(range(count))
-    digits = mask[1:]
-    if (
-        mask[0] != _letter(count)
-        or not re.fullmatch(rf"[0-{count - 1}]+", digits)
-        or sorted(set(digits))[::-1] != list(digits)
-    ):
+    numbers = _numbers(mask, count, below=count)
+    if not numbers or sorted(set(numbers))[::-1] != numbers:
         raise instruction.unsupported(f"mask '.{mask}'")
-    return [int(digit) for digit in digits]
+    return numbers
 
 
-def _letter(count: int) -> str:
-    return "b" if count == 4 else "h"
+def _numbers(word: str, count: int, below: int) -> list[int]:
+    """The digits behind the letter of bytes (`count` 4) or halfwords (2); empty where the word is written otherwise."""
+    letter, digits = word[0], word[1:]
+    fits = letter == ("b" if count == 4 else "h") and all(digit in "01234567"[:below] for digit in digits)
+    return [int(digit) for digit in digits] if fits else []
 
 
 @emits("vadd2", "vsub2", "vavrg2", "vabsdiff2", "vmin2", "vmax2", "vset2")

@@ -12,7 +12,7 @@ from harness.emulator.codegen.lane_tables import LANE_ID
 from harness.emulator.codegen.vector_ir_builder import INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_members, watch_sources
-from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
+from harness.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
 def check_members(lanes: WarpEmitter, instruction: Instruction, members: Operand) -> None:

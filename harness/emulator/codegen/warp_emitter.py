@@ -26,8 +26,8 @@ from harness.emulator.codegen.vector_ir_builder import (
     vector,
 )
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.ptx.blocks import Block
-from harness.emulator.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
+from harness.ptx.blocks import Block
+from harness.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
 from harness.support.errors import UnsupportedInstruction
 
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import re
-
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen import eight_bit_products as eight_bits
@@ -17,9 +15,9 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.matrix_multiply import element_types
 from harness.emulator.codegen.warp import check_whole_warp
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.ptx.opcodes import matrix_shape
 
-_SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)
 _INTEGER_COLUMNS = (8, 24, *range(16, 257, 16))
 _SIGN_BITS = {"tf32": 1 << 31, "fp8": 0x80808080}
@@ -122,14 +120,14 @@ def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, in
     """The arithmetic for 8 columns, and the number of columns."""
     form = Form(instruction)
     collective = form.flag("mma_async"), form.flag("sync"), form.flag("aligned")
-    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
-    if shape is None or not all(collective):
+    shape = matrix_shape(form.rest())
+    if shape is None or shape.rows != 64 or not all(collective):
         raise instruction.unsupported()
-    form.flag(shape[0])
+    form.flag(shape.word)
     types = element_types(form)
     saturates = form.flag("satfinite")
     form.end()
-    columns, depth = int(shape[1]), int(shape[2])
+    columns, depth = shape.columns, shape.depth
     if len(types) == 3 and columns in _COLUMNS:
         d, a, b = types
         narrow = eight_bits.WARPGROUP_PRODUCTS.get((a, b, depth, d, saturates))
@@ -143,8 +141,9 @@ def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, in
 
 def _size_number(instruction: Instruction) -> int:
     """A nonzero ID of the shape M, N, K."""
-    columns, depth = next(match for word in instruction.modifiers if (match := _SHAPE.fullmatch(word))).groups()
-    return 4 * (int(columns) // 8 - 1) + (8, 16, 32).index(int(depth)) + 1
+    shape = matrix_shape(instruction.modifiers)
+    assert shape is not None
+    return 4 * (shape.columns // 8 - 1) + (8, 16, 32).index(shape.depth) + 1
 
 
 def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:

@@ -6,8 +6,8 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Reg, Symbol
-from harness.emulator.ptx.opcodes import ATOMIC
+from harness.ptx.instructions import Address, Imm, Instruction, Operand, Reg, Symbol
+from harness.ptx.opcodes import ATOMIC
 
 _STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
 _CODES = {"load": sanitizer.LOAD, "store": sanitizer.STORE, "atomic": sanitizer.ATOMIC}

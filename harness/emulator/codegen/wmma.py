@@ -23,7 +23,7 @@ from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory, watch_shared
-from harness.emulator.ptx.instructions import Instruction, Operand
+from harness.ptx.instructions import Instruction, Operand
 
 _ORDERS = ("row", "col")
 

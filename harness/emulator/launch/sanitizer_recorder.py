@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,8 +12,9 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
-from harness.emulator.ptx.types import TYPES
 from harness.model.finding import Finding, Place
+from harness.ptx.names import source_name
+from harness.ptx.types import TYPES
 
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]
@@ -312,11 +312,10 @@ def _line(place: Place | None) -> tuple[str, int] | None:
 
 
 def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[str, int]:
-    """The variable and the offset in it. Of a mangled C++ name, the last part is used, as written in the source."""
+    """The variable, by its name in the source, and the offset in it."""
     for variable in reversed(variables):
         if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
-            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$", variable.name)
-            return f"shared memory {written.group(1) if written else variable.name}", offset - variable.offset
+            return f"shared memory {source_name(variable.name)}", offset - variable.offset
     return "shared memory", offset
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from harness.compilers import DevicePointer, compile_kernel
-from harness.compilers.stamped_ptx import ARRIVES, BEGINS, ENDS, LEAVES, room_bytes, stamped
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.native.kernel_cache import native_kernel
+from harness.ptx.timestamps import ARRIVES, BEGINS, ENDS, LEAVES, room_bytes, stamped
 from harness.support.errors import CompileError
 from tests.emulator.cuda_kernel import cuda_source, run
 
@@ -120,6 +120,19 @@ def test_statements_that_share_a_line() -> None:
     assert lines[first - 1] == ".reg .b32 %r<2>;" and "mov.u32 %r1, 0;" in lines[first:]
     assert "st.global.v2.u32 [%rd1], {%r1, %r1};" in lines and "$L:" in lines and "again:" in lines
     assert lines.count("{") == lines.count("}") - 1 == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "stamped_head"),
+    [
+        ("k(.param .u64 a, // one )\n.param .u64 b // two\n)", ".param .u64 b,.param .u64 k_attention_sandbox_stamps)"),
+        ("k", "k(.param .u64 k_attention_sandbox_stamps)"),
+    ],
+)
+def test_the_parameter_comes_last_however_the_others_are_written(head: str, stamped_head: str) -> None:
+    text = stamped(PREDICATED.replace("k(\n.param .u64 k_param_0\n)", head), ["k"], 8)
+    assert stamped_head in text.partition("{")[0].replace("\n", "")
+    native_kernel(text, "k")
 
 
 def test_what_is_not_there_cannot_be_stamped() -> None:

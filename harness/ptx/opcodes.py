@@ -7,13 +7,14 @@ families of `codegen`; an opcode with a row and no emitter, or the other way rou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.types import TYPES
 
 AccessKind = Literal["load", "store", "atomic"]
 
@@ -43,7 +44,7 @@ STORE = MemoryAccess("store", "store")
 ATOMIC = MemoryAccess("atomic", "atomic")
 LOAD_ROWS = MemoryAccess(None, "load")
 STORE_ROWS = MemoryAccess(None, "store")
-"""Of a matrix: a lane has the address of a row, and not of what it loads or stores itself."""
+"""Accesses to rows of a matrix: a lane has the address of a row, not of the elements that it loads or stores."""
 COPY = MemoryAccess("load", "store", asynchronous=True)
 BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
 BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
@@ -87,14 +88,14 @@ class Opcode:
 
 
 UNKNOWN = Opcode()
-"""Of what has no row. It has no emitter either, and is refused by name when code is emitted."""
+"""The row of an unknown opcode. It has no emitter either, and is refused by name when code is emitted."""
 BARRIER_RESULT = "barrier.result"
 """Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived. No text can spell it, for the parser
 ends an opcode at its first dot."""
 
 
 def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> dict[str, Opcode]:
-    """The same row for each of these names."""
+    """A table in which all of these names have one row."""
     return dict.fromkeys(names.split(), Opcode(operands, **facts))  # type: ignore[arg-type]
 
 
@@ -229,3 +230,22 @@ def _kind(modifiers: Sequence[str]) -> str:
     if not types or not types[0].is_float:
         return "int"
     return "half" if types[0].bits == 16 else "float"
+
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+
+
+class MatrixShape(NamedTuple):
+    """The extents of a matrix product: D of `rows` x `columns`, `depth` products to an element."""
+
+    word: str
+    """The modifier, such as `m16n8k16`."""
+    rows: int
+    columns: int
+    depth: int
+
+
+def matrix_shape(modifiers: Sequence[str]) -> MatrixShape | None:
+    """The shape among the modifiers of a matrix product; None where there is none."""
+    match = next((match for word in modifiers if (match := _SHAPE.fullmatch(word))), None)
+    return None if match is None else MatrixShape(match[0], int(match[1]), int(match[2]), int(match[3]))

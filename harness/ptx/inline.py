@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.emulator.ptx.instructions import (
+from harness.ptx.instructions import (
     Address,
     Arguments,
     Function,
@@ -30,7 +30,7 @@ BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
 """Functions of the CUDA runtime that the emulator itself provides; calls to them stay."""
 _MOST_STATEMENTS = 1_000_000
 _MOST_CALLS = 10_000
-"""Of one function with all that it calls. What calls two functions that call two each doubles with each step."""
+"""Limit of a function with everything that it calls; nested calls of two functions each double with every level."""
 _DEEPEST_CALL = 100
 
 

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from harness.emulator.ptx.instructions import Imm
-from harness.emulator.ptx.lexer import Token
-from harness.emulator.ptx.token_stream import TokenStream, whole_number
+from harness.ptx.instructions import Imm
+from harness.ptx.lexer import Token
+from harness.ptx.token_stream import TokenStream, whole_number
 from harness.support.errors import CompileError
 
 WARP_SZ = "WARP_SZ"
@@ -46,7 +46,7 @@ class Constant(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Of a whole number, without a sign."""
+        """The 64 bits of a whole number as an unsigned integer."""
         return int(self.value) & _BITS
 
 

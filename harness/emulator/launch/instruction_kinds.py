@@ -6,12 +6,9 @@ drops most moves and makes sequences of some instructions (a division, a convers
 
 from __future__ import annotations
 
-import math
-import re
 from functools import cache
 
 from harness.emulator.abi import layout as at
-from harness.emulator.ptx.instructions import Instruction
 from harness.execution.instruction_counts import (
     BARRIER,
     CONTROL,
@@ -27,6 +24,8 @@ from harness.execution.instruction_counts import (
     SPECIAL,
     TENSOR,
 )
+from harness.ptx.instructions import Instruction
+from harness.ptx.opcodes import matrix_shape
 
 
 def _rows(kind: str, names: str) -> dict[str, str]:
@@ -65,7 +64,6 @@ KINDS: dict[str, str] = {
 _UNTIMED_SPACES = ("param", "const")
 _WIDE = (MOVE, MEMORY, SHARED)
 """Kinds that move 64-bit floating-point numbers like any other 64 bits."""
-_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
 def kind_of(instruction: Instruction) -> str:
@@ -94,8 +92,8 @@ def product_flops(instruction: Instruction) -> int:
     """Multiplications and additions of one warp's execution of a matrix product; 0 of anything else."""
     if kind_of(instruction) != TENSOR:
         return 0
-    shape = next((found for word in instruction.modifiers if (found := _SHAPE.match(word))), None)
+    shape = matrix_shape(instruction.modifiers)
     if shape is None:
         return 0
-    flops = 2 * math.prod(int(extent) for extent in shape.groups())
+    flops = 2 * shape.rows * shape.columns * shape.depth
     return flops // at.WARPGROUP_WARPS if instruction.row_name == "wgmma.mma_async" else flops

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from harness.emulator.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Negative, Not, Part, Reg, Symbol
-from harness.emulator.ptx.opcodes import BARRIER_RESULT, Flow
+from harness.ptx.instructions import CARRY, Function, Imm, Instruction, Label, Negative, Not, Part, Reg, Symbol
+from harness.ptx.opcodes import BARRIER_RESULT, Flow
 from harness.support.errors import CompileError
 
 EXIT = -1

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from harness.emulator.ptx.instructions import Address, Function, Imm, Instruction, Operand, Reg, Symbol, Vector
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.ptx.instructions import Address, Function, Imm, Instruction, Operand, Reg, Symbol, Vector
+from harness.ptx.types import TYPES, PtxType
 
 _CHUNK_BYTES = 8
 

@@ -1,12 +1,12 @@
-"""A copy of a kernel's PTX whose warps note the time: when they begin, at barriers of the block, and when they return.
+"""A copy of a kernel's PTX whose warps record timestamps: at their start, at barriers of the block, and at their end.
 
-Before: PTX of a kernel `k(...)`. After: the same with one parameter more, the address of room for stamps, and with code
-in front of the entry's first instruction, around each `bar.sync` and `barrier.sync` of the entry, and in front of each
-`ret` and `exit`. The first lane of each warp writes stamps; what the kernel computes stays as it is. Barriers in
-functions that the compiler did not inline are left out.
+Before: PTX of a kernel `k(...)`. After: the kernel has one more parameter, the address of a buffer for timestamps, and
+more code before its first instruction, around each `bar.sync` and `barrier.sync`, and before each `ret` and `exit`. The
+first lane of each warp writes the timestamps; the kernel's results do not change. Barriers in functions that the
+compiler did not inline are left out.
 
-A stamp has 16 bytes: `%globaltimer` (nanoseconds), `%smid`, and what happened (`BEGINS`, ...). A warp has room for a
-number of them, one behind the other; the last place is for its end, and what finds no room is not written.
+A timestamp has 16 bytes: `%globaltimer` (nanoseconds), `%smid`, and the kind of event (`BEGINS`, ...). A warp has a
+fixed number of consecutive places; the last one is for its end, and events that find no free place are not written.
 """
 
 from __future__ import annotations
@@ -14,22 +14,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 
+from harness.ptx.statements import Statement, entry_text, statements, without_comments
 from harness.support.errors import CompileError
 
 STAMP_BYTES = 16
 BEGINS, ARRIVES, LEAVES, ENDS = range(1, 5)
-"""What happened; `ARRIVES` and `LEAVES` are at a barrier. 0 is a place that nobody has written to."""
+"""Kinds of events; `ARRIVES` and `LEAVES` are at a barrier. 0 is a place that has not been written."""
 FEWEST_STAMPS = 4
-"""That there is room for."""
+"""Places per warp at least."""
 _PARAMETER = "attention_sandbox_stamps"
-_BARRIER = re.compile(r"(@!?%\w+\s+)?(bar|barrier)\.(cta\.)?(sync|red)\b")
+_BARRIER = re.compile(r"(?:@!?%\w+\s+)?(?:bar|barrier)\.(?:cta\.)?(?:sync|red)\b")
 _RETURN = re.compile(r"(?:@(!?)(%\w+)\s+)?(ret|exit)\s*;")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_COMMENT_OR_BRACE = re.compile(rf"{_COMMENT.pattern}|[{{}}]", re.DOTALL)
-_ALONE = re.compile(
-    r"[{}]|[\w$]+\s*:(?!:)|\.loc\s+\d+\s+\d+\s+\d+(?:\s*,\s*function_name[^,\n]*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?"
-)
-"""What stands in front of a statement: a brace that opens or closes a scope, a label, a line of the source."""
 _REGISTERS = """.reg .pred %stamp_first, %stamp_room;
 .reg .b32 %stamp_a, %stamp_b, %stamp_c, %stamp_warp, %stamp_left, %stamp_sm;
 .reg .b64 %stamp_next, %stamp_end, %stamp_more, %stamp_time;
@@ -59,60 +54,45 @@ mov.u32 %stamp_c, %ctaid.x;
 mad.lo.u32 %stamp_a, %stamp_a, %stamp_b, %stamp_c;
 mad.lo.u32 %stamp_warp, %stamp_a, %stamp_sm, %stamp_warp;
 """
-"""Lanes in front decide who writes; `%stamp_warp` is the block's number times its warps, plus the warp's own."""
+"""Sets `%stamp_first` in the lane that writes; `%stamp_warp` is the block's number times its warps, plus the warp's."""
 
 
 def stamped(ptx: str, entries: Collection[str], stamps: int) -> str:
-    """The module with these kernels stamped, with room for so many stamps per warp. Raises `CompileError`."""
+    """The module with timestamps in these entries, `stamps` places per warp.
+
+    Raises `CompileError` where an entry is missing or the text ends within it.
+    """
     for entry in entries:
         ptx = _stamped_entry(ptx, entry, stamps)
     return ptx
 
 
 def room_bytes(blocks: int, warps: int, stamps: int) -> int:
-    """What one launch needs, all zeros at its beginning."""
+    """Size of the buffer for one launch, which has to be zero at its start."""
     return STAMP_BYTES * blocks * warps * stamps
 
 
 def _stamped_entry(ptx: str, entry: str, stamps: int) -> str:
-    head = re.search(rf"\.entry\s+{re.escape(entry)}\s*\(([^)]*)\)", ptx)
-    start = -1 if head is None else ptx.find("{", head.end())
-    if head is None or start < 0:
+    head = entry_text(ptx, entry)
+    if head is None or head.body is None:
         raise CompileError(f"there is no kernel {entry} in its PTX, so it cannot be stamped")
-    end = _end_of_body(ptx, start)
+    body = list(statements(ptx, head))
+    if sum((each.kind == "open") - (each.kind == "close") for each in body) != -1:
+        raise CompileError("the PTX ends within a kernel, so it cannot be stamped")
     parameter = f".param .u64 {entry}_{_PARAMETER}"
-    parameters = f"{head[1].rstrip()},\n{parameter}\n" if head[1].strip() else parameter
-    body = "\n".join(("", *_with_stamps(_statements(ptx[start + 1 : end]), entry, stamps), ""))
-    return f"{ptx[: head.start(1)]}{parameters}{ptx[head.end(1) : start + 1]}{body}{ptx[end:]}"
+    first, last = head.parameters or (head.end, head.end)
+    given = without_comments(ptx[first:last]).rstrip()
+    parameters = f"{given},\n{parameter}\n" if given.strip() else parameter
+    if head.parameters is None:
+        parameters = f"({parameters})"
+    stamped_body = "\n".join(("", *_with_stamps(body[:-1], entry, stamps), ""))
+    return f"{ptx[:first]}{parameters}{ptx[last : head.body[0]]}{stamped_body}{ptx[body[-1].start :]}"
 
 
-def _end_of_body(ptx: str, start: int) -> int:
-    """Where the brace closes that opens at `start`, comments aside. Strings stand in directives outside of bodies."""
-    depth = 0
-    for found in _COMMENT_OR_BRACE.finditer(ptx, start):
-        depth += (found[0] == "{") - (found[0] == "}")
-        if depth == 0:
-            return found.start()
-    raise CompileError("the PTX ends within a kernel, so it cannot be stamped")
-
-
-def _statements(body: str) -> Iterator[str]:
-    """The body without comments; what may stand on a line with others has one of its own."""
-    for line in _COMMENT.sub(" ", body).replace(";", ";\n").split("\n"):
-        rest = line.strip()
-        while rest:
-            alone = _ALONE.match(rest)
-            if alone is None:
-                yield rest
-                break
-            yield alone[0].strip()
-            rest = rest[alone.end() :].strip()
-
-
-def _with_stamps(statements: Iterable[str], entry: str, stamps: int) -> Iterator[str]:
+def _with_stamps(body: Iterable[Statement], entry: str, stamps: int) -> Iterator[str]:
     begun = False
-    for number, text in enumerate(statements):
-        if not begun and not text.startswith("."):
+    for number, (kind, _, text) in enumerate(body):
+        if not begun and kind not in ("directive", "location"):
             begun = True
             yield from (_REGISTERS, _NUMBER_OF_WARP, _room(entry, stamps), _stamp(BEGINS))
         returns = _RETURN.fullmatch(text)
@@ -150,7 +130,7 @@ def _stamp(kind: int) -> str:
 
 
 def _at_return(returns: re.Match[str], number: int) -> Iterator[str]:
-    """Who returns stamps first: under a predicate a jump over both stands for it."""
+    """A timestamp, then the return; where that has a predicate, a branch around both."""
     negated, predicate, opcode = returns.groups()
     if predicate is None:
         yield f"{_write('%stamp_end', ENDS, '%stamp_first')}{opcode};"

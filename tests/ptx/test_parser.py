@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from harness.emulator.codegen.kernel import generate
-from harness.emulator.ptx.inline import inline_calls
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Pair, Reg, SourceLine, Symbol, Vector
-from harness.emulator.ptx.lexer import INSTRUCTION, tokenize
-from harness.emulator.ptx.parser import parse
+from harness.ptx.inline import inline_calls
+from harness.ptx.instructions import Address, Imm, Instruction, Pair, Reg, SourceLine, Symbol, Vector
+from harness.ptx.lexer import INSTRUCTION, tokenize
+from harness.ptx.parser import parse
 from harness.support.errors import CompileError, UnsupportedInstruction
 
 pytestmark = pytest.mark.compiles(False)

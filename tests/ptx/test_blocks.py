@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.emulator.ptx.blocks import EXIT, Graph, build_graph, live_registers
-from harness.emulator.ptx.parser import parse
+from harness.ptx.blocks import EXIT, Graph, build_graph, live_registers
+from harness.ptx.parser import parse
 
 
 def graph(text: str) -> Graph:

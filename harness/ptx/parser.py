@@ -6,9 +6,9 @@ text that they do not understand through instead of refusing it; faults and coun
 
 from __future__ import annotations
 
-from harness.emulator.ptx.constant_expressions import WARP_SZ
-from harness.emulator.ptx.declarations import LINKAGE, SPACES
-from harness.emulator.ptx.instructions import (
+from harness.ptx.constant_expressions import WARP_SZ
+from harness.ptx.declarations import LINKAGE, SPACES
+from harness.ptx.instructions import (
     Address,
     Arguments,
     Function,
@@ -28,10 +28,10 @@ from harness.emulator.ptx.instructions import (
     Variable,
     Vector,
 )
-from harness.emulator.ptx.lexer import INSTRUCTION, Token, tokenize
-from harness.emulator.ptx.plain_instructions import PlainInstructions
-from harness.emulator.ptx.token_stream import whole_number
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.lexer import INSTRUCTION, Token, tokenize
+from harness.ptx.plain_instructions import PlainInstructions
+from harness.ptx.token_stream import whole_number
+from harness.ptx.types import PtxType
 from harness.support.errors import CompileError
 
 _IGNORED_LINES = {".version", ".address_size", ".pragma"}
@@ -41,7 +41,7 @@ _DEEPEST_BLOCK = 64
 _DEEPEST_OPERAND = 2
 """Lists within lists: `[map, {x, y}]` has one in another."""
 _MOST_REGISTERS = 1_000_000
-"""Of one function. What compilers write has some thousands."""
+"""Limit for one function. Compilers write some thousands."""
 
 
 def parse(text: str) -> Module:
@@ -254,7 +254,7 @@ class _Parser(PlainInstructions):
         return unique
 
     def resolve(self, name: str) -> str:
-        """See `PlainInstructions.resolve`."""
+        """The name in the function of what the text calls `name` in this scope."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
@@ -343,7 +343,7 @@ class _Parser(PlainInstructions):
         return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
     def operand(self, depth: int) -> Operand:
-        """See `PlainInstructions.operand`."""
+        """The operand here, inside `depth` others. Raises `CompileError`."""
         first = self._simple_operand(depth)
         if self.accept("|"):
             return Pair(first, self._simple_operand(depth))

@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from harness.compilers.ptx_lines import with_own_lines
+from harness import PtxKernel
+from harness.compilers import compile_kernel, ptx_text
 from harness.compilers.ptxas import find_ptxas, resources
 
 TEXT = r"""
@@ -49,6 +50,11 @@ ends: ret;
 INSTRUCTIONS = (
     "ld.param", "ld.global", "setp", "@%p bra ends", "add.u32", "st.global", "st.shared", "ends: ret",
 )  # fmt: skip
+
+
+def with_own_lines(text: str, name: str) -> str:
+    ptx_text._compiled.cache_clear()  # the same text may lie in a file by now
+    return compile_kernel(PtxKernel(text, name), (), "sm_90").ptx
 
 
 def line_of(words: str) -> int:

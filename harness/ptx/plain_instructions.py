@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from harness.emulator.ptx.declarations import Declarations
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Reg, SourceLine
-from harness.emulator.ptx.lexer import Token, words_of
+from harness.ptx.declarations import Declarations
+from harness.ptx.instructions import Address, Imm, Instruction, Operand, Reg, SourceLine
+from harness.ptx.lexer import Token, words_of
 from harness.support.errors import CompileError
 
 _PARTS = re.compile(r"(?:@(!?)(\S+)[ \t]+)?([^ \t;]+)([^;]*);")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.emulator.ptx.lexer import BYTES, PIECES, Token, words_of
+from harness.ptx.lexer import BYTES, PIECES, Token, words_of
 from harness.support.errors import CompileError
 
 
@@ -99,7 +99,7 @@ class TokenStream:
 
 _BASES = {"0x": 16, "0X": 16, "0b": 2, "0B": 2}
 _MOST_DIGITS = 66
-"""Of a number of 64 bits in base 2, with its prefix."""
+"""Length of a number of 64 bits in base 2, with its prefix."""
 
 
 def whole_number(token: Token) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.emulator.codegen.emitters import emits, supported_opcodes
-from harness.emulator.ptx.opcodes import (
+from harness.ptx.opcodes import (
     ASYNC_REDUCTION,
     ASYNC_STORE,
     ATOMIC,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from harness.emulator.ptx.opcodes import Opcode, facts_of, row_name
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.opcodes import Opcode, facts_of, row_name
+from harness.ptx.types import PtxType
 from harness.support.errors import UnsupportedInstruction
 
 
@@ -188,7 +188,7 @@ class Variable:
     size_bytes: int
     """0 for `extern .shared x[]`: whatever the launch gives."""
     initial: bytes | None = None
-    """What it begins with, up to the last value that is given; the rest is zero."""
+    """Initial bytes, up to the last value that is given; the rest is zero."""
     extern: bool = False
     element: PtxType | None = None
     links: tuple[Link, ...] = ()

@@ -6,22 +6,22 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.emulator.ptx.constant_expressions import WARP_SZ, ConstantExpressions
-from harness.emulator.ptx.instructions import Link, Variable
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.ptx.constant_expressions import WARP_SZ, ConstantExpressions
+from harness.ptx.instructions import Link, Variable
+from harness.ptx.parameter_declarations import ParameterDeclarations
+from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import CompileError
 
 LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
 _FLOAT_FORMATS = {32: "<f", 64: "<d"}
-_LARGEST_ALIGNMENT = 1024
 _LARGEST_BYTES = {".const": 1 << 16, ".local": 1 << 19, ".param": 1 << 15, ".shared": 1 << 31, ".global": 1 << 31}
-"""Of one variable: what hardware has, but for `.shared`, where a launch is refused in other words, and `.global`."""
+"""Largest variable by space: what hardware has, but for `.shared`, which a launch checks, and `.global`."""
 _INITIALISED = (".global", ".const")
 _DEEPEST_INITIALIZER = 16
 
 
-class Declarations(ConstantExpressions):
+class Declarations(ConstantExpressions, ParameterDeclarations):
     """The part of the parser that reads declarations."""
 
     def variables(self) -> list[Variable]:
@@ -33,7 +33,7 @@ class Declarations(ConstantExpressions):
         space = directive.text
         if space not in SPACES:
             raise CompileError(f"PTX line {directive.line}: unknown state space '{directive.shown}'")
-        align, element, lanes = self._type_in_memory()
+        align, element, lanes = self.type_in_memory()
         variables = []
         while True:
             line = self.peek().line
@@ -78,41 +78,6 @@ class Declarations(ConstantExpressions):
         if extent < 0:
             raise CompileError(f"PTX line {line}: an array of {extent} elements")
         return extent
-
-    def _type_in_memory(self) -> tuple[int, PtxType, int]:
-        """See `declared_type`; a predicate has no address."""
-        line = self.peek().line
-        align, element, lanes = self.declared_type()
-        if not element.size_bytes:
-            raise CompileError(f"PTX line {line}: a variable of type '.{element.name}', which only registers have")
-        return align, element, lanes
-
-    def declared_type(self) -> tuple[int, PtxType, int]:
-        """`[.align n] [.ptr ...] [.v2|.v4] .type` -> alignment (0 where not given), type, elements per vector."""
-        align, lanes = 0, 1
-        while True:
-            token = self.next()
-            if token.text == ".align":
-                align = self._alignment()
-            elif token.text in (".v2", ".v4", ".v8"):
-                lanes = int(token.text[2:])
-            elif token.text in (".attribute", ".managed", ".unified"):
-                if self.accept("("):
-                    while self.next().text != ")":
-                        pass
-            elif token.kind == "dot" and token.text[1:] in TYPES:
-                return align, TYPES[token.text[1:]], lanes
-            else:
-                raise CompileError(f"PTX line {token.line}: unknown type '{token.shown}'")
-
-    def _alignment(self) -> int:
-        line = self.peek().line
-        align = self.count()
-        if not 0 < align <= _LARGEST_ALIGNMENT or align & (align - 1):
-            raise CompileError(
-                f"PTX line {line}: an alignment of {align} bytes; it is a power of two of at most {_LARGEST_ALIGNMENT}"
-            )
-        return align
 
     def _initializer(self, element: PtxType, depth: int = 1) -> list[int | Link]:
         """Bits of the elements, or the addresses that they hold.
@@ -181,26 +146,12 @@ class Declarations(ConstantExpressions):
                 continue
             if space.text != ".param":
                 raise CompileError(f"PTX line {space.line}: '{space.shown}' parameters are not supported")
-            align, element, _ = self._pointer_or_type()
-            name = self.name()
-            count = 1
-            while self.accept("["):
-                count *= self.count() if self.peek().text != "]" else 0
-                self.expect("]")
-            size_bytes = count * element.size_bytes
-            _require_size(
-                space.line, ".param", name, size_bytes + sum(p.size_bytes for p in params if p.space == "param")
-            )
-            params.append(Variable(name, "param", align or element.size_bytes, size_bytes, element=element))
+            name, parameter = self.parameter()
+            before_bytes = sum(p.size_bytes for p in params if p.space == "param")
+            _require_size(space.line, ".param", name, before_bytes + parameter.size_bytes)
+            element = TYPES[parameter.type]
+            params.append(Variable(name, "param", parameter.align_bytes, parameter.size_bytes, element=element))
         return params
-
-    def _pointer_or_type(self) -> tuple[int, PtxType, int]:
-        align, element, lanes = self._type_in_memory()
-        if self.accept(".ptr"):
-            while self.peek().kind == "dot":
-                if self.next().text == ".align":
-                    self._alignment()
-        return align, element, lanes
 
 
 def _require_size(line: int, space: str, name: str, size_bytes: int) -> None:

@@ -12,7 +12,7 @@ class PtxType(NamedTuple):
     kind: str
     """`b` untyped bits, `u` unsigned, `s` signed, `f` IEEE float, `bf` bfloat, `tf` tf32, `pred`."""
     bits: int
-    """Of one element of a packed type, of the whole otherwise."""
+    """Width of one element of a packed type, of the whole otherwise."""
     packed: int = 1
     """2 for the x2 types, which hold two elements in one register."""
 
