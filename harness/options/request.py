@@ -17,6 +17,7 @@ from harness.options.output import ReportOptions
 from harness.options.problem import ProblemOptions, read_problem
 from harness.options.variants import Selection, discover_variants
 from harness.options.watch import KeptResults
+from harness.support.override import override
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant
@@ -85,8 +86,8 @@ class StudyRequest(Request):
     afresh: bool = flag("begin at the beginning, where the same command was cut off and would go on")
 
     @classmethod
+    @override
     def further_fields(cls, arguments: argparse.Namespace, problem: BaseProblem | None) -> dict[str, Any]:
-        """See `Request`."""
         return {
             "problem": read_problem(arguments, problem),
             "settings": read_options(RunSettings, arguments, caches=None, effort=read_effort(arguments)),

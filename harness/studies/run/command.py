@@ -20,6 +20,7 @@ from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
+from harness.support.override import override
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class RunRequest(StudyRequest):
     allow_undecided: bool = False
 
     @classmethod
+    @override
     def further_fields(cls, arguments: argparse.Namespace, problem: BaseProblem | None) -> dict[str, Any]:
-        """See `Request`."""
         files = {name: path for name, path in vars(arguments).items() if isinstance(path, Path)}
         return {**super().further_fields(arguments, problem), "files": files}
 
