@@ -333,13 +333,12 @@ class _Campaign:
             self.workers.forget()
         assert self.smallest is not None
         is_smaller = self._size(case) < self._size(self.smallest[0])
-        if finding.kind != self.kind:
-            # A wrong lse may come of what makes O wrong, too, in a simpler case. Anything else is another mistake.
-            if not (is_smaller and finding.kind == WRONG_ANSWER and self.smallest[1].is_of_optional_output):
-                return False
-            self.kind = finding.kind
+        # What makes an lse wrong may make O wrong in a simpler case. Any other kind of finding is another mistake.
+        shows_in_main = is_smaller and finding.kind == WRONG_ANSWER and self.smallest[1].is_of_optional_output
+        if finding.kind != self.kind and not shows_in_main:
+            return False
         if is_smaller:
-            self.smallest = (case, finding)
+            self.kind, self.smallest = finding.kind, (case, finding)
         return True
 
     def _answer(self, case: Case) -> Answer:
@@ -390,9 +389,7 @@ class _Campaign:
         ratio = answer.error_over_budget
         if answer.finding is None and ratio is not None and (self.hardest is None or ratio > self.hardest[0]):
             self.hardest = (ratio, case)
-        parts = [0.0]
-        if self.how.examples is not None:
-            parts.append(self.examples / self.how.examples)
+        parts = [0.0 if self.how.examples is None else self.examples / self.how.examples]
         if self.how.seconds is not None:
             parts.append((time.monotonic() - self.began) / self.how.seconds)
         self.progress(self.examples, min(1.0, max(parts)), "" if self.covering is None else self.covering.so_far)
