@@ -1,4 +1,4 @@
-"""A cluster on this machine: a scheduler and workers as processes of their own, gone when whoever started them is."""
+"""A cluster on this machine: a scheduler and workers in processes of their own, which end when this process does."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from harness.support.errors import SandboxError, WorkersGone
 
 START_SECONDS = 60.0
 ADDRESS_LOOK_SECONDS = 0.02
-"""Between looks for what the scheduler says."""
+"""Between looks for the scheduler's address in its log."""
 MOST_RESTARTS = 20
 """Of workers that died, in all: more die of what they do, not by chance."""
-_MODULE = "harness.execution.cluster.member"
+_MODULE = "harness.execution.cluster.cluster_process"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class LocalCluster:
-    """Its processes. Those of them that die are started again, a few times."""
+    """A scheduler and workers. Workers that die are restarted, up to `MOST_RESTARTS` times in all."""
 
     def __init__(self, number: int, gpus: Sequence[str] = ()) -> None:
-        """`number` of workers; with `gpus`, each sees only the one of them that has its number, modulo how many.
+        """Start `number` workers; with `gpus`, worker i sees only GPU `gpus[i % len(gpus)]`.
 
         Raises `SandboxError` where they do not start.
         """
@@ -48,10 +48,10 @@ class LocalCluster:
             self.close()
             raise
 
-    def mend(self) -> str | None:
-        """Start again what has died; what died and of what, if anything did. Raises `SandboxError` where it is no use.
+    def restart_dead(self) -> str | None:
+        """Restart a worker that has died, and end what it had started. Return what it died of, None if none did.
 
-        What it had started goes with it.
+        Raises `WorkersGone` if the scheduler has died, or workers have died too often.
         """
         assert self._scheduler is not None
         if self._scheduler.poll() is not None:
@@ -72,7 +72,7 @@ class LocalCluster:
         return None
 
     def close(self) -> None:
-        """End all of it now."""
+        """End all processes now."""
         for process in (self._scheduler, *self._workers.values()):
             if process is not None:
                 _end(process)
@@ -101,7 +101,7 @@ class LocalCluster:
                 stdout=file,
                 stderr=file,
                 pass_fds=[self._read_end],
-                start_new_session=True,  # Ctrl-C is for whoever started it, and all that it starts ends with it
+                start_new_session=True,  # Ctrl-C is for the parent; its children are ended with the session
                 env=environment,
             )
 
@@ -109,7 +109,7 @@ class LocalCluster:
         assert self._scheduler is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._scheduler.poll() is None:
-            if (address := said_address(self._log("scheduler"))) is not None:
+            if (address := logged_address(self._log("scheduler"))) is not None:
                 return address
             time.sleep(ADDRESS_LOOK_SECONDS)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
@@ -118,8 +118,8 @@ class LocalCluster:
         return Path(self._folder.name, f"{name}.log")
 
 
-def said_address(log: Path) -> str | None:
-    """Where the scheduler listens that writes this file, if it has said so by now."""
+def logged_address(log: Path) -> str | None:
+    """The address that a scheduler has written to its log; None if it has not yet."""
     lines = log.read_text().splitlines(keepends=True)
     return next((line.strip() for line in lines if line.startswith("tcp://") and line.endswith("\n")), None)
 

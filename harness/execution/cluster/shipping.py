@@ -116,7 +116,7 @@ def load_of(origin: Origin, name: str) -> OriginLoad:
 
 
 def variant_here(token: str, load: OriginLoad) -> Variant:
-    """The variant in this worker, isolated; the same one for each `Crew.token`. Raises `SandboxError`."""
+    """The variant in this worker, isolated; one object per `ClusterClient.token`. Raises `SandboxError`."""
     kept: dict[OriginLoad, Variant] = state(f"variants:{token}", dict)
     here = load.here()
     if here not in kept:

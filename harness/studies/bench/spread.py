@@ -1,11 +1,11 @@
-"""A sweep of times spread over the GPUs of a crew: a value of the field, with all contenders in turns, is one piece."""
+"""A sweep of times spread over the GPUs of a cluster: a task times all contenders at one value of the field."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.tiles import parse_tile, with_tile
 from harness.execution.timings import BenchResult, BenchRow
@@ -19,10 +19,10 @@ from harness.support.errors import SandboxError
 
 @dataclass(frozen=True)
 class PointAsked:
-    """All contenders at one value."""
+    """One task: all contenders at one value."""
 
     token: str
-    """`Crew.token`."""
+    """`ClusterClient.token`."""
     loads: tuple[OriginLoad, ...]
     tile: str | None
     """As --tile has it; None: what was tuned on the worker's machine, else each variant's own."""
@@ -41,7 +41,7 @@ def run_point(asked: PointAsked) -> BenchResult:
 
 
 def spread_points(
-    crew: Crew,
+    cluster: ClusterClient,
     asked: Mapping[Value, PointAsked],
     known: Mapping[Value, BenchResult],
     done: Callable[[Value, BenchResult], None],
@@ -54,7 +54,7 @@ def spread_points(
     left: Sequence[Value] = sorted(
         (value for value in asked if value not in known), key=lambda value: -asked[value].timing.problem.flops
     )
-    for place, found in crew.spread(run_point, [asked[value] for value in left]):
+    for place, found in cluster.map_unordered(run_point, [asked[value] for value in left]):
         if isinstance(found, Exception):
             lost[left[place]] = str(found)
         else:

@@ -44,7 +44,7 @@ from harness.support.errors import SandboxError, UsageError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
 if TYPE_CHECKING:
-    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.cluster_client import ClusterClient
 
 WORKERS = 2
 """Of a long campaign, processes of its own: more would wait for Hypothesis."""
@@ -71,13 +71,13 @@ def run_campaign(
     how: CampaignSettings = USUAL,
     progress: Progress = _ignore,
     operation: str = DEFAULT_OPERATION,
-    crew: Crew | None = None,
+    cluster: ClusterClient | None = None,
     log: CampaignLog | None = None,
 ) -> CampaignResult:
     """Search for a case that breaks the variant that `load` makes, and shrink it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `crew`:
+    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `cluster`:
     workers that the cases are spread over, instead of a process or two of this machine. `log`: what it came to before
     it was cut off.
     """
@@ -88,7 +88,7 @@ def run_campaign(
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
     require_sensible(how, chosen, machine)
-    with _examiners(load, machine, how, crew) as workers:
+    with _examiners(load, machine, how, cluster) as workers:
         campaign = _Campaign(
             name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog(),
             sanitizes=machine.kind == "emulator" and not machine.sanitize,
@@ -437,10 +437,10 @@ def _workers(how: CampaignSettings, machine: Machine) -> int:
     return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
 
 
-def _examiners(load: Load, machine: Machine, how: CampaignSettings, crew: Crew | None) -> Examiners:
+def _examiners(load: Load, machine: Machine, how: CampaignSettings, cluster: ClusterClient | None) -> Examiners:
     builds = how.builds or ()
-    if crew is None:
+    if cluster is None:
         return Workers(load, machine, how.case_seconds, builds, _workers(how, machine))
-    from harness.studies.fuzz.spread import SpreadWorkers
+    from harness.studies.fuzz.spread import ClusterExaminers
 
-    return SpreadWorkers(crew, load, machine, how.case_seconds, builds)
+    return ClusterExaminers(cluster, load, machine, how.case_seconds, builds)

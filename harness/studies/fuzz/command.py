@@ -23,7 +23,7 @@ from harness.options.problem import add_operation
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, discover_variants, require_some
 from harness.options.watch import add_watch, kept_results, watching
-from harness.options.workers import add_workers, crew_of
+from harness.options.workers import add_workers, cluster_of
 from harness.support.errors import UsageError
 from harness.support.hypothesis_loading import load_hypothesis
 
@@ -133,7 +133,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     results = []
     with (
         unfinished_work(arguments, found, "fuzz", repr(machine)) as work,
-        crew_of(arguments, found, visible_gpus(machine)) as crew,
+        cluster_of(arguments, found, visible_gpus(machine)) as cluster,
         progress_bar(len(chosen) - len(known)) as progress,
     ):
         seed = _seed(arguments, work)
@@ -156,7 +156,7 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
                 )
                 log = logs[variant.name]
                 told = _speed(progress, variant.name, len(log.answers))
-                result = run_campaign(variant.name, load, machine, how, told, variant.operation, crew, log)
+                result = run_campaign(variant.name, load, machine, how, told, variant.operation, cluster, log)
                 work.finish(result, variant.name, "result")
             results.append(result)
     options = [word for path in arguments.plugin for word in ("--plugin", str(path))]

@@ -1,20 +1,20 @@
-"""A campaign's cases spread over the workers of a crew. What is asked, in which order, stays the campaign's own affair.
+"""A campaign's cases spread over the workers of a cluster. The campaign decides which cases there are, in which order.
 
-Cases go in batches, searches as a whole; simpler cases of a failure go one by one, all of them at once. An answer is
-looked at when it is its turn, so what a campaign finds does not depend on how many workers there are, nor on which of
-them is the quicker.
+Cases are submitted in batches, searches as a whole; when a failure is shrunk, simpler cases one by one, several at the
+same time. The campaign uses each answer in its turn, so its result does not depend on the number of workers, nor on
+which of them is faster.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from dataclasses import dataclass
 
-from harness.execution.cluster.crew import Crew
-from harness.execution.cluster.job import Job, WorkerLost
+from harness.execution.cluster.cluster_client import ClusterClient, Task, WorkerLost
 from harness.execution.cluster.shipping import load_here
-from harness.execution.cluster.worker_side import Unfit, is_abandoned, state
+from harness.execution.cluster.worker_side import Unfit, is_cancelled, state
 from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
@@ -29,14 +29,14 @@ ROUNDS_AHEAD = 96
 """Entries of the sequence per worker that are begun before their turn: about as many as there are, per worker, while a
 search, which is one after the other, is at the examples of half a round."""
 BATCH_SECONDS = 0.25
-"""What a batch of cases is to take."""
+"""How long a batch of cases should take."""
 MOST_IN_BATCH = 32
 FIRST_BATCH = 4
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker has to know of a campaign, once."""
+    """What a worker needs to know of a campaign."""
 
     name: str
     """Different for each campaign, and for each fresh start of its processes."""
@@ -47,24 +47,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Cases to examine one after the other."""
-
-    assignment: Assignment
-    cases: tuple[Case, ...]
-
-
-@dataclass(frozen=True)
-class SearchOf:
-    """A search to make."""
-
-    assignment: Assignment
-    search: Search
-
-
-@dataclass(frozen=True)
 class Description:
-    """What a variant says of itself: see `Examiners`."""
+    """What a variant declares: the fields that `Examiners` has of it."""
 
     builds: tuple[Build, ...]
     takes: tuple[str, ...]
@@ -72,43 +56,43 @@ class Description:
 
 
 class _Stop(BaseException):
-    """Something fails: whoever asked goes on from here."""
+    """Ends a search: a case fails, which the client goes on from, or nobody needs the search any more."""
 
 
 # In a worker.
 
 
 def begin(assignment: Assignment) -> None:
-    """Start its process, without waiting until it is ready."""
+    """Start the campaign's process in this worker, without waiting until it is ready."""
     _examiner(assignment, wait=False)
 
 
 def describe(assignment: Assignment) -> Description:
-    """What the variant says of itself. Raises `SandboxError` where it cannot be had."""
+    """What the variant declares. Raises `SandboxError` if it cannot be loaded."""
     workers = _examiner(assignment)
     return Description(workers.builds, workers.takes, workers.fails_in)
 
 
-def examine(batch: Batch) -> list[Answer]:
-    """An answer for each case. Raises `Unfit` where no process can be had that examines them."""
-    workers = _examiner(batch.assignment)
+def examine(assignment: Assignment, cases: tuple[Case, ...]) -> list[Answer]:
+    """An answer for each case. Raises `Unfit` if no process can be started that examines them."""
+    workers = _examiner(assignment)
     try:
-        for case in batch.cases:
+        for case in cases:
             workers.expect(case)
-        return [workers.ask(case) for case in batch.cases if not is_abandoned()]
+        return [workers.ask(case) for case in cases if not is_cancelled()]
     except SandboxError as error:
         raise Unfit(str(error)) from error
     finally:
         workers.forget()
 
 
-def make_search(asked: SearchOf) -> list[tuple[Case, Answer]]:
-    """What the search met, in order, up to the first that fails. Raises as `examine` does."""
-    workers = _examiner(asked.assignment)
+def make_search(assignment: Assignment, search: Search) -> list[tuple[Case, Answer]]:
+    """The cases of a search with their answers, up to the first that fails. Raises as `examine` does."""
+    workers = _examiner(assignment)
     met: dict[Case, Answer] = {}
 
     def hold(case: Case) -> Held:
-        if is_abandoned():
+        if is_cancelled():
             raise _Stop
         answer = met.get(case)
         if answer is None:
@@ -121,7 +105,7 @@ def make_search(asked: SearchOf) -> list[tuple[Case, Answer]]:
         return False, answer.error_over_budget
 
     try:
-        asked.search.run(hold)
+        search.run(hold)
     except _Stop as stop:
         if stop.args:
             raise Unfit(*stop.args) from stop.__cause__
@@ -143,24 +127,24 @@ def _examiner(assignment: Assignment, wait: bool = True) -> Workers:
 # At the client.
 
 
-class SpreadWorkers:
-    """`Examiners` that are a crew's. A context manager; one thread may use it."""
+class ClusterExaminers:
+    """`Examiners` on a cluster's workers. A context manager, for use by one thread."""
 
     def __init__(
-        self, crew: Crew, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()
+        self, cluster: ClusterClient, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()
     ) -> None:
-        """For what is not the crew, see `Worker`."""
-        self._crew = crew
+        """For all arguments but `cluster`, see `Worker`."""
+        self._cluster = cluster
         self._assignment = Assignment(secrets.token_hex(8), load, machine, case_seconds, builds)
-        self._said = Description(builds, (), ())
+        self._description = Description(builds, (), ())
         self._batch: list[Case] = []
-        self._jobs: dict[Case | Search, tuple[Job, int]] = {}
-        """What was begun, and which place of a batch's answers is its own."""
+        self._tasks: dict[Case | Search, tuple[Task, int]] = {}
+        """What was submitted: its task, and its place in that task's answers."""
         self._batch_size = FIRST_BATCH
         self._is_shrinking = False
         self._began, self._answered = time.monotonic(), 0
 
-    def __enter__(self) -> SpreadWorkers:
+    def __enter__(self) -> ClusterExaminers:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -168,115 +152,112 @@ class SpreadWorkers:
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """See `Examiners`."""
-        return self._said.builds
+        """What kernels may have compiled in, with the variant's own tiles."""
+        return self._description.builds
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """See `Examiners`."""
-        return self._said.takes
+        """The features of problems that the variant takes."""
+        return self._description.takes
 
     @property
     def fails_in(self) -> tuple[str, ...]:
-        """See `Examiners`."""
-        return self._said.fails_in
+        """Regimes in which the variant declares that it fails."""
+        return self._description.fails_in
 
     def start(self) -> None:
-        """See `Examiners`."""
-        self._crew.equip(begin, self._assignment)
-        self._said = self._crew.wait(self._crew.begin(describe, self._assignment))
+        """Start processes in all workers, and wait until one of them has loaded the variant."""
+        self._cluster.broadcast_setup(begin, self._assignment)
+        self._description = self._cluster.result(self._cluster.submit(describe, self._assignment))
         self._began = time.monotonic()
 
     def ahead(self, usual: int) -> int:
-        """See `Examiners`."""
-        self._crew.attend()
-        return ROUNDS_AHEAD * max(1, self._crew.size)
+        """How many entries of the sequence to submit before their turn."""
+        self._cluster.poll()
+        return ROUNDS_AHEAD * max(1, self._cluster.size)
 
     def ahead_of(self, search: Search) -> int:
-        """See `Examiners`."""
+        """How many entries to submit while a search runs: as many as without one."""
         return self.ahead(0)
 
     def expect(self, case: Case) -> None:
-        """See `Examiners`."""
+        """Submit `case`, in a batch with those expected before and after it."""
         self._batch.append(case)
         if len(self._batch) >= self._batch_size:
-            self._send()
+            self._submit_batch()
 
     def expect_search(self, search: Search) -> None:
-        """See `Examiners`."""
-        self._send()
-        self._jobs[search] = self._crew.begin(make_search, SearchOf(self._assignment, search)), 0
+        """Submit a whole search as one task."""
+        self._submit_batch()
+        self._tasks[search] = self._cluster.submit(make_search, self._assignment, search), 0
 
     def searched(self, search: Search) -> Searched | None:
-        """See `Examiners`."""
-        if search not in self._jobs:
+        """The outcome of a submitted search; None if the caller has to make it itself."""
+        if search not in self._tasks:
             return None
-        job, _ = self._jobs.pop(search)
+        task, _ = self._tasks.pop(search)
         try:
-            found: Searched = self._crew.wait(job)
+            found: Searched = self._cluster.result(task)
         except WorkerLost:
-            return None  # it is made here, where each case that loses its worker is told on its own
+            return None  # made by the client, where the case that kills its worker shows
         return found
 
     def candidates(self, number: int) -> int:
-        """See `Examiners`."""
+        """How many of `number` simpler cases to try at once: a few per worker, one by one."""
         self._is_shrinking, self._batch_size = True, 1
-        return min(number, 4 * max(1, self._crew.size))
+        return min(number, 4 * max(1, self._cluster.size))
 
     def ask(self, case: Case) -> Answer:
-        """See `Examiners`."""
+        """The answer to a case. A crash or a hang of its process is one, too."""
         if case in self._batch:
-            self._send()
-        if case not in self._jobs:
-            self._begin((case,), first=True)
-        job, place = self._jobs.pop(case)
+            self._submit_batch()
+        if case not in self._tasks:
+            self._submit((case,), first=True)
+        task, place = self._tasks.pop(case)
         try:
-            answer: Answer = self._crew.wait(job)[place]
+            answer: Answer = self._cluster.result(task)[place]
         except WorkerLost as lost:
-            answer = self._alone(case, job, lost)
+            answer = self._answer_alone(case, task, lost)
         self._answered += 1
-        self._adapt()
+        self._adapt_batch_size()
         return answer
 
     def forget(self) -> None:
-        """See `Examiners`."""
-        self._crew.forget()
-        self._jobs.clear()
+        """Cancel everything that is expected."""
+        self._cluster.cancel_all()
+        self._tasks.clear()
         self._batch.clear()
 
     def end(self) -> None:
-        """See `Examiners`."""
+        """Let the next case run in a fresh process."""
         self.forget()
-        old = self._assignment
-        self._assignment = Assignment(secrets.token_hex(8), old.load, old.machine, old.case_seconds, old.builds)
+        self._assignment = dataclasses.replace(self._assignment, name=secrets.token_hex(8))
 
-    def _send(self) -> None:
+    def _submit_batch(self) -> None:
         if self._batch:
-            self._begin(tuple(self._batch))
+            self._submit(tuple(self._batch))
             self._batch.clear()
 
-    def _begin(self, cases: tuple[Case, ...], first: bool = False) -> None:
-        job = self._crew.begin(examine, Batch(self._assignment, cases), first=first)
+    def _submit(self, cases: tuple[Case, ...], first: bool = False) -> None:
+        task = self._cluster.submit(examine, self._assignment, cases, first=first)
         for place, case in enumerate(cases):
-            self._jobs[case] = job, place
+            self._tasks[case] = task, place
 
-    def _alone(self, case: Case, job: Job, lost: WorkerLost) -> Answer:
-        """A case of a batch that lost its workers: it need not be the guilty one."""
-        batch: Batch = job.argument
-        if len(batch.cases) > 1:
-            self._begin((case,), first=True)
-            alone, _ = self._jobs.pop(case)
+    def _answer_alone(self, case: Case, task: Task, lost: WorkerLost) -> Answer:
+        """The answer to a case whose batch lost its workers, examined without the others of its batch."""
+        if len(task.arguments[1]) > 1:
+            self._submit((case,), first=True)
+            alone, _ = self._tasks.pop(case)
             try:
-                answers: list[Answer] = self._crew.wait(alone)
+                answers: list[Answer] = self._cluster.result(alone)
                 return answers[0]
             except WorkerLost as error:
                 lost = error
         return Answer(Finding(CRASH, str(lost)))
 
-    def _adapt(self) -> None:
-        """Batches that take about `BATCH_SECONDS`, by what cases took so far."""
+    def _adapt_batch_size(self) -> None:
+        """Let a batch take about `BATCH_SECONDS`, by the cases so far."""
         if self._is_shrinking:
-            self._batch_size = 1
             return
-        seconds = (time.monotonic() - self._began) * max(1, self._crew.size) / self._answered
+        seconds = (time.monotonic() - self._began) * max(1, self._cluster.size) / self._answered
         self._batch_size = max(1, min(MOST_IN_BATCH, int(BATCH_SECONDS / max(seconds, 1e-4))))

@@ -20,14 +20,14 @@ from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.standard_streams import complain
 from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
 from harness.options.watch import add_watch, kept_results, watching
-from harness.options.workers import add_workers, crew_of
+from harness.options.workers import add_workers, cluster_of
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.cluster_client import ClusterClient
     from harness.execution.traffic_account import HardwareTraffic, TrafficAccount
     from harness.model.discovery import Discovery
     from harness.model.tile_sizes import TileSizes
@@ -178,8 +178,8 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
         tell_going_on(len(unfinished.known), f"of {number:,} points")
         counted = [problem for problem in problems if is_counted(problem, arguments.count)]
         check_size(arguments, counted, len(chosen) - len(known))
-        with crew_of(arguments, found) as crew:
-            if crew is None:
+        with cluster_of(arguments, found) as cluster:
+            if cluster is None:
                 points = run_sweep(
                     chosen,
                     sweep,
@@ -193,7 +193,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
                     done=unfinished.done,
                 )
             else:
-                points = _spread(arguments, crew, found, chosen, sweep, problems, arch, unfinished, progress)
+                points = _spread(arguments, cluster, found, chosen, sweep, problems, arch, unfinished, progress)
     kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
     fixed = what_is_fixed(sweep, problems)
     if sweep.of_tile and (others := other_sizes(sweep, points)):
@@ -215,7 +215,7 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
 
 def _spread(
     arguments: argparse.Namespace,
-    crew: Crew,
+    cluster: ClusterClient,
     found: Discovery,
     chosen: Sequence[Variant],
     sweep: Sweep,
@@ -231,9 +231,9 @@ def _spread(
         progress.step(f"{sweep.field} {place[1]}, {place[0]} and others")
         unfinished.done(place, point)
 
-    counting = Counting(crew.token, arguments.count, arguments.regime, arguments.seed, arch, arguments.step_limit)
+    counting = Counting(cluster.token, arguments.count, arguments.regime, arguments.seed, arch, arguments.step_limit)
     loads = [(variant, load_of(found.origins[variant.name], variant.name)) for variant in chosen]
-    return spread_sweep(crew, counting, loads, sweep, problems, unfinished.known, done)
+    return spread_sweep(cluster, counting, loads, sweep, problems, unfinished.known, done)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

@@ -1,4 +1,4 @@
-"""A sweep spread over the workers of a crew: a point is one piece of work."""
+"""A sweep of traffic spread over the workers of a cluster, a task per point."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.cluster.worker_side import state
 from harness.execution.tiles import with_tile
@@ -23,7 +23,7 @@ class Counting:
     """How all points of a sweep are counted."""
 
     token: str
-    """`Crew.token`."""
+    """`ClusterClient.token`."""
     count: str
     """`auto`, `always` or `never`."""
     regime: str
@@ -65,7 +65,7 @@ def run_point(asked: PointAsked) -> SweepPoint:
 
 
 def spread_sweep(
-    crew: Crew,
+    cluster: ClusterClient,
     counting: Counting,
     variants: Sequence[tuple[Variant, OriginLoad]],
     sweep: Sweep,
@@ -82,7 +82,7 @@ def spread_sweep(
         if (variant.name, value) not in known
     ]
     asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first: the others fill up what is left
-    for place, found in crew.spread(run_point, [each for _, each in asked]):
+    for place, found in cluster.map_unordered(run_point, [each for _, each in asked]):
         variant, point = asked[place]
         if isinstance(found, Exception):
             found = replace(blank_point(variant, point.value, point.problem), reason=str(found), failed=True)

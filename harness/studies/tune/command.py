@@ -20,7 +20,7 @@ from harness.options.problem import add_problem, problem_of
 from harness.options.problem_size import check_size
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, discover_variants
-from harness.options.workers import add_workers, are_elsewhere, crew_of
+from harness.options.workers import add_workers, are_elsewhere, cluster_of
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
@@ -91,14 +91,16 @@ def _tune_by_bytes(
             if row.verdict != ERROR:
                 work.finish(row, name)
 
-        with crew_of(arguments, found) as crew:
-            if crew is not None:
+        with cluster_of(arguments, found) as cluster:
+            if cluster is not None:
                 from harness.studies.tune.spread import Counting, spread_counting
 
                 names, load = tuple(v.name for v in variants), load_of(found.origins[variant.name], variant.name)
                 arch, seed = executor.device.arch, arguments.seed
-                asked = Counting(crew.token, load, names, problem, arguments.regime, seed, arch, arguments.step_limit)
-                known = spread_counting(crew, asked, known, done)
+                asked = Counting(
+                    cluster.token, load, names, problem, arguments.regime, seed, arch, arguments.step_limit
+                )
+                known = spread_counting(cluster, asked, known, done)
         comparison = compare(
             variants,
             problem,
@@ -160,12 +162,12 @@ def _tune_on_gpus(
 
     with (
         unfinished_work(arguments, found, "tune", "by time") as work,
-        crew_of(arguments, found, gpus_of_this_machine(), own_gpu) as crew,
-        progress_bar(crew.size if crew is not None else 1) as progress,
+        cluster_of(arguments, found, gpus_of_this_machine(), own_gpu) as cluster,
+        progress_bar(cluster.size if cluster is not None else 1) as progress,
     ):
-        assert crew is not None
+        assert cluster is not None
         load, names = load_of(found.origins[variant.name], variant.name), tuple(v.name for v in variants)
-        progress.step(f"{len(names)} tiles on {crew.size} GPUs")
+        progress.step(f"{len(names)} tiles on {cluster.size} GPUs")
 
         def known(heat: tuple[str, ...]) -> BenchResult | None:
             kept = work.known(*heat)
@@ -175,9 +177,9 @@ def _tune_on_gpus(
             progress.step(f"{', '.join(heat[:2])} and others")
             work.finish(result, *heat)
 
-        asked = Heat(crew.token, load, names, problem, arguments.regime, arguments.seed, effort)
-        heats = crew.size
-        result = spread_timing(crew, asked, known, done)
+        asked = Heat(cluster.token, load, names, problem, arguments.regime, arguments.seed, effort)
+        heats = cluster.size
+        result = spread_timing(cluster, asked, known, done)
     text = render_bench(result, arguments.format)
     if heats > 1 and arguments.format in ("table", "markdown"):
         text += (

@@ -1,4 +1,4 @@
-"""A tuning spread over the workers of a crew: tiles in groups, and on GPUs one tile that all groups have.
+"""A tuning spread over the workers of a cluster: a task per group of tiles. On GPUs all groups share one tile.
 
 Bytes are the same wherever they are counted. Times of two GPUs are not, however alike these are: so each GPU times a
 group of its own in turns with the default tile, and a time counts by how it compares with that one's on the same GPU.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
 from harness.execution.outcome import Row
@@ -32,7 +32,7 @@ class Counting:
     """Tiles of one variant to count the bytes of."""
 
     token: str
-    """`Crew.token`."""
+    """`ClusterClient.token`."""
     load: OriginLoad
     names: tuple[str, ...]
     """Of `tile_contenders`."""
@@ -52,13 +52,13 @@ def count_tiles(asked: Counting) -> list[Row]:
 
 
 def spread_counting(
-    crew: Crew, asked: Counting, known: Mapping[str, Row], done: Callable[[str, Row], None]
+    cluster: ClusterClient, asked: Counting, known: Mapping[str, Row], done: Callable[[str, Row], None]
 ) -> dict[str, Row]:
     """Rows by name, of all that are asked; those of `known` are not run, `done` is told each other one."""
     rows = dict(known)
     left = [name for name in asked.names if name not in known]
-    groups = _dealt(left, GROUPS_PER_WORKER * max(1, crew.size))
-    for place, found in crew.spread(count_tiles, [replace(asked, names=tuple(group)) for group in groups]):
+    groups = _dealt(left, GROUPS_PER_WORKER * max(1, cluster.size))
+    for place, found in cluster.map_unordered(count_tiles, [replace(asked, names=tuple(group)) for group in groups]):
         if isinstance(found, Exception):
             found = [lost_row(name, str(found), asked.problem) for name in groups[place]]
         for row in found:
@@ -92,7 +92,7 @@ def time_tiles(asked: Heat) -> BenchResult:
 
 
 def spread_timing(
-    crew: Crew,
+    cluster: ClusterClient,
     asked: Heat,
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
@@ -103,13 +103,13 @@ def spread_timing(
     `SandboxError` where no heat came to its end.
     """
     default = asked.names[0]
-    groups = [tuple(group) for group in _dealt(asked.names, max(1, crew.size))]
+    groups = [tuple(group) for group in _dealt(asked.names, max(1, cluster.size))]
     groups = [group if default in group else (default, *group) for group in groups]
     heats = {group: found for group in groups if (found := known(group)) is not None}
     lost: dict[str, str] = {}
     left = [group for group in groups if group not in heats]
     tasks = [_heat(asked, group, only_compared=group != groups[0]) for group in left]
-    for place, found in crew.spread(time_tiles, tasks):
+    for place, found in cluster.map_unordered(time_tiles, tasks):
         if isinstance(found, Exception):
             lost |= dict.fromkeys(left[place], str(found))
         else:
