@@ -187,9 +187,7 @@ class ClusterClient:
             self.poll(CHECK_SECONDS)
         return task.outcome()
 
-    def map_unordered(
-        self, function: Callable[[Any], Any], arguments: Sequence[Any]
-    ) -> Iterator[tuple[int, Any | WorkerLost]]:
+    def map_unordered(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield `(i, function(arguments[i]))` as the tasks complete; they start in order.
 
         The result of a task that lost its workers is a `WorkerLost`. Any other exception is raised.
@@ -301,6 +299,8 @@ class ClusterClient:
 
     def _admit(self, workers: Sequence[_Worker]) -> None:
         """Let new workers take part, or leave them out and report why."""
+        from distributed.comm import CommClosedError
+
         if not workers:
             return
         addresses = [worker.address for worker in workers]
@@ -310,6 +310,8 @@ class ClusterClient:
             return  # one of them has gone meanwhile; the next check shows which
         for worker in workers:
             info = infos.get(worker.address)
+            if isinstance(info, CommClosedError) or type(info) is OSError:
+                continue  # the connection to it failed, as when it dies just now
             reason = self._why_unfit(info)
             if reason is not None:
                 self._left_out.add(worker.address)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pieces_of_work
 import pytest
+from distributed import Client
+from distributed.comm import CommClosedError
 
 from harness.execution.cluster import cluster_client as client_module
 from harness.execution.cluster.cluster_client import ClusterClient, WorkerLost
@@ -53,6 +55,21 @@ def test_the_scheduler_imports_nothing_of_the_work(cluster: ClusterClient):
 def test_what_is_raised_is_raised_here(cluster: ClusterClient):
     with pytest.raises(ValueError, match="a mistake of ours"):
         results(cluster, pieces_of_work.wrong, [None])
+
+
+def test_a_worker_whose_connection_fails_when_it_joins_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    run, failed = Client.run, []
+
+    def fails_once(self: Client, function: object, *arguments: object, workers: list[str], **rest: object) -> object:
+        if not failed:
+            failed.extend(workers)
+            return {address: CommClosedError("Stream is closed") for address in workers}
+        return run(self, function, *arguments, workers=workers, **rest)
+
+    monkeypatch.setattr(Client, "run", fails_once)
+    with ClusterClient(1, said.append) as cluster:
+        assert results(cluster, pieces_of_work.squared, [3]) == [9]
+    assert failed and not said
 
 
 def test_cancelled_tasks_that_run_end_early(cluster: ClusterClient):
