@@ -1,4 +1,4 @@
-"""A process of ours that runs other people's code: what it used of the processor, how it ended, and its last words."""
+"""Child processes: the environment they start in, their processor time, how they ended, and their last words."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
-from harness.support.process_tree import tree_seconds
+from harness.support.process_tree import stat_fields, tree_seconds
 
 LOOK_SECONDS = 0.25
 """How often a process's processor time is looked at."""
@@ -21,7 +21,10 @@ CRASH_BEGINS = "Fatal Python error: "
 """How faulthandler begins, before it lists where each thread was."""
 LAST_WORDS = 400
 """Characters of what a dying process wrote."""
-THREADS_OF_NUMPY = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+"""Variables with which NumPy, once loaded, multiplies matrices on one core. The oracle's are small: threads that wait
+for each other on a busy machine make it a hundred times as slow."""
+_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def processor_seconds(pid: int) -> float:
@@ -29,32 +32,38 @@ def processor_seconds(pid: int) -> float:
 
     From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
     """
-    try:
-        # The second field is the program's name in parentheses, which may hold blanks.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, stat_fields(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def import_path() -> dict[str, str]:
+    """Variables with which Python imports this harness from anywhere, and nothing of the folder that it starts in.
+
+    The latter from Python 3.11 on.
+    """
+    return {
+        "PYTHONPATH": os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONSAFEPATH": "1",
+    }
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What the clock said, and what a process had used of the processor by then."""
+class CpuTimeSample:
+    """The time by the clock, and the processor time of a process by then, in seconds."""
 
     clock: float
     processor: float
 
     @classmethod
-    def of(cls, pid: int) -> Moment:
+    def of(cls, pid: int) -> CpuTimeSample:
         """Now."""
         return cls(time.monotonic(), processor_seconds(pid))
 
     @classmethod
-    def of_tree(cls, pid: int) -> Moment:
+    def of_tree(cls, pid: int) -> CpuTimeSample:
         """Now, of a process and of all that descends from it."""
         return cls(time.monotonic(), tree_seconds(pid))
 
-    def seconds_since(self, before: Moment, patience: float) -> float:
+    def seconds_since(self, before: CpuTimeSample, patience: float) -> float:
         """Seconds of the processor; by the clock, which goes on while a process waits, `patience` times as many."""
         return max(self.processor - before.processor, (self.clock - before.clock) / patience)
 
@@ -112,14 +121,10 @@ def _last_words_of(text: str) -> str:
 
 
 @contextlib.contextmanager
-def one_thread_for_numpy() -> Iterator[None]:
-    """A process that is started meanwhile multiplies its matrices on one core.
-
-    The oracle's are small: threads that wait for each other on a busy machine make it a hundred times as slow. NumPy
-    reads these variables when it is loaded, so they have to be there before the process begins.
-    """
-    before = {name: os.environ.get(name) for name in THREADS_OF_NUMPY}
-    os.environ.update(dict.fromkeys(THREADS_OF_NUMPY, "1"))
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables for the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -1,9 +1,10 @@
 """The program that a local cluster's scheduler and workers run, each in a session of its own.
 
 It ends, with all that it has started, as soon as its parent does, which holds the other end of the pipe `LIFELINE`.
+The scheduler writes its address to `FILE`.
 
-    python -m harness.execution.cluster.cluster_process scheduler LIFELINE
-    python -m harness.execution.cluster.cluster_process worker LIFELINE LOG_OF_SCHEDULER NAME FOLDER
+    python -m harness.execution.cluster.cluster_process scheduler LIFELINE FILE
+    python -m harness.execution.cluster.cluster_process worker LIFELINE FILE NAME FOLDER
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import dask
 from distributed import Scheduler, Worker
 
 from harness.execution.cluster.cluster_client import silence_dask
-from harness.execution.cluster.local_cluster import ADDRESS_LOOK_SECONDS, logged_address
 from harness.support.privileges import protect_memory
 
 HOST = "127.0.0.1"
@@ -45,7 +44,7 @@ def main(role: str, lifeline: int, *where: str) -> None:
             "distributed.worker.memory.terminate": False,
         }
     )
-    asyncio.run(_scheduler() if role == "scheduler" else _worker(*where))
+    asyncio.run(_scheduler(*where) if role == "scheduler" else _worker(*where))
 
 
 def _end_with_parent(lifeline: int) -> None:
@@ -53,18 +52,16 @@ def _end_with_parent(lifeline: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-async def _scheduler() -> None:
-    async with Scheduler(host=HOST, port=0, dashboard=False, dashboard_address=f"{HOST}:0") as scheduler:
-        sys.stdout.write(f"{scheduler.address}\n")
-        sys.stdout.flush()
+async def _scheduler(file: str) -> None:
+    async with Scheduler(
+        host=HOST, port=0, scheduler_file=file, dashboard=False, dashboard_address=f"{HOST}:0"
+    ) as scheduler:
         await scheduler.finished()
 
 
-async def _worker(log_of_scheduler: str, name: str, folder: str) -> None:
-    while (address := logged_address(Path(log_of_scheduler))) is None:
-        await asyncio.sleep(ADDRESS_LOOK_SECONDS)
+async def _worker(file: str, name: str, folder: str) -> None:
     async with Worker(
-        address,
+        scheduler_file=file,  # which it waits for
         nthreads=1,
         name=name,
         host=HOST,

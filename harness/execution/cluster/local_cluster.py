@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.model.discovery import REPOSITORY_ROOT
-from harness.support.child_process import THREADS_OF_NUMPY, last_words
+from harness.support.child_process import ONE_THREAD, last_words
 from harness.support.errors import SandboxError, WorkersGone
 
 START_SECONDS = 60.0
 ADDRESS_LOOK_SECONDS = 0.02
-"""Between looks for the scheduler's address in its log."""
+"""Between looks for the scheduler's file."""
 MOST_RESTARTS = 20
-"""Of workers that died, in all: more die of what they do, not by chance."""
+"""Restarts of dead workers in all: if more die, it is not by chance."""
 _MODULE = "harness.execution.cluster.cluster_process"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -35,12 +36,13 @@ class LocalCluster:
         """
         self._gpus = tuple(gpus)
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-cluster-", ignore_cleanup_errors=True)
+        self._scheduler_file = os.path.join(self._folder.name, "scheduler.json")
         self._read_end, self._lifeline = os.pipe()
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._scheduler: subprocess.Popen[bytes] | None = None
         self._restarts = 0
         try:
-            self._scheduler = self._started("scheduler")
+            self._scheduler = self._started("scheduler", self._scheduler_file)
             for place in range(number):  # all at once: most of a start is imports
                 self._workers[place] = self._start_worker(place)
             self.address = self._address()
@@ -83,7 +85,7 @@ class LocalCluster:
 
     def _start_worker(self, place: int) -> subprocess.Popen[bytes]:
         gpu = {VISIBLE_GPUS: self._gpus[place % len(self._gpus)]} if self._gpus else {}
-        where = (str(self._log("scheduler")), str(place), self._folder.name)
+        where = (self._scheduler_file, str(place), self._folder.name)
         return self._started("worker", *where, log=f"worker-{place}", **gpu)
 
     def _started(self, role: str, *where: str, log: str = "scheduler", **environment: str) -> subprocess.Popen[bytes]:
@@ -91,7 +93,7 @@ class LocalCluster:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-            **dict.fromkeys(THREADS_OF_NUMPY, "1"),
+            **ONE_THREAD,
             **environment,
         }
         with self._log(log).open("ab") as file:
@@ -109,19 +111,13 @@ class LocalCluster:
         assert self._scheduler is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._scheduler.poll() is None:
-            if (address := logged_address(self._log("scheduler"))) is not None:
-                return address
+            with contextlib.suppress(OSError, ValueError):  # it is not there, or being written
+                return str(json.loads(Path(self._scheduler_file).read_text())["address"])
             time.sleep(ADDRESS_LOOK_SECONDS)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
 
     def _log(self, name: str) -> Path:
         return Path(self._folder.name, f"{name}.log")
-
-
-def logged_address(log: Path) -> str | None:
-    """The address that a scheduler has written to its log; None if it has not yet."""
-    lines = log.read_text().splitlines(keepends=True)
-    return next((line.strip() for line in lines if line.startswith("tcp://") and line.endswith("\n")), None)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

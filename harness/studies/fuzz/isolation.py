@@ -1,4 +1,4 @@
-"""A worker process as the campaign sees it: asked about cases, timed, and replaced when it dies or hangs.
+"""The campaign's side of a worker process: cases with a time limit, and a fresh process after it died or hung.
 
 Whatever a kernel does to its process (a segmentation fault, an endless loop) costs that process and becomes the answer
 to the case that it was at; the next case meets a fresh one. The variant's own code is not even there: the worker, which
@@ -12,17 +12,16 @@ import time
 from collections import deque
 from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
-from harness.execution.isolation.process import main_module_for
-from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, preload
+from harness.execution.isolation.forked_process import ForkedProcess
+from harness.execution.isolation.server import Load, preload
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import IN_PROGRESS, serve
-from harness.support.child_process import LOOK_SECONDS, Moment, ProcessLog, how_it_ended
+from harness.support.child_process import LOOK_SECONDS, CpuTimeSample
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -38,10 +37,10 @@ SANITIZED = 10.0
 
 
 Kernel = tuple[Hashable, ...]
-"""What tells the kernels of cases apart."""
+"""Cases with an equal one share their kernels."""
 
 
-class Worker:
+class Worker(ForkedProcess):
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
@@ -50,28 +49,24 @@ class Worker:
         Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one. The sanitizer has
         more, and so has a case of which blocks do end.
         """
-        self._load, self._machine, self._case_seconds = load, machine, case_seconds
+        super().__init__(load)
+        self._machine, self._case_seconds = machine, case_seconds
         self.builds = builds
         """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
         self.takes: tuple[str, ...] = ()
         """The features of problems that the variant takes; known once a process has started."""
         self.fails_in: tuple[str, ...] = ()
         """Regimes in which the variant declares that it fails; known once a process has started."""
-        self._process: BaseProcess | None = None
-        self._connection: Connection | None = None
         self._is_ready = False
         self._handed: deque[Case] = deque()
         self._looked_at = 0.0
-        self._begun: Moment | None = None
+        self._begun: CpuTimeSample | None = None
         """When the process was first seen at its oldest case."""
-        self._progressed: Moment | None = None
+        self._progressed: CpuTimeSample | None = None
         """When it was first seen so after it was last heard of."""
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
-        """Of the cases that were handed over to its process."""
-        self._log = ProcessLog()
-        self.started = 0
-        """Processes started so far."""
+        """Kernels of the cases that its process was given."""
 
     def __enter__(self) -> Worker:
         return self
@@ -86,18 +81,7 @@ class Worker:
             return
         # Not forked from this process: CUDA and LLVM do not survive a fork, and nothing of it may be inherited.
         preload(serve.__module__)
-        context = begin_server()
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve,
-            args=(theirs, self._load, self._machine, self.builds, self._log, Surroundings.of_this_process()),
-            name="fuzz worker",
-            daemon=False,  # it has a planner of its own
-        )
-        with STARTING, main_module_for(self._load):
-            self._process.start()
-        self.started += 1
-        theirs.close()
+        self._fork(serve, self._machine, self.builds, daemon=False)  # it has a planner of its own
         self._compiled, self.met = set(), set()
 
     def start(self) -> None:
@@ -108,7 +92,7 @@ class Worker:
             raise SandboxError(f"a worker process was not ready within {START_SECONDS:g} s")
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Whether the process that was begun can be asked, within that time. Raises as `start` does."""
+        """Whether the process that was begun has loaded the variant, within that time. Raises as `start` does."""
         if self._is_ready:
             return True
         if self._process is None or not self._waited(seconds):
@@ -119,7 +103,9 @@ class Worker:
         except (EOFError, ConnectionResetError):
             reason = self._death()
             self.end()
-            raise SandboxError(f"a worker process died while it loaded the variant: {reason}") from None
+            raise SandboxError(
+                f"a worker process died while it loaded the variant: the process that ran it ended with {reason}"
+            ) from None
         if isinstance(said, str):
             self.end()
             raise SandboxError(said)
@@ -211,7 +197,7 @@ class Worker:
         except (EOFError, ConnectionResetError):
             reason = self._death()
             self._lose()
-            return Answer(Finding(CRASH, reason))
+            return Answer(Finding(CRASH, f"the process that ran it ended with {reason}"))
         if answer == IN_PROGRESS:
             self._progressed = None
             return None
@@ -236,7 +222,7 @@ class Worker:
         if time.monotonic() < self._looked_at + LOOK_SECONDS:
             return None  # as nearly always
         assert self._process is not None and self._process.pid is not None
-        now = Moment.of(self._process.pid)
+        now = CpuTimeSample.of(self._process.pid)
         self._looked_at = now.clock
         self._begun = self._begun or now
         self._progressed = self._progressed or now
@@ -250,14 +236,6 @@ class Worker:
         """Until it says something or dies; False where it does neither in time."""
         assert self._connection is not None and self._process is not None
         return bool(wait([self._connection, self._process.sentinel], timeout=seconds))
-
-    def _death(self) -> str:
-        """What became of the process, and its last words."""
-        assert self._process is not None
-        self._process.join()
-        words = self._log.last_words()
-        how = how_it_ended(self._process.exitcode)
-        return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
 
 
 def kernel_of(case: Case) -> Kernel:

@@ -32,10 +32,10 @@ IN_PROGRESS = "in progress"
 def serve(
     connection: Connection,
     load: Load,
-    machine: Machine,
-    builds: tuple[Build, ...],
     log: ProcessLog,
     surroundings: Surroundings,
+    machine: Machine,
+    builds: tuple[Build, ...],
 ) -> None:
     """Tell about the variant, or why it cannot be had; then receive cases and send answers, until the pipe ends.
 

@@ -51,17 +51,17 @@ class Workers:
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """See `Worker.builds`."""
+        """What kernels may have compiled in, with the variant's own tiles."""
         return self._first.builds
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """See `Worker.takes`."""
+        """The features of problems that the variant takes."""
         return self._first.takes
 
     @property
     def fails_in(self) -> tuple[str, ...]:
-        """See `Worker.fails_in`."""
+        """Regimes in which the variant declares that it fails."""
         return self._first.fails_in
 
     def begin(self) -> None:
@@ -75,18 +75,18 @@ class Workers:
         self._first.start()
 
     def ahead(self, usual: int) -> int:
-        """See `Examiners`."""
+        """How many entries of the sequence to expect before their turn."""
         return min(usual, MOST_AHEAD)
 
     def ahead_of(self, search: Search) -> int:
-        """See `Examiners`."""
+        """How many entries to expect while that search runs."""
         return AHEAD_OF_SEARCH * search.examples
 
     def expect_search(self, search: Search) -> None:
         """The campaign searches itself, and asks about one case after the other."""
 
     def searched(self, search: Search) -> Searched | None:
-        """See `expect_search`."""
+        """None: the campaign searches itself."""
         return None
 
     def candidates(self, number: int) -> int:
@@ -94,7 +94,7 @@ class Workers:
         return 0
 
     def expect(self, case: Case) -> None:
-        """`case` is going to be asked about: it is examined as soon as a worker is free. Raises as `start` does."""
+        """Examine `case` as soon as a worker is free. Raises as `start` does."""
         self._waiting[case] = kernel_of(case)
         self._collect()
         self._feed()
