@@ -127,10 +127,10 @@ def run(
     waiting = in_order_of_work([name for name in names if name not in scores], _seconds(kept))
     if waiting:
         with ClusterClient(workers, complain) as cluster, progress_bar(len(names)) as progress:
-            for place, result in cluster.map_unordered(score_of, [(name, how) for name in waiting]):
+            for name, result in cluster.map_unordered(score_of, {name: (name, how) for name in waiting}):
                 if isinstance(result, Exception):
                     raise result
-                scores[waiting[place]] = result
+                scores[name] = result
                 if isinstance(result, Score) and not verdicts:
                     with kept.open("a") as file:
                         file.write(json.dumps(dataclasses.asdict(result)) + "\n")

@@ -13,10 +13,10 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
 from harness.execution.cluster.local_cluster import LocalCluster
@@ -34,6 +34,7 @@ MOST_TRIES = 2
 """A task that loses its worker is tried once more, on another one."""
 IN_HAND = 2
 """Tasks per worker: one that runs, and one to start right after it."""
+Key = TypeVar("Key")
 
 
 class WorkerLost(SandboxError):
@@ -187,18 +188,18 @@ class ClusterClient:
             self.poll(CHECK_SECONDS)
         return task.outcome()
 
-    def map_unordered(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield `(i, function(arguments[i]))` as the tasks complete; they start in order.
+    def map_unordered(self, function: Callable[[Any], Any], arguments: Mapping[Key, Any]) -> Iterator[tuple[Key, Any]]:
+        """Yield `(key, function(arguments[key]))` as the tasks complete; they start in order.
 
         The result of a task that lost its workers is a `WorkerLost`. Any other exception is raised.
         """
-        places = {self.submit(function, argument): place for place, argument in enumerate(arguments)}
-        while places:
-            task = next((task for task in places if task.is_done), None)
+        keys = {self.submit(function, argument): key for key, argument in arguments.items()}
+        while keys:
+            task = next((task for task in keys if task.is_done), None)
             if task is None:
                 self.poll(CHECK_SECONDS)
             else:
-                yield places.pop(task), task.error if isinstance(task.error, WorkerLost) else task.outcome()
+                yield keys.pop(task), task.error if isinstance(task.error, WorkerLost) else task.outcome()
 
     def poll(self, seconds: float = 0.0) -> None:
         """Collect completed tasks, waiting up to `seconds` for the first one, and give idle workers new ones.

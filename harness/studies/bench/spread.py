@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from harness.execution.cluster.cluster_client import ClusterClient
@@ -51,15 +51,14 @@ def spread_points(
     A value that lost its GPUs has an error in each row. Raises `SandboxError` where all have.
     """
     results, lost = dict(known), dict[Value, str]()
-    left: Sequence[Value] = sorted(
-        (value for value in asked if value not in known), key=lambda value: -asked[value].timing.problem.flops
-    )
-    for place, found in cluster.map_unordered(run_point, [asked[value] for value in left]):
+    longest_first = sorted(asked.items(), key=lambda item: -item[1].timing.problem.flops)
+    left = {value: point for value, point in longest_first if value not in known}
+    for value, found in cluster.map_unordered(run_point, left):
         if isinstance(found, Exception):
-            lost[left[place]] = str(found)
+            lost[value] = str(found)
         else:
-            results[left[place]] = found
-            done(left[place], found)
+            results[value] = found
+            done(value, found)
     if not results:
         raise SandboxError(next(iter(lost.values())))
     like = next(iter(results.values()))

@@ -82,7 +82,7 @@ def spread_sweep(
         if (variant.name, value) not in known
     ]
     asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first: the others fill up what is left
-    for place, found in cluster.map_unordered(run_point, [each for _, each in asked]):
+    for place, found in cluster.map_unordered(run_point, {place: each for place, (_, each) in enumerate(asked)}):
         variant, point = asked[place]
         if isinstance(found, Exception):
             found = replace(blank_point(variant, point.value, point.problem), reason=str(found), failed=True)

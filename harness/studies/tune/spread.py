@@ -58,9 +58,9 @@ def spread_counting(
     rows = dict(known)
     left = [name for name in asked.names if name not in known]
     groups = _dealt(left, GROUPS_PER_WORKER * max(1, cluster.size))
-    for place, found in cluster.map_unordered(count_tiles, [replace(asked, names=tuple(group)) for group in groups]):
+    for group, found in cluster.map_unordered(count_tiles, {group: replace(asked, names=group) for group in groups}):
         if isinstance(found, Exception):
-            found = [lost_row(name, str(found), asked.problem) for name in groups[place]]
+            found = [lost_row(name, str(found), asked.problem) for name in group]
         for row in found:
             rows[row.variant] = row
             if row.verdict != ERROR:
@@ -103,18 +103,17 @@ def spread_timing(
     `SandboxError` where no heat came to its end.
     """
     default = asked.names[0]
-    groups = [tuple(group) for group in _dealt(asked.names, max(1, cluster.size))]
-    groups = [group if default in group else (default, *group) for group in groups]
+    dealt = _dealt(asked.names, max(1, cluster.size))
+    groups = [group if default in group else (default, *group) for group in dealt]
     heats = {group: found for group in groups if (found := known(group)) is not None}
     lost: dict[str, str] = {}
-    left = [group for group in groups if group not in heats]
-    tasks = [_heat(asked, group, only_compared=group != groups[0]) for group in left]
-    for place, found in cluster.map_unordered(time_tiles, tasks):
+    tasks = {group: _heat(asked, group, only_compared=group != groups[0]) for group in groups if group not in heats}
+    for group, found in cluster.map_unordered(time_tiles, tasks):
         if isinstance(found, Exception):
-            lost |= dict.fromkeys(left[place], str(found))
+            lost |= dict.fromkeys(group, str(found))
         else:
-            heats[left[place]] = found
-            done(left[place], found)
+            heats[group] = found
+            done(group, found)
     if not heats:
         raise SandboxError(next(iter(lost.values())))
     joined = on_one_scale([heats[group] for group in groups if group in heats], default)
@@ -168,6 +167,6 @@ def _lost_rows(lost: Mapping[str, str]) -> list[BenchRow]:
     return [BenchRow(variant=name, kind="variant", verdict="error", reason=reason) for name, reason in lost.items()]
 
 
-def _dealt(names: Sequence[str], groups: int) -> list[list[str]]:
+def _dealt(names: Sequence[str], groups: int) -> list[tuple[str, ...]]:
     """In turns, so that each group has some of the small tiles and some of the large ones; none is empty."""
-    return [list(group) for place in range(groups) if (group := names[place::groups])]
+    return [tuple(group) for place in range(groups) if (group := names[place::groups])]

@@ -35,7 +35,7 @@ def nothing_said() -> None:
 
 
 def results(cluster: ClusterClient, function: object, arguments: list[object]) -> list[object]:
-    found = dict(cluster.map_unordered(function, arguments))
+    found = dict(cluster.map_unordered(function, dict(enumerate(arguments))))
     return [found[place] for place in range(len(arguments))]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,11 +90,11 @@ class ClusterClient:
         self.size, self.dead = size, dead
         self.given: list[Heat] = []
 
-    def map_unordered(self, function: Callable[[Any], Any], arguments: Sequence[Heat]) -> Iterator[tuple[int, Any]]:
-        for place, asked in enumerate(arguments):
+    def map_unordered(self, function: Callable[[Any], Any], arguments: Mapping[Any, Heat]) -> Iterator[tuple[Any, Any]]:
+        for place, (key, asked) in enumerate(arguments.items()):
             self.given.append(asked)
             times = (row(name, float(name) * (1 + place)) for name in asked.names)
-            yield place, WorkerLost("its GPU is lost") if place in self.dead else heat(*times)
+            yield key, WorkerLost("its GPU is lost") if place in self.dead else heat(*times)
 
 
 NAMES = ("3", "1", "4", "1.5", "9")
