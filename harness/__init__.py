@@ -1,6 +1,6 @@
-"""Attention kernels, compared: is the answer right, how many bytes does it move, how fast is it.
+"""Compares attention kernels: whether the answer is right, how many bytes it moves, and how fast it is.
 
-What a plugin, a test or a notebook imports is here. Each name is loaded when it is first asked for, so that importing
+This module exports the public API for plugins, tests and notebooks. Each name is loaded on first access, so importing
 this package loads neither NumPy nor a compiler.
 """
 
@@ -63,7 +63,7 @@ _HOMES = {
     "traffic": "harness.studies.calls",
     "why": "harness.studies.calls",
 }
-"""Where each public name lives."""
+"""The module that defines each public name."""
 
 __all__ = sorted(_HOMES)
 

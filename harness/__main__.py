@@ -1,4 +1,4 @@
-"""`python -m harness`."""
+"""Entry point of `python -m harness`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import os
 import signal
 import sys
 
-# With `python -m` Python looks first in the folder that it was started in, where a file such as `queue.py` or `py.py`
-# would hide a module that some library imports. Here it looks there last, as beside a plugin.
+# With `python -m` Python puts the current folder first on the path, where a file such as `queue.py` or `py.py` would
+# shadow a module that a library imports. Here it is moved to the end, as for a plugin's folder.
 if not getattr(sys.flags, "safe_path", False):
     sys.path.append(sys.path.pop(0))
 
-# Ctrl-C while libraries load: they turn an interrupt into errors of their own, so the process just ends. Then the
-# command line sees to it.
+# Ctrl-C during the import of libraries, which turn an interrupt into errors of their own, just ends the process. After
+# that the command line handles it.
 interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if interruptible:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-# Threads that multiply matrices wait for the next product in a loop, by default for tens of milliseconds and on the
-# cores that kernels run on. 2 to this power is for how many clock cycles; NumPy reads it when it is loaded.
+# Threads of a BLAS spin while they wait for the next matrix product, by default for tens of milliseconds and on the
+# cores that kernels run on. This is the base-2 logarithm of the spin time in clock cycles; NumPy's BLAS reads it when
+# it is loaded.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 from harness.execution.isolation.server import begin_server, end_strays, preload_compilers  # noqa: E402
@@ -40,7 +41,7 @@ if interruptible:
 status = main()
 end_strays()
 if status == INTERRUPTED:
-    # Python would wait for threads in which a compiler is at work, which cannot be stopped.
+    # At exit Python would wait for threads that run a compiler, which cannot be stopped.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

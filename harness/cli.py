@@ -1,4 +1,4 @@
-"""The command line: parse, run one command, and turn every mistake into one line and an exit status."""
+"""The command line: parses arguments, runs one command, and turns every error into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.support.errors import SandboxError, UsageError
 
 
 def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
-    """These commands and their options, each with help. Raises `UsageError` where there is no such operation."""
+    """Build the parser of these commands, each option with help. Raises `UsageError` for an unknown operation."""
     chosen = operation_named(operation)
     parser = OneLineParser(
         prog="python -m harness",
@@ -36,7 +36,7 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
 
 
 def _operation_asked_for(words: Sequence[str]) -> str:
-    """What --operation names, read before all else: the other options follow from it."""
+    """The value of --operation. It is parsed first, because the other options depend on it."""
     early = OneLineParser(add_help=False, allow_abbrev=False)
     early.add_argument("--operation", default=DEFAULT_OPERATION)
     name: str = early.parse_known_args(words)[0].operation
@@ -44,9 +44,9 @@ def _operation_asked_for(words: Sequence[str]) -> str:
 
 
 def _run(words: Sequence[str]) -> int:
-    """Parse and run; the exit status, which is 0 behind `--help`."""
+    """Parse and run a command. Returns the exit status, which is 0 after `--help`."""
     try:
-        # A command that is named needs none of the others, nor what they import.
+        # A named command does not import the other commands.
         names = [word for word in words[:1] if word in COMMANDS] or COMMANDS
         arguments = build_parser(_operation_asked_for(words), names).parse_args(words)
     except SystemExit:
@@ -56,7 +56,10 @@ def _run(words: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. A user's mistake is one line on stderr, never a traceback."""
+    """Run one command and return the exit status.
+
+    User errors are printed as one line on stderr, never as a traceback.
+    """
     prepare_streams()
     try:
         words = sys.argv[1:] if argv is None else list(argv)

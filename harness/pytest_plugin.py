@@ -1,6 +1,6 @@
-"""A plugin of pytest: `pytest --attention mypackage.kernels` tests the variants that a module or a file registers.
+"""A pytest plugin: `pytest --attention mypackage.kernels` tests the variants that a module or a file registers.
 
-Loaded in every run of pytest where this package is installed, so it imports nothing of the harness until it is asked.
+pytest loads it in every run in an environment with this package, so it imports nothing of the harness until it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--attention, --attention-examples, --attention-seed, --attention-summary."""
+    """Add --attention, --attention-examples, --attention-seed, --attention-summary."""
     group = parser.getgroup("attention", "attention kernels (attention-sandbox)")
     group.addoption(
         "--attention",
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the outcomes where a summary is asked for, in the process that hears of all tests. Raises `UsageError`."""
+    """Register the summary writer if a summary is requested, in the controlling process. Raises `UsageError`."""
     path = config.getoption("--attention-summary")
     if path is not None and config.getoption("--attention") and not hasattr(config, "workerinput"):
         from harness.support.errors import UsageError
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """Beside the session's files: a collector for each `--attention`."""
+    """Add a collector for each `--attention` to those of the session's files."""
     report = yield
     if isinstance(collector, pytest.Session) and report.passed:
         for target in collector.config.getoption("--attention"):
@@ -70,7 +70,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the processes that variants ran in."""
+    """End the processes in which variants ran."""
     if config.getoption("--attention", []):
         from harness.execution.isolation.process import end_planners
 
@@ -79,27 +79,27 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 _TARGET = pytest.StashKey[str]()
 _PROPERTY = "attention"
-"""Of a test's report: the variant and the demand that it was about."""
+"""Key of a test report's property: the variant and the demand that was tested."""
 
 
 class SummaryWriter:
-    """Hears of every test, and writes the summary in the end."""
+    """Collects the outcomes of all tests and writes the summary."""
 
     def __init__(self, path: Path, targets: list[str]) -> None:
         self._path, self._targets = path, targets
         self._outcomes: dict[tuple[str, str], tuple[str, str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember what came of a demand."""
+        """Record the outcome of a demand."""
         about: Any = dict(report.user_properties).get(_PROPERTY)
         if about is not None and (report.when == "call" or report.outcome != "passed"):
             text = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            # Of several processes, each says first which one it was.
+            # With several processes, each announces first which one it was.
             lines = [line for line in text.splitlines() if not line.startswith("[gw")]
             self._outcomes[about[0], about[1]] = report.outcome, "\n".join(lines)
 
     def pytest_sessionfinish(self) -> None:
-        """Write it, whole or not at all; a table that cannot be had says why in its place."""
+        """Write the summary atomically. If a table cannot be made, the reason takes its place."""
         from harness.studies.fuzz.battery_summary import Outcome, battery_report
         from harness.support.errors import SandboxError
         from harness.support.file_replacement import replace_files
@@ -115,7 +115,7 @@ class SummaryWriter:
 
 
 def _tables(target: str, tested: set[str]) -> list[str]:
-    """What `compare` says of those variants of one target that were tested, for each operation."""
+    """The tables of `compare` for the tested variants of one target, one per operation."""
     from harness.execution.isolation.variants import variants_of
     from harness.model.discovery import named_origin, plugin_file
     from harness.studies.calls import compare
@@ -132,10 +132,10 @@ def _tables(target: str, tested: set[str]) -> list[str]:
 
 
 class Battery(pytest.Collector):
-    """What one module or file registers."""
+    """Collector of the variants that one module or file registers."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """A test for each variant and demand. Raises `CollectError` where it does not load."""
+        """A test for each variant and demand. Raises `CollectError` if the target cannot be loaded."""
         from harness.execution.isolation.variants import variants_of
         from harness.model.discovery import named_origin
         from harness.support.errors import SandboxError
@@ -166,17 +166,17 @@ class Battery(pytest.Collector):
 
 
 class Broken(Exception):
-    """A demand that a variant does not meet. The message says where and how to see it again."""
+    """A variant does not meet a demand. The message says where and how to reproduce it."""
 
 
 class DemandItem(pytest.Item):
-    """One demand of one variant."""
+    """The test of one demand on one variant."""
 
     subject: Subject
     demand: Demand
 
     def runtest(self) -> None:
-        """Fail with what is wrong, or skip with why it does not apply."""
+        """Fail with what is wrong, or skip with the reason why the demand does not apply."""
         from harness.studies.fuzz.conformance import DoesNotApply
         from harness.support.errors import SandboxError
 
@@ -196,5 +196,5 @@ class DemandItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """What a failure is headed with."""
+        """The location and headline of a failure."""
         return self.config.rootpath, None, f"{self.subject.variant.name}: {self.demand.name}"

@@ -49,23 +49,21 @@ HEADERS = ("bug", "variant", "killed by", "examples", "seconds", "tiles\nq x kv"
 RIGHT = (False, False, False, True, True, True, *(False for _ in RULES))
 INTRODUCTION = """# Mutation score
 
-Each mutant is a true variant with one mistake planted, a patch of a few words (`tests/mutants/*.py`, one file per
-family), in CUDA and in Numba; or a slip in a kernel that somebody wrote who knew the README and the page on variants
-and nothing of the fuzzer (`tests/mutants/outside.py`). A campaign of the fuzzer with its default settings, {examples}
-cases at most, has to find it, and has {shrink_seconds:g} s to shrink it. Written by
-`scripts/mutation_score.py --format markdown` from `scores.jsonl`; the campaigns ran from {first_date} to {last_date}.
-{measured} of {all} mutants are in it.
+A mutant is a correct variant with one mistake planted: a patch of a few words, in CUDA and in Numba
+(`tests/mutants/*.py`, one file per family). "Written outside" are mistakes in kernels whose author knew the README and
+the page on variants, but not the fuzzer (`tests/mutants/outside.py`). A campaign with the default settings, at most
+{examples} examples, has to find each one. This page summarizes `scores.jsonl`: {measured} of {all} mutants, in
+campaigns from {first_date} to {last_date}. Regenerate it with
+`scripts/mutation_score.py --kept --format markdown --output tests/mutants/README.md`; `--format table` lists every
+mutant.
 
-- *killed by*: the kind of the first finding. *sanitizer on*: the campaign is `fuzz --sanitize`; answers may be right.
-- *examples*: cases run up to that one. *seconds*: all of the campaign, with compilation and shrinking.
-- *tiles*: of rows and of keys, per head, in the smallest case that still fails; of softmax, rows and runs of 128
-  columns.
-- The columns to the right are the peers' acceptance rules on the O of the very case that killed the mutant
-  (`tests/mutants/peers.py` has them): *missed* means that they would have taken it. They do not look at the
-  log-sum-exp, nor at races. *fault*: the kernel left its memory or hung, and there is no O to look at. This is no
-  verdict on their test suites, which draw other inputs: a campaign often kills with values around 1e-38, where any
-  fixed tolerance takes anything, or where only one answer is right, bit for bit.
+- *median*, *most*: examples run up to the one that killed the mutant.
+- *allclose* to *triton*: how many of the killed mutants the acceptance rules of these projects' own tests would have
+  accepted on the very same case (`tests/mutants/peers.py`). They look neither at the log-sum-exp nor for races. This
+  is no verdict on those test suites, which draw other inputs: a campaign often kills with values around 1e-38, where
+  any fixed tolerance accepts anything.
 """
+FAMILY_HEADERS = ("family", "mutants", "killed", "median", "most", *RULES)
 OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
 SHRINK_SECONDS = 5.0
 """Most need two. What kills a mutant is known before that, and how small it may get is for people to read."""
@@ -133,11 +131,11 @@ def run(
                 scores[name] = result
                 if isinstance(result, Score) and not verdicts:
                     with kept.open("a") as file:
-                        file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+                        file.write(_kept_line(result))
                 progress.step(f"{sum(s.killed for s in scores.values())} of {len(scores)} killed, {result.mutant}")
     if not verdicts:
         ordered = sorted((each for each in scores.values() if isinstance(each, Score)), key=lambda each: each.mutant)
-        replace_files({kept: "".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in ordered).encode()})
+        replace_files({kept: "".join(map(_kept_line, ordered)).encode()})
     return [scores[name] for name in names]
 
 
@@ -164,6 +162,13 @@ def score_of(asked: tuple[str, CampaignSettings]) -> AnyScore:
 def _seconds(path: Path) -> dict[str, float]:
     lines = path.read_text().splitlines() if path.exists() else []
     return {fields["mutant"]: fields["seconds"] for fields in map(json.loads, lines)}
+
+
+def _kept_line(score: Score) -> str:
+    """A line of the file of scores: what is shown of a mutant later, so the reason only where it survives."""
+    left_out = {"first_case", "smallest_case", *(("reason",) if score.killed else ())}
+    fields = {key: value for key, value in dataclasses.asdict(score).items() if key not in left_out}
+    return json.dumps(fields | {"seconds": round(score.seconds, 1)}) + "\n"
 
 
 def _kept_scores(path: Path) -> dict[str, AnyScore]:
@@ -226,11 +231,16 @@ def _names(scores: Sequence[Score]) -> str:
     return "" if not scores else " " + ", ".join(each.mutant for each in scores)
 
 
-def _table(scores: Sequence[Score], markdown: bool = False) -> str:
-    return table(HEADERS, [_cells(each) for each in scores], RIGHT, markdown)
+def _family_cells(title: str, scores: Sequence[Score]) -> tuple[str, ...]:
+    """A row of the table of families."""
+    killed = [each for each in scores if each.killed]
+    examples = [each.examples for each in killed] or [0]
+    accepted = (sum(each.peers.get(rule) == MISSED for each in killed) for rule in RULES)
+    figures = (len(scores), len(killed), round(statistics.median(examples)), max(examples), *accepted)
+    return (title, *map(str, figures))
 
 
-def _harness_table(scores: Sequence[HarnessScore], markdown: bool = False) -> str:
+def _harness_table(scores: Sequence[HarnessScore], markdown: bool = True) -> str:
     cells = [(each.bug, ", ".join(each.failing) or SURVIVES) for each in scores]
     return table(("bug of the harness", "killed by the tests"), cells, (False, False), markdown)
 
@@ -250,7 +260,9 @@ def _cells(each: Score) -> tuple[str, ...]:
 
 def _plain(scores: Sequence[AnyScore]) -> str:
     of_variants, of_harness = _parted(scores)
-    tables = ([_table(of_variants)] if of_variants else []) + ([_harness_table(of_harness)] if of_harness else [])
+    tables = ([table(HEADERS, [_cells(each) for each in of_variants], RIGHT)] if of_variants else []) + (
+        [_harness_table(of_harness, markdown=False)] if of_harness else []
+    )
     return "\n\n".join([*tables, summary(scores)]) + "\n"
 
 
@@ -273,12 +285,15 @@ def _markdown(scores: Sequence[AnyScore]) -> str:
         "all": len(MUTANTS) + len(OUTSIDE_MUTANTS),
     }
     parts = [INTRODUCTION.format(**facts).rstrip(), "\n".join(f"- {line}" for line in summary(scores).splitlines())]
-    for title, names in _groups().items():
-        members = [each for each in of_variants if each.mutant in names]
-        if members:
-            parts += [f"## {title}", _table(members, markdown=True)]
+    families = [
+        _family_cells(title, members)
+        for title, names in _groups().items()
+        if (members := [each for each in of_variants if each.mutant in names])
+    ]
+    if families:
+        parts += ["## Families", table(FAMILY_HEADERS, families, (False, *[True] * (len(FAMILY_HEADERS) - 1)), True)]
     if of_harness:
-        parts += ["## The harness itself", _harness_table(of_harness, markdown=True)]
+        parts += ["## The harness itself", _harness_table(of_harness)]
     survivors = [each for each in of_variants if not each.killed]
     if survivors:
         parts += ["## Survivors", "\n".join(f"- `{each.mutant}`: {_why_it_survives(each)}" for each in survivors)]

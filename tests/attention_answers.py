@@ -8,15 +8,14 @@ import numpy as np
 
 from harness.execution.accuracy import Accuracy, measure_accuracy
 from harness.model.operation import Tolerance
-from harness.operations.attention.error_budget import Budget
-from harness.operations.attention.oracle import Reference
 from harness.operations.attention.problem import Problem
 
 
-def hold(outputs: Mapping[str, np.ndarray], reference: Reference, budget: Budget) -> Accuracy:
+def hold(
+    outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray], budget: Mapping[str, Tolerance]
+) -> Accuracy:
     """O and, where it is there, lse."""
-    tolerance = {"O": Tolerance(budget.O, budget.expected_O), "lse": Tolerance(budget.lse, budget.expected_lse)}
-    return measure_accuracy(Problem().tensors, outputs, {"O": reference.O, "lse": reference.lse}, tolerance)
+    return measure_accuracy(Problem().tensors, outputs, reference, budget)
 
 
 def products_in_order(q: np.ndarray, k: np.ndarray) -> np.ndarray:

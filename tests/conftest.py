@@ -37,6 +37,7 @@ COMPILING = (
     "gpu",
     "hardware",
     "mutants",
+    "ptx",
     "studies",
     "variants",
     "test_an_operation_more.py",

@@ -246,8 +246,8 @@ def test_run_on_the_users_own_arrays(call, tmp_path: Path):
     done = call(*run_arguments(tmp_path, lse=tmp_path / "lse.npy"), "--causal", "--scale", "0.3")
     assert done.status == 0, done.err
     assert "the user's arrays" in done.out
-    assert np.allclose(np.load(tmp_path / "out.npy"), reference.O, atol=1e-5)
-    assert np.allclose(np.load(tmp_path / "lse.npy"), reference.lse, atol=1e-5)
+    assert np.allclose(np.load(tmp_path / "out.npy"), reference["O"], atol=1e-5)
+    assert np.allclose(np.load(tmp_path / "lse.npy"), reference["lse"], atol=1e-5)
     assert np.load(tmp_path / "out.npy").dtype == np.float32
 
 
@@ -257,7 +257,7 @@ def test_run_on_a_single_head(call, tmp_path: Path):
     assert call(*run_arguments(tmp_path)).status == 0
     out = np.load(tmp_path / "out.npy")
     assert out.shape == (9, 6)
-    assert np.allclose(out, reference.O[0, 0], atol=1e-5)
+    assert np.allclose(out, reference["O"][0, 0], atol=1e-5)
 
 
 def test_run_with_bfloat16_bits(call, tmp_path: Path):
@@ -271,7 +271,7 @@ def test_run_with_bfloat16_bits(call, tmp_path: Path):
     assert call(*arguments, "--dtype", "bfloat16").status == 0
     out = np.load(tmp_path / "out.npy")
     assert out.dtype == np.uint16
-    assert np.allclose(out.view(ml_dtypes.bfloat16).astype(np.float32), reference.O, atol=0.05)
+    assert np.allclose(out.view(ml_dtypes.bfloat16).astype(np.float32), reference["O"], atol=0.05)
 
 
 def test_a_variant_without_lse_is_not_asked_for_one(call, tmp_path: Path):

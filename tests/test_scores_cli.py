@@ -66,5 +66,5 @@ def test_run_with_slopes_and_sinks_of_ones_own(tmp_path: Path, capfd: pytest.Cap
     assert main(["run", "fa2-cupy", *files, *outputs, "--softcap", "2", "--device", "emulator"]) == 0
     assert "softcap 2, ALiBi, sinks" in capfd.readouterr().out
     answer = attention(problem, inputs)
-    np.testing.assert_allclose(np.load(tmp_path / "O.npy"), answer.O, atol=1e-5)
-    np.testing.assert_allclose(np.load(tmp_path / "lse.npy"), answer.lse, atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "O.npy"), answer["O"], atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "lse.npy"), answer["lse"], atol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.compilers.compiled_kernel import DevicePointer
-from harness.compilers.parameters import Parameter
+from harness.ptx.parameters import Parameter
 from harness.support.errors import PlanError
 
 _POINTER = struct.Struct("<Q")

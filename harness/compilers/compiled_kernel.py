@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.compilers.parameters import Parameter
+from harness.ptx.parameters import Parameter
 from harness.support.errors import PlanError
 
 if TYPE_CHECKING:

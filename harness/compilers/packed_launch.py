@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,9 +71,11 @@ def limited(compiled: CompiledKernel, ptx: str | None = None) -> str:
     The driver is not told otherwise. `.maxnreg` stands between an entry's parameters and its body (PTX ISA,
     performance-tuning directives).
     """
+    from harness.ptx.statements import entry_text
+
     ptx = compiled.ptx if ptx is None else ptx
     if compiled.max_registers is None:
         return ptx
-    entry = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^)]*\)", ptx)
+    entry = entry_text(ptx, compiled.entry)
     assert entry is not None
-    return f"{ptx[: entry.end()]}\n.maxnreg {compiled.max_registers}\n{ptx[entry.end() :]}"
+    return f"{ptx[: entry.end]}\n.maxnreg {compiled.max_registers}\n{ptx[entry.end :]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,10 @@ from typing import Any
 from harness.compilers.cluster_launch import in_clusters
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.parameters import entry_parameters
 from harness.compilers.tensor_maps import native_arguments
 from harness.compilers.toolchain import Call, Toolchain
 from harness.model.plan import Launch
 from harness.support.errors import CompileError, PlanError
-
-_TARGET = re.compile(r"^[ \t]*\.target\s+(sm_(\d{1,3})([af]?))\b", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class PtxToolchain(Toolchain):
     types_in_source = True
 
     def owns(self, kernel: object) -> bool:
-        """See `Toolchain.owns`."""
+        """Whether the object is a `PtxKernel`."""
         return isinstance(kernel, PtxKernel)
 
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
@@ -59,23 +55,26 @@ class PtxToolchain(Toolchain):
         return _compiled(self, kernel, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """See `Toolchain.pack`."""
+        """The bytes of each `.param` in order. Raises `PlanError` where an argument does not fit its parameter."""
         from harness.compilers import c_arguments
 
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """See `Toolchain.bind`; the driver compiles the text as it stands."""
+        """A call that launches the text natively, which the driver compiles as it stands.
+
+        Raises `CompileError`, and `PlanError` where the launch wants too much shared memory.
+        """
         kernel = launch.kernel
         self.compile(kernel, launch.args, gpu.arch)
         return bind_ptx(kernel.text, kernel.name, launch, arrays, gpu)
 
     def source(self, kernel: Any) -> str:
-        """See `Toolchain.source`."""
+        """The PTX as the author gave it."""
         return str(kernel.text)
 
     def identity(self, kernel: Any) -> str | None:
-        """See `Toolchain.identity`."""
+        """Name and text, on which the machine code depends."""
         return repr((kernel.name, kernel.text))
 
 
@@ -85,7 +84,10 @@ def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], g
 
 
 def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...], gpu: NativeGpu) -> Call:
-    """The same for a module as the driver loads it, PTX or a cubin, and arguments as CuPy passes them."""
+    """A call that launches an entry of a module, PTX or a cubin, with arguments as CuPy passes them.
+
+    Raises what `Toolchain.bind` does.
+    """
     try:
         function = _module(image, gpu).get_function(entry)
     except Exception as error:
@@ -117,7 +119,9 @@ def _module(image: bytes, gpu: NativeGpu) -> Any:
 
 @functools.lru_cache(maxsize=128)  # a search for many small problems launches the same kernels again and again
 def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> CompiledKernel:
-    from harness.compilers.ptx_lines import with_own_lines
+    from harness.compilers.source_place import place_of
+    from harness.ptx.line_table import has_line_table, with_line_table
+    from harness.ptx.parameter_declarations import entry_parameters
 
     entries = entry_parameters(kernel.text)
     if kernel.name not in entries:
@@ -125,8 +129,11 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> Compiled
             f"there is no kernel {kernel.name} in its PTX, which has {', '.join(entries) or 'none'}; "
             "name it as it stands behind .entry"
         )
+    ptx = kernel.text
+    if not has_line_table(ptx):
+        ptx = with_line_table(ptx, *(place_of(ptx) or (f"{kernel.name}.ptx", 1)))
     return CompiledKernel(
-        ptx=with_own_lines(kernel.text, kernel.name),
+        ptx=ptx,
         entry=kernel.name,
         name=kernel.name,
         toolchain=toolchain,
@@ -138,21 +145,14 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> Compiled
 
 def _runnable(kernel: PtxKernel, arch: str) -> str:
     """What to compile the text for so that `arch` runs it: `arch`, or the feature set that the text asks of it."""
-    target = _TARGET.search(kernel.text)
+    from harness.ptx.targets import Target
+
+    target, here = Target.of(kernel.text), Target.named(arch)
     if target is None:
         raise CompileError(f"kernel {kernel.name}: its PTX has no .target; write .target {arch} below .version")
-    wanted, number, suffix = target[1], int(target[2]), target[3]
-    here = int(re.sub(r"\D", "", arch))
-    # PTX ISA, .target: `a` runs on that very architecture only, `f` on its family, all else on any later one.
-    if suffix == "a":
-        fits = number == here
-    elif suffix == "f":
-        fits = number <= here and number // 10 == here // 10
-    else:
-        fits = number <= here
-    if not fits:
+    if here is None or not target.runs_on(here):
         raise CompileError(
-            f"kernel {kernel.name}: its PTX is for {wanted}, and is to run on {arch}; "
+            f"kernel {kernel.name}: its PTX is for {target.name}, and is to run on {arch}; "
             f"write .target {arch}, or what it came from has to be compiled for that"
         )
-    return wanted if suffix else arch
+    return target.name if target.suffix else arch

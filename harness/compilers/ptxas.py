@@ -7,16 +7,18 @@ import importlib.util
 import json
 import os
 import re
+import struct
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from harness.compilers.cubin import section_bytes
 from harness.support.cache import default_cache
 from harness.support.errors import CompileError
 
 _TIMEOUT_SECONDS = 600.0
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_ELF_SECTION = struct.Struct("<IIQQQQIIQQ")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
@@ -125,3 +127,19 @@ def _parse(log: str, entry: str) -> Resources:
         stack_bytes=int(frame[1]) if stack_bytes is None else stack_bytes,
         const_bytes=total(r"(\d+) bytes cmem\[\d+\]") or 0,
     )
+
+
+def section_bytes(cubin: bytes, name: str) -> int | None:
+    """The size of a section of a cubin, an ELF file of 64 bits; None where there is no such section.
+
+    A kernel's machine code is in `.text.kernel`.
+    """
+    header = _ELF_HEADER.unpack_from(cubin)
+    offset, count, names = header[6], header[12], header[13]
+    sections = [_ELF_SECTION.unpack_from(cubin, offset + _ELF_SECTION.size * index) for index in range(count)]
+    first_name = sections[names][4]
+    for section in sections:
+        start = first_name + section[0]
+        if cubin[start : cubin.index(b"\0", start)] == name.encode():
+            return int(section[5])
+    return None

@@ -1,6 +1,7 @@
-"""An emulated GPU: PTX text -> native code through LLVM, run warp by warp on the CPU, every access checked and counted.
+"""An emulated GPU: compiles PTX to native code and runs it warp by warp on the CPU.
 
-Data flows through the rooms in this order: `ptx` (text -> blocks), `codegen` (blocks -> LLVM IR), `native` (LLVM IR ->
-native code), `launch` (native code on a grid). `runtime`, `memory` and `sanitizer` are what native code calls, `abi` is
-what all of them agree on. docs/emulator.md tells it at length.
+Every access is checked and counted. Code is compiled with LLVM. Data flows through the packages in this order: `ptx`
+(text -> blocks), `codegen` (blocks -> LLVM IR), `native` (LLVM IR -> native code), `launch` (native code on a grid).
+Native code calls `runtime`, `memory` and `sanitizer`; `abi` defines the layouts that all of them share. See
+docs/emulator.md.
 """

@@ -1,4 +1,4 @@
-"""Runs a plan on the emulated GPU: every launch compiled to PTX, translated to native code, checked and counted."""
+"""Runs a plan on the emulated GPU: every launch is compiled to PTX, translated to native code, checked and counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
-from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.residency_of_launch import residency_of, resident_clusters
@@ -44,48 +43,49 @@ from harness.support.errors import KernelFault, SandboxError
 from harness.support.gpus import Gpu
 
 BRIEF_FLOPS = 2e10
-"""Up to here a kernel runs for less time than LLVM would take to optimize it, which is about five seconds."""
+"""Kernels of problems up to this many FLOP run for less time than LLVM would take to optimize them, about five
+seconds."""
 
 CODE = "code"
-"""The buffer that a kernel's instructions are counted as."""
+"""The buffer name under which instruction fetches are counted."""
 
 
 @dataclass(frozen=True)
 class CacheModel:
-    """Which caches to put behind the sector counts."""
+    """The caches that are modelled behind the sector counts."""
 
     gpu: Gpu
-    """Whose they are."""
+    """The GPU whose caches are modelled."""
     l2_bytes: int | None = None
-    """Another size of L2 than the GPU's."""
+    """Size of L2, if other than the GPU's."""
     flushed: bool = False
-    """Whether every launch begins with empty caches, as a profiler arranges it; else L2 stays warm during a plan."""
+    """Whether every launch begins with empty caches, as under a profiler; otherwise L2 stays warm during a plan."""
 
 
 @dataclass(frozen=True)
 class RunEvents:
-    """Who is told what the blocks of a run do."""
+    """The listener to the events of a run."""
 
     listener: EventListener
     gpu: Gpu | None
-    """Whose multiprocessors hold the blocks; None where nobody wants to know."""
+    """The GPU that determines how many blocks are resident on a multiprocessor; None if that is not needed."""
     number: int = 0
-    """Of the launch in its plan."""
+    """Index of the launch in its plan."""
 
 
 Pointers = dict[str | TensorMap, DevicePointer]
-"""Where each buffer lies, and each tensor map whose address is an argument."""
+"""Device address of each buffer, and of each tensor map whose address is an argument."""
 
 
 class EmulatorExecutor:
     """The emulated GPU as an executor.
 
-    `step_limit` is how many instructions a warp may run (None: as many as `step_limits` has for the problem).
-    `threads` is the number of CPU cores to use (None: all); results do not depend on it. `seed` other than 0 permutes
-    the order in which the warps of a block take turns; with `shuffle` it permutes the blocks, too, and lets warps
-    interrupt each other. `progress` is told the fraction of a launch that is done. `instruments` record more than
-    bounds and sectors, and `caches` model what is behind them; both take longer. Kernels of problems of up to
-    `brief_flops` are not optimized.
+    `step_limit` is the maximum number of instructions per warp (None: as in `step_limits` for the problem). `threads`
+    is the number of CPU cores to use (None: all); results do not depend on it. A nonzero `seed` permutes the order in
+    which the warps of a block take turns; with `shuffle` it also permutes the blocks, and warps interrupt each other.
+    `progress` is called with the completed fraction of a launch. `instruments` record more than bounds and sectors, and
+    `caches` are modelled behind the sectors; both take longer. Kernels of problems up to `brief_flops` are not
+    optimized.
     """
 
     def __init__(
@@ -112,9 +112,10 @@ class EmulatorExecutor:
         self._runtime = RuntimeAhead()
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
-        """See `Executor.run`.
+        """Run `plan` on `inputs` and return its outputs, counts and findings.
 
-        Blocks that wait for each other, which the sanitizer cannot follow, run without it: `findings` is None then.
+        Raises what `Executor.run` raises. If blocks wait for each other, which the sanitizer does not support, the plan
+        runs without it, and `findings` is None.
         """
         try:
             return self._run(problem, plan, inputs, None)
@@ -133,7 +134,7 @@ class EmulatorExecutor:
         listener: EventListener,
         gpu: Gpu | None = None,
     ) -> Execution:
-        """See `Observer.observe`."""
+        """Run a plan without cache model, and report the events of its blocks to `listener`."""
         return self._run(problem, plan, inputs, RunEvents(listener, gpu))
 
     def _run(
@@ -143,13 +144,13 @@ class EmulatorExecutor:
         given = {**inputs, MAPS: _encoded(plan, pointers)}
         memory = [_allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         hierarchy = None
-        if self._caches is not None and events is None:  # who waits at mbarriers has other moments then
+        if self._caches is not None and events is None:  # events change the moments of warps that wait at mbarriers
             sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
         modules = self._modules.of(plan)
         modules.begin_run()
         reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
-        if not self._instruments.sanitizer:  # which has told of every store into an input, changed or not
+        if not self._instruments.sanitizer:  # which reports every store into an input, even of the same value
             _require_inputs_kept(problem, buffers, memory, inputs, reports)
         names = plan.output_names(problem)
         outputs = {
@@ -179,7 +180,10 @@ class EmulatorExecutor:
         inputs: Mapping[str, npt.NDArray[Any]],
         outputs: Mapping[str, npt.NDArray[Any]],
     ) -> dict[str, npt.NDArray[np.bool_]] | None:
-        """Where outputs look as if nobody wrote them: once more, on zeros. What is as it was again, nobody wrote."""
+        """Masks of unwritten elements: outputs that look unwritten are tested by a second run that starts with zeros.
+
+        An element that keeps its initial value in both runs is unwritten. None if the second run faults.
+        """
         doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
         if not doubtful:
             return {}
@@ -190,7 +194,7 @@ class EmulatorExecutor:
         }
         for name in doubtful:
             memory[name].data[:] = 0
-        modules = LoadedModules()  # anew: what this run leaves in variables is for no later one
+        modules = LoadedModules()  # fresh ones: this run's changes to variables must not persist
         modules.begin_run()
         try:
             self._launch_all(plan, problem, pointers, list(memory.values()), None, modules)
@@ -199,13 +203,13 @@ class EmulatorExecutor:
         return {name: mask & all_zero(_as_array(buffers[name], memory[name])) for name, mask in doubtful.items()}
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
-        """Compile all that `plan` launches, so that `run` need not. Several threads may prepare at once.
+        """Compile all kernels that `plan` launches ahead of `run`. May be called from several threads at once.
 
-        Raises what `run` would raise for it.
+        Raises what `run` would raise for them.
         """
         self._runtime.start(self._workers)
         _, pointers = _memory_of(plan, problem)
-        # PTX first, of all: the language's own compiler, which has one kernel at a time, is not to wait for LLVM.
+        # Compile all PTX first: the language's compiler processes one kernel at a time and should not wait for LLVM.
         kernels = [compile_kernel(step.kernel, _arguments(step, pointers), self.device.arch) for step in plan.launches]
         for compiled in kernels:
             with self._workers.borrow() as worker:
@@ -229,7 +233,7 @@ class EmulatorExecutor:
         modules: LoadedModules,
         events: RunEvents | None = None,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
-        """All launches; what the sanitizer has found goes along with a fault, too."""
+        """Run all launches. A fault carries the sanitizer's findings so far."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
         for number, step in enumerate(plan.launches):
@@ -290,6 +294,12 @@ class EmulatorExecutor:
         caches = None
         if hierarchy is not None and listener is not None and used is not None:
             caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
+        instructions = None
+        if counts.executed is not None:
+            # Here, because it loads the parser of PTX, which a launch of a compiled kernel does without.
+            from harness.emulator.launch.instruction_report import instruction_report
+
+            instructions = instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered)
         report = LaunchReport(
             step.kernel_name,
             by_place(counts.sites),
@@ -299,9 +309,7 @@ class EmulatorExecutor:
             counts.seconds,
             compiled.ptx,
             caches,
-            None
-            if counts.executed is None
-            else instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered),
+            instructions,
             used,
             counts.notes,
         )
@@ -309,7 +317,7 @@ class EmulatorExecutor:
 
 
 def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, used: Resources | None) -> LaunchEvents:
-    """Who is told of one launch, and how many of its blocks a multiprocessor holds."""
+    """The listener for one launch, with the number of its blocks that a multiprocessor holds."""
     resident = None
     if events.gpu is not None and used is not None:
         resident = residency_of(events.gpu, step, geometry, used).blocks
@@ -317,7 +325,7 @@ def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, used: Re
 
 
 def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:
-    """In bytes, and with what every launch fetches for itself, of which nothing is taken to be in L2 yet."""
+    """Convert to bytes, and add the launch's own fetches, which are assumed to miss L2."""
     code = CacheTraffic(CODE, 0, 0, LAUNCH_BYTES + (used.code_bytes or 0), 0)
     buffers = (
         CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
@@ -328,7 +336,7 @@ def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes:
 
 
 def _memory_of(plan: Plan, problem: BaseProblem) -> tuple[dict[str, Buffer], Pointers]:
-    """Buffers, that of tensor maps among them, and where they lie."""
+    """All buffers, including that of tensor maps, and their addresses."""
     buffers, maps = plan.all_buffers(problem), addressed(plan)
     if maps:
         buffers[MAPS] = Buffer(MAPS, (len(maps), MAP_BYTES), "uint8")
@@ -342,7 +350,7 @@ def _memory_of(plan: Plan, problem: BaseProblem) -> tuple[dict[str, Buffer], Poi
 
 
 def _encoded(plan: Plan, pointers: Pointers) -> npt.NDArray[np.uint8]:
-    """What the buffer of tensor maps holds."""
+    """The contents of the buffer of tensor maps."""
     return np.frombuffer(b"".join(_by_value(each, pointers).tobytes() for each in addressed(plan)), np.uint8)
 
 
@@ -367,9 +375,9 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
-    """A copy of an input, or memory full of NaN patterns; `watched` by the sanitizer.
+    """A copy of an input, or memory filled with NaN patterns; `watched` by the sanitizer.
 
-    Raises `SandboxError` where there is not so much memory.
+    Raises `SandboxError` if there is not enough memory.
     """
     try:
         data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
@@ -391,7 +399,7 @@ def _require_inputs_kept(
     inputs: Mapping[str, npt.NDArray[Any]],
     reports: Sequence[LaunchReport],
 ) -> None:
-    """Raise `KernelFault` where a store, which is always counted, has changed an input."""
+    """Raise `KernelFault` if a store has changed an input. Stores are always counted."""
     lines: dict[str, dict[str, None]] = {}
     for report in reports:
         for site in report.traffic or ():
@@ -421,7 +429,7 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
 
 
 def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Iterator[Finding]:
-    """A finding where some element of an output was not written, or only in part."""
+    """Findings for elements of an output that were not written, or only partially."""
     assert memory.written is not None
     holes = (memory.written == NOBODY).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
     if not holes.any():

@@ -1,4 +1,4 @@
-"""What an emulated kernel records beyond bounds and sectors, which it always does. Each instrument costs run time."""
+"""What an emulated kernel records in addition to bounds and sectors. Each instrument costs run time."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Instruments:
-    """Decided when native code is generated: what is off leaves no trace in the code."""
+    """Chosen when native code is generated: the code contains no trace of instruments that are off."""
 
     bank_conflicts: bool = False
-    """Count the wavefronts of shared memory, see `memory/banks.py`."""
+    """Count the wavefronts of shared memory requests, see `memory/banks.py`."""
 
     sanitizer: bool = False
-    """Find races and reads of memory that nobody wrote, see `sanitizer/`. Blocks then run on one core."""
+    """Detect races and reads of unwritten memory, see `sanitizer/`. Blocks then run on one core."""
 
     instructions: bool = False
-    """Count how often each basic block is executed, and note the way of one cluster's warps through them, see
+    """Count executions of basic blocks, and record the path of one cluster's warps through them, see
     `codegen/block_counts.py`."""
 
 
 PLAIN = Instruments()
-"""Nothing beyond bounds and sectors."""
+"""Nothing but bounds and sectors."""

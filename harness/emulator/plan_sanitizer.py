@@ -1,4 +1,4 @@
-"""The emulator as a sanitizer: a plan in several schedules, and its mistakes whether or not they changed the answer."""
+"""The emulator as a sanitizer: runs a plan in several schedules and reports errors, even if the answer is right."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from harness.model.variant import Variant
 from harness.support.errors import KernelFault, SandboxError
 
 SHUFFLED_RUNS = 2
-"""Besides the one in order. Races are found in any one of them; these are for what depends on the schedule."""
+"""Number of shuffled runs besides the one in order. Any run finds races; these find effects that depend on the
+schedule."""
 Inputs = Mapping[str, np.ndarray]
 
 
 class EmulatorSanitizer:
-    """Runs the plan on the emulator with the sanitizer built in: once in order, then in shuffled schedules.
+    """Runs the plan on the emulator with the sanitizer: once in order, then in shuffled schedules.
 
-    `seed` draws the schedules. The same seed finds the same on any number of cores.
+    `seed` determines the schedules. The same seed gives the same findings on any number of cores.
     """
 
     def __init__(
@@ -37,16 +38,16 @@ class EmulatorSanitizer:
         instruments = Instruments(sanitizer=True)
         self.name = f"the emulator's sanitizer, {1 + shuffled_runs} schedules"
         self.executor = EmulatorExecutor(arch, step_limit, progress=progress, instruments=instruments)
-        """Runs in order; what it compiles the others use."""
+        """Runs in order. The other executors reuse its compiled kernels."""
         self._shuffled = [
             EmulatorExecutor(arch, step_limit, None, seed + run, progress, instruments, shuffle=True)
             for run in range(1, shuffled_runs + 1)
         ]
 
     def check(self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
-        """See `Sanitizer`. A fault ends a schedule and is a finding, too.
+        """Return the findings of all schedules, without duplicates. A fault ends a schedule and is a finding as well.
 
-        Raises `SandboxError` where blocks wait for each other.
+        Raises `SandboxError` if blocks wait for each other.
         """
         found: dict[tuple[object, ...], Finding] = {}
         first: Execution | None = None
@@ -66,7 +67,7 @@ class EmulatorSanitizer:
 def _run(
     executor: EmulatorExecutor, problem: BaseProblem, plan: Plan, inputs: Inputs
 ) -> tuple[tuple[Finding, ...], Execution | None]:
-    """What was found, and what the run left behind; None where it faulted."""
+    """The findings and the result of one run; the result is None if it faulted."""
     try:
         execution = executor.run(problem, plan, inputs)
     except KernelFault as fault:
@@ -77,7 +78,7 @@ def _run(
 
 
 def _differences(first: Execution, other: Execution) -> tuple[Finding, ...]:
-    """A finding for each output that has other bits than in the first run."""
+    """A finding for each output whose bits differ from those of the first run."""
     found = []
     for name, array in first.outputs.items():
         bits = (

@@ -1,20 +1,21 @@
-"""How much a kernel may run until it is taken to be in an endless loop."""
+"""Limits on the number of instructions, beyond which a kernel is considered to be in an endless loop."""
 
 from __future__ import annotations
 
 FEWEST = 1 << 24
-"""Instructions of a warp, however small the problem is: a second of a loop that does little."""
+"""Minimum limit of a warp, for any problem: a second of a small loop."""
 MOST = 1_000_000_000
 STEPS_PER_FLOP = 16
-"""One warp that does all of a problem's operations needs a tenth of an instruction for each."""
+"""Instructions per FLOP. A single warp that does all of a problem's operations needs a tenth of an instruction for
+each."""
 WARPS = 2
-"""All warps of a cluster may run as much as so many that meet their limit: they share the work."""
+"""All warps of a cluster together may run this many times a warp's limit, since they share the work."""
 
 
 def step_limits(chosen: int | None, flops: int) -> tuple[int, int]:
-    """Instructions that a warp may run, and that all warps of a cluster may run together, where 0 is any number.
+    """The maximum instructions of a warp, and of all warps of a cluster together (0 for no limit).
 
-    `chosen` is the first of the two where somebody chose it; else the problem's `flops` decide.
+    `chosen` overrides the first; by default the problem's `flops` determine both.
     """
     if chosen is not None:
         return chosen, 0

@@ -1,1 +1,1 @@
-"""One plan, run and judged: the executors' protocol, counts, questions, attempts."""
+"""Runs one plan and judges it: the protocol of executors, counts, reference questions, and the result of an attempt."""

@@ -1,4 +1,4 @@
-"""Holds a kernel's outputs against the oracle's answer, element by element, each with its own budget."""
+"""Compares a kernel's outputs with the oracle's answer, element by element, each against its own error budget."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class Element:
-    """One element of an output, beside what it should be."""
+    """One element of an output and its correct value."""
 
     output: str
-    """The output's name."""
+    """Name of the output."""
     index: tuple[int, ...]
-    """Along each of its axes."""
+    """Index along each axis."""
     axes: tuple[str, ...]
-    """What these are called."""
+    """Name of each axis."""
     got: float
-    """What the kernel stored."""
+    """The value that the kernel stored."""
     answer: float
-    """The oracle's."""
+    """The oracle's value."""
     allowed: float
-    """The error that it may have; 0 where nothing but the answer, rounded, will do. NaN where the answer is not finite,
-    which has a contract of its own."""
+    """The largest allowed absolute error. 0 where the output must equal the rounded answer; NaN where the answer is not
+    finite, for which separate rules apply."""
 
     @property
     def place(self) -> str:
@@ -48,72 +48,73 @@ class Element:
 
 @dataclass(frozen=True)
 class OutputAccuracy:
-    """What the comparison of one output with the oracle's answer came to."""
+    """The result of comparing one output with the oracle's answer."""
 
     reason: str | None
-    """What is wrong first, and where; None where nothing is."""
+    """The first thing that is wrong, with its place; None if the output is correct."""
     max_abs_error: float
-    """Largest |output - answer|; NaN where an element is NaN that must not be."""
+    """Largest |output - answer|; NaN if an element is NaN where the answer is not."""
     error_over_budget: float
-    """Largest ratio of error to budget; above 1 is wrong. inf where nothing but the exact answer will do."""
+    """Largest ratio of error to budget; above 1 the output is wrong. inf where only the exact answer passes."""
     error_over_expected: float
-    """Largest ratio of error to what is expected of a correct kernel; above 1 is suspicious."""
+    """Largest ratio of error to the error expected of a correct kernel; above 1 is suspicious."""
     worst: Element | None
-    """The element with the largest ratio of error to budget (NaN is worse than any); None where shapes differ."""
+    """The element with the largest ratio of error to budget, where NaN exceeds any number; None if shapes differ."""
     first_wrong: Element | None
-    """The first element, in the order of memory, that is beyond its budget; None where none is or shapes differ."""
+    """The first element in memory order that exceeds its budget; None if there is none or if shapes differ."""
     wrong: Mask
-    """Where it is beyond its budget. Shaped as the output."""
+    """True where an element exceeds its budget. Has the output's shape."""
     unwritten: Mask
-    """Where no thread stored anything, or seems to have: where that was not looked into, what `untouched` says."""
+    """True where no thread stored a value. If the executor did not record stores, this is `untouched(output)`
+    instead."""
     over_budget: Float64Array
-    """Error over budget, element by element, see `error_over_budget`. Shaped as the output; NaN where shapes differ."""
+    """Error / budget of each element, as in `error_over_budget`. Has the output's shape; NaN if shapes differ."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What the comparison of a kernel's outputs with the oracle's came to, by output, the main one first."""
+    """The results of comparing a kernel's outputs with the oracle's answer, by output name, the main output first."""
 
     by_output: Mapping[str, OutputAccuracy]
 
     @property
     def main(self) -> OutputAccuracy:
-        """Of the main output."""
+        """The result for the main output."""
         return next(iter(self.by_output.values()))
 
     @property
-    def guilty(self) -> OutputAccuracy:
-        """Of the first output that is wrong, or of the main one."""
+    def worst_output(self) -> OutputAccuracy:
+        """The result for the first output that is wrong, or for the main output if all are right."""
         return next((each for each in self.by_output.values() if each.reason is not None), self.main)
 
     @property
     def reason(self) -> str | None:
-        """What is wrong first, and where; None where it passed."""
-        return self.guilty.reason
+        """The first thing that is wrong, with its place; None if all outputs passed."""
+        return self.worst_output.reason
 
     @property
     def passed(self) -> bool:
-        """Every element is written and within its budget."""
+        """Whether every element was written and is within its budget."""
         return self.reason is None
 
     @property
     def error_over_budget(self) -> float:
-        """The largest over all outputs; NaN is worse than anything."""
+        """The largest ratio of error to budget over all outputs; NaN exceeds any number."""
         return worst_ratio(each.error_over_budget for each in self.by_output.values())
 
     @property
     def error_over_expected(self) -> float:
-        """The largest over all outputs."""
+        """The largest ratio of error to expected error over all outputs; NaN exceeds any number."""
         return worst_ratio(each.error_over_expected for each in self.by_output.values())
 
     @property
     def suspicious(self) -> bool:
-        """Within the budget, but further off than is expected of a correct kernel."""
+        """Whether the error is within the budget but larger than expected of a correct kernel."""
         return self.passed and self.error_over_expected > 1
 
 
 def worst_ratio(ratios: Iterable[float]) -> float:
-    """The largest one; NaN is worse than anything."""
+    """The largest ratio; NaN if any of them is NaN."""
     return max(ratios, key=lambda ratio: math.inf if math.isnan(ratio) else ratio)
 
 
@@ -124,12 +125,13 @@ def measure_accuracy(
     tolerance: Mapping[str, Tolerance],
     unwritten: Mapping[str, Mask] | None = None,
 ) -> Accuracy:
-    """Hold a kernel's outputs against the oracle's answer: all that are not optional, and the others that it stores.
+    """Compare a kernel's outputs with the oracle's answer: all required outputs, and the optional ones that it stores.
 
-    `unwritten`: of outputs that look so, where no thread stored anything; None where nobody looked.
+    `unwritten` maps the name of an output that looks unwritten to a mask of the elements that no thread stored; None if
+    stores were not recorded.
 
-    Passing needs `error <= allowed` at every element, so NaN fails. Where 0 is allowed, nothing but the answer, rounded
-    to nearest, will do. Where the answer is not finite (inputs with NaN or inf), a NaN has to come out as NaN, an
+    Every element must satisfy `error <= allowed`, so NaN fails. Where the allowed error is 0, the output must equal the
+    answer rounded to nearest. Where the answer is not finite (inputs with NaN or inf), NaN must come out as NaN, and an
     infinity as itself or as NaN.
     """
     compared = [
@@ -166,7 +168,7 @@ def _compare(
         exact = allowed == 0
         if exact.any():
             same |= exact & (output == answer.astype(output.dtype))
-        # inf - inf is NaN, and a NaN that has to be there is no error.
+        # inf - inf is NaN; an expected NaN is not an error.
         error = np.where(same & ~np.isfinite(error), 0.0, error)
         ratio = np.where(same, 0.0, error / allowed)
         expected_ratio = np.where(same, 0.0, error / expected)
@@ -176,7 +178,7 @@ def _compare(
         index = tuple(int(i) for i in np.unravel_index(flat_index, answer.shape))
         return Element(name, index, tensor.axes, float(got[index]), float(answer[index]), float(allowed[index]))
 
-    # np.max and np.argmax let NaN through; np.nanmax would make the worst output look perfect.
+    # np.max and np.argmax propagate NaN; np.nanmax would make the worst output look perfect.
     worst = element(int(np.argmax(ratio)))
     first_wrong = element(int(np.argmax(wrong))) if wrong.any() else None
     nobody = untouched(output) if unwritten is None else unwritten.get(name)
@@ -208,9 +210,10 @@ def _explain(
     wrong: Mask,
     element: Callable[[int], Element],
 ) -> str:
-    """One line on what is worst: never written, then written with garbage, NaN, the largest error over budget.
+    """Describe the worst defect in one line: never written, written with stale data, NaN, or over budget.
 
-    `as_given`: where the output is what it was before the run. `nobody`: where no thread wrote, if one has `looked`.
+    `as_given` is True where the output equals its contents before the run. `nobody` is True where no thread wrote,
+    which is known only if `looked`.
     """
     never = "were never written" if looked else f"were never written, or {FROM_NOBODY}"
     cases = ((nobody, never, ""), (as_given, f"were written {FROM_NOBODY}", CAUSES), (np.isnan(got), "are NaN", ""))
@@ -232,14 +235,14 @@ def _explain(
 
 
 def untouched(output: np.ndarray) -> Mask:
-    """Where every byte is still 0xFF: a NaN that outputs start with, and scratch and an emulator's shared memory, too.
+    """True where every byte is still 0xFF, the NaN pattern that outputs, scratch and emulated shared memory start with.
 
-    No arithmetic makes it of anything else.
+    No arithmetic produces this pattern otherwise.
     """
     bits = np.ascontiguousarray(output).view(np.dtype(f"u{output.dtype.itemsize}"))
     return np.asarray(bits == np.iinfo(bits.dtype).max)
 
 
 def all_zero(output: np.ndarray) -> Mask:
-    """Where every byte is 0: what nobody wrote, of an output that started with zeros."""
+    """True where every byte is 0: the unwritten elements of an output that was initialized to zeros."""
     return np.asarray(np.ascontiguousarray(output).view(f"u{output.dtype.itemsize}") == 0)

@@ -1,6 +1,6 @@
-"""One variant on one problem: planned, run, held against the answer, its claim against the count; all of it as data.
+"""Runs one variant on one problem: plan, claim, run, check against the answer, count bytes. The result is plain data.
 
-Whatever goes wrong on the way is in the attempt. Every study gets its rows from here.
+Any failure on the way is recorded in the `Attempt`. All studies build their rows from attempts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from harness.execution.accuracy import Accuracy
 from harness.execution.declared_numerics import contradiction
+from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.planning import claimed_traffic, make_plan
 from harness.execution.power import Power
 from harness.execution.protocol import Execution, Executor, Sanitizer
 from harness.execution.question import Question
-from harness.execution.second_draw import SecondDraw
 from harness.execution.tiles import tile_of
 from harness.execution.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
@@ -34,46 +34,47 @@ Inputs = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """How far one variant came on one problem. What is not known is None."""
+    """The result of one variant on one problem, up to the step that ended it. A value that is not known is None."""
 
     variant: Variant
     problem: BaseProblem
     plan: Plan | None = None
     tile: TileSizes | None = None
-    """The tile sizes that it used; None where it declares none."""
+    """The tile sizes used; None if the variant declares none."""
     execution: Execution | None = None
-    """What the run left behind."""
+    """The run's outputs and reports."""
     counted: Execution | None = None
-    """The run whose bytes were counted: that one, or another beside it."""
+    """The run whose bytes were counted: `execution`, or a second run on a counting executor."""
     accuracy: Accuracy | None = None
-    """What came of holding the outputs against the answer; None where that was not asked for."""
+    """The comparison of the outputs with the answer; None if no check was requested."""
     claim: Traffic | None = None
-    """The bytes that it claims."""
+    """The traffic in bytes that the variant claims."""
     claim_failure: str | None = None
-    """Why its claim could not be had, or does not hold."""
+    """Why the claim could not be evaluated, or how it differs from the counted bytes."""
     second_run_failure: str | None = None
-    """Why the plan's second run is wrong, where the first was right and left other values in its kernels' modules."""
+    """Why a second run of the plan is wrong although the first was right. Checked only if the first run altered
+    variables of its kernels' modules."""
     power: Power | None = None
-    """How well the question tells right answers from trivial wrong ones; None where the answer is wrong or was not
-    looked at."""
+    """How well the question separates right answers from trivial wrong ones; None if the answer is wrong or was not
+    checked."""
     remedy: str | None = None
-    """What problem or inputs would decide where these do not, in words."""
+    """If the question does not separate right from trivial answers: a problem or inputs that would, in words."""
     numerics_failure: str | None = None
-    """Why the variant's code cannot be what its declared numerics say."""
+    """Why the compiled code contradicts the declared numerics."""
     bytes_failure: str | None = None
-    """Why what was counted cannot be all that the answer takes."""
+    """Why the counted bytes are fewer than any correct kernel needs."""
     counted_failure: str | None = None
-    """What is wrong with the answer of the run whose bytes were counted, where that is a run of its own."""
-    second_failure: str | None = None
-    """What is wrong with its answer to other inputs than those of the question."""
+    """What is wrong with the answer of the byte-counting run, if that was a separate run."""
+    holdout_failure: str | None = None
+    """What is wrong with the answer to the holdout inputs, which differ from the question's."""
     findings: tuple[Finding, ...] | None = None
-    """What the sanitizer found; None where it did not look."""
+    """The sanitizer's findings; None if it did not run."""
     refusal: str | None = None
-    """Why it does not take the problem."""
+    """Why the variant does not support the problem."""
     error: Exception | None = None
-    """What ended the attempt."""
+    """The exception that ended the attempt."""
     note: str | None = None
-    """A remark that does not change the verdict."""
+    """A remark that does not affect the verdict."""
 
     @property
     def verdict(self) -> str:
@@ -88,12 +89,12 @@ class Attempt:
 
     @property
     def reason(self) -> str | None:
-        """Why the verdict is not `pass`."""
+        """Why the verdict is not `pass`; None if it is."""
         return self.failure or self.doubt
 
     @property
     def doubt(self) -> str | None:
-        """Why an answer within its budget proves nothing; None where it does, or was not looked at."""
+        """Why an answer within its budget proves nothing; None if it proves something or was not checked."""
         if self.accuracy is not None and self.accuracy.suspicious:
             over = self.accuracy.error_over_expected
             return f"suspicious: within its budget, but {over:.3g} x the error that is expected of a correct kernel"
@@ -104,13 +105,13 @@ class Attempt:
 
     @property
     def failure(self) -> str | None:
-        """What is wrong: why the verdict is `fail`, `error` or `unsupported`."""
+        """What is wrong: why the verdict is `fail`, `error` or `unsupported`; None otherwise."""
         if self.refusal is not None:
             return self.refusal
         if self.error is not None:
             if isinstance(self.error, SandboxError):
                 return str(self.error)
-            # What a variant does wrong raises a SandboxError, wherever its code runs.
+            # Errors in a variant's code raise a SandboxError, in whichever process the code runs.
             return f"the harness itself failed, not the variant: {place_in_harness(self.error)}"
         wrong = [
             text
@@ -123,20 +124,20 @@ class Attempt:
 
     @property
     def answer_failure(self) -> str | None:
-        """What is wrong with the outputs of any of its runs."""
+        """What is wrong with the outputs of any of the runs; None if nothing is."""
         first = self.accuracy and self.accuracy.reason
-        runs = (first, self.second_run_failure, self.counted_failure, self.second_failure)
+        runs = (first, self.second_run_failure, self.counted_failure, self.holdout_failure)
         return "; ".join(text for text in runs if text) or None
 
     @property
     def claim_holds(self) -> bool | None:
-        """Claimed and counted bytes are equal, reads and writes each; None where either is unknown."""
+        """Whether claimed and counted bytes are equal, for reads and for writes; None if either is unknown."""
         if self.claim is None or self.counted is None or self.counted.read_bytes is None:
             return None
         return (self.claim.read_bytes, self.claim.write_bytes) == (self.counted.read_bytes, self.counted.write_bytes)
 
     def raise_error(self) -> None:
-        """Raise what ended the attempt, or `UnsupportedProblem`, for callers who have nothing else to show."""
+        """Raise the exception that ended the attempt, or `UnsupportedProblem`. Returns normally if neither applies."""
         if self.refusal is not None:
             raise UnsupportedProblem(self.variant.name, self.refusal)
         if self.error is not None:
@@ -152,19 +153,19 @@ def attempt(
     question: Question | Callable[[], Question] | None = None,
     counter: Executor | None = None,
     sanitizer: Sanitizer | None = None,
-    second: SecondDraw | None = None,
+    holdout: HoldoutInputs | None = None,
     runs: Callable[[Plan], bool] = lambda plan: True,
     holds_bytes: bool = True,
     power_in_full: bool = True,
 ) -> Attempt:
-    """Plan; claim; run where there is an executor and the plan `runs`; hold where there is a question; count; sanitize.
+    """Plan a variant, evaluate its claim, run it, check its answer, count its bytes, and sanitize it.
 
-    The claim is asked before anything runs. `question` and `inputs` may be functions, which are called when the plan is
-    about to run; with a question, the inputs are its own. `counter` counts bytes where `executor` does not, and its
-    outputs are checked as well. `second` checks a correct answer again with other inputs. Without `holds_bytes`, the
-    claim is not evaluated and the counted bytes are not checked.
-    `power_in_full`: see `Question.power`.
-    Never raises for what a variant does.
+    The plan runs only with an `executor` and if `runs(plan)` is true; the answer is checked only with a `question`. The
+    claim is evaluated before anything runs. `question` and `inputs` may be functions, which are called just before the
+    run; with a question, its own inputs are used. `counter` counts bytes where `executor` does not, and its outputs are
+    checked as well. `holdout` checks a correct answer again with other inputs. Without `holds_bytes`, the claim is not
+    evaluated and the counted bytes are not checked. For `power_in_full`, see `Question.power`. Failures of the variant
+    are recorded, never raised.
     """
     done = Attempt(variant=variant, problem=problem)
     try:
@@ -189,8 +190,8 @@ def attempt(
         done = _with_claim_held(done)
         if question is not None and holds_bytes:
             done = _with_bytes_held(done, question)
-        if second is not None and done.second_run_failure is None:
-            done = _held_again(done, plan, executor, second)
+        if holdout is not None and done.second_run_failure is None:
+            done = _with_holdout_checked(done, plan, executor, holdout)
         return done if sanitizer is None else _sanitized(done, plan, given, sanitizer)
     except UnsupportedProblem as refusal:
         return dataclasses.replace(done, refusal=refusal.reason)
@@ -211,7 +212,7 @@ def _with_claim(done: Attempt) -> Attempt:
 
 
 def _with_power(done: Attempt, question: Question, in_full: bool) -> Attempt:
-    """How much a right answer proves, and whether the code can be what is declared."""
+    """Add how much a right answer proves, and whether the code can match the declared numerics."""
     assert done.accuracy is not None and done.execution is not None
     failure = contradiction(done.variant.numerics, done.problem, done.execution)
     power = question.power(done.variant.numerics, in_full) if done.accuracy.passed else None
@@ -219,14 +220,14 @@ def _with_power(done: Attempt, question: Question, in_full: bool) -> Attempt:
 
 
 def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Executor) -> Attempt:
-    """The same plan once more where the first run left something behind in its modules that a second one finds."""
+    """Run the plan again and check its answer, if the first run altered variables of its kernels' modules."""
     assert done.execution is not None and done.accuracy is not None
     names = done.execution.altered_variables
     if not names or not done.accuracy.passed:
         return done
     try:
         again = executor.run(done.problem, plan, question.inputs)
-        # What the executor found out about unwritten outputs, it found with modules loaded anew.
+        # The executor detects unwritten outputs with freshly loaded modules.
         reason = question.hold(again.outputs, done.variant.numerics).reason
     except KernelFault as fault:
         reason = str(fault)
@@ -241,8 +242,8 @@ def _counted_beside(
 ) -> Attempt:
     """Run the plan again where bytes are counted, and check the answer of that run as well.
 
-    A plan can hold other code for the GPU than for the counter, so a correct answer on the GPU does not vouch for the
-    counts. A run that ends early there is a note: it says nothing about the run on the GPU.
+    A plan can contain different code for the GPU than for the counter, so a correct answer on the GPU does not vouch
+    for the counts. If the counting run fails, that becomes a note: it says nothing about the run on the GPU.
     """
     done = dataclasses.replace(done, counted=None)
     if counter is None:
@@ -261,7 +262,7 @@ def _counted_beside(
 
 
 def _with_claim_held(done: Attempt) -> Attempt:
-    """A claim that is not what was counted is a failed check."""
+    """Record a failure if the claim differs from the counted bytes."""
     if done.claim_holds is not False:
         return done
     claim, counted = done.claim, done.counted
@@ -276,15 +277,15 @@ def _with_claim_held(done: Attempt) -> Attempt:
 
 
 def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
-    """Fewer bytes than the answer hangs on mean that it came from elsewhere, or that not all were counted."""
+    """Record a failure if fewer bytes were counted than the answer depends on: some were not counted, or not used."""
     counted = done.counted
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
         return done
     if done.accuracy is None or done.accuracy.reason is not None:
-        return done  # what a wrong answer hangs on says nothing
+        return done  # for a wrong answer the comparison is meaningless
     problem = done.problem
     if counted.read_bytes >= problem.compulsory_read_bytes and counted.write_bytes >= problem.compulsory_write_bytes:
-        return done  # more than all that there is cannot be needed
+        return done  # no kernel needs more than all there is
     needed = question.needed_bytes
     if counted.read_bytes >= needed.read_bytes and counted.write_bytes >= needed.write_bytes:
         return done
@@ -295,15 +296,15 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
     )
 
 
-def _held_again(done: Attempt, plan: Plan, executor: Executor, second: SecondDraw) -> Attempt:
-    """Check a right answer again with other inputs."""
+def _with_holdout_checked(done: Attempt, plan: Plan, executor: Executor, holdout: HoldoutInputs) -> Attempt:
+    """Check a right answer again with holdout inputs."""
     if done.accuracy is None or done.accuracy.reason is not None:
         return done
-    return dataclasses.replace(done, second_failure=second.failure(done.variant, plan, executor))
+    return dataclasses.replace(done, holdout_failure=holdout.failure(done.variant, plan, executor))
 
 
 def _sanitized(done: Attempt, plan: Plan, inputs: Inputs, sanitizer: Sanitizer) -> Attempt:
-    """What the sanitizer found fails a variant whose answer passed. Where it cannot look, that is a note."""
+    """Run the sanitizer. Findings fail a variant whose answer passed; a sanitizer that cannot run leaves a note."""
     try:
         return dataclasses.replace(done, findings=sanitizer.check(done.variant, done.problem, plan, inputs))
     except SandboxError as error:
@@ -311,5 +312,5 @@ def _sanitized(done: Attempt, plan: Plan, inputs: Inputs, sanitizer: Sanitizer) 
 
 
 def _with_note(done: Attempt, note: str) -> Attempt:
-    """With a remark behind those that it has."""
+    """Append a remark to the existing note."""
     return dataclasses.replace(done, note=note if done.note is None else f"{done.note}; {note}")

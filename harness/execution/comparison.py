@@ -1,4 +1,4 @@
-"""The main job: every variant on one problem, checked against the oracle, counted, ranked."""
+"""Compares variants on one problem: each is checked against the oracle, its bytes are counted, and rows are ranked."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.deciding_problem import deciding_problem
+from harness.execution.holdout_inputs import HoldoutInputs
+from harness.execution.inferred_numerics import inferred_numerics
 from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
-from harness.execution.second_draw import SecondDraw
-from harness.execution.undeclared_numerics import undeclared_numerics
 from harness.execution.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
@@ -22,19 +22,19 @@ from harness.support.intervals import Interval, ranks
 
 COUNT_MODES = ("auto", "always", "never")
 LARGEST_COUNTED_FLOPS = 2e9
-"""`auto` counts bytes on the emulator, beside a run on a GPU, up to here: a matter of seconds per variant."""
+"""With `auto`, a run on a GPU has its bytes counted on the emulator up to this size in FLOP: seconds per variant."""
 
 NOTHING_KNOWN: Mapping[str, Row] = MappingProxyType({})
 Step = Callable[[str], None]
-"""Told what comes next, for a progress bar."""
+"""Callback that receives the name of the next step, such as for a progress bar."""
 
 
 Observer = Callable[[Attempt, Question], None]
-"""Told each attempt and what it was held against, for who shows more of it than a row."""
+"""Callback that receives each attempt and the question it was checked against, for more detail than a row has."""
 
 
 Done = Callable[[str, Row], None]
-"""Told each variant's row, not ranked yet, for who keeps it should all of it be cut off."""
+"""Callback that receives a variant's name and its row before ranking, so that results survive an interruption."""
 
 
 def _not_kept(variant: str, row: Row) -> None:
@@ -50,7 +50,7 @@ def _unobserved(done: Attempt, question: Question) -> None:
 
 
 def counts_beside(mode: str, problem: BaseProblem, device: Device) -> bool:
-    """Whether bytes are to be counted on an emulator of their own, because `device` does not count."""
+    """Whether bytes have to be counted in a separate run on the emulator, because `device` does not count them."""
     assert mode in COUNT_MODES
     if device.kind == "emulator" or mode == "never":
         return False
@@ -58,7 +58,7 @@ def counts_beside(mode: str, problem: BaseProblem, device: Device) -> bool:
 
 
 def where_counted(executor: Executor, counter: Executor | None) -> Device | None:
-    """The device that the bytes come from; None where they are not counted."""
+    """The device that counts the bytes; None if they are not counted."""
     if executor.device.kind == "emulator":
         return executor.device
     return None if counter is None else counter.device
@@ -74,7 +74,7 @@ def compare(
     counter: Executor | None = None,
     tile: str | None = None,
     sanitizer: Sanitizer | None = None,
-    second: SecondDraw | None = None,
+    holdout: HoldoutInputs | None = None,
     lost: Iterable[Row] = (),
     known: Mapping[str, Row] = NOTHING_KNOWN,
     step: Step = _ignore,
@@ -83,10 +83,10 @@ def compare(
 ) -> Comparison:
     """Run `variants` on one problem and return their rows, best first.
 
-    `counter` counts bytes where `executor` does not. `tile` is what was asked of the variants' tile sizes. What
-    `sanitizer` finds fails a variant, and so does a wrong answer to the inputs of `second`. `lost` are rows of variants
-    that could not even be loaded, `known` those of variants, by name, that need not run again. Whatever goes wrong in a
-    variant becomes its row; the others still come. Raises `UsageError` for a bad regime or seed.
+    `counter` counts bytes where `executor` does not. `tile` is the requested tile sizes. A variant fails if `sanitizer`
+    has findings, or if its answer to the inputs of `holdout` is wrong. `lost` are rows of variants that could not be
+    loaded. `known` maps names of variants that need not run again to their rows. Failures of a variant become its row
+    and do not affect the others. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
     inputs = draw_inputs(problem, regime, seed)
@@ -96,13 +96,13 @@ def compare(
         for variant in preparation.as_prepared():
             step(variant.name)
             tried = attempt(
-                variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, second=second
+                variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, holdout=holdout
             )
             if tried.power is not None and not tried.power.decides:
                 remedy = deciding_problem(variant, problem, regime, seed)
                 tried = dataclasses.replace(tried, remedy=remedy)
-            undeclared = undeclared_numerics(tried, question)
-            rows[variant.name] = Row.of(_with_declared_failure(tried, regime), undeclared)
+            inferred = inferred_numerics(tried, question)
+            rows[variant.name] = Row.of(_with_declared_failure(tried, regime), inferred)
             done(variant.name, rows[variant.name])
             observe(tried, question)
     return Comparison(
@@ -118,7 +118,7 @@ def compare(
 
 
 def _with_declared_failure(done: Attempt, regime: str) -> Attempt:
-    """A failure that the variant declares stays one, with a note."""
+    """Keep the verdict of a failure that the variant declares as known, and add a note."""
     if done.verdict != FAIL or regime not in done.variant.fails_in:
         return done
     note = f"it declares that it fails where inputs are {regime}"
@@ -126,7 +126,7 @@ def _with_declared_failure(done: Attempt, regime: str) -> Attempt:
 
 
 def lost_row(name: str, reason: str, problem: BaseProblem) -> Row:
-    """The row of a module that could not be loaded."""
+    """The row of a variant whose module could not be loaded."""
     return Row(
         variant=name,
         algorithm=None,
@@ -138,10 +138,10 @@ def lost_row(name: str, reason: str, problem: BaseProblem) -> Row:
 
 
 def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
-    """Passing rows first, by time on a GPU and by total bytes on the emulator; equals share a rank.
+    """Rank passing rows by time on a GPU or by total bytes on the emulator, and put the others after them.
 
-    Times are equal where their intervals overlap. A passing row whose time or bytes are unknown has no rank and comes
-    after those that have one.
+    Equal rows share a rank. Times are equal if their intervals overlap. A passing row whose time or bytes are unknown
+    gets no rank and follows the ranked ones.
     """
     rows = list(rows)
     merits = {row.variant: merit for row in rows if row.verdict == PASS and (merit := _merit(row, device))}
@@ -157,7 +157,7 @@ def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
 
 
 def _merit(row: Row, device: Device) -> Interval | None:
-    """What a row is ranked by; bytes are exact."""
+    """The interval that a row is ranked by; counted bytes are an interval of length 0."""
     if device.kind != "gpu":
         return None if row.total_bytes is None else Interval(row.total_bytes, row.total_bytes, row.total_bytes)
     if row.time_ms is None or row.time_low_ms is None or row.time_high_ms is None:

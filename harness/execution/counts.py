@@ -1,4 +1,4 @@
-"""What was counted during one launch, as plain data that can be added up: sectors, wavefronts, what caches leave."""
+"""Memory traffic counted during one launch, as plain data that can be summed: sectors, wavefronts, caches."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TypeVar
 
 SECTOR_BYTES = 32
 LOCAL = "local"
-"""The buffer that the threads' local memory is counted as."""
+"""The buffer name under which the threads' local memory is counted."""
 VARIABLE = "variable"
-"""Before the name of a module's variable, where buffers are named. No buffer has a space in its name."""
+"""Prefix of the buffer name of a module's variable. No other buffer name contains a space."""
 READS, WRITES = ("load", "atomic"), ("store", "atomic")
-"""Kinds of access. An atomic reads and writes."""
+"""The kinds of access that read and that write. An atomic does both."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """What warps asked of memory."""
+    """Global memory traffic of the warps' requests."""
 
     requests: int = 0
     """Warp-wide memory instructions."""
     requested_bytes: int = 0
-    """Bytes that the active lanes asked for."""
+    """Bytes requested by the active lanes."""
     sectors: int = 0
     """Distinct 32-byte sectors per request, added up."""
     ideal_sectors: int = 0
-    """The fewest sectors that the distinct bytes of each request fit into, added up."""
+    """The fewest sectors that hold the distinct bytes of each request, summed over requests."""
 
     def __add__(self, other: Count) -> Count:
         return Count(
@@ -43,15 +43,15 @@ class Count:
 
     @classmethod
     def of(cls, sites: Iterable[SiteTraffic]) -> Count:
-        """All sites together."""
+        """The sum over all sites."""
         return sum((site.count for site in sites), cls())
 
 
 @dataclass(frozen=True)
 class SiteTraffic:
-    """What memory instructions did to one buffer: a single one, or those of one source line, in one launch or several.
+    """Traffic of one or more memory instructions with one buffer: a single instruction, or all on one source line.
 
-    What is counted is explained at `Count`.
+    The counters are described at `Count`.
     """
 
     buffer: str
@@ -59,9 +59,9 @@ class SiteTraffic:
     kind: str
     """`load`, `store` or `atomic`."""
     file: str
-    """Source file of the kernel, as the compiler names it; empty where it gave none."""
+    """Source file of the kernel, as the compiler names it; empty if unknown."""
     line: int
-    """Source line, or 0 where the compiler gave none."""
+    """Source line; 0 if unknown."""
     requests: int
     requested_bytes: int
     sectors: int
@@ -69,17 +69,17 @@ class SiteTraffic:
 
     @property
     def place(self) -> tuple[str, str, str, int]:
-        """Buffer, kind, file and line."""
+        """Buffer, kind, file and line, which identify the row."""
         return self.buffer, self.kind, self.file, self.line
 
     @property
     def count(self) -> Count:
-        """The numbers alone."""
+        """The counters without the place."""
         return Count(self.requests, self.requested_bytes, self.sectors, self.ideal_sectors)
 
     @property
     def sector_bytes(self) -> int:
-        """Read and written: an atomic's sectors count twice."""
+        """Bytes read plus written at the `sectors` level: an atomic's sectors count twice."""
         return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
 
     def __add__(self, other: SiteTraffic) -> SiteTraffic:
@@ -94,26 +94,26 @@ class SiteTraffic:
 
 @dataclass(frozen=True)
 class SharedTraffic:
-    """What loads, or stores, did to shared memory: a single one, or those of one source line."""
+    """Shared memory traffic of loads or of stores: of a single instruction, or of all on one source line."""
 
     kind: str
     """`load` or `store`."""
     file: str
-    """Source file of the kernel, as the compiler names it; empty where it gave none."""
+    """Source file of the kernel, as the compiler names it; empty if unknown."""
     line: int
-    """Source line, or 0 where the compiler gave none."""
+    """Source line; 0 if unknown."""
     requests: int
     """Warp-wide instructions executed."""
     requested_bytes: int
-    """Bytes that the active lanes asked for."""
+    """Bytes requested by the active lanes."""
     wavefronts: int
-    """Rounds that the 32 banks took, added up."""
+    """Passes that the 32 banks took, summed over requests."""
     ideal_wavefronts: int
-    """Rounds that they would have taken without any bank conflict."""
+    """Passes that the requests would take without bank conflicts."""
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """Kind, file and line."""
+        """Kind, file and line, which identify the row."""
         return self.kind, self.file, self.line
 
     def __add__(self, other: SharedTraffic) -> SharedTraffic:
@@ -130,7 +130,7 @@ _Row = TypeVar("_Row", SiteTraffic, SharedTraffic)
 
 
 def by_place(rows: Iterable[_Row]) -> tuple[_Row, ...]:
-    """Rows of the same place added up, in the order of places."""
+    """Sum rows with the same place; the result is sorted by place."""
     found: dict[tuple[str | int, ...], _Row] = {}
     for row in rows:
         place = row.place
@@ -141,24 +141,24 @@ def by_place(rows: Iterable[_Row]) -> tuple[_Row, ...]:
 
 @dataclass(frozen=True)
 class CacheTraffic:
-    """What the caches left of one buffer's traffic during one launch."""
+    """L2 and DRAM traffic of one buffer during one launch, as modelled."""
 
     buffer: str
-    """The buffer's name; `code` for the kernel's own instructions and parameters, which no level above has."""
+    """The buffer's name; `code` for the kernel's own instructions and parameters, which other levels do not count."""
     l2_read_bytes: int
-    """What L1 left of the loads."""
+    """Bytes of loads that miss L1 and reach L2."""
     l2_write_bytes: int
     dram_read_bytes: int
-    """What L2 left."""
+    """Bytes read from DRAM after an L2 miss."""
     dram_write_bytes: int
-    """Up to the end of the launch; what was stored late is still in L2."""
+    """Bytes written back to DRAM until the launch ends; later stores may still lie in L2."""
 
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What the caches left of one launch's traffic. Local memory is no part of it."""
+    """L2 and DRAM traffic of one launch, as modelled. Local memory is not included."""
 
     buffers: tuple[CacheTraffic, ...]
-    """Those that were touched."""
+    """One entry per buffer that was accessed."""
     dirty_bytes: int
-    """What L2 holds at the end that is not yet in DRAM, of earlier launches too where L2 stays warm."""
+    """Dirty bytes in L2 when the launch ends, including those of earlier launches if L2 stays warm."""

@@ -1,4 +1,7 @@
-"""What to compare on instead, where a question decides nothing: found by trying, on a few rows."""
+"""Searches for a problem on which a comparison is decisive, if a right answer to the given one proves nothing.
+
+Candidates are tried on a few rows.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from harness.support.errors import SandboxError
 
 
 def deciding_problem(variant: Variant, problem: BaseProblem, regime: str, seed: int) -> str:
-    """The options that make the comparison decide for this variant, or that none was found, in words.
+    """Describe options that make the comparison decisive for this variant, or that none were found.
 
-    Tried are the other regimes, float32, and then shorter lengths, as far as the variant takes them.
+    Tries the other regimes, float32, and then shorter lengths, as far as the variant supports them.
     """
     for option, other, its_regime in _candidates(problem, regime):
         try:
             if refusal_of(variant, other) is None and _decides(variant, other, its_regime, seed):
                 return f"{option} would decide"
         except SandboxError:
-            continue  # what cannot be drawn, such as a mask that does not fit a shorter length
+            continue  # not a valid problem, such as a mask that does not fit a shorter length
     return "no other regime, dtype or shorter length that was tried would decide"
 
 

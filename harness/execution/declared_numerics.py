@@ -1,7 +1,7 @@
-"""Whether a kernel's code can be what its variant declares of its numerics, where that widens the budget.
+"""Checks that a kernel's code matches those of its declared numerics that widen the error budget.
 
-Declarations that narrow a budget are held by the budget itself: a kernel that does not keep to them fails. One that
-widens it has to be visible in the code, or any kernel could declare its way past the check.
+Declarations that narrow a budget are enforced by the budget itself: a kernel that violates them fails. A declaration
+that widens it has to be visible in the code, or any kernel could declare its way past the check.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.execution.protocol import Execution
 from harness.model.numerics import Numerics
 from harness.model.problem import BaseProblem
+from harness.ptx.arithmetic import Arithmetic
 
 _arithmetic_of = functools.lru_cache(maxsize=64)(Arithmetic.of)
 
 
 def combined_arithmetic(execution: Execution) -> Arithmetic | None:
-    """What the kernels of all launches compute with, together; None where the code of one is unknown."""
+    """The arithmetic of all launches' kernels together; None if the code of one is unknown."""
     ptx = {launch.ptx for launch in execution.launches}
     if None in ptx or not ptx:
         return None
@@ -26,7 +26,7 @@ def combined_arithmetic(execution: Execution) -> Arithmetic | None:
 
 
 def contradiction(numerics: Numerics, problem: BaseProblem, execution: Execution) -> str | None:
-    """What is declared and widens the budget, but is not in the code; None where it is, or the code is unknown."""
+    """A declaration that widens the budget and is not in the code; None if there is none or the code is unknown."""
     # A scaled Q that another launch reads is only stored, as O is.
     widens = list(_widening(numerics, problem, asks_of_q=len(execution.launches) == 1))
     arithmetic = combined_arithmetic(execution) if widens else None
@@ -39,7 +39,7 @@ def contradiction(numerics: Numerics, problem: BaseProblem, execution: Execution
 
 
 def _widening(numerics: Numerics, problem: BaseProblem, asks_of_q: bool) -> Iterable[tuple[str, str, str]]:
-    """Declarations that widen the budget: each with what a kernel has to do, and what of `Arithmetic` shows it."""
+    """Declarations that widen the budget: name, required operation, and the field of `Arithmetic` that shows it."""
     if numerics.factors == "e4m3":
         yield 'factors="e4m3"', "converts to e4m3 or multiplies it", "e4m3"
     if numerics.scaled_q and asks_of_q and any(tensor.dtype != "float32" for tensor in problem.inputs):

@@ -1,4 +1,4 @@
-"""Where an output is off: error over budget as a picture, one panel for each head, a cell for a few elements."""
+"""Maps of error / budget over an output: one panel per head, one cell per group of elements."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ import numpy as np
 from harness.execution.accuracy import Element, Float64Array, OutputAccuracy
 
 MOST_PANELS = 16
-"""Of one map; where there are more, those with the largest errors."""
+"""Maximum panels of one map; beyond it, those with the largest errors are shown."""
 MOST_CELLS = 8192
-"""Of all panels together: what a page can hold of a score of variants."""
+"""Maximum cells of all panels together, so that a page can hold the maps of many variants."""
 MOST_ROWS, MOST_COLUMNS = 64, 64
-"""Cells of one panel."""
+"""Maximum rows and columns of cells in one panel."""
 
 
 @dataclass(frozen=True)
 class ErrorPanel:
-    """The last two axes of an output, at one place along the others: a head of O."""
+    """The last two axes of an output at one index of the other axes, such as one head of O."""
 
     place: str
-    """Along the other axes, such as `batch 0, head 1`; empty where there are none."""
+    """Index along the other axes, such as `batch 0, head 1`; empty if there are none."""
     cells: tuple[tuple[float, ...], ...]
-    """The largest ratio of error to budget among each cell's elements; NaN where an element is NaN that must not be."""
+    """The largest error / budget among each cell's elements, by row; NaN if an element is NaN where the answer is
+    not."""
 
 
 @dataclass(frozen=True)
 class ErrorMap:
-    """Error over budget of one output."""
+    """Error / budget of one output."""
 
     output: str
-    """The output's name."""
+    """Name of the output."""
     axes: tuple[str, str]
-    """What rows and columns of a panel are called."""
+    """Names of a panel's row axis and column axis."""
     extents: tuple[int, int]
-    """Elements along them."""
+    """Number of elements along rows and columns of a panel."""
     cell: tuple[int, int]
-    """Elements of a cell along them; the last ones of an axis may have fewer."""
+    """Number of elements of a cell along rows and columns; the last cells of an axis may have fewer."""
     panels: tuple[ErrorPanel, ...]
     left_out: int
-    """Panels that are not shown, whose errors are no larger than those of the ones that are."""
+    """Number of panels not shown. Their errors are no larger than those of the shown panels."""
     largest: float
-    """Of all elements; NaN is larger than any."""
+    """Largest value over all elements; NaN exceeds any number."""
     median: float
-    """Of all elements, NaN ones left out; NaN where nothing is left."""
+    """Median over all elements that are not NaN; NaN if there are none."""
     worst: Element | None
-    """Where the largest one is; None where shapes differ."""
+    """The element with the largest value; None if shapes differ."""
 
     @classmethod
     def of(cls, output: str, axes: tuple[str, ...], accuracy: OutputAccuracy) -> ErrorMap:
-        """What came of holding the output against the answer, seen from far enough."""
+        """Reduce the comparison of an output with the answer to a map of limited size."""
         ratios = accuracy.over_budget
         if ratios.ndim < 2:
             ratios, axes = ratios.reshape(1, -1), ("", *axes)
@@ -81,7 +82,7 @@ class ErrorMap:
 
 
 def _worst_panels(stacked: Float64Array) -> list[int]:
-    """Numbers of those that are shown, in their own order; NaN is larger than any number."""
+    """Indices of the panels to show, ascending; NaN exceeds any number."""
     if len(stacked) <= MOST_PANELS:
         return [*range(len(stacked))]
     largest = np.max(stacked, axis=(1, 2), initial=0.0)
@@ -90,7 +91,7 @@ def _worst_panels(stacked: Float64Array) -> list[int]:
 
 
 def _cell(rows: int, columns: int, room: int) -> tuple[int, int]:
-    """Elements of a cell along both axes, so that a panel has at most `room` cells and no axis too many."""
+    """Elements of a cell along both axes, so that a panel has at most `room` cells and respects both axes' limits."""
     tall, wide = max(1, math.ceil(rows / MOST_ROWS)), max(1, math.ceil(columns / MOST_COLUMNS))
     while math.ceil(rows / tall) * math.ceil(columns / wide) > max(1, room):
         if math.ceil(rows / tall) >= math.ceil(columns / wide):
@@ -104,6 +105,6 @@ def _largest_per_cell(panel: Float64Array, cell: tuple[int, int]) -> tuple[tuple
     if not panel.size:
         return ()
     starts = [np.arange(0, extent, size) for extent, size in zip(panel.shape, cell)]
-    # np.maximum lets NaN through.
+    # np.maximum propagates NaN.
     largest = np.maximum.reduceat(np.maximum.reduceat(panel, starts[0], axis=0), starts[1], axis=1)
     return tuple(tuple(float(ratio) for ratio in row) for row in largest)

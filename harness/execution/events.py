@@ -1,7 +1,8 @@
-"""What the emulator saw each thread block do, in order: requests to memory, waits, copies. Plain data.
+"""Events of each thread block on the emulator, in order: memory requests, waits and copies. Plain data.
 
-A *time* is a number of instructions: what a warp has executed since its block began, and what it waited for others at
-barriers and mbarriers. It is no clock of a GPU: every instruction counts as one, and memory answers at once.
+A *time* is a number of instructions: those that a warp has executed since its block began, plus those that it waited
+for others at barriers and mbarriers. It is not a GPU's clock: every instruction counts as one, and memory has no
+latency.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from harness.support.gpus import Gpu
 
 SECTORS_PER_LINE = 4
 KINDS = ("load", "store", "atomic")
-"""What a request does, by its number in `BlockEvents.accesses`."""
+"""Kinds of memory request, by their code in `BlockEvents.accesses`."""
 BARRIER, MBARRIER, CLUSTER, COPIES = range(4)
 WAITS = ("barrier", "mbarrier", "cluster barrier", "cp.async wait")
-"""What a warp waits at, by its number in `BlockEvents.waits`."""
+"""Kinds of wait, by their code in `BlockEvents.waits`."""
 CP_ASYNC, BULK = range(2)
 COPY_KINDS = ("cp.async", "bulk copy")
-"""Asynchronous copies, by their number in `BlockEvents.copies`."""
+"""Kinds of asynchronous copy, by their code in `BlockEvents.copies`."""
 NO_SITE = -1
 
 ACCESS = np.dtype(
     [("time", "i8"), ("warp", "i2"), ("site", "i4"), ("buffer", "i2"), ("kind", "u1"), ("line", "i8"), ("mask", "u1")]
 )
-"""Some sectors of one line of 128 bytes that one request of a warp touched: the line's number within its buffer, and
-its sectors as four bits. A request that touches several lines has several of these, at the same time."""
+"""Sectors of one 128-byte line that one request of a warp touched: the line's index within its buffer, and its sectors
+as a 4-bit mask. A request that touches several lines has several records with the same time."""
 WAIT = np.dtype([("warp", "i2"), ("site", "i4"), ("kind", "u1"), ("number", "i8"), ("begin", "i8"), ("end", "i8")])
-"""A warp waits from `begin` to `end`, -1 where it never went on. `number`: which barrier; of an mbarrier its place in
-shared memory; of copies how many groups may stay in flight."""
+"""A warp waits from `begin` to `end`; -1 if it never resumed. `number` identifies the barrier, gives an mbarrier's
+offset in shared memory, or for copies says how many groups may stay in flight."""
 COPY = np.dtype([("warp", "i2"), ("site", "i4"), ("kind", "u1"), ("sectors", "i8"), ("issued", "i8"), ("landed", "i8")])
-"""A copy that a warp has issued; `landed`: when a wait covered it, -1 where none did. Sectors of global memory."""
+"""An asynchronous copy of sectors of global memory. `landed` is the time of the wait that covered it; -1 if none
+did."""
 ARRIVAL = np.dtype([("warp", "i2"), ("site", "i4"), ("number", "i8"), ("time", "i8")])
-"""A warp arrives at a barrier without waiting there."""
+"""A warp arrives at a barrier without waiting."""
 
 Records = npt.NDArray[np.void]
 """A structured array."""
@@ -49,117 +51,120 @@ Records = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class EventSite:
-    """An instruction that requests memory or waits."""
+    """An instruction that accesses global memory or waits."""
 
     form: str
     """Opcode and modifiers in PTX."""
     kind: str | None
-    """What it does to global memory, one of `KINDS`; None where nothing."""
+    """The kind of global memory access, one of `KINDS`; None if it makes none."""
     file: str
-    """Source file, as the compiler names it; empty where it gave none."""
+    """Source file, as the compiler names it; empty if unknown."""
     line: int
-    """Source line, or 0."""
+    """Source line; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class EventLaunch:
-    """A launch, as far as what its blocks did is understood by it."""
+    """The facts about a launch that are needed to interpret its blocks' events."""
 
     number: int
-    """Its place in the plan."""
+    """Index of the launch in the plan."""
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster: tuple[int, int, int] | None
     buffers: tuple[str, ...]
-    """Names by number, as `counts.SiteTraffic` has them."""
+    """Buffer names by number, as in `counts.SiteTraffic.buffer`."""
     sites: tuple[EventSite, ...]
     shared_bytes: int
-    """Of one block, static and dynamic."""
+    """Static plus dynamic shared memory of one block, in bytes."""
     resident: int | None
-    """Blocks that one multiprocessor holds at a time; None where nobody asked which GPU, or ptxas is missing."""
+    """Resident blocks per multiprocessor; None if no GPU was given or ptxas is missing."""
 
     @property
     def blocks(self) -> int:
-        """Thread blocks of the grid."""
+        """Number of thread blocks in the grid."""
         x, y, z = self.grid
         return x * y * z
 
     @property
     def warps(self) -> int:
-        """Of one block."""
+        """Number of warps in one block."""
         x, y, z = self.block
         return -(-x * y * z // 32)
 
 
 @dataclass(frozen=True)
 class BlockEvents:
-    """All that one block did. Each array is in the order of its times, requests of one time in that of the warps."""
+    """The events of one block. Each array is sorted by time; requests of equal time are sorted by warp."""
 
     block: int
-    """Its number in the grid, x fastest."""
+    """Linear index of the block in the grid, x fastest."""
     accesses: Records
-    """Requests to global memory, of `ACCESS`. Local memory is left out."""
+    """Requests to global memory, with dtype `ACCESS`. Local memory is not included."""
     waits: Records
-    """Of `WAIT`."""
+    """Waits, with dtype `WAIT`."""
     copies: Records
-    """Of `COPY`."""
+    """Asynchronous copies, with dtype `COPY`."""
     arrivals: Records
-    """Of `ARRIVAL`."""
+    """Arrivals without waiting, with dtype `ARRIVAL`."""
     ends: npt.NDArray[np.int64]
-    """When each warp returned, by its number in the block."""
+    """Time at which each warp returned, by warp index."""
     steps: npt.NDArray[np.int64]
-    """When the block got on as a whole: all its warps left a barrier, or bulk copies landed for one that waited. In the
-    order in which shared memory was seen, which where warps wait for different copies is not that of the times."""
+    """Times at which the whole block advanced: all warps left a barrier, or awaited bulk copies landed. In the order in
+    which shared memory was sampled, which may differ from the order of times if warps wait for different copies."""
 
     @property
     def end(self) -> int:
-        """When the last warp returned."""
+        """Time at which the last warp returned."""
         return int(self.ends.max(initial=0))
 
 
 SECTORS_OF_MASK = np.array([mask.bit_count() for mask in range(1 << SECTORS_PER_LINE)], np.int64)
-"""How many sectors of a line the bits of a mask say."""
+"""Number of sectors by 4-bit sector mask."""
 
 
 def sectors_of(accesses: Records) -> npt.NDArray[np.int64]:
-    """How many sectors each entry of `ACCESS` has."""
+    """Number of sectors of each `ACCESS` record."""
     counts: npt.NDArray[np.int64] = SECTORS_OF_MASK[accesses["mask"]]
     return counts
 
 
 def sector_bytes(accesses: Records) -> int:
-    """Bytes of these accesses at the `sectors` level, an atomic's once."""
+    """Bytes of these accesses at the `sectors` level; an atomic's bytes count once."""
     return SECTOR_BYTES * int(sectors_of(accesses).sum())
 
 
 class EventListener(Protocol):
-    """Who is told what blocks do. Called from any thread, but one call after the other."""
+    """Receives the events of blocks. Methods may be called from any thread, but never concurrently."""
 
     def begin(self, launch: EventLaunch) -> None:
-        """A launch begins; all that comes until `end` is about it."""
+        """Called when a launch begins. All calls until `end` are about this launch."""
         ...
 
     def wants_shared(self, block: int) -> bool:
-        """Whether to tell what is in the block's shared memory whenever it gets on."""
+        """Whether to call `shared_memory` for this block whenever it advances."""
         ...
 
     def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
-        """What is there at the next of the block's `steps`. It will not stay so: who wants to keep it copies it."""
+        """Receives the contents of shared memory at the next of the block's `steps`.
+
+        Copy the array to keep it: it is reused.
+        """
         ...
 
     def deliver(self, events: BlockEvents) -> None:
-        """A block is over. In no particular order."""
+        """Receives the events of a finished block. Blocks arrive in no particular order."""
         ...
 
     def end(self) -> None:
-        """The launch is over."""
+        """Called when the launch has ended."""
         ...
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """An executor that tells what blocks do."""
+    """An executor that can report the events of blocks."""
 
     device: Device
 
@@ -171,5 +176,8 @@ class Observer(Protocol):
         listener: EventListener,
         gpu: Gpu | None = None,
     ) -> Execution:
-        """As `Executor.run`, but for modelled caches; `gpu` says whose multiprocessors hold the blocks."""
+        """Run a plan as `Executor.run` does, without modelled caches, and report events to `listener`.
+
+        `gpu` determines how many blocks are resident on a multiprocessor.
+        """
         ...

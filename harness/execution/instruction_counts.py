@@ -1,4 +1,4 @@
-"""What instructions a launch executed, as plain data: by kind and source line, by cluster, how loads were awaited."""
+"""Instructions that a launch executed, as plain data: by kind, source line and cluster; load-to-use distances."""
 
 from __future__ import annotations
 
@@ -24,74 +24,74 @@ KINDS = {
     BARRIER: "barriers, fences, and waits for copies and products",
     CONTROL: "branches and the like",
 }
-"""Every kind of instruction, by what of a multiprocessor it keeps busy, and what belongs to it."""
+"""Kinds of instruction by the unit of a multiprocessor that they occupy, and what each kind includes."""
 
 WARP_LANES = 32
 
 
 @dataclass(frozen=True)
 class InstructionCount:
-    """The instructions of one form on one source line."""
+    """Executions of one instruction form on one source line."""
 
     kind: str
     """A key of `KINDS`."""
     form: str
-    """Opcode and modifiers, as PTX writes them."""
+    """Opcode and modifiers in PTX."""
     file: str
-    """Source file of the kernel, as the compiler names it; empty where it gave none."""
+    """Source file of the kernel, as the compiler names it; empty if unknown."""
     line: int
-    """Source line, or 0 where the compiler gave none."""
+    """Source line; 0 if unknown."""
     instructions: int
-    """How many there are in the text."""
+    """Number of such instructions in the PTX text."""
     warps: int
-    """Executions, a warp's counted once."""
+    """Warp-level executions."""
     lanes: int
-    """The same, counted once per active lane. Predicates of single instructions are not looked at."""
+    """Executions summed over active lanes. Predicates of single instructions are ignored."""
     flops: int
-    """Multiplications and additions, of matrix products alone; else 0."""
+    """Floating-point operations of matrix instructions; 0 for all others."""
 
 
 @dataclass(frozen=True)
 class LoadWait:
-    """How far ahead of the instruction that waits for it a load of global or local memory was issued.
+    """The distance between a load of global or local memory and the instruction that waits for it.
 
-    One for each distance at the same places. Loads of shared memory are left out: ptxas moves them about.
+    There is one record per pair of places and distance. Loads of shared memory are excluded, since ptxas reorders them.
     """
 
     is_copy: bool
-    """Whether it is a `cp.async` that a wait for groups ends, and not a load whose value is used."""
+    """True for a `cp.async` that a wait for groups ends; False for a load whose value is used."""
     file: str
     """Source file of the load."""
     line: int
-    """Source line of the load, or 0."""
+    """Source line of the load; 0 if unknown."""
     wait_line: int
-    """Source line of what waits, or 0."""
+    """Source line of the waiting instruction; 0 if unknown."""
     distance: int
-    """PTX instructions that the warp executes in between."""
+    """PTX instructions that the warp executes between the load and the wait."""
     waits: int
-    """How often that happened to the warps that were followed."""
+    """How often this happened, summed over the followed warps."""
 
 
 @dataclass(frozen=True)
 class InstructionReport:
-    """The instructions of one launch."""
+    """Executed instructions of one launch."""
 
     counts: tuple[InstructionCount, ...]
-    """By kind, form, file and line."""
+    """Counts, sorted by kind, form, file and line."""
     clusters: tuple[int, ...]
-    """Warp instructions of each cluster of thread blocks, which mostly is one block, in launch order."""
+    """Warp instructions of each thread block cluster (usually one block), in launch order."""
     waits: tuple[LoadWait, ...]
-    """Of the warps that were followed: those of one cluster in the middle of the launch. Loads that were issued close
-    together are one wait. Copies of TMA, which other warps wait for, are not in it."""
+    """Load waits of the followed warps, which are those of one cluster in the middle of the launch. Loads issued close
+    together count as one wait. TMA copies, which other warps await, are excluded."""
     followed_warps: int
-    """How many warps that were."""
+    """Number of followed warps."""
     are_connected: bool
-    """Whether atomics on global memory connect blocks, which then may share out their work as they go: the emulator
-    runs such blocks one after the other, so that the first ones may have done most of it."""
+    """Whether blocks communicate through atomics on global memory, and so may distribute their work dynamically. The
+    emulator runs such blocks one after the other, so the first ones may do most of the work."""
     dependent_cycles: int = 0
-    """Of all warps: the longest chain of dependent instructions of each basic block, each time it is executed. Loads of
-    global memory have no part in it, see `waits`."""
+    """Dependent latency in cycles, summed over all warps: the longest dependency chain of each basic block, times its
+    executions. Loads of global memory are excluded; see `waits`."""
 
     def warps_of(self, wanted: Callable[[InstructionCount], bool]) -> int:
-        """Warp instructions of the rows that are `wanted`."""
+        """Warp instructions of the counts for which `wanted` is true."""
         return sum(row.warps for row in self.counts if wanted(row))

@@ -1,4 +1,4 @@
-"""Inputs are there to be read: a kernel that changes one has spoilt it for whoever comes next, its own answer aside."""
+"""Checks that a kernel leaves its inputs unchanged, since later runs read the same arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.model.problem import Tensor
 from harness.support.errors import KernelFault
 
 INPUT_WRITTEN = "input written"
-"""The kind of fault, and of a sanitizer's finding."""
+"""The name of this kind of fault, which is also a kind of sanitizer finding."""
 
 
 def require_kept(
@@ -20,9 +20,10 @@ def require_kept(
     after: Callable[[Tensor], np.ndarray],
     writers: Callable[[Tensor], str],
 ) -> None:
-    """Raise `KernelFault` where a run has changed one of `inputs`, by its bytes, so that a NaN is equal to itself.
+    """Raise `KernelFault` if a run changed one of `inputs`. Arrays are compared bytewise, so a NaN equals itself.
 
-    `after` fetches an input as the run left it, `writers` says who wrote there, as a message begins.
+    `after` returns an input's contents after the run. `writers` names the kernels that may have written it, as the
+    beginning of a message.
     """
     for tensor in inputs:
         changed = _changed(np.asarray(given[tensor.name]), after(tensor))
@@ -37,7 +38,7 @@ def require_kept(
 
 
 def _changed(before: np.ndarray, after: np.ndarray) -> npt.NDArray[np.bool_]:
-    """For each element, in the order of memory, whether its bytes differ."""
+    """For each element, in memory order, whether its bytes differ."""
     bits = [np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}") for array in (before, after)]
     changed: npt.NDArray[np.bool_] = bits[0] != bits[1]
     return changed

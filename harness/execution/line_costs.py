@@ -1,4 +1,4 @@
-"""What each source line of a variant's kernels costs, in all launches: bytes, sectors, bank conflicts, findings."""
+"""Cost of each source line of a variant's kernels over all launches: bytes, sectors, bank conflicts and findings."""
 
 from __future__ import annotations
 
@@ -12,57 +12,60 @@ from harness.model.finding import Finding
 
 @dataclass(frozen=True, kw_only=True)
 class LineCost:
-    """One source line."""
+    """Costs of one source line."""
 
     file: str
-    """As the compiler names it; empty where it gave none."""
+    """Source file, as the compiler names it; empty if unknown."""
     line: int
-    """0 where the compiler gave none."""
+    """Source line; 0 if unknown."""
     uses: tuple[str, ...] = ()
     """Buffers and kinds of access, such as `O store`."""
     count: Count = Count()  # noqa: RUF009 (frozen)
-    """What its warps asked of global memory."""
+    """Global memory traffic of the line."""
     sector_bytes: int = 0
-    """Read and written at the `sectors` level: an atomic's count twice."""
+    """Bytes read plus written at the `sectors` level: an atomic's count twice."""
     local_bytes: int = 0
-    """The same of the threads' local memory, which is beside the levels."""
+    """Bytes of the threads' local memory, read plus written at the `sectors` level; not part of `sector_bytes`."""
     shared_requests: int = 0
     """Warp-wide loads and stores of shared memory."""
     wavefronts: int = 0
-    """Rounds that the banks took."""
+    """Passes that the shared memory banks took."""
     ideal_wavefronts: int = 0
-    """Rounds without any bank conflict."""
+    """Passes that would be taken without bank conflicts."""
     findings: tuple[Finding, ...] = ()
-    """Those that name the line."""
+    """Sanitizer findings that name the line."""
 
     @property
     def moved_bytes(self) -> int:
-        """Of global and of local memory."""
+        """Bytes of global plus local memory."""
         return self.sector_bytes + self.local_bytes
 
     @property
     def sectors_per_request(self) -> float | None:
-        """None where global memory was not asked for anything."""
+        """Average sectors per global memory request; None if the line makes none."""
         return self.count.sectors / self.count.requests if self.count.requests else None
 
     @property
     def fewest_sectors_per_request(self) -> float | None:
-        """What the distinct bytes of a request fit into."""
+        """The fewest sectors that hold the distinct bytes of a request, averaged; None without requests."""
         return self.count.ideal_sectors / self.count.requests if self.count.requests else None
 
     @property
     def wavefronts_per_request(self) -> float | None:
-        """None where shared memory was not asked for anything, or nobody counted."""
+        """Average wavefronts per shared memory request; None if the line makes none or they were not counted."""
         return self.wavefronts / self.shared_requests if self.shared_requests else None
 
     @property
     def fewest_wavefronts_per_request(self) -> float | None:
-        """Without any bank conflict."""
+        """Average wavefronts per shared memory request without bank conflicts; None as for `wavefronts_per_request`."""
         return self.ideal_wavefronts / self.shared_requests if self.shared_requests else None
 
 
 def line_costs(account: TrafficAccount | None, findings: Iterable[Finding] = ()) -> tuple[LineCost, ...]:
-    """Every line that moved a byte or has a finding, by file and line. A finding stands at both of its places."""
+    """Costs of every line that moved a byte or has a finding, by file and line.
+
+    A finding is listed at both of its places.
+    """
     costs: dict[tuple[str, int], LineCost] = {}
 
     def at(file: str, line: int) -> LineCost:

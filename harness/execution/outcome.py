@@ -1,4 +1,4 @@
-"""What comes out: one row per variant, and all of them with the problem and the device. Plain data, in plain units."""
+"""Results of a comparison as plain data: one row per variant, and all rows with the problem and the device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from harness.execution.accuracy import OutputAccuracy, worst_ratio
 from harness.execution.attempt import Attempt
+from harness.execution.inferred_numerics import InferredNumerics
 from harness.execution.protocol import Device
-from harness.execution.undeclared_numerics import UndeclaredNumerics
 from harness.execution.verdict import PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
@@ -17,7 +17,7 @@ from harness.model.tile_sizes import tile_text
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """How far off an output is; see the fields of `Row` that are called the same."""
+    """Errors of one output; the fields have the meaning of those of `Row` with the same names."""
 
     max_abs_error: float
     error_over_budget: float
@@ -25,45 +25,45 @@ class OutputErrors:
 
     @classmethod
     def of(cls, accuracy: OutputAccuracy) -> OutputErrors:
-        """The numbers of a comparison."""
+        """Extract the errors from a comparison of one output with the answer."""
         return cls(accuracy.max_abs_error, accuracy.error_over_budget, accuracy.error_over_expected)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one variant came to. What is not known is None, never 0."""
+    """Result of one variant. A value that is not known is None, never 0."""
 
     variant: str
-    """Its name."""
+    """Name of the variant."""
     algorithm: str | None
-    """None where the module that should define it could not be loaded."""
+    """Name of the algorithm; None if the variant's module could not be loaded."""
     backend: str | None
-    """The toolchain, such as `cupy`; None as for `algorithm`."""
+    """The toolchain, such as `cupy`; None if the variant's module could not be loaded."""
     verdict: str
     """One of `VERDICTS`."""
     compulsory_bytes: int
-    """Every input read once, every output written once."""
+    """Bytes to read every input once and write every output once."""
     reason: str | None = None
-    """Why the verdict is not `pass`."""
+    """Why the verdict is not `pass`; None if it is."""
     rank: int | None = None
-    """1 is best, equals share a rank; None where it did not pass or what the ranking goes by is unknown."""
+    """Rank from 1 (best); equal rows share a rank. None if the row did not pass or its ranking figure is unknown."""
     max_abs_error: float | None = None
-    """Largest |output - oracle| of the main output; NaN where an element is NaN."""
+    """Largest |output - oracle| of the main output; NaN if an element is NaN."""
     error_over_budget: float | None = None
     """Largest ratio of error to budget of the main output; above 1 is wrong."""
     error_over_expected: float | None = None
-    """Largest ratio of error to what is expected of a correct kernel, of the main output; above 1 is suspicious."""
+    """Largest ratio of error to expected error of the main output; above 1 is suspicious."""
     optional_errors: Mapping[str, OutputErrors] = field(default_factory=dict)
-    """The same for each optional output that the variant stores."""
+    """Errors of each optional output that the variant stores, by output name."""
     power: float | None = None
-    """The error of the nearest trivial wrong answer over what would pass, or a lower bound of at least 1; below 1 a
-    right answer proves nothing. None where the answer is wrong or was not looked at."""
+    """Error of the nearest trivial wrong answer / largest passing error, or a lower bound of at least 1. Below 1, a
+    right answer proves nothing. None if the answer is wrong or was not checked."""
     nearest_wrong_answer: str | None = None
-    """Which one that is, such as `zeros`."""
+    """Name of the nearest trivial wrong answer, such as `zeros`."""
     launches: int | None = None
     """Kernel launches in the plan."""
     allocated_bytes: int | None = None
-    """What the plan allocates beyond the inputs: scratch and outputs."""
+    """Bytes that the plan allocates beyond the inputs: scratch and outputs."""
     read_bytes: int | None = None
     """Bytes of global memory read at the `sectors` level."""
     write_bytes: int | None = None
@@ -73,31 +73,32 @@ class Row:
     local_write_bytes: int | None = None
     """Bytes of the threads' local memory written at the `sectors` level."""
     total_bytes: int | None = None
-    """Read and written, of global and of local memory."""
+    """Bytes read plus written, of global and local memory."""
     claimed_bytes: int | None = None
-    """What the variant's own closed form says of global memory, read and written; None where it claims nothing."""
+    """Bytes of global memory, read plus written, by the variant's own formula; None if it claims nothing."""
     claim_holds: bool | None = None
-    """Claimed and counted bytes of global memory are equal, reads and writes each; None where either is unknown."""
+    """Whether claimed and counted bytes of global memory are equal, for reads and for writes; None if either is
+    unknown."""
     time_ms: float | None = None
-    """Median time on the GPU; None on the emulator, whose time says nothing about a GPU."""
+    """Median time on the GPU; None on the emulator, whose time does not predict a GPU's."""
     time_low_ms: float | None = None
-    """The true median is not below this, with a confidence of 95 %."""
+    """Lower bound of the true median, with a confidence of 95 %."""
     time_high_ms: float | None = None
-    """Nor above this."""
+    """Upper bound of the true median, with a confidence of 95 %."""
     tile: str | None = None
-    """The tile sizes that it used, such as `Br=64,Bc=32`; None where it declares none."""
+    """The tile sizes used, such as `Br=64,Bc=32`; None if the variant declares none."""
     strictest_numerics: str | None = None
-    """What a variant that declares no numerics could declare at most, for all that its code shows; else None."""
+    """For a variant that declares no numerics: the strictest declaration that its code permits. None otherwise."""
     error_over_strictest: float | None = None
-    """Its error over what would be expected then; above 1 is suspicious."""
+    """Error / error expected under `strictest_numerics`; above 1 is suspicious."""
     note: str | None = None
-    """A remark that does not change the verdict."""
+    """A remark that does not affect the verdict."""
     findings: tuple[Finding, ...] | None = None
-    """What the sanitizer found; None where it did not look."""
+    """The sanitizer's findings; None if it did not run."""
 
     @classmethod
-    def of(cls, attempt: Attempt, undeclared: UndeclaredNumerics | None = None) -> Row:
-        """What an attempt came to, not ranked yet."""
+    def of(cls, attempt: Attempt, inferred: InferredNumerics | None = None) -> Row:
+        """Convert an attempt to a row without a rank."""
         variant, problem = attempt.variant, attempt.problem
         row = cls(
             variant=variant.name,
@@ -111,8 +112,8 @@ class Row:
             claimed_bytes=None if attempt.claim is None else attempt.claim.total_bytes,
             claim_holds=attempt.claim_holds,
             tile=None if attempt.tile is None else tile_text(attempt.tile),
-            strictest_numerics=None if undeclared is None else undeclared.strictest,
-            error_over_strictest=None if undeclared is None else undeclared.error_over_expected,
+            strictest_numerics=None if inferred is None else inferred.strictest,
+            error_over_strictest=None if inferred is None else inferred.error_over_expected,
             note=attempt.note,
             findings=attempt.findings,
         )
@@ -145,24 +146,24 @@ class Row:
 
     @property
     def worst_over_budget(self) -> float | None:
-        """The largest ratio of error to budget of all outputs; NaN is worse than anything."""
+        """The largest ratio of error to budget over all outputs; NaN exceeds any number."""
         return _worst(self.error_over_budget, *(each.error_over_budget for each in self.optional_errors.values()))
 
     @property
     def worst_over_expected(self) -> float | None:
-        """The same over what is expected."""
+        """The largest ratio of error to expected error over all outputs; NaN exceeds any number."""
         return _worst(self.error_over_expected, *(each.error_over_expected for each in self.optional_errors.values()))
 
     @property
     def local_bytes(self) -> int | None:
-        """Read and written, of local memory."""
+        """Bytes of local memory, read plus written; None if not counted."""
         if self.local_read_bytes is None or self.local_write_bytes is None:
             return None
         return self.local_read_bytes + self.local_write_bytes
 
     @property
     def times_compulsory(self) -> float | None:
-        """Total bytes over compulsory bytes."""
+        """Total bytes / compulsory bytes."""
         return None if self.total_bytes is None else self.total_bytes / self.compulsory_bytes
 
 
@@ -173,36 +174,36 @@ def _worst(*ratios: float | None) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All rows of one comparison, best first, and what they were measured on."""
+    """All rows of one comparison, best first, with the problem and the devices."""
 
     problem: BaseProblem
-    """What was computed."""
+    """The problem that was computed."""
     regime: str | None
-    """How the inputs were drawn; None where they are the user's own."""
+    """The distribution of the inputs; None for the user's own arrays."""
     seed: int | None
-    """With which seed; None where they are the user's own."""
+    """The seed of the inputs; None for the user's own arrays."""
     device: Device
-    """Where the variants ran."""
+    """The device on which the variants ran."""
     counted_on: Device | None
-    """Where their bytes were counted; None where they were not."""
+    """The device on which bytes were counted; None if they were not."""
     tile: str | None = None
-    """The tile sizes that were asked for; None where each variant uses its own."""
+    """The requested tile sizes; None if each variant uses its default."""
     sanitized_by: str | None = None
-    """What looked for findings; None where nothing did."""
+    """Name of the sanitizer; None if none ran."""
     rows: tuple[Row, ...]
     """Passing rows by rank, then the others."""
 
     @property
     def something_ran(self) -> bool:
-        """Whether a variant took the problem, whatever came of it."""
+        """Whether at least one variant supported the problem."""
         return any(row.verdict != UNSUPPORTED for row in self.rows)
 
     @property
     def all_passed(self) -> bool:
-        """Whether everything that ran, or should have, came out right."""
+        """Whether every variant that supports the problem passed."""
         return all(row.verdict in (PASS, UNSUPPORTED) for row in self.rows)
 
     @property
     def nothing_wrong(self) -> bool:
-        """The same, where answers that prove nothing count as right."""
+        """Whether every variant that supports the problem passed or is undecided (right, but that proves nothing)."""
         return all(row.verdict in (PASS, UNDECIDED, UNSUPPORTED) for row in self.rows)

@@ -1,4 +1,4 @@
-"""A variant's own functions, called with care: they are a user's code, and whatever they do becomes one clear line."""
+"""Calls a variant's own functions (`supports`, `plan`, `claim`, `tiles`) and turns any failure into one line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from harness.support.errors import PlanError, PlannerLost, SandboxError, Unsuppo
 from harness.support.exception_place import raise_interrupt, where_and_what
 
 BUFFER_ALIGNMENT_BYTES = 256
-"""An address as a GPU's allocator gives it, for who compiles without any memory; compilers do not look at it."""
+"""Alignment of the placeholder addresses for compiling without allocated memory, as a GPU's allocator aligns."""
 MOST_CLAIMED_BYTES = 2**63
-"""No memory has as many, and they no longer fit into a column of the store."""
+"""Upper limit of a claim: no memory is as large, and the store's integer columns hold no more."""
 
 
 def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
-    """The variant's plan; its buffers and arguments are checked, and that its kernels are of the variant's toolchain.
+    """Make the variant's plan. Its buffers, its arguments and the toolchain of its kernels are checked.
 
-    Raises `UnsupportedProblem` with the variant's reason, `PlanError` where planning fails or gives no plan or kernels
-    of another toolchain or of none, `PluginError` where the variant says a toolchain that there is not.
+    Raises `UnsupportedProblem` with the variant's reason; `PlanError` if planning fails, returns no plan, or returns
+    kernels of another toolchain or of none; `PluginError` if the variant names an unknown toolchain.
     """
     refusal = refusal_of(variant, problem)
     if refusal is not None:
@@ -33,7 +33,7 @@ def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
 
 
 def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
-    """`make_plan` of a problem that the variant takes, with these tile sizes where they are given."""
+    """Like `make_plan`, for a problem that the variant supports, with the given tile sizes if any."""
     try:
         plan = variant.plan(problem) if tile is None else variant.plan(problem, tile)
     except BaseException as error:
@@ -48,9 +48,9 @@ def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None 
 
 
 def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[tuple[Launch, CompiledKernel]]:
-    """Each launch with its kernel's PTX for `arch`, such as `sm_90`, with no memory behind its buffers.
+    """Yield each launch with its kernel's PTX for `arch`, such as `sm_90`, without allocating buffers.
 
-    Raises `CompileError`, and `PlanError` where arguments do not fit their kernel.
+    Raises `CompileError`, and `PlanError` if arguments do not fit their kernel.
     """
     buffers = plan.all_buffers(problem)
     for launch in plan.launches:
@@ -64,7 +64,10 @@ def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[t
 
 
 def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
-    """Why the variant does not take the problem, in one line; None where it does. Raises `PlanError` where it fails."""
+    """Why the variant does not support the problem, in one line.
+
+    None if it does. Raises `PlanError` if the check fails.
+    """
     if variant.operation != problem.operation:
         return f"it computes {variant.operation}, not {problem.operation}"
     refusal = declared_refusal(variant, problem)
@@ -75,12 +78,12 @@ def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
 
 
 def untaken_features(variant: Variant, problem: BaseProblem) -> list[str]:
-    """What the problem has beyond the plainest one that the variant does not say it takes."""
+    """The problem's features, beyond the plainest problem, that the variant does not declare."""
     return [feature for feature in problem.features if feature not in variant.takes]
 
 
 def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:
-    """What the variant's own `supports` says. Raises `PlanError` where it fails."""
+    """The reason returned by the variant's own `supports`; None if supported. Raises `PlanError` if the call fails."""
     try:
         refusal = variant.supports(problem)
     except BaseException as error:
@@ -92,7 +95,7 @@ def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:
 
 
 def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Traffic | None:
-    """The bytes that the variant claims; None where it claims nothing. Raises `PlanError` where its formula fails."""
+    """The traffic that the variant claims; None if it claims nothing. Raises `PlanError` if its formula fails."""
     if variant.claim is None:
         return None
     try:
@@ -113,9 +116,9 @@ def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | No
 
 
 def declared_tiles(variant: Variant, problem: BaseProblem) -> Sequence[TileSizes]:
-    """The tile sizes that the variant declares, the default first; empty where it declares none.
+    """The tile sizes that the variant declares, the default first; empty if it declares none.
 
-    Raises `PlanError` where its `tiles` fails or gives anything but tiles that have the same names.
+    Raises `PlanError` if its `tiles` fails or returns anything but tiles with the same names.
     """
     if variant.tiles is None:
         return ()

@@ -1,18 +1,19 @@
-"""Whether a passing answer proves anything: how far trivial wrong answers lie outside of what would pass.
+"""Measures whether a passing answer proves anything: how far trivial wrong answers lie outside of what would pass.
 
 A budget follows from the inputs and from the numerics that a variant declares, and may be so wide that no answer can
-fail. So a question is asked to reject answers that take no work: zeros, those of the neighbouring row, head or batch,
-and the operation's own, such as the mean of V or the answer without half of the keys (`Operation.trivial_answers`).
-An answer passes where every error is at most what is expected (`Accuracy.suspicious` is no pass), so
+fail. So a question is required to reject answers that need no work: zeros, those of the neighbouring row, head or
+batch, and the operation's own, such as the mean of V or the answer without half of the keys
+(`Operation.trivial_answers`). An answer passes if every error is at most the expected one (`Accuracy.suspicious` does
+not pass), so
 
     power = min over wrong answers of max over elements of error / expected                                     (1)
 
-and below 1 a trivial wrong answer passes. An answer that is right to float64's rounding is not wrong: the mean of V
-where all keys are equal, the neighbouring head where there is one.
+and below 1 a trivial wrong answer passes. An answer that is right to within float64 rounding is not wrong: the mean of
+V if all keys are equal, or a neighbouring head that has the same answer.
 
-The maximum over some rows is a lower bound of the one over all. So (1) is worked out on a few rows first, which
-decides nearly all questions at a small part of the oracle's cost; only where some wrong answer is not rejected there
-it is worked out on all of them. A fuzzing campaign, which only counts, leaves it at the few rows.
+The maximum over some rows is a lower bound of the maximum over all. So (1) is first evaluated on a few rows, which is
+conclusive for nearly all questions at a small part of the oracle's cost. Only if some wrong answer is not rejected
+there, it is evaluated on all rows. A fuzzing campaign, which only counts, does not take the second step.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ Arrays = Mapping[str, np.ndarray]
 Outputs = Mapping[str, Float64Array]
 
 ENOUGH = 1.0
-"""A power below this lets a trivial wrong answer pass."""
+"""With a power below this, a trivial wrong answer passes."""
 SAMPLE_FLOPS = 1e5
-"""Of a problem that is looked at as a whole at once. Of a larger one it is some of the parts that its operation has."""
+"""Problems of up to this many FLOP are evaluated whole at once. Of larger ones, some parts are sampled."""
 SAMPLE_ROWS = 4
-"""Of each of them, the last ones."""
+"""Number of rows sampled from each part: its last ones."""
 RIGHT = 1e-12
-"""A relative difference that is float64's rounding, of sums over some 10^4 terms."""
+"""Relative difference of float64 rounding, for sums over about 10^4 terms."""
 MOST_SAMPLES = 2
-"""Such parts. What they leave open is worked out on all rows."""
+"""Number of parts sampled. If they are inconclusive, all rows are evaluated."""
 
 
 @dataclass(frozen=True)
 class Power:
-    """How well a question tells right answers from trivial wrong ones."""
+    """How well a question separates right answers from trivial wrong ones."""
 
     ratio: float
-    """Equation (1), or a lower bound of at least `ENOUGH`: the largest error over what would pass of `nearest`. inf
-    where every wrong answer is met by an element that has to be exact, or where there is none."""
+    """Equation (1), or a lower bound of at least `ENOUGH`: the largest error of `nearest` / largest passing error. inf
+    if every wrong answer differs in an element that has to be exact, or if there is no wrong answer."""
     nearest: str | None
-    """The trivial wrong answer that comes closest to passing, in words; None where there is none."""
+    """The trivial wrong answer that comes closest to passing, in words; None if there is none."""
 
     @property
     def decides(self) -> bool:
@@ -62,7 +63,7 @@ class Power:
 
     @property
     def in_words(self) -> str:
-        """What passes that should not, and by how much."""
+        """Describe which wrong answer passes, and by how much."""
         return f"{self.nearest} would pass, too, with at most {self.ratio:.2g} of the error that is expected"
 
 
@@ -74,9 +75,10 @@ def measure_power(
     part: Part = WHOLE,
     in_full: bool = True,
 ) -> Power:
-    """The power of a question whose `answer` and `tolerance`, by output, are those of `part`.
+    """Return the power of a question, given the `answer` and `tolerance` of `part` by output.
 
-    Without `in_full`, what a few rows leave open counts as passing, and what is right on them as right.
+    Without `in_full`, an answer that the sampled rows leave open counts as passing, and one that is right on them as
+    right.
     """
     tensors = [tensor for tensor in problem.tensors if tensor.role == OUTPUT]
     if all(np.isposinf(tolerance[tensor.name].expected).all() for tensor in tensors):
@@ -105,9 +107,9 @@ def measure_power(
 
 
 def _samples(problem: BaseProblem) -> list[Part]:
-    """Some rows of a problem; none where it is small."""
+    """Some rows of a problem; empty if the problem is small."""
     parts = [each for each in operation_of(problem).parts(problem, SAMPLE_FLOPS) if each is not WHOLE]
-    # The last part first: under a causal mask its rows see most keys.
+    # Take the last part first: under a causal mask its rows see most keys.
     chosen = (parts[-1:] + parts[: MOST_SAMPLES - 1]) if parts else []
     return [
         Part(_last_rows(each.where), each.name, {name: _last_rows(where) for name, where in each.others.items()})
@@ -116,7 +118,7 @@ def _samples(problem: BaseProblem) -> list[Part]:
 
 
 def _last_rows(where: tuple[slice, ...]) -> tuple[slice, ...]:
-    """Of a part, whose last slice is of rows or keys."""
+    """Restrict a part, whose last slice is over rows or keys, to its last rows."""
     *others, rows = where
     return (*others, slice(max(rows.start, rows.stop - SAMPLE_ROWS), rows.stop))
 
@@ -124,7 +126,10 @@ def _last_rows(where: tuple[slice, ...]) -> tuple[slice, ...]:
 def _wrong_answers(
     problem: BaseProblem, inputs: Arrays, answer: Outputs, tensors: Sequence[Tensor]
 ) -> dict[str, Callable[[Part, Part], Outputs]]:
-    """By name: from a part, and the part of `answer` where that lies, to outputs of the part."""
+    """Trivial wrong answers by name.
+
+    Each is a function of a part and of its place in `answer`; it returns the part's outputs.
+    """
     main = tensors[0]
 
     def zeros(part: Part, at: Part) -> Outputs:
@@ -151,7 +156,7 @@ def _wrong_answers(
 
 
 def _of_the_one_before(array: Float64Array, at: tuple[slice, ...], axis: int) -> Float64Array:
-    """`array[at]` one further to the front along an axis; what has nothing before it stays."""
+    """`array[at]` shifted by one towards the front along an axis; elements without a predecessor are unchanged."""
     places: list[slice | npt.NDArray[np.intp]] = [*at, *(slice(None),) * (array.ndim - len(at))]
     taken = places[axis]
     assert isinstance(taken, slice)
@@ -160,10 +165,10 @@ def _of_the_one_before(array: Float64Array, at: tuple[slice, ...], axis: int) ->
 
 
 def _over(tensor: Tensor, wrong: Outputs, answer: Outputs, tolerance: Mapping[str, Tolerance], at: Part) -> float:
-    """The largest error of a wrong answer over what would pass, of one output."""
+    """The largest error of a wrong answer / largest passing error, for one output."""
     where = at.of(tensor.name)
     right, limit = answer[tensor.name][where], tolerance[tensor.name].expected[where]
-    # A kernel stores it in the output's dtype.
+    # A kernel would store it in the output's dtype.
     dtype = NUMPY_DTYPES.get(tensor.dtype) or np.dtype(tensor.dtype)
     with np.errstate(all="ignore"):
         stored = wrong[tensor.name].astype(dtype)
@@ -178,7 +183,7 @@ def _over(tensor: Tensor, wrong: Outputs, answer: Outputs, tolerance: Mapping[st
 
 
 def _equal(one: Float64Array, other: Float64Array) -> bool:
-    """Whether arrays are the same to float64's rounding."""
+    """Whether two arrays are equal to within float64 rounding."""
     finite = np.isfinite(other)
     largest = float(np.abs(other).max(initial=0.0, where=finite))
     return bool(np.allclose(one, other, rtol=0.0, atol=RIGHT * largest, equal_nan=True))

@@ -1,4 +1,4 @@
-"""Kernels compile in the background, on all cores, while earlier variants run."""
+"""Compiles kernels in the background on all cores, while earlier variants run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.model.variant import Variant
 from harness.support.cores import usable_cores
 
 _LISTENING_SECONDS = 0.1
-"""How often to look whether Ctrl-C was pressed."""
+"""Interval at which a wait checks for Ctrl-C."""
 
 
 class Preparation:
-    """A context manager: compiles the plans of `variants` for those executors that can compile ahead.
+    """A context manager that compiles the plans of `variants` for executors that can compile ahead.
 
-    What goes wrong is not told here: the run will meet it again and report it in its variant's row.
+    Errors are ignored here: the run meets them again and reports them in the variant's row.
     """
 
     def __init__(self, variants: Sequence[Variant], problem: BaseProblem, *executors: Executor | None) -> None:
@@ -42,7 +42,7 @@ class Preparation:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def as_prepared(self) -> Iterator[Variant]:
-        """Each variant when its kernels are compiled, or have failed to; of several, the first."""
+        """Yield each variant once its kernels are compiled or have failed to compile, in order of completion."""
         left = list(self._variants)
         while left:
             pending = {variant.name: [f for f in self._done[variant.name] if not f.done()] for variant in left}
@@ -55,10 +55,10 @@ class Preparation:
                 wait(unfinished, timeout=_LISTENING_SECONDS, return_when=FIRST_COMPLETED)
 
     def wait(self, variant: Variant) -> None:
-        """Until this variant's kernels are compiled, or have failed to."""
+        """Block until this variant's kernels are compiled or have failed to compile."""
         pending = set(self._done[variant.name])
         while pending:
-            # Not for ever: NVRTC leaves signal handlers so that Ctrl-C does not end a wait.
+            # NVRTC's signal handlers keep Ctrl-C from ending an indefinite wait.
             pending = wait(pending, timeout=_LISTENING_SECONDS).not_done
 
 

@@ -1,6 +1,6 @@
-"""The protocol of the two executors, `gpu` and `emulator`: run a plan on given inputs, return outputs and counts.
+"""Protocols of executors, which run a plan on given inputs and return outputs and counts, and of sanitizers.
 
-And that of sanitizers, which run it for its mistakes.
+The `gpu` and `emulator` executors implement it.
 """
 
 from __future__ import annotations
@@ -24,65 +24,68 @@ from harness.support.intervals import Interval
 
 @dataclass(frozen=True)
 class Device:
-    """Where a plan ran."""
+    """The device on which a plan ran."""
 
     kind: str
     """`gpu` or `emulator`."""
     name: str
-    """What to show a person."""
+    """Display name."""
     arch: str
-    """The instruction set that kernels are compiled for, such as `sm_90`."""
+    """The target architecture of kernels, such as `sm_90`."""
 
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """One launch of a plan, after the run."""
+    """Report on one launch of a plan."""
 
     kernel: str
     traffic: tuple[SiteTraffic, ...] | None
-    """None where nothing was counted (the GPU)."""
+    """Memory traffic by site; None if nothing was counted (on a GPU)."""
     warp_instructions: int | None = None
-    """PTX instructions executed, a warp's counted once."""
+    """Warp-level PTX instructions executed."""
     lane_instructions: int | None = None
-    """The same, counted once per active lane."""
+    """PTX instructions executed, summed over active lanes."""
     shared: tuple[SharedTraffic, ...] | None = None
-    """None where it was not counted, which it is only where asked for. Atomics are not in it."""
+    """Shared memory traffic; None if it was not requested. Atomics are not included."""
     seconds: float | None = None
-    """Wall-clock seconds the emulator took."""
+    """Wall-clock seconds that the emulator took."""
     ptx: str | None = field(default=None, repr=False)
-    """The module that ran; None where nobody knows it."""
+    """PTX of the module that ran; None if unknown."""
     caches: CacheReport | None = None
-    """None where caches were not modelled, which they are only where asked for and `ptxas` is there."""
+    """Modelled cache traffic; None if it was not requested or `ptxas` is missing."""
     instructions: InstructionReport | None = None
-    """None where instructions were not counted by kind, which they are only where asked for."""
+    """Instruction counts by kind; None if they were not requested."""
     resources: Resources | None = None
-    """What the kernel takes of a multiprocessor; None where nobody asked `ptxas`, as beside caches or instructions."""
+    """Registers, shared memory and other resources of the kernel; None if `ptxas` was not run. It is run for cache
+    models and for instruction counts."""
     notes: tuple[str, ...] = ()
-    """What the kernel did that is undefined on a GPU, once each, where the executor can tell."""
+    """Distinct remarks on behaviour that is undefined on a GPU, if the executor can detect it."""
 
 
 @dataclass(frozen=True)
 class Execution:
-    """What a run left behind."""
+    """The outputs and reports of a run."""
 
     outputs: Mapping[str, np.ndarray]
-    """`O` in the problem's dtype (bfloat16 as `ml_dtypes.bfloat16`) and `lse` where the variant stores it."""
+    """The outputs that the plan stores, by name, each in its tensor's shape and dtype (bfloat16 as
+    `ml_dtypes.bfloat16`). An optional output, such as attention's `lse`, is present only if the variant stores it."""
     launches: tuple[LaunchReport, ...]
     allocated_bytes: int
-    """Scratch and outputs that the plan allocated beyond Q, K and V."""
+    """Bytes of scratch buffers and outputs that the plan allocates beyond the inputs."""
     time_ms: Interval | None = None
-    """Time on the GPU of all launches together, or None."""
+    """Time of all launches together on a GPU; None on the emulator."""
     unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None
-    """Of outputs that look so: the elements that no thread stored to. None where nobody looked."""
+    """For each output that looks unwritten: True where no thread stored. None if stores were not recorded."""
     findings: tuple[Finding, ...] | None = None
-    """What the sanitizer found in all launches, and in the outputs; None where it did not look."""
+    """The sanitizer's findings for all launches and outputs; None if it did not run."""
     altered_variables: tuple[str, ...] = ()
-    """Variables of the kernels' modules that hold something else than before the run, where the executor can tell."""
+    """Names of variables of the kernels' modules whose contents differ from before the run, if the executor can
+    tell."""
 
     def sector_bytes(self, kinds: tuple[str, ...], local: bool = False) -> int | None:
-        """32 x sectors over all launches for these kinds of access; None where not counted.
+        """32 x sectors over all launches for these kinds of access, of global or with `local` of local memory.
 
-        Of global memory, or with `local` of the threads' local memory.
+        None if they were not counted.
         """
         total = 0
         for launch in self.launches:
@@ -93,17 +96,17 @@ class Execution:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Those of all launches, each once."""
+        """Notes of all launches, without duplicates."""
         return tuple(dict.fromkeys(note for launch in self.launches for note in launch.notes))
 
     @property
     def read_bytes(self) -> int | None:
-        """Bytes of global memory read at the `sectors` level. An atomic reads and writes."""
+        """Bytes of global memory read at the `sectors` level, including atomics."""
         return self.sector_bytes(READS)
 
     @property
     def write_bytes(self) -> int | None:
-        """Bytes of global memory written at the `sectors` level."""
+        """Bytes of global memory written at the `sectors` level, including atomics."""
         return self.sector_bytes(WRITES)
 
     @property
@@ -118,12 +121,12 @@ class Execution:
 
 
 class Executor(Protocol):
-    """Runs plans. One object may run many."""
+    """Runs plans. One object may run any number of them."""
 
     device: Device
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
-        """Run `plan` on inputs Q, K and V (C-contiguous, in the problem's dtype and shapes).
+        """Run `plan` on `inputs`, C-contiguous arrays with the dtypes and shapes of the problem's input tensors.
 
         Raises `PlanError`, `CompileError`, `UnsupportedInstruction` or `KernelFault`; the executor stays usable.
         """
@@ -135,18 +138,21 @@ class Preparer(Protocol):
     """An executor that can compile ahead of a run, from any thread."""
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
-        """Compile all that `plan` launches. Raises what `run` would raise for it."""
+        """Compile all kernels that `plan` launches. Raises what `run` would raise for them."""
         ...
 
 
 class Sanitizer(Protocol):
-    """Finds what is wrong with a variant besides its answer."""
+    """Detects errors in a variant besides a wrong answer, such as races."""
 
     name: str
-    """What did the looking, for reports."""
+    """Display name."""
 
     def check(
         self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
     ) -> tuple[Finding, ...]:
-        """What was found, each kind at each line once, first met first. Raises `SandboxError` where it cannot look."""
+        """Return the findings, each kind once per line, in order of occurrence.
+
+        Raises `SandboxError` if it cannot run.
+        """
         ...

@@ -1,4 +1,4 @@
-"""A problem with its inputs, the answer to it, and how far off an answer may be."""
+"""A problem with its inputs, the reference answer, and the tolerated error."""
 
 from __future__ import annotations
 
@@ -17,34 +17,38 @@ from harness.model.problem import ELEMENT_BYTES, BaseProblem
 from harness.model.traffic import Traffic
 
 ANY_KERNEL = Numerics()
-"""Of kernels that say nothing about where they round, somebody else's above all."""
+"""Numerics of kernels that declare nothing, such as third-party kernels."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A problem, or a part of it, with its inputs and the answer, worked out once for all variants."""
+    """A problem, or a part of it, with its inputs and its reference answer, computed once for all variants."""
 
     problem: BaseProblem
-    """What is to be computed."""
+    """The problem to compute."""
     inputs: Mapping[str, np.ndarray]
-    """An array per input."""
+    """Input arrays by name."""
     answer: Mapping[str, npt.NDArray[np.float64]]
-    """The oracle's, by output."""
+    """The oracle's answer by output."""
     part: Part = WHOLE
-    """What of the outputs `answer` is."""
+    """The part of the outputs that `answer` covers."""
     _tolerances: dict[Numerics, Mapping[str, Tolerance]] = field(default_factory=dict, repr=False, compare=False)
     _powers: dict[tuple[Numerics, bool], Power] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def pose(cls, problem: BaseProblem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Question:
-        """Ask the operation's oracle, which may take long for a large problem, less for a part of it."""
+        """Compute the reference answer with the operation's oracle.
+
+        This may take long for a large problem, less for a part.
+        """
         return cls(problem, inputs, operation_of(problem).answer(problem, inputs, part), part)
 
     @cached_property
     def needed_bytes(self) -> Traffic:
-        """What every right kernel reads and writes at least: see `Operation.needed_read_bytes`.
+        """The least traffic of any correct kernel, in bytes.
 
-        It writes each element of the outputs that is not NaN, which is what they hold before anything is written.
+        Reads are `Operation.needed_read_bytes`. Writes are those elements of the outputs that are not NaN, since
+        outputs are initialized to NaN.
         """
         finite = {name: int((~np.isnan(self.answer[name])).sum()) for name in self.answer}
         written = sum(finite[t.name] * ELEMENT_BYTES[t.dtype] for t in self.problem.outputs)
@@ -52,11 +56,11 @@ class Question:
 
     @classmethod
     def draw(cls, problem: BaseProblem, regime: str = "normal", seed: int = 0) -> Question:
-        """The same with inputs of a regime. Raises `UsageError` for a bad regime or seed."""
+        """Pose a question with random inputs of a regime. Raises `UsageError` for a bad regime or seed."""
         return cls.pose(problem, draw_inputs(problem, regime, seed))
 
     def tolerance(self, numerics: Numerics = ANY_KERNEL) -> Mapping[str, Tolerance]:
-        """How far off an answer may be that rounds where `numerics` says. Worked out once for all that agree on it."""
+        """The tolerated error of a kernel that rounds where `numerics` says, by output. Cached by numerics."""
         if numerics not in self._tolerances:
             operation = operation_of(self.problem)
             self._tolerances[numerics] = operation.tolerance(
@@ -65,9 +69,9 @@ class Question:
         return self._tolerances[numerics]
 
     def power(self, numerics: Numerics = ANY_KERNEL, in_full: bool = True) -> Power:
-        """How well it tells right answers from trivial wrong ones, under the limits that `numerics` leave.
+        """How well the tolerance under `numerics` separates right answers from trivial wrong ones.
 
-        `in_full`: on all rows where a few do not decide.
+        With `in_full`, all rows are evaluated if a few are inconclusive.
         """
         key = (numerics, in_full)
         if key not in self._powers:
@@ -81,7 +85,10 @@ class Question:
         numerics: Numerics = ANY_KERNEL,
         unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None,
     ) -> Accuracy:
-        """Hold outputs of the whole problem against the answer, as far as that goes; `unwritten`: see `Execution`."""
+        """Compare outputs of the whole problem with the answer, or with the part that it covers.
+
+        `unwritten` is as in `Execution`.
+        """
         here = {name: array[self.part.of(name)] for name, array in outputs.items()}
         nobody = None if unwritten is None else {name: array[self.part.of(name)] for name, array in unwritten.items()}
         return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics), nobody)

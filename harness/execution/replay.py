@@ -1,8 +1,8 @@
-"""A variant's schedule, step by step: which rows of which arrays each thread block reads and writes, what it holds.
+"""A variant's schedule in steps: the rows that each thread block reads and writes, and those that it holds.
 
-Plain data, made by `replay_recording` of what the emulator saw. A step is a stretch of a block between moments at which
-all of it gets on: barriers of all its warps, or bulk copies that land; where it has hardly any, so many instructions.
-The sum of the steps' bytes is what the run counted, exactly.
+Plain data, recorded by `replay_recording`. A step ends where a whole block advances: at a barrier of all its warps, or
+when bulk copies land. A block with too few of these is divided by instruction count. The steps' bytes sum to exactly
+what the run counted.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ class Tile:
 
     first_row: int
     end_row: int
-    """Behind the last one."""
+    """End of the row range, exclusive."""
     first_column: int
     end_column: int
-    """Behind the last one."""
+    """End of the column range, exclusive."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One buffer as it is drawn: the part of it that belongs to the first head, or all of it where it has no heads."""
+    """A buffer as it is drawn: the part that belongs to the first head, or all of it if it has no heads."""
 
     name: str
-    """Of the buffer."""
+    """Name of the buffer."""
     role: str
     """`INPUT`, `OUTPUT` or `SCRATCH`."""
     rows: int
-    """0 where it is nothing to draw, such as a variable of a module."""
+    """Number of rows; 0 if the buffer is not drawn, such as a module's variable."""
     columns: int
     element_bytes: int
     slices: int
-    """Heads of all batches that the buffer has such a part for; 1 where it has no heads."""
+    """Number of heads over all batches, each of which has such a part; 1 if the buffer has no heads."""
 
 
 @dataclass(frozen=True)
 class Touch:
-    """What a step does to one matrix."""
+    """The accesses of a step to one matrix."""
 
     matrix: int
-    """Its place in `Replay.matrices`."""
+    """Index into `Replay.matrices`."""
     tiles: tuple[Tile, ...]
-    """Rows and columns that are touched, in whole sectors of 32 bytes; those of other heads are left out."""
+    """Accessed rows and columns, in whole sectors of 32 bytes. Those of other heads are left out."""
     bytes: int
-    """At the `sectors` level, those of other heads, too."""
+    """Bytes at the `sectors` level, including those of other heads."""
 
 
 @dataclass(frozen=True)
 class Holding:
-    """What of one input is in the block's shared memory at the end of a step."""
+    """The part of one input that is in the block's shared memory at the end of a step."""
 
     matrix: int
     tiles: tuple[Tile, ...]
@@ -62,14 +62,14 @@ class Holding:
 
 @dataclass(frozen=True)
 class Step:
-    """A stretch of one block, or all that blocks do which are not shown one by one."""
+    """One step of one block, or all accesses of the blocks that are not shown individually."""
 
     launch: int
-    """Its place in `Replay.launches`."""
+    """Index into `Replay.launches`."""
     block: int | None
-    """Its number in the grid; None for all blocks of the launch that are not shown."""
+    """Linear index of the block in the grid; None for all blocks of the launch that are not shown individually."""
     end: int
-    """When it is over, in instructions since the block began; 0 where `block` is None."""
+    """Time at which the step ends, in instructions since the block began; 0 if `block` is None."""
     reads: tuple[Touch, ...]
     """Loads and atomics."""
     writes: tuple[Touch, ...]
@@ -78,55 +78,55 @@ class Step:
 
     @property
     def read_bytes(self) -> int:
-        """At the `sectors` level."""
+        """Bytes read at the `sectors` level."""
         return sum(touch.bytes for touch in self.reads)
 
     @property
     def write_bytes(self) -> int:
-        """At the `sectors` level."""
+        """Bytes written at the `sectors` level."""
         return sum(touch.bytes for touch in self.writes)
 
 
 @dataclass(frozen=True)
 class ReplayLaunch:
-    """One launch."""
+    """One kernel launch."""
 
     kernel: str
     grid: tuple[int, int, int]
     threads: int
-    """Of a block."""
+    """Threads per block."""
     shared_bytes: int
-    """Of a block."""
+    """Shared memory per block, in bytes."""
     shown: int
-    """How many of its blocks are shown one by one."""
+    """Number of blocks that are shown individually."""
 
     @property
     def blocks(self) -> int:
-        """Thread blocks of the grid."""
+        """Number of thread blocks in the grid."""
         x, y, z = self.grid
         return x * y * z
 
 
 @dataclass(frozen=True)
 class Replay:
-    """All of it, launch by launch and block by block. On a GPU blocks run at the same time."""
+    """All steps, launch by launch and block by block. On a GPU, blocks run concurrently."""
 
     variant: str
     algorithm: str
     problem: str
-    """In one line."""
+    """One-line description of the problem."""
     device: str
-    """Where it was seen."""
+    """The device on which the schedule was recorded."""
     matrices: tuple[Matrix, ...]
     launches: tuple[ReplayLaunch, ...]
     steps: tuple[Step, ...]
 
     @property
     def read_bytes(self) -> int:
-        """At the `sectors` level, all steps together: what the run counted."""
+        """Bytes read at the `sectors` level over all steps, equal to the run's count."""
         return sum(step.read_bytes for step in self.steps)
 
     @property
     def write_bytes(self) -> int:
-        """At the `sectors` level, all steps together: what the run counted."""
+        """Bytes written at the `sectors` level over all steps, equal to the run's count."""
         return sum(step.write_bytes for step in self.steps)

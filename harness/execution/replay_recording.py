@@ -1,4 +1,4 @@
-"""What the emulator sees of a run -> a `Replay`."""
+"""Records the emulator's events of a run as a `Replay`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 
 FEWEST_STEPS = 4
-"""A block that reads or writes in fewer stretches than this is cut by its instructions."""
+"""A block with fewer accessing steps than this is divided by instruction count."""
 CUTS = 16
-"""Into so many at most."""
+"""Maximum number of such divisions."""
 CUT_BYTES = 8192
-"""And no more than it has pieces of so many bytes."""
+"""A block is divided into at most one piece per this many bytes."""
 MOST_STEPS = 192
-"""Of one launch, of all blocks that are shown: beyond, neighbours become one step."""
+"""Maximum steps of one launch over all shown blocks; beyond it, neighbouring steps are merged."""
 MOST_BLOCKS = 64
-"""Of one launch that are shown one by one."""
+"""Maximum number of blocks of a launch that are shown individually."""
 
 MOST_LOOKS = 512
-"""Into the shared memory of one block that are kept at a time."""
+"""Maximum number of shared memory snapshots of one block kept at a time."""
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -50,7 +50,7 @@ def replay_of(
     inputs: Mapping[str, np.ndarray],
     plan: Plan | None = None,
 ) -> Replay:
-    """Run the variant once and keep what its blocks do; `plan` where it was made already.
+    """Run the variant once and record what its blocks do, using `plan` if given.
 
     Raises `UnsupportedProblem`, and whatever planning, compiling and running raise.
     """
@@ -70,27 +70,30 @@ def replay_of(
 
 @dataclass
 class _BlockSteps:
-    """Steps of one block, of which neighbours may yet become one."""
+    """Steps of one block, before neighbouring steps are merged."""
 
     block: int
     ends: _Numbers
-    """When each is over."""
+    """Time at which each step ends."""
     accesses: Records
     of_step: _Numbers
-    """The step of each access."""
+    """Index of the step of each access."""
     held: list[dict[str, tuple[Tile, ...]] | None]
-    """What of the inputs is in shared memory at each one's end; None where nobody looked."""
+    """The inputs' tiles in shared memory at the end of each step; None if no snapshot was taken."""
 
 
 class _Looks:
-    """Copies of one block's shared memory, each with its number among all looks; of very many every so many."""
+    """Snapshots of one block's shared memory, each with its sequence number.
+
+    Beyond a limit, only every n-th is kept.
+    """
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, npt.NDArray[np.uint8]]] = []
         self._count, self._stride = 0, 1
 
     def add(self, contents: npt.NDArray[np.uint8]) -> None:
-        """One look more."""
+        """Add a snapshot."""
         if self._count % self._stride == 0:
             self.kept.append((self._count, contents.copy()))
             if len(self.kept) == MOST_LOOKS:
@@ -100,7 +103,7 @@ class _Looks:
 
 
 class ReplayRecorder:
-    """Listens to a run. `launches` and `steps` are complete once it is over."""
+    """An `EventListener` that records a replay. `launches` and `steps` are complete once the run ends."""
 
     def __init__(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> None:
         drawn = matrices_of(problem, plan)
@@ -117,7 +120,7 @@ class ReplayRecorder:
         self._rest: dict[tuple[int, str], int] = {}
 
     def begin(self, launch: EventLaunch) -> None:
-        """See `EventListener`."""
+        """Start recording a launch."""
         self._launch = launch
         self._columns = [self._number(name) for name in launch.buffers]
         self._seen, self._shown, self._rest = {}, {}, {}
@@ -129,26 +132,29 @@ class ReplayRecorder:
         return self._numbers.get(buffer, -1)
 
     def wants_shared(self, block: int) -> bool:
-        """See `EventListener`. Whether the block is shown is not known before it is over."""
+        """True while fewer than the maximum of blocks are shown.
+
+        Whether this one will be is known only when it has ended.
+        """
         return len(self._shown) < MOST_BLOCKS
 
     def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
-        """See `EventListener`."""
+        """Store a snapshot of a block's shared memory."""
         self._seen.setdefault(block, _Looks()).add(contents)
 
     def deliver(self, events: BlockEvents) -> None:
-        """See `EventListener`."""
+        """Record the steps of a finished block, or add its accesses to those of the blocks that are not shown."""
         assert self._launch is not None
         looks = self._seen.pop(events.block, _Looks())
         if self._is_shown(events.accesses):
-            # As far as blocks share heads evenly, more steps than these are merged at the end anyway.
+            # If blocks share heads evenly; in any case, excess steps are merged at the end.
             expected = min(MOST_BLOCKS, max(1, self._launch.blocks // self._most_slices))
             self._shown[events.block] = self._steps_of(events, looks, max(1, MOST_STEPS // expected))
         else:
             self._add_rest(events.accesses)
 
     def _is_shown(self, accesses: Records) -> bool:
-        """Whether it has to do with the first head."""
+        """Whether the block accesses data of the first head."""
         for column in np.unique(accesses["buffer"]).tolist():
             matrix = self.matrices[self._columns[column]]
             if matrix.slices == self._most_slices and matrix.rows:
@@ -166,7 +172,7 @@ class ReplayRecorder:
             self._rest[place] = self._rest.get(place, 0) + SECTOR_BYTES * int(counts[keys == key].sum())
 
     def end(self) -> None:
-        """See `EventListener`."""
+        """Finish a launch: choose the blocks to show and merge their steps."""
         assert self._launch is not None
         launch, number = self._launch, len(self.launches)
         chosen = sorted(self._shown)[:MOST_BLOCKS]
@@ -193,7 +199,7 @@ class ReplayRecorder:
         times = events.steps[numbers]
         held: list[dict[str, tuple[Tile, ...]] | None] = []
         for end in ends.tolist():
-            # What was seen last up to the end.
+            # The last snapshot up to the step's end.
             before = np.flatnonzero(times <= end)
             held.append(self._contents.tiles_in(looks.kept[before[-1]][1]) if len(before) else None)
         return _BlockSteps(events.block, ends, events.accesses, of_step, held)
@@ -225,9 +231,9 @@ class ReplayRecorder:
 
 
 def _cut(events: BlockEvents) -> tuple[_Numbers, _Numbers]:
-    """When each step of a block is over, and the step of each access.
+    """Return the end of each step of a block, and the step of each access.
 
-    It is cut where it gets on as a whole; what touches no global memory belongs to the step before.
+    Steps end where the whole block advances. A step without global memory accesses is merged into the one before.
     """
     last = max(events.end, int(events.accesses["time"].max(initial=0)))
     marks = np.unique(events.steps)
@@ -243,7 +249,10 @@ def _cut(events: BlockEvents) -> tuple[_Numbers, _Numbers]:
 
 
 def _merged(ends: _Numbers, of_step: _Numbers, most: int) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """At most so many steps, each of about as many neighbours; and which of the steps before are their last ones."""
+    """Merge steps into at most `most`, each of about equally many.
+
+    Also returns the index of each one's last original step.
+    """
     count = len(ends)
     if count <= most:
         return ends, of_step, np.arange(count)

@@ -1,4 +1,4 @@
-"""Sectors of a buffer -> rectangles of the matrix that it is drawn as."""
+"""Converts sectors of a buffer to rectangles of the matrix that it is drawn as."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.model.problem import BaseProblem
 
 WORD_BYTES = 4
 FEWEST_WORDS = 4
-"""Of a row, that have to be in shared memory: what is computed may have the bits of one by chance."""
+"""Fewest words of a row that must be found in shared memory, since a computed value may equal one by chance."""
 Piece = tuple[int, int, int, int]
 """First row, end row, first column, end column."""
 
@@ -23,13 +23,13 @@ Piece = tuple[int, int, int, int]
 def matrices_of(problem: BaseProblem, plan: Plan) -> dict[str, Matrix]:
     """How each of the plan's buffers is drawn, by name.
 
-    Where a buffer's first axes are those of the main output that count its heads (all but its last two), it is drawn
-    for the first head; an input of a batch, which may have fewer heads, likewise. Behind these, the last axis has the
-    columns; an axis that is alone has the rows.
+    If a buffer's first axes count the heads of the main output (all axes but its last two), it is drawn for the first
+    head; likewise an input of a batch, which may have fewer heads. The last axis becomes the columns; a single
+    remaining axis becomes the rows.
     """
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     main = next(tensor for tensor in problem.tensors if tensor.role != INPUT_TENSOR)
-    # Of one row per head all heads are drawn.
+    # If there is one row per head, all heads are drawn.
     heads = int(np.prod(main.shape[:-2], dtype=np.int64)) if len(main.shape) > 2 and main.shape[-2] > 1 else 1
     found = {}
     for name, buffer in plan.all_buffers(problem).items():
@@ -46,7 +46,7 @@ def matrices_of(problem: BaseProblem, plan: Plan) -> dict[str, Matrix]:
 
 
 def _leading_axes(shape: tuple[int, ...], heads: int) -> int:
-    """How many of the first axes count as many heads; 0 where none do, or nothing would be left."""
+    """Number of leading axes whose sizes multiply to `heads`; 0 if none do, or if no axis would remain."""
     product = 1
     for count, extent in enumerate(shape[:-1], 1):
         product *= extent
@@ -56,17 +56,17 @@ def _leading_axes(shape: tuple[int, ...], heads: int) -> int:
 
 
 def undrawn(name: str) -> Matrix:
-    """What stands for memory that no buffer of the plan is."""
+    """Placeholder for memory that is not a buffer of the plan."""
     return Matrix(name, SCRATCH, 0, 1, 1, 1)
 
 
 def slice_sectors(matrix: Matrix) -> int:
-    """How many sectors the part that is drawn has, the last of them maybe in part."""
+    """Number of sectors of the drawn part, including a partial last one."""
     return -(-matrix.rows * matrix.columns * matrix.element_bytes // SECTOR_BYTES)
 
 
 def tiles_of_sectors(sectors: npt.NDArray[np.int64], matrix: Matrix) -> tuple[Tile, ...]:
-    """The tiles that these sectors of the buffer, ascending and distinct, make up; what is not drawn is left out."""
+    """The tiles that these sectors of the buffer (ascending and distinct) cover, within the drawn part."""
     inside = sectors[sectors < slice_sectors(matrix)]
     if not len(inside):
         return ()
@@ -80,7 +80,7 @@ def tiles_of_sectors(sectors: npt.NDArray[np.int64], matrix: Matrix) -> tuple[Ti
 
 
 def _pieces(first: int, end: int, columns: int) -> Iterator[Piece]:
-    """A run of elements, row by row."""
+    """Split a contiguous run of elements into rows."""
     row, column = divmod(first, columns)
     last_row, last_column = divmod(end, columns)
     if row == last_row:
@@ -96,7 +96,7 @@ def _pieces(first: int, end: int, columns: int) -> Iterator[Piece]:
 
 
 def stacked(pieces: Iterable[Piece]) -> tuple[Tile, ...]:
-    """Pieces in the order of their rows; those of the same columns that follow each other become one tile."""
+    """Merge pieces, ordered by row, into tiles: pieces with the same columns in consecutive rows become one tile."""
     tiles: list[list[int]] = []
     open_tiles: dict[tuple[int, int], list[int]] = {}
     for first_row, end_row, first_column, end_column in pieces:
@@ -111,10 +111,10 @@ def stacked(pieces: Iterable[Piece]) -> tuple[Tile, ...]:
 
 
 class SharedContents:
-    """Finds rows of the inputs in shared memory, by words of 4 bytes that occur only once in what is drawn of them.
+    """Finds rows of the inputs in shared memory by 4-byte words that occur only once in the drawn part.
 
-    So it does not matter how they got there. What was changed on the way is not found: scaled, converted, or, where an
-    element has less than 4 bytes, turned.
+    The way by which data was copied does not matter. Data that was changed is not found: scaled, converted, or, with
+    elements of less than 4 bytes, transposed.
     """
 
     def __init__(self, matrices: Mapping[str, Matrix], inputs: Mapping[str, npt.NDArray[np.generic]]) -> None:
@@ -130,22 +130,22 @@ class SharedContents:
             drawn = np.ascontiguousarray(inputs[name]).reshape(-1).view(np.uint8)[: matrix.rows * row_bytes]
             words.append(drawn.view(np.uint32))
         self._starts = np.cumsum([0, *(len(part) for part in words)])
-        """The number of each input's first word, and behind the last one."""
+        """Index of each input's first word, followed by the total number."""
         everything = np.concatenate(words) if words else np.empty(0, np.uint32)
         values, first, counts = np.unique(everything, return_index=True, return_counts=True)
         self._words = values[counts == 1]
         self._numbers = first[counts == 1]
         self._telling = np.zeros(len(everything), dtype=bool)
-        """Whether a word says where it is from."""
+        """Whether a word is unique and so identifies its origin."""
         self._telling[self._numbers] = True
 
     def tiles_in(self, contents: npt.NDArray[np.uint8]) -> dict[str, tuple[Tile, ...]]:
-        """Input -> the tiles of it that these bytes hold, from the first to the last column that is found of a row."""
+        """The tiles of each input that these bytes contain, from the first to the last matching column of a row."""
         if not len(self._words):
             return {}
         words = contents[: len(contents) // 4 * 4].view(np.uint32)
         index = np.minimum(np.searchsorted(self._words, words), len(self._words) - 1)
-        here = np.zeros(len(self._telling), dtype=bool)  # a mark per word is quicker than to sort what was found
+        here = np.zeros(len(self._telling), dtype=bool)  # a mark per word is faster than sorting
         here[self._numbers[index[self._words[index] == words]]] = True
         hits = np.flatnonzero(here)
         found = {}
@@ -157,7 +157,7 @@ class SharedContents:
         return found
 
     def _pieces(self, places: npt.NDArray[np.int64], start: int, matrix: Matrix) -> Iterator[Piece]:
-        """Rows of which enough is there. Words that occur twice are taken to be where their neighbours are."""
+        """Rows with enough matching words. Ambiguous words are assigned the place that fits their neighbours."""
         row_words = matrix.columns * matrix.element_bytes // WORD_BYTES
         rows, firsts, counts = np.unique(places // row_words, return_index=True, return_counts=True)
         for row, first, count in zip(rows.tolist(), firsts.tolist(), counts.tolist()):

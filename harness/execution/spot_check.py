@@ -1,4 +1,4 @@
-"""Answers checked at a few places, where the whole of them would keep the oracle busy for minutes."""
+"""Checks answers at a few sample places of a problem for which the oracle would take minutes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.model.operation import WHOLE, operation_of
 from harness.model.problem import BaseProblem
 
 WHOLE_FLOPS = 4e9
-"""Up to here the oracle answers everything: about a second."""
+"""Up to this many FLOP the oracle computes the whole answer, in about a second."""
 
 
 def choose_spots(problem: BaseProblem, inputs: Mapping[str, Any]) -> tuple[Question, ...]:
-    """The whole of a small problem; of a large one the parts that its operation chooses.
+    """One question for the whole of a small problem, or one for each sample part that the operation chooses.
 
-    `inputs` are arrays, or what gives a part of itself as an array does: `DrawnTensor`.
+    `inputs` are arrays, or objects that can be sliced like arrays: `DrawnTensor`.
     """
     parts = operation_of(problem).parts(problem, WHOLE_FLOPS)
     return tuple(Question.pose(problem, inputs, part) for part in parts)
@@ -30,20 +30,20 @@ def choose_spots(problem: BaseProblem, inputs: Mapping[str, Any]) -> tuple[Quest
 
 @dataclass(frozen=True)
 class SpotCheck:
-    """What all spots together came to."""
+    """The combined result of all sample places."""
 
     reason: str | None
-    """What is wrong first, and where; None where nothing is."""
+    """The first thing that is wrong, with its place; None if nothing is."""
     error_over_budget: float
-    """The largest over the spots, of the main output."""
+    """Largest ratio of error to budget of the main output over all places."""
     error_over_expected: float = 0.0
-    """Largest ratio of error to what is expected of a correct kernel, over the spots and all outputs."""
+    """Largest ratio of error to expected error over all places and outputs."""
 
 
 def check_spots(
     spots: Sequence[Question], outputs: Mapping[str, np.ndarray], numerics: Numerics = ANY_KERNEL
 ) -> SpotCheck:
-    """Hold outputs against the oracle at every spot, rounded where `numerics` says."""
+    """Compare outputs with the oracle at every sample place, with the tolerance of `numerics`."""
     worst, reason, over_expected = 0.0, None, 0.0
     for spot in spots:
         accuracy = spot.hold(outputs, numerics)

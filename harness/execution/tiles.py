@@ -1,4 +1,4 @@
-"""Tile sizes that a user asks for: parsed, looked up in what a variant declares, and made the variant's only ones."""
+"""Tile sizes that a user requests: parsed, checked against a variant's declared tiles, and made its only choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.model.variant import Variant
 from harness.support.errors import SandboxError, UsageError
 
 LARGEST_LISTING = 8
-"""Tiles that a message spells out."""
+"""Maximum number of tiles that an error message lists."""
 
 
 def parse_tile(text: str) -> dict[str, int]:
@@ -32,15 +32,15 @@ def parse_tile(text: str) -> dict[str, int]:
 
 
 def tile_of(variant: Variant, problem: BaseProblem) -> TileSizes | None:
-    """The tile sizes that the variant uses for this problem; None where it declares none."""
+    """The tile sizes that the variant uses for this problem; None if it declares none."""
     tiles = declared_tiles(variant, problem)
     return tiles[0] if tiles else None
 
 
 def with_tile(variant: Variant, wanted: TileSizes) -> Variant:
-    """The same variant with one tile to choose from: its default one, but for the sizes that are `wanted`.
+    """A copy of the variant with a single tile: its default one, with the sizes in `wanted` replaced.
 
-    Where it declares no such tile for a problem, `supports` says so and names those that it does declare.
+    If it declares no such tile for a problem, its `supports` returns a reason that lists the declared ones.
     """
 
     def supports(problem: BaseProblem) -> str | None:
@@ -60,14 +60,14 @@ def with_tile(variant: Variant, wanted: TileSizes) -> Variant:
 
 
 def choose_tile(variants: Iterable[Variant], problem: BaseProblem, wanted: TileSizes) -> list[Variant]:
-    """`with_tile` for each. Raises `UsageError` where none of them has such a tile."""
+    """Apply `with_tile` to each variant. Raises `UsageError` if none of them has such a tile."""
     chosen = list(variants)
     require_tile(chosen, [(problem, wanted)])
     return [with_tile(variant, wanted) for variant in chosen]
 
 
 def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem, TileSizes]]) -> None:
-    """Raise `UsageError`, saying which tiles there are, where no variant has any of the tiles that are asked for."""
+    """Raise `UsageError`, listing the available tiles, if no variant has any of the requested tiles."""
     cases, refusals = [], []
     for problem, wanted in asked:
         for variant in variants:
@@ -76,7 +76,7 @@ def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem,
                     refusals.append(_refusal(variant, problem, wanted))
                     cases.append((variant, problem, wanted))
             except SandboxError:
-                refusals.append(None)  # its own row or point will say what went wrong
+                refusals.append(None)  # reported in the variant's own row or point
                 cases.append((variant, problem, wanted))
     if refusals and None not in refusals:
         nearest = max(range(len(cases)), key=lambda number: _sizes_had(*cases[number]))
@@ -84,14 +84,14 @@ def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem,
 
 
 def tile_names(variants: Iterable[Variant], problem: BaseProblem) -> tuple[str, ...]:
-    """The names that tile sizes have among these variants, in their order; a variant that fails here has none."""
+    """Names of the tile sizes of these variants, in order. A variant that fails is skipped."""
     names: dict[str, Any] = {}
     for variant in variants:
         try:
             if variant.tiles is not None and variant.supports(problem) is None:
                 names.update(dict.fromkeys(tile_of(variant, problem) or ()))
         except SandboxError:
-            continue  # its own row or point will say so
+            continue  # reported in the variant's own row or point
     return tuple(names)
 
 
@@ -100,7 +100,7 @@ def _completed(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> dic
 
 
 def _refusal(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> str | None:
-    """Why the variant has no such tile, or None. Raises `PlanError` where its `tiles` fails."""
+    """Why the variant has no such tile; None if it has. Raises `PlanError` if its `tiles` fails."""
     tiles = [dict(tile) for tile in declared_tiles(variant, problem)]
     if not tiles:
         return "no tile sizes to choose from"
@@ -113,7 +113,7 @@ def _refusal(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> str |
     asked = {**tiles[0], **wanted}
     if asked in tiles:
         return None
-    # Each size by itself can be had: show what goes with most of them.
+    # Each size exists separately: list the tiles that agree with most of them.
     most = max(_agreement(tile, wanted) for tile in tiles)
     near = [tile_text(tile) for tile in tiles if _agreement(tile, wanted) == most]
     more = f", or {len(near) - LARGEST_LISTING} others" if len(near) > LARGEST_LISTING else ""
@@ -121,7 +121,7 @@ def _refusal(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> str |
 
 
 def _sizes_had(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> int:
-    """How many of the sizes that are wanted some tile of the variant has."""
+    """Number of the requested sizes that some tile of the variant has."""
     tiles = declared_tiles(variant, problem)
     return sum(any(tile.get(name) == size for tile in tiles) for name, size in wanted.items())
 

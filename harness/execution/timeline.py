@@ -1,8 +1,8 @@
-"""Where and when each thread block ran, as far as instructions tell: blocks on multiprocessors, launch after launch.
+"""An estimated timeline of thread blocks on multiprocessors, measured in instructions.
 
-Blocks take places in the order of their numbers: every multiprocessor (SM) has one first, then a second where it fits,
-and a block that ends makes room for the next. So does the cache model (`launch/cache_hierarchy.py` of the emulator).
-All warps run at the same speed, measured in instructions, and a launch begins when the one before it is over.
+Blocks are scheduled in order of their index: every multiprocessor (SM) receives one, then a second if it fits, and a
+block that ends makes room for the next. The cache model (`launch/cache_hierarchy.py` of the emulator) does the same.
+All warps run at the same speed, and a launch begins when the previous one has ended.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from harness.model.problem import BaseProblem
 from harness.support.gpus import Gpu
 
 CURVE_POINTS = 512
-"""Of the bytes that a launch has moved so far, and of what one block adds to them."""
+"""Number of points of the curves of bytes moved over time, per launch and per block."""
 _Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class TimelineBlock:
-    """One block."""
+    """One thread block."""
 
     number: int
-    """In the grid."""
+    """Linear index of the block in the grid."""
     sm: int
-    """The multiprocessor that it ran on."""
+    """The multiprocessor on which it ran."""
     begin: int
-    """When it began, in instructions since the run's beginning."""
+    """Time at which it began, in instructions since the run began."""
     end: int
     events: BlockEvents | None
-    """None where there was no room for them."""
+    """The block's events; None if the limit of events was reached."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes of global memory that a launch has moved by some time, at the `sectors` level."""
+    """Bytes of global memory that a launch has moved up to some time, at the `sectors` level."""
 
     time: int
-    """In instructions since the run's beginning."""
+    """Time in instructions since the run began."""
     read_bytes: int
     write_bytes: int
 
 
 @dataclass(frozen=True)
 class TimelineLaunch:
-    """One launch."""
+    """One kernel launch."""
 
     launch: EventLaunch
     begin: int
     end: int
     blocks: tuple[TimelineBlock, ...]
-    """In the order of their numbers."""
+    """Blocks by index."""
     moved: tuple[Moved, ...]
-    """In the order of time; the last one has all."""
+    """Bytes moved over time; the last entry has the total."""
 
     @property
     def shown(self) -> int:
-        """How many blocks have their events."""
+        """Number of blocks with recorded events."""
         return sum(block.events is not None for block in self.blocks)
 
 
@@ -74,11 +74,11 @@ class Timeline:
 
     variant: str
     problem: str
-    """In one line."""
+    """One-line description of the problem."""
     device: str
-    """Where it was seen."""
+    """The device on which events were recorded."""
     gpu: str
-    """Whose multiprocessors the blocks were given to."""
+    """The GPU whose number of multiprocessors is used."""
     multiprocessors: int
     launches: tuple[TimelineLaunch, ...]
 
@@ -92,7 +92,7 @@ def timeline_of(
     gpu: Gpu,
     most_events: int,
 ) -> Timeline:
-    """Run the plan once. About `most_events` events are kept, of whole blocks, the first ones of each launch.
+    """Run the plan once and record about `most_events` events: of whole blocks, the first ones of each launch.
 
     Raises whatever compiling and running raise.
     """
@@ -104,15 +104,15 @@ def timeline_of(
 
 
 def event_count(events: BlockEvents) -> int:
-    """How many events of a trace a block makes at most."""
+    """Upper bound of the trace events that a block produces."""
     return 2 * len(events.waits) + 2 * len(events.copies) + len(events.arrivals) + 3 * len(events.ends) + 3
 
 
 class TimelineRecorder:
-    """Listens to a run. `launches` is complete once it is over."""
+    """An `EventListener` that records a timeline. `launches` is complete once the run ends."""
 
     def __init__(self, multiprocessors: int, most_events: int) -> None:
-        """`most_events`: of each launch. The first block has its events in any case."""
+        """`most_events` limits each launch. The events of the first block are always recorded."""
         self.launches: list[TimelineLaunch] = []
         self._multiprocessors, self._most_events = multiprocessors, most_events
         self._launch: EventLaunch | None = None
@@ -121,28 +121,28 @@ class TimelineRecorder:
         self._curves: dict[int, _Numbers] = {}
 
     def begin(self, launch: EventLaunch) -> None:
-        """See `EventListener`."""
+        """Start recording a launch."""
         self._launch = launch
         self._kept, self._ends, self._curves = {}, {}, {}
 
     def wants_shared(self, block: int) -> bool:
-        """See `EventListener`."""
+        """False: snapshots of shared memory are not needed."""
         return False
 
     def shared_memory(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
-        """See `EventListener`."""
+        """Ignored."""
 
     def deliver(self, events: BlockEvents) -> None:
-        """See `EventListener`."""
+        """Record the end and the traffic of a finished block, and its events if there is room."""
         assert self._launch is not None
         self._ends[events.block] = events.end
         self._curves[events.block] = _curve(events)
-        # Of blocks behind it there is no room for any, whatever the others are like.
+        # Later blocks have no room, whatever their size.
         if events.block == 0 or events.block * 3 * (1 + self._launch.warps) <= self._most_events:
             self._kept[events.block] = events
 
     def end(self) -> None:
-        """See `EventListener`."""
+        """Finish a launch: assign its blocks to multiprocessors."""
         assert self._launch is not None
         start = self.launches[-1].end if self.launches else 0
         room = self._most_events
@@ -162,7 +162,7 @@ class TimelineRecorder:
 
 
 def _seats(launch: EventLaunch, multiprocessors: int, ends: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """(block, multiprocessor, beginning) of each block; one at a time where nobody knows how many fit."""
+    """(block, multiprocessor, start time) of each block; one block per SM if residency is unknown."""
     places = multiprocessors * (launch.resident or 1)
     free = [(0, place) for place in range(min(places, launch.blocks))]
     seats = []
@@ -174,7 +174,7 @@ def _seats(launch: EventLaunch, multiprocessors: int, ends: Mapping[int, int]) -
 
 
 def _curve(events: BlockEvents) -> _Numbers:
-    """(points, 3): times since the block began, and the bytes that it reads and writes up to each since the last."""
+    """Array of shape (points, 3): time since the block began, bytes read and bytes written since the previous point."""
     accesses = events.accesses
     size = SECTOR_BYTES * sectors_of(accesses)
     points = np.unique(np.linspace(0, events.end, min(CURVE_POINTS, len(accesses)) + 1).astype(np.int64))
@@ -188,7 +188,7 @@ def _curve(events: BlockEvents) -> _Numbers:
 
 
 def _moved(start: int, curves: Sequence[tuple[int, _Numbers]]) -> tuple[Moved, ...]:
-    """What all blocks together have moved; every curve has its beginning."""
+    """Bytes moved by all blocks together; each curve comes with its block's start time."""
     rows = np.concatenate([curve + np.array([begin, 0, 0]) for begin, curve in curves])
     times, place = np.unique(rows[:, 0], return_inverse=True)
     totals = np.zeros((len(times), 2), np.int64)

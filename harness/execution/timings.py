@@ -1,4 +1,4 @@
-"""What timing on a GPU came to, and how long it went on: plain data, made by `gpu.bench`."""
+"""Results and settings of timing on a GPU: plain data, produced by `gpu.bench`."""
 
 from __future__ import annotations
 
@@ -14,96 +14,97 @@ class Effort:
     """How long to measure."""
 
     noise: float = 0.005
-    """A contender is known well enough when half its interval is below this fraction of its median."""
+    """Stop measuring a contender when half of its confidence interval is below this fraction of its median."""
     most_seconds: float = 3.0
-    """GPU time of cold runs per contender, at most."""
+    """Maximum GPU time of cold runs per contender."""
     most_samples: int = 500
-    """And so many of them."""
+    """Maximum number of cold runs per contender."""
     sustained_seconds: float = 1.0
-    """How long the sustained runs go on; 0 leaves them out."""
+    """Duration of the sustained runs; 0 skips them."""
     seed: int = 0
-    """Of the order within the rounds."""
+    """Seed of the random order within rounds."""
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Medians of cold runs, as the contenders' are."""
+    """Measured peak rates, as medians of cold runs."""
 
     copy_bytes_per_s: float
-    """Read and written, of a copy of 1 GiB from device memory to device memory."""
+    """Bytes read plus written per second, for a copy of 1 GiB within device memory."""
     matrix_flops: float
-    """Per second, of a product of random square matrices of 8192 through cuBLAS."""
+    """FLOP per second of a product of random square matrices of 8192 with cuBLAS."""
     matrix_dtype: str
-    """Of those matrices. bfloat16 has float16's rate on every GPU, and CuPy multiplies only the latter."""
+    """Dtype of those matrices. bfloat16 has float16's rate on every GPU, and CuPy multiplies only the latter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRow:
-    """What one contender came to. What is not known is None."""
+    """Result of one contender. A value that is not known is None."""
 
     variant: str
-    """Its name."""
+    """Name of the contender."""
     kind: str
-    """`variant`, or `library` for somebody else's kernels."""
+    """`variant`, or `library` for third-party kernels."""
     verdict: str
     """`pass`, `fail`, `error`, `unsupported`."""
     reason: str | None = None
-    """Why the verdict is not `pass`."""
+    """Why the verdict is not `pass`; None if it is."""
     rank: int | None = None
-    """1 + how many are surely faster; those that share a rank cannot be told apart. None where it did not pass."""
+    """1 + the number of contenders that are certainly faster; indistinguishable ones share a rank. None if it did not
+    pass."""
     time_ms: float | None = None
-    """Median of cold runs."""
+    """Median time of cold runs."""
     time_low_ms: float | None = None
     time_high_ms: float | None = None
-    """The true median lies between these two, with a confidence of 95 %."""
+    """Upper bound of the true median, with a confidence of 95 %; the previous field has the lower bound."""
     samples: int | None = None
-    """Cold runs that were measured."""
+    """Number of cold runs measured."""
     sustained_ms: float | None = None
-    """Mean of runs back to back, caches warm, clocks as a loaded GPU has them."""
+    """Mean time of back-to-back runs, with warm caches and the clocks of a loaded GPU."""
     sustained_mhz: float | None = None
-    """Median clock of the multiprocessors meanwhile; None where NVML is not there."""
+    """Median SM clock during the sustained runs; None without NVML."""
     held_down_by: str | None = None
-    """What lowered the clock meanwhile, as NVML tells; None for nothing or unknown."""
+    """Reason for a lowered clock during the sustained runs, from NVML; None if there is none or it is unknown."""
     plan_ms: float | None = None
-    """Making the plan."""
+    """Time to make the plan."""
     compile_ms: float | None = None
-    """Compiling and binding, or fetching from the compilers' caches."""
+    """Time to compile and bind, or to load from the compilers' caches."""
     error_over_budget: float | None = None
-    """The largest, of O, at the places that were checked, before and after timing."""
+    """Largest ratio of error to budget of the main output at the checked places, before and after timing."""
     sector_bytes: int | None = None
     """Bytes at the `sectors` level, as the variant claims them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult:
-    """All rows, best first, and what they were measured on."""
+    """All rows, best first, with the problem and the device."""
 
     problem: BaseProblem
     regime: str
     seed: int
     device: Device
     driver: str | None
-    """The GPU driver's version; None without NVML."""
+    """Version of the GPU driver; None without NVML."""
     torch: str | None
-    """PyTorch's version; None where its rows are not there."""
+    """Version of PyTorch; None if it has no rows."""
     ceilings: Ceilings
     floor_ms: float
-    """Below this a time is no time."""
+    """Least possible time of the problem on this GPU; a shorter time is a measurement error."""
     effort: Effort
     rows: tuple[BenchRow, ...]
 
     @property
     def something_ran(self) -> bool:
-        """Whether anything took the problem, whatever came of it."""
+        """Whether at least one contender supported the problem."""
         return any(row.verdict != "unsupported" for row in self.rows)
 
     @property
     def failed(self) -> bool:
-        """Whether a variant is wrong or broken. What a library does is its own affair."""
+        """Whether a variant failed or raised an error. Failures of libraries do not count."""
         return any(row.kind == "variant" and row.verdict in ("fail", "error") for row in self.rows)
 
 
 def in_order_of_merit(rows: Iterable[BenchRow]) -> tuple[BenchRow, ...]:
-    """Those that passed first, by rank and time; then those that are wrong, broken, and unsupported."""
+    """Rows sorted by verdict: passed (by rank and time), failed, error, unsupported."""
     order = {"pass": 0, "fail": 1, "error": 2, "unsupported": 3}
     return tuple(sorted(rows, key=lambda row: (order[row.verdict], row.rank or 0, row.time_ms or 0.0)))

@@ -1,7 +1,7 @@
-"""Where a variant's bytes go: by level, by buffer, by launch, by source line. Plain data, added up from one execution.
+"""Breakdown of a variant's traffic by level, buffer, launch and source line. Plain data, summed over one execution.
 
-Levels from the top: compulsory and claimed are formulas; requested and sectors are counted at each warp's requests.
-L2 and DRAM are what modelled caches leave of them.
+Levels from the top: compulsory and claimed are formulas; requested and sectors are counted at each warp's requests; L2
+and DRAM come from the cache model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS = {
     "L2": "what L1 lets through to L2",
     "DRAM": "what L2 lets through to memory",
 }
-"""Every level and what it is, from the fewest assumptions about hardware to the most."""
+"""Every level with its description, from the fewest assumptions about hardware to the most."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Level:
     name: str
     """A key of `LEVELS`."""
     read_bytes: int | None
-    """None where it is not known."""
+    """Bytes read; None if unknown."""
     write_bytes: int | None
-    """None where it is not known."""
+    """Bytes written; None if unknown."""
 
     @property
     def total_bytes(self) -> int | None:
-        """Read and written."""
+        """Bytes read plus written."""
         return None if self.read_bytes is None or self.write_bytes is None else self.read_bytes + self.write_bytes
 
 
@@ -49,9 +49,9 @@ class Part:
     """One line of a breakdown: a buffer or a launch."""
 
     name: str
-    """Of the buffer or the kernel."""
+    """Name of the buffer or kernel."""
     count: Count
-    """All of it, an atomic once."""
+    """All accesses; an atomic counts once."""
     read: Count
     """Loads and atomics."""
     written: Count
@@ -59,13 +59,13 @@ class Part:
 
     @property
     def sector_bytes(self) -> int:
-        """Read and written."""
+        """Bytes read plus written."""
         return self.read.sector_bytes + self.written.sector_bytes
 
 
 @dataclass(frozen=True)
 class HardwareLaunch:
-    """What the GPU's own counters say of one launch."""
+    """The GPU's hardware counters for one launch."""
 
     kernel: str
     levels: tuple[Level, ...]
@@ -73,19 +73,19 @@ class HardwareLaunch:
 
 @dataclass(frozen=True)
 class HardwareTraffic:
-    """What the GPU's own counters say of the same plan on the same inputs, each launch from empty caches."""
+    """The GPU's hardware counters for the same plan and inputs; each launch starts with empty caches."""
 
     device: Device
     launches: tuple[HardwareLaunch, ...]
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """All launches together; None where one of them is not known."""
+        """Levels summed over all launches; a value that is unknown for one launch is None."""
         return tuple(_added(parts) for parts in zip(*(launch.levels for launch in self.launches)))
 
 
 def _added(levels: Sequence[Level]) -> Level:
-    """One level of several launches."""
+    """Sum one level over several launches."""
     reads, writes = _sum(level.read_bytes for level in levels), _sum(level.write_bytes for level in levels)
     return Level(levels[0].name, reads, writes)
 
@@ -101,34 +101,34 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True)
 class CachePart:
-    """One line of a breakdown of what the caches leave: a buffer or a launch."""
+    """One line of a breakdown of modelled cache traffic: a buffer or a launch."""
 
     name: str
-    """Of the buffer or the kernel. The buffer `code` is what launches fetch for themselves."""
+    """Name of the buffer or kernel. The buffer `code` is instruction and parameter fetches."""
     l2: Level
     dram: Level
 
 
 @dataclass(frozen=True)
 class CacheAccount:
-    """What the caches leave of a plan's traffic."""
+    """Modelled cache traffic of a plan."""
 
     buffers: tuple[CachePart, ...]
-    """In the plan's order; those that nobody touched are left out."""
+    """Buffers that were accessed, in the plan's order."""
     launches: tuple[CachePart, ...]
-    """In order."""
+    """Launches in order."""
     dirty_bytes: int
-    """Written, and at the plan's end still in L2."""
+    """Bytes written that are still in L2 at the end of the plan."""
 
     @property
     def levels(self) -> tuple[Level, Level]:
-        """L2 and DRAM, all launches together."""
+        """Totals of L2 and DRAM over all launches."""
         return _added([part.l2 for part in self.launches]), _added([part.dram for part in self.launches])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficAccount:
-    """All of it for one variant on one problem."""
+    """The breakdown of one variant's traffic on one problem."""
 
     variant: str
     problem: BaseProblem
@@ -136,44 +136,44 @@ class TrafficAccount:
     seed: int
     device: Device
     levels: tuple[Level, ...]
-    """In the order of `LEVELS`; without a claim, or local memory, there is no such level."""
+    """Levels in the order of `LEVELS`; those without data (no claim, no local memory) are left out."""
     claim_holds: bool | None
-    """Claimed and counted bytes are equal, reads and writes each; None where nothing is claimed."""
+    """Whether claimed and counted bytes are equal, for reads and for writes; None if nothing is claimed."""
     buffers: tuple[Part, ...]
-    """In the plan's order; those that nobody touched are left out."""
+    """Buffers that were accessed, in the plan's order."""
     launches: tuple[Part, ...]
-    """In order, without local memory."""
+    """Launches in order, without local memory."""
     local: Part
-    """The threads' local memory, of all launches: no part of the other levels."""
+    """The threads' local memory over all launches, which is not part of the other levels."""
     lines: tuple[SiteTraffic, ...]
-    """By file, line, buffer and kind; local memory too."""
+    """Traffic by file, line, buffer and kind, including local memory."""
     shared: tuple[SharedTraffic, ...] | None
-    """By file, line and kind; None where it was not counted."""
+    """Shared memory traffic by file, line and kind; None if it was not counted."""
     hardware: HardwareTraffic | None = None
-    """None where no GPU was asked, or did not say."""
+    """Hardware counters; None if no GPU was used or it reported none."""
     caches: CacheAccount | None = None
-    """None where no caches were modelled."""
+    """Modelled cache traffic; None if no caches were modelled."""
     verdict: str | None = None
-    """One of `VERDICTS`; None where the answer of the counted run was not checked."""
+    """One of `VERDICTS`; None if the answer of the counted run was not checked."""
     reason: str | None = None
-    """Why the verdict is not `pass`."""
+    """Why the verdict is not `pass`; None if it is."""
     error_over_budget: float | None = None
     """Largest ratio of error to budget of the main output; above 1 is wrong."""
 
     def level(self, name: str) -> Level:
-        """The level of that name."""
+        """The level with the given name."""
         return next(level for level in self.levels if level.name == name)
 
     @property
     def sector_bytes(self) -> int:
-        """Read and written at the `sectors` level."""
+        """Bytes read plus written at the `sectors` level."""
         total = self.level("sectors").total_bytes
         assert total is not None
         return total
 
     @property
     def moved_bytes(self) -> int:
-        """The same with local memory: what shares are shares of, and what a roofline divides by."""
+        """Bytes of global plus local memory at the `sectors` level: the denominator of shares and of rooflines."""
         return self.sector_bytes + self.local.sector_bytes
 
 
@@ -187,7 +187,7 @@ def account(
     claim: Traffic | None,
     buffer_order: Iterable[str],
 ) -> TrafficAccount:
-    """Add up an execution whose bytes were counted."""
+    """Sum up an execution whose bytes were counted."""
     per_launch = [[*launch.traffic] for launch in execution.launches if launch.traffic is not None]
     assert len(per_launch) == len(execution.launches)
     sites = [site for launch in per_launch for site in launch]

@@ -1,8 +1,8 @@
-"""The tile sizes that `tune` found fastest, kept per GPU and taken up by `compare` and `bench` there.
+"""Stores the tile sizes that `tune` found fastest per GPU, for use by `compare` and `bench`.
 
-They lie in the disk cache, under everything that they depend on: the GPU, the variant with its kernels and the tiles it
-declares, and the problem up to its size, of which only the order of magnitude counts. Whoever changes a kernel has to
-tune again; nothing stale is ever taken up.
+They are stored in the disk cache, keyed by everything that they depend on: the GPU, the variant with its kernels and
+declared tiles, and the problem with its size rounded to the order of magnitude. A changed kernel has to be tuned again;
+stale tiles are never used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KIND = "tuned"
 
 
 def remember(variant: Variant, problem: BaseProblem, device: Device, tile: TileSizes) -> bool:
-    """Keep `tile` as the best one. False where the kernels cannot be told from changed ones, so nothing is kept."""
+    """Store `tile` as the best one. Returns False, and stores nothing, if the kernels cannot be identified."""
     key = _key(variant, problem, device)
     if key is None:
         return False
@@ -33,7 +33,10 @@ def remember(variant: Variant, problem: BaseProblem, device: Device, tile: TileS
 
 
 def recall(variant: Variant, problem: BaseProblem, device: Device) -> TileSizes | None:
-    """The tile that was found best for such a problem on such a GPU, if the variant still declares it."""
+    """The best tile found for such a problem on this GPU.
+
+    None if there is none or the variant no longer declares it.
+    """
     if variant.tiles is None or device.kind != "gpu":
         return None
     try:
@@ -42,11 +45,11 @@ def recall(variant: Variant, problem: BaseProblem, device: Device) -> TileSizes 
         tile = None if found is None else json.loads(found)
         return tile if tile in [dict(t) for t in declared_tiles(variant, problem)] else None
     except SandboxError:
-        return None  # a variant that cannot plan says so when it is run
+        return None  # reported when the variant is run
 
 
 def with_tuned_tiles(variants: Iterable[Variant], problem: BaseProblem, device: Device) -> list[Variant]:
-    """Each variant with the tile that was found best for it, where there is one."""
+    """Replace each variant by one with its best tile, if one was found."""
     return [
         variant if (tile := recall(variant, problem, device)) is None else with_tile(variant, tile)
         for variant in variants

@@ -1,9 +1,8 @@
-"""All that one attempt shows of a variant, besides its row: plain data, small enough to keep for every variant."""
+"""Details of one attempt beyond its row, as plain data that is small enough to store for every variant."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 
 from harness.compilers import toolchains
@@ -14,11 +13,9 @@ from harness.execution.protocol import Device, LaunchReport
 from harness.execution.question import Question
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.problem import OPTIONAL_OUTPUT
+from harness.ptx.arithmetic import uses_tensor_cores
 from harness.support.errors import SandboxError
 from harness.support.intervals import Interval
-
-_TENSOR_CORES = re.compile(r"\b(?:wmma|mma|wgmma)\.")
-"""Opcodes of PTX that multiply on tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -31,37 +28,37 @@ class LaunchShape:
     block: tuple[int, ...]
     """Threads per block."""
     shared_bytes: int
-    """Dynamic shared memory per block."""
+    """Dynamic shared memory per block, in bytes."""
     cluster: tuple[int, ...] | None
-    """Thread blocks of a cluster, where there are clusters."""
+    """Thread blocks per cluster in x, y, z; None without clusters."""
     warp_instructions: int | None
-    """PTX instructions executed, a warp's counted once; None where nobody counted."""
+    """Warp-level PTX instructions executed; None if they were not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantReport:
-    """What is shown of one variant beside its row in the comparison. What is not known is None."""
+    """Details of one variant beyond its row in the comparison. A value that is not known is None."""
 
     variant: str
     backend: str
     launches: tuple[LaunchShape, ...] = ()
-    """Of its plan; none where it did not plan."""
+    """Launches of its plan; empty if planning failed."""
     account: TrafficAccount | None = None
-    """Its bytes; None where they were not counted."""
+    """Its memory traffic; None if it was not counted."""
     lines: tuple[LineCost, ...] = ()
-    """The same by source line, with findings."""
+    """Cost of each source line, with findings."""
     texts: tuple[tuple[str, str], ...] = ()
-    """Kernels and their authors' own texts, where no line is known to cost anything."""
+    """Kernel names and source texts, if the cost of no line is known."""
     errors: tuple[ErrorMap, ...] = ()
-    """Of its outputs, the main one first, optional ones left out."""
+    """Error maps of its required outputs, the main one first."""
     uses_tensor_cores: bool | None = None
-    """Whether its code has products for them; None where nobody saw the code."""
+    """Whether its code uses tensor cores; None if the code is unknown."""
     time_ms: Interval | None = None
-    """On a GPU, all launches together."""
+    """Time of all launches together on a GPU."""
 
     @classmethod
     def of(cls, done: Attempt, question: Question, regime: str, seed: int, device: Device) -> VariantReport:
-        """`device`: where bytes were counted."""
+        """Build the report of an attempt. `device` is where bytes were counted."""
         counted, accuracy = done.counted, done.accuracy
         bytes_known = counted is not None and all(launch.traffic is not None for launch in counted.launches)
         sums = None
@@ -96,7 +93,7 @@ def _shapes(done: Attempt) -> tuple[LaunchShape, ...]:
 
 
 def _texts(done: Attempt) -> tuple[tuple[str, str], ...]:
-    """Each text once; a kernel whose process is gone has none."""
+    """Distinct source texts. A kernel whose process has ended has none."""
     found: dict[str, str] = {}
     for launch in () if done.plan is None else done.plan.launches:
         with contextlib.suppress(SandboxError):
@@ -106,6 +103,6 @@ def _texts(done: Attempt) -> tuple[tuple[str, str], ...]:
 
 def _uses_tensor_cores(launches: tuple[LaunchReport, ...]) -> bool | None:
     texts = [launch.ptx for launch in launches]
-    if any(text is not None and _TENSOR_CORES.search(text) for text in texts):
+    if any(text is not None and uses_tensor_cores(text) for text in texts):
         return True
     return None if any(text is None for text in texts) else False

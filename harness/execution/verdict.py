@@ -1,8 +1,8 @@
-"""What is said of a variant on a problem."""
+"""The possible verdicts on a variant and a problem."""
 
 from __future__ import annotations
 
 PASS, UNDECIDED, FAIL, ERROR, UNSUPPORTED = "pass", "undecided", "fail", "error", "unsupported"
 VERDICTS = (PASS, UNDECIDED, FAIL, ERROR, UNSUPPORTED)
-"""Right; within its budget, but that proves nothing; a wrong answer, or not the bytes that it claims; did not plan,
-compile or run; does not take this problem."""
+"""In order: right; within the budget, but that proves nothing; wrong answer, or other bytes than claimed; failed to
+plan, compile or run; problem not supported."""

@@ -1,1 +1,1 @@
-"""Plans run natively: launches, stopwatch, clocks, counters, compute-sanitizer, libraries."""
+"""Native execution of plans on a GPU: launches, stopwatch, clocks, counters, compute-sanitizer, libraries."""

@@ -1,8 +1,8 @@
-"""Honest times: all contenders in turns on one GPU, until each median is known well enough, then checked once more.
+"""Benchmarks contenders on one GPU: interleaved runs until each median is precise enough, then a second check.
 
-Contenders are the registered variants and, where PyTorch is installed, its own attention. A round runs each of them
-once, in an order drawn anew, so that whatever drifts (clocks, temperature) drifts for all of them. Who is known well
-enough drops out of the rounds.
+Contenders are the registered variants and, if PyTorch is installed, its attention implementations. A round runs each of
+them once, in random order, so that drift of clocks and temperature affects all of them alike. A contender whose median
+is precise enough leaves the rounds.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ from harness.support.intervals import FEWEST_SAMPLES, Interval, median_interval,
 
 
 class Contender(Protocol):
-    """Something that computes the problem on the GPU."""
+    """An implementation that computes the problem on the GPU."""
 
     def enqueue(self, inputs: int) -> None:
-        """Launch on that set of inputs, without waiting."""
+        """Enqueue one run on that set of inputs, without waiting."""
         ...
 
     def outputs(self, inputs: int) -> Mapping[str, np.ndarray]:
-        """Run once more, on fresh outputs, and fetch O and, where there is one, lse."""
+        """Run once more on fresh output buffers and return the outputs as host arrays by name."""
         ...
 
 
 class Timer(Protocol):
-    """Measures what is enqueued."""
+    """Measures the GPU time of enqueued work."""
 
     def cold_ms(self, enqueue: Callable[[], None]) -> float:
-        """One run, with nothing of its data in L2."""
+        """Time of one run in milliseconds, with none of its data in L2."""
         ...
 
     def sustained_ms(self, enqueue: Callable[[], None], seconds: float) -> float:
-        """Mean time of a run, back to back for so many seconds."""
+        """Mean time of back-to-back runs in milliseconds, repeated for so many seconds."""
         ...
 
 
 @dataclass
 class Entry:
-    """A contender on its way to a row."""
+    """A contender and its measurements so far."""
 
     name: str
     kind: str
     contender: Contender | None
-    """None where it got no further than `verdict` and `reason`."""
+    """The contender; None if it failed earlier, with `verdict` and `reason`."""
     verdict: str = "error"
     reason: str | None = None
     plan_ms: float | None = None
     compile_ms: float | None = None
     sector_bytes: int | None = None
     numerics: Numerics = ANY_KERNEL
-    """Where it rounds, as far as it says so."""
+    """Declared numerics, which determine the error budget."""
     floor_ms: float | None = None
-    """The least that it can take, where it multiplies other numbers than the problem's."""
+    """Least possible time, if it differs from the other contenders' because of the dtype of the factors; else None."""
     sustained: bool = True
-    """Whether it runs back to back, too."""
+    """Whether to time back-to-back runs as well."""
     samples_ms: list[float] = field(default_factory=list)
     sustained_ms: float | None = None
     sustained_mhz: float | None = None
@@ -74,11 +74,11 @@ class Entry:
 
     @property
     def interval(self) -> Interval | None:
-        """Of the cold runs."""
+        """Median time of cold runs with its confidence interval; None without samples."""
         return median_interval(self.samples_ms) if self.samples_ms else None
 
     def row(self) -> BenchRow:
-        """As plain data, not ranked."""
+        """The measurements as plain data, without a rank."""
         names = {f.name for f in dataclasses.fields(self)} & {f.name for f in dataclasses.fields(BenchRow)}
         row = BenchRow(variant=self.name, **{name: getattr(self, name) for name in names})
         if self.interval is None:
@@ -91,7 +91,7 @@ class Entry:
 
 Step = Callable[[str], None]
 Watch = Callable[[Callable[[], float]], tuple[float, float | None, str | None]]
-"""Runs a measurement and tells its result, the clock meanwhile in MHz, and what held it down."""
+"""Runs a measurement and returns its result, the median clock in MHz during it, and the reason for a lowered clock."""
 
 
 def bench(
@@ -103,11 +103,10 @@ def bench(
     watch: Watch,
     step: Step,
 ) -> tuple[BenchRow, ...]:
-    """Measure all entries that have a contender; rows, best first.
+    """Measure all entries that have a contender and return their rows, best first.
 
-    `spots` are the places to check, for each set of inputs that contenders have. A median below `least_ms`, or the
-    entry's own `floor_ms`, is beyond what the GPU can do: it is not a time but a mistake, and the row says so instead
-    of showing it.
+    `spots` are the places to check, for each set of inputs. A median below `least_ms`, or below the entry's own
+    `floor_ms`, is faster than the GPU allows: it is reported as a failure instead of a time.
     """
     for entry in entries:
         step(f"{entry.name}: first run")
@@ -126,14 +125,14 @@ def bench(
 
 
 def _attempt(entry: Entry, work: Callable[[], None]) -> None:
-    """Whatever goes wrong in a contender becomes its row."""
+    """Run `work` and record any exception as the entry's failure."""
     if entry.contender is None:
         return
     try:
         work()
     except SandboxError as error:
         entry.verdict, entry.reason = "error", str(error)
-    except Exception as error:  # a library's own
+    except Exception as error:  # an exception of a library
         entry.verdict, entry.reason = "error", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -141,7 +140,7 @@ def _check(entry: Entry, spots: Sequence[Sequence[Question]]) -> None:
     assert entry.contender is not None
     for inputs, places in enumerate(spots):
         checked = check_spots(places, entry.contender.outputs(inputs), entry.numerics)
-        # Written so that NaN stays.
+        # Written so that NaN persists.
         if entry.error_over_budget is None or not entry.error_over_budget >= checked.error_over_budget:
             entry.error_over_budget = checked.error_over_budget
         if checked.reason is not None:
@@ -151,7 +150,7 @@ def _check(entry: Entry, spots: Sequence[Sequence[Question]]) -> None:
 
 
 def _rounds(entries: list[Entry], input_sets: int, timer: Timer, effort: Effort, step: Step) -> None:
-    """Cold runs in turns. The first round warms up and does not count."""
+    """Interleaved cold runs. The first round is a warm-up and is not counted."""
     order = random.Random(effort.seed)
     number = 0
     step("all in turns")
@@ -176,7 +175,7 @@ def _known(entry: Entry, effort: Effort) -> bool:
     if interval is None or len(samples) < FEWEST_SAMPLES:
         return False
     spent = len(samples) >= effort.most_samples or sum(samples) >= 1000 * effort.most_seconds
-    # Two more than it takes to be sure at all: an interval of extremes that happens to be narrow is luck.
+    # Two samples more than the minimum for this confidence: an interval of extremes may be narrow by chance.
     return spent or (interval.noise <= effort.noise and len(samples) >= FEWEST_SAMPLES + 2)
 
 

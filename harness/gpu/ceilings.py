@@ -1,4 +1,4 @@
-"""What this very GPU reaches, measured now: a copy within its memory, and a matrix product of its own library."""
+"""Measures the GPU's achievable rates: of a copy within its memory, and of a matrix product with cuBLAS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAMPLES = 9
 
 
 def measure_ceilings(context: GpuContext, stopwatch: Stopwatch, dtype: str) -> Ceilings:
-    """Takes about a second and 2 GiB of memory."""
+    """Measure both rates, which takes about a second and 2 GiB of memory."""
     cupy = context.cupy
     dtype = "float32" if dtype == "float32" else "float16"
     source, target = cupy.empty(COPY_BYTES, dtype="uint8"), cupy.empty(COPY_BYTES, dtype="uint8")

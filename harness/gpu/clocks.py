@@ -1,4 +1,4 @@
-"""The GPU's clock while something runs, and what holds it down: read through NVML, where nvidia-ml-py is installed."""
+"""Reads the GPU's clock during a measurement, and the reason for a lowered clock, with NVML (nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _HELD_DOWN = {
     "HwThermalSlowdown": "temperature",
     "HwSlowdown": "hardware slowdown",
 }
-"""What NVML calls it -> what we say. An idle GPU and clocks that an application set are no slowdown."""
+"""NVML's throttle reasons and their names here. Idling and application clocks are not listed: they are no slowdown."""
 
 
 @dataclass
 class Clocks:
-    """What was read while something ran."""
+    """Clock readings taken during a measurement."""
 
     sm_mhz: list[int] = field(default_factory=list)
     held_down_by: set[str] = field(default_factory=set)
 
     @property
     def median_mhz(self) -> float | None:
-        """None where nothing was read."""
+        """Median clock in MHz; None without readings."""
         return statistics.median(self.sm_mhz) if self.sm_mhz else None
 
 
 class ClockReader:
-    """Reads one GPU's clocks, by PCI address. Without NVML everything stays unknown."""
+    """Reads one GPU's clocks, by PCI address. Without NVML all readings are unknown."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self.driver: str | None = None
@@ -45,12 +45,12 @@ class ClockReader:
             self._device: Any = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
             self._nvml: Any = pynvml
             self.driver = pynvml.nvmlSystemGetDriverVersion()
-        except Exception:  # not installed, no library, no permission: all mean that clocks stay unknown
+        except Exception:  # not installed, no library, no permission: clocks are unknown
             self._nvml = None
 
     @contextmanager
     def reading(self) -> Iterator[Clocks]:
-        """Read in a thread of its own until the end of the block."""
+        """A context manager that reads clocks in a thread of its own until the block ends."""
         clocks, done = Clocks(), threading.Event()
         if self._nvml is None:
             yield clocks

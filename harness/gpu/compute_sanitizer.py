@@ -1,7 +1,7 @@
-"""NVIDIA's `compute-sanitizer`, driven on a variant's plan: the same findings where there is a GPU.
+"""Runs a variant's plan under NVIDIA's `compute-sanitizer` and converts its reports to findings.
 
-The tool runs `profiled_run`, which runs the plan once, natively. Each of its reports is a headline and lines with the
-places; both become one finding, in the tool's own words.
+The tool runs `profiled_run`, which runs the plan once, natively. Each report, a headline and lines with the places,
+becomes one finding in the tool's own words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOOLS = {
     "initcheck": (),
     "synccheck": (),
 }
-"""Every tool, and its own options."""
+"""The tools of compute-sanitizer and their options."""
 _PROGRAM = "compute-sanitizer"
 _SECONDS = 600
 _ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ _PLACE = re.compile(r" in (\S.*?):(\d+)(?=$|[\s:)])")
 _THREAD = re.compile(r"by thread \((\d+),(\d+),(\d+)\) in block \((\d+),(\d+),(\d+)\)")
 _KERNEL = re.compile(r"\bat (?:\w+::)*(\w+)\+0x")
 _NUMBA_MANGLING = re.compile(r"\[abi:[^]]*\]\([^+]*\)(?=\+0x)")
-"""Behind the name of a Numba kernel: a checksum and the types of its arguments."""
+"""Suffix of a Numba kernel's name: a checksum and the types of its arguments."""
 _HAZARDS = re.compile(r"\[(\d+) hazards?\]")
 _NOT_REPORTS = (
     "COMPUTE-SANITIZER",
@@ -51,7 +51,7 @@ _NOT_REPORTS = (
 
 
 class ComputeSanitizer:
-    """See `executors.Sanitizer`. It draws the inputs again, in a process of its own."""
+    """A `Sanitizer` that runs compute-sanitizer. The inputs are drawn again, in a separate process."""
 
     name = _PROGRAM
 
@@ -62,7 +62,7 @@ class ComputeSanitizer:
     def check(
         self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
     ) -> tuple[Finding, ...]:
-        """Run all tools, one after the other. Raises `SandboxError` where the program is missing or fails."""
+        """Run all tools, one after the other. Raises `SandboxError` if the program is missing or fails."""
         if shutil.which(_PROGRAM) is None:
             raise SandboxError(
                 f"{_PROGRAM} is not on the PATH; it comes with the CUDA toolkit. --device emulator needs none"
@@ -110,7 +110,7 @@ def parse_log(tool: str, text: str) -> Iterator[Finding]:
 
 
 def _reports(text: str) -> Iterator[list[str]]:
-    """Headline and the lines that belong to it, without what the host was doing."""
+    """Yield each report as a headline and its lines, without the host backtrace."""
     report: list[str] = []
     for line in [*text.splitlines(), _MARK]:
         if not line.startswith(_MARK):

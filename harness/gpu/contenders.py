@@ -1,4 +1,4 @@
-"""From variants to contenders on the GPU of this process: plan, compile, bind, and add the libraries' own attention."""
+"""Turns variants into contenders on this process's GPU (plan, compile, bind) and adds those of libraries."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from harness.support.errors import SandboxError, UnsupportedProblem
 from harness.support.gpus import gpu_like
 
 INPUT_SETS = 2
-"""Sets of inputs that runs rotate through, drawn with seeds one apart."""
+"""Number of input sets that runs rotate through, drawn with consecutive seeds."""
 
 
 def steps_of(variants: int, problem: BaseProblem, libraries: bool) -> int:
-    """How many steps `bench_on_gpu` takes, for a progress bar."""
-    contenders = variants + (len(operation_of(problem).libraries()) if libraries else 0)
+    """Number of steps that `bench_on_gpu` takes, for a progress bar."""
+    contenders = variants + (len(operation_of(problem).libraries) if libraries else 0)
     return 3 + variants + 3 * contenders
 
 
 def torch_version() -> str | None:
-    """PyTorch's version; None where it is absent or sees no GPU."""
+    """Version of PyTorch; None if it is absent or finds no GPU."""
     try:
         import torch
 
@@ -55,9 +55,9 @@ def bench_on_gpu(
     step: Step,
     only_cold: Collection[str] = (),
 ) -> BenchResult:
-    """Measure `variants` in turns, and with `libraries` other people's kernels. Raises `SandboxError` without a GPU.
+    """Measure `variants`, and with `libraries` third-party kernels, in turns. Raises `SandboxError` without a GPU.
 
-    Those whose names are in `only_cold` are not run back to back.
+    Contenders named in `only_cold` are not timed back to back.
     """
     context = GpuContext()
     step("inputs and the oracle")
@@ -83,7 +83,7 @@ def bench_on_gpu(
                 _bind(entry, plan, stage)
         entries = [entry for entry, _ in planned]
         if torch is not None:
-            entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries().items()]
+            entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries.items()]
         gpu = gpu_like(context.device.name)
         floor_ms = least_ms(problem, gpu)
         for entry in entries:
@@ -134,7 +134,7 @@ def _library(name: str, contender_on: Callable[[GpuStage], Contender], stage: Gp
 
 @contextlib.contextmanager
 def _failures_recorded(entry: Entry) -> Iterator[None]:
-    """What goes wrong becomes the entry's verdict; the others go on."""
+    """A context manager that records an exception as the entry's verdict, so that the others continue."""
     try:
         yield
     except UnsupportedProblem as refusal:

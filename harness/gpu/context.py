@@ -1,4 +1,4 @@
-"""The GPU of this process: its stream and memory pool, and what is left of it after a fault."""
+"""The GPU of this process: its stream, its memory pool, and its state after a fault."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ import ml_dtypes
 import numpy as np
 
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.stamped_launch import bind_stamped
+from harness.compilers.packed_launch import limited, packed_launch
+from harness.compilers.ptx_text import bind_module
+from harness.compilers.tensor_maps import keeping
 from harness.compilers.toolchain import Call
 from harness.compilers.toolchains import toolchain_of
 from harness.execution.protocol import Device
 from harness.model.plan import Buffer, Launch
+from harness.ptx.timestamps import stamped
 from harness.support.errors import KernelFault, SandboxError
 
 FAULT_KINDS = {700: "out of bounds", 716: "misaligned", 717: "out of bounds", 702: "step limit"}
-"""CUDA's error codes for what `KernelFault` has a name for: illegal address, misaligned, address space, timeout."""
+"""Kinds of `KernelFault` by CUDA error code: illegal address, misaligned address, address space, timeout."""
 STICKY_CODES = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})
-"""Errors after which the process's CUDA context is of no more use (CUDA driver API, `CUresult`)."""
+"""Errors that leave the process's CUDA context unusable (CUDA driver API, `CUresult`)."""
 POISON_BYTE = 0xFF
-"""What outputs and scratch are filled with: NaN in every floating-point type, and no arithmetic's result."""
+"""The byte that outputs and scratch are filled with: NaN in every floating-point type, and not the result of
+arithmetic."""
 
 
 def gpu_available() -> bool:
-    """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
+    """Whether CuPy is installed and finds a GPU. Never raises, loads no compiler, creates no context."""
     return gpu_count() > 0
 
 
 def gpu_count() -> int:
-    """How many GPUs CuPy sees, 0 without it. Never raises, loads no compiler, creates no context."""
+    """Number of GPUs that CuPy finds; 0 without CuPy. Never raises, loads no compiler, creates no context."""
     try:
-        ctypes.CDLL("libcuda.so.1")  # without a driver, CuPy need not be loaded to know
+        ctypes.CDLL("libcuda.so.1")  # without a driver there is no need to load CuPy
         from cupy.cuda import runtime
 
         return int(runtime.getDeviceCount())
-    except Exception:  # no CuPy, no driver, a driver that is too old: all mean none
+    except Exception:  # no CuPy, no driver, or a driver that is too old
         return 0
 
 
 def own_gpu() -> str | None:
-    """The first GPU that is visible here, in words that no other GPU has; None without one. Creates no context."""
+    """A unique description of the first visible GPU; None without one. Creates no context."""
     if not gpu_count():
         return None
     from cupy.cuda import runtime
@@ -55,7 +59,7 @@ def own_gpu() -> str | None:
 class GpuContext:
     """The current CUDA device. bfloat16 buffers are uint16 arrays to CuPy and Numba.
 
-    Raises `SandboxError` where there is no usable GPU.
+    Raises `SandboxError` if there is no usable GPU.
     """
 
     def __init__(self) -> None:
@@ -80,7 +84,10 @@ class GpuContext:
         self._lost_to: str | None = None
 
     def require_alive(self) -> None:
-        """Raises `SandboxError` that names the culprit where a fault has ended this process's CUDA context."""
+        """Raise `SandboxError` if a fault has ended this process's CUDA context.
+
+        The message names the kernel at fault.
+        """
         if self._lost_to is not None:
             raise SandboxError(
                 f"not run: {self._lost_to} broke this process's CUDA context. Leave it out with --variants, or run it "
@@ -88,23 +95,25 @@ class GpuContext:
             )
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any]) -> Call:
-        """A call that launches with these arrays, and does nothing else, so that the launch alone can be timed.
+        """Compile and bind a launch to these arrays.
 
-        Raises `CompileError`, and `PlanError` where no toolchain owns the kernel or it wants too much shared memory.
+        The returned call does nothing but launch, so that it can be timed.
+
+        Raises `CompileError`, and `PlanError` if no toolchain owns the kernel or it requests too much shared memory.
         """
         return toolchain_of(launch.kernel).bind(launch, arrays, self._native)
 
     def bind_stamped(
         self, launches: Sequence[Launch], arrays: Mapping[str, Any], rooms: Sequence[Any], stamps: int
     ) -> list[Call]:
-        """The same for copies whose warps note the time, see `stamped_launch`."""
+        """Bind instrumented copies of launches, whose warps record timestamps."""
         return bind_stamped(launches, arrays, rooms, self._native, stamps)
 
     @contextmanager
     def memory(self) -> Iterator[None]:
-        """Allocate from this object's pool, on its stream; what was allocated is given back at the end.
+        """A context manager that allocates from this object's pool, on its stream, and frees everything at the end.
 
-        Raises `SandboxError` where the GPU's memory is too small.
+        Raises `SandboxError` if the GPU's memory is too small.
         """
         try:
             with self.cupy.cuda.using_allocator(self._pool.malloc), self.stream:
@@ -117,7 +126,7 @@ class GpuContext:
 
     @contextmanager
     def faults_named(self, kernel_name: str) -> Iterator[None]:
-        """CUDA's errors, and any other from launching, as a `SandboxError` with the kernel's name."""
+        """A context manager that turns errors of CUDA and of launching into a `SandboxError` with the kernel's name."""
         try:
             yield
         except (SandboxError, self.cupy.cuda.memory.OutOfMemoryError):
@@ -133,7 +142,7 @@ class GpuContext:
 
     @contextmanager
     def shown_to_profilers(self) -> Iterator[None]:
-        """Between cudaProfilerStart and cudaProfilerStop; what filled the buffers is over. No profiler, no effect."""
+        """A context manager between cudaProfilerStart and cudaProfilerStop, entered after buffers are filled."""
         self.stream.synchronize()
         self.cupy.cuda.runtime.profilerStart()
         try:
@@ -142,32 +151,32 @@ class GpuContext:
             self.cupy.cuda.runtime.profilerStop()
 
     def allocate(self, buffer: Buffer) -> Any:
-        """An array for this buffer, with garbage in it."""
+        """An uninitialized array for this buffer."""
         return self.cupy.empty(buffer.shape, kernel_dtype(buffer.dtype))
 
     def upload(self, array: Any, values: np.ndarray) -> None:
-        """Copy `values` of the host into an array of the GPU."""
+        """Copy `values` from the host to a GPU array."""
         array.set(values.view(np.uint16) if values.dtype == ml_dtypes.bfloat16 else values, stream=self.stream)
 
     def fill(self, array: Any, byte: int) -> None:
-        """Every byte, in the stream's order."""
+        """Set every byte, in stream order."""
         if array.nbytes:
             array.data.memset_async(byte, array.nbytes, self.stream)
 
     def download(self, array: Any, dtype: str) -> np.ndarray:
-        """A copy on the host, bfloat16 as `ml_dtypes.bfloat16`. Waits for all that the stream has to do."""
+        """Copy an array to the host, bfloat16 as `ml_dtypes.bfloat16`. Waits for the stream."""
         host: np.ndarray = array.get(stream=self.stream)
         self.stream.synchronize()
         return host.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else host
 
 
 def kernel_dtype(dtype: str) -> np.dtype:
-    """What CuPy and Numba are given for a buffer's dtype."""
+    """The NumPy dtype that CuPy and Numba use for a buffer's dtype."""
     return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
 
 
 def _cuda_code(error: Exception) -> int | None:
-    """CUDA's number: CuPy's errors have it as `status`, Numba's as `code`."""
+    """CUDA's error code, which CuPy's errors have as `status` and Numba's as `code`; None for other errors."""
     for name in ("status", "code"):
         value = getattr(error, name, None)
         if value is not None:
@@ -176,3 +185,37 @@ def _cuda_code(error: Exception) -> int | None:
             except (TypeError, ValueError):
                 return None
     return None
+
+
+def bind_stamped(
+    launches: Sequence[Launch], arrays: Mapping[str, Any], rooms: Sequence[Any], gpu: NativeGpu, stamps: int
+) -> list[Call]:
+    """A call for each launch whose warps write timestamps into its array of `rooms`, at most `stamps` per warp.
+
+    Kernels of one module share its variables as before. Raises what `Toolchain.bind` does.
+    """
+    packed = [packed_launch(toolchain_of(launch.kernel), launch, arrays, gpu) for launch in launches]
+    modules: dict[str, str] = {}
+    for each in packed:
+        compiled = each.compiled
+        together = {
+            other.compiled.entry: other.compiled for other in packed if other.compiled.module == compiled.module
+        }
+        if compiled.module not in modules:
+            text = stamped(compiled.ptx, tuple(together), stamps)
+            for other in together.values():
+                text = limited(other, text)
+            modules[compiled.module] = text
+    return [
+        keeping(
+            each.kept,
+            bind_module(
+                modules[each.compiled.module].encode(),
+                each.compiled.entry,
+                launch,
+                (*each.words, np.uint64(int(room.data.ptr))),
+                gpu,
+            ),
+        )
+        for launch, each, room in zip(launches, packed, rooms, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Large inputs drawn on the GPU itself, to the bits of the host: launches that do, and that look at them again."""
+"""Launches that draw large inputs on the GPU, bit for bit as on the host, and that check that they are unchanged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ THREADS = 256
 
 
 def drawing(tensor: DrawnTensor, buffer: str) -> Launch:
-    """Fills the buffer of that name, which has the tensor's shape and dtype."""
+    """A launch that fills the buffer with this name, which has the tensor's shape and dtype."""
     return _launch(_kernel("draw", tensor.dtype.name), tensor, buffer)
 
 
 def counting_changes(tensor: DrawnTensor, buffer: str, count: str) -> Launch:
-    """Adds how many elements of `buffer` are not the tensor's to the int32 in the buffer `count`."""
+    """A launch that counts the elements of `buffer` that differ from the tensor's.
+
+    It adds the number to the int32 in the buffer `count`.
+    """
     return _launch(_kernel("count_changed", tensor.dtype.name), tensor, buffer, count)
 
 

@@ -1,4 +1,4 @@
-"""Runs plans natively: each kernel's own toolchain launches it, on one stream and one memory pool."""
+"""Runs plans natively: each kernel's toolchain launches it, on one stream and with one memory pool."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from harness.support.intervals import Interval, median_interval
 
 FEWEST_TIMED_RUNS, MOST_TIMED_RUNS = 9, 60
 TIMED_MS = 200.0
-"""Timed runs go on until they add up to this, within the two limits above."""
+"""Timed runs are repeated until they add up to this time, within the two limits above."""
 
 
 class GpuExecutor:
-    """The executor protocol on the current CUDA device. Raises `SandboxError` where there is no usable GPU."""
+    """The executor protocol on the current CUDA device. Raises `SandboxError` if there is no usable GPU."""
 
     device: Device
 
     def __init__(self, timed: bool = True, poison: bool = True) -> None:
-        """`timed` False: each plan runs once, and `time_ms` is None. Its launches are what a profiler may look at.
+        """With `timed` False each plan runs once, for a profiler, and `time_ms` is None.
 
-        `poison` False: outputs and scratch start as the driver gives them, so that a sanitizer knows them unwritten.
+        With `poison` False outputs and scratch are left uninitialized, so that a sanitizer knows that they are
+        unwritten.
         """
         self._timed = timed
         self._poison = poison
@@ -41,15 +42,15 @@ class GpuExecutor:
 
     @staticmethod
     def available() -> bool:
-        """Whether CuPy is there and sees a GPU. Never raises, loads no compiler, creates no context."""
+        """Whether CuPy is installed and finds a GPU. Never raises, loads no compiler, creates no context."""
         return gpu_available()
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
-        """Run `plan` once for its outputs, then again several times for its time (see `gpu_stopwatch`).
+        """Run `plan` once for its outputs, then several times for its time (see `stopwatch`).
 
-        The time is that of all launches together; scratch and outputs are filled with NaN before the first run.
-        Raises as the protocol says. After a fault such as an illegal address CUDA gives this process nothing more:
-        later runs raise `SandboxError` that names the culprit.
+        The time is that of all launches together. Scratch and outputs are filled with NaN before the first run. Raises
+        what `Executor.run` raises. After a fault such as an illegal address, CUDA rejects all further work of this
+        process: later runs raise a `SandboxError` that names the kernel at fault.
         """
         self._context.require_alive()
         with self._context.memory():
@@ -65,9 +66,9 @@ class GpuExecutor:
     def _run(
         self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, npt.NDArray[np.bool_]] | None, Interval | None]:
-        """Outputs, where nobody wrote them, and time.
+        """Outputs, masks of their unwritten elements, and time.
 
-        The arrays are this method's own, so that the pool has them back when it returns.
+        All arrays are local to this method, so that the pool has them back when it returns.
         """
         context, buffers = self._context, plan.all_buffers(problem)
         given = {tensor.name for tensor in problem.inputs}
@@ -82,7 +83,7 @@ class GpuExecutor:
             for launch, call in zip(plan.launches, calls, strict=True):
                 with context.faults_named(launch.kernel_name):
                     call()
-                    # CUDA reports a fault at some later call; waiting here pins it to this launch.
+                    # CUDA reports a fault at some later call; waiting here attributes it to this launch.
                     context.stream.synchronize()
         kernels = ", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))
         require_kept(
@@ -100,7 +101,7 @@ class GpuExecutor:
             unwritten: dict[str, npt.NDArray[np.bool_]] = {}
             doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
             if doubtful:
-                # Once more, on zeros: what is as it was again, nobody wrote.
+                # Run again with outputs of zeros: an element that is unchanged in both runs is unwritten.
                 for name in doubtful:
                     context.fill(arrays[name], 0)
                 for call in calls:
@@ -116,7 +117,7 @@ class GpuExecutor:
             for call in calls:
                 call()
 
-        stopwatch.cold_ms(enqueue)  # warms up
+        stopwatch.cold_ms(enqueue)  # warm-up
         times_ms: list[float] = []
         while len(times_ms) < FEWEST_TIMED_RUNS or (sum(times_ms) < TIMED_MS and len(times_ms) < MOST_TIMED_RUNS):
             times_ms.append(stopwatch.cold_ms(enqueue))

@@ -1,4 +1,4 @@
-"""The least time that a problem can take on a GPU: what is shorter was not measured but mistaken."""
+"""Lower bound of the time of a problem on a GPU; a shorter measured time is a measurement error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from harness.support.gpus import Gpu
 
 
 def least_ms(problem: BaseProblem, gpu: Gpu | None, factors: str = "problem") -> float:
-    """From the maker's own peaks: Q, K and V read once, or the matrix products, whichever takes longer.
+    """The larger of the time to read every input once and the time to compute all FLOP, in milliseconds.
 
-    Writes are left out, since they may still lie in L2 when the clock stops. Any dtype is granted the rate of the
-    fastest 16-bit matrices, so that no clever kernel is called impossible; that of `factors`, as `Numerics` has them,
-    where these are others. 0 for a GPU whose peaks are not known.
+    Rates are the peaks of the GPU's data sheet. Writes are left out, since they may still lie in L2 when the clock
+    stops. The FLOP rate is that of the fastest 16-bit tensor core dtype for any problem, or of `factors` (as in
+    `Numerics.factors`) if that is faster. 0 if the GPU's peaks are not known.
     """
     if gpu is None:
         return 0.0

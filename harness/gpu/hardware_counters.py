@@ -1,4 +1,4 @@
-"""What the GPU's counters say of variants: the same plans on the same inputs, run natively under Nsight Compute."""
+"""Hardware counters of variants: runs the same plans on the same inputs natively under Nsight Compute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.model.tile_sizes import TileSizes
 from harness.support.errors import CountersUnavailable
 
 _ROOT = Path(__file__).resolve().parents[2]
-"""Where `harness` can be imported from."""
+"""The folder from which `harness` can be imported."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class Run:
     regime: str = "normal"
     seed: int = 0
     tile: TileSizes | None = None
-    """Where other than the variant's own choice."""
+    """The tile sizes, if they differ from the variant's default; else None."""
 
     def request(self) -> dict[str, Any]:
-        """What `profiled_run` reads."""
+        """The request for `profiled_run`, as JSON."""
         fields = {"variant": self.variant, "operation": self.problem.operation, "problem": self.problem.to_fields()}
         return {**fields, "regime": self.regime, "seed": self.seed, "tile": self.tile and dict(self.tile)}
 
 
 def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> HardwareTraffic:
-    """Bytes at the levels that hardware knows, of one variant on `device`, the GPU of this process.
+    """Bytes of one variant at the levels that have hardware counters, on `device`, the GPU of this process.
 
     Raises `CountersUnavailable` as `profile` does.
     """
@@ -58,11 +58,11 @@ def _levels(counters: Counters) -> tuple[Level, ...]:
 def profile(
     runs: Sequence[Run], metrics: Sequence[str], plugins: Sequence[Path] = (), replay: Replay = Replay.LAUNCH
 ) -> list[tuple[Counters, ...]]:
-    """The counters of each run: one per launch of its plan, or one in all for `Replay.PLAN`; by the plan's own names.
+    """Counters of each run, by the kernels' names in the plan: one set per launch, or one in all for `Replay.PLAN`.
 
-    Raises `CountersUnavailable` where ncu is missing, may not read counters, or a run fails under it.
+    Raises `CountersUnavailable` if ncu is missing or may not read counters, or if a run fails under it.
     """
-    if not runs:  # of no kernel at all, ncu says that something went wrong
+    if not runs:  # with no kernels at all ncu reports an error
         return []
     with tempfile.TemporaryDirectory() as folder:
         request, reply = Path(folder, "request.json"), Path(folder, "reply.json")
@@ -73,7 +73,7 @@ def profile(
         try:
             counters = read_counters(program, metrics, replay=replay, folder=_ROOT)
         except CountersUnavailable:
-            _kernels(reply)  # where the program itself failed, its own words say more
+            _kernels(reply)  # if the program itself failed, its own message is more specific
             raise
         kernels = _kernels(reply)
     if kernels is None:
@@ -82,7 +82,7 @@ def profile(
 
 
 def _kernels(reply: Path) -> list[list[str]] | None:
-    """The kernels of each run; None where the program did not come to its end."""
+    """The kernels of each run; None if the program did not complete."""
     if not reply.exists():
         return None
     answer = json.loads(reply.read_text())
@@ -93,7 +93,7 @@ def _kernels(reply: Path) -> list[list[str]] | None:
 
 
 def _by_run(counters: list[Counters], kernels: list[list[str]], replay: Replay) -> list[tuple[Counters, ...]]:
-    """Deal the counters out, in order."""
+    """Distribute the counters to the runs, in order."""
     sizes = [1 if replay is Replay.PLAN else len(names) for names in kernels]
     if len(counters) != sum(sizes):
         raise CountersUnavailable(f"ncu has counters of {len(counters)} launches where {sum(sizes)} were run")
@@ -104,7 +104,7 @@ def _by_run(counters: list[Counters], kernels: list[list[str]], replay: Replay) 
 
 
 def _named(counters: Counters, kernel: str) -> Counters:
-    # ncu writes what the compiler made of a name: arguments in C++, and much more around it from Numba.
+    # ncu shows the demangled name: with arguments for C++, and with much more around it for Numba.
     if kernel not in counters.name:
         raise CountersUnavailable(f"ncu has counters of kernel {counters.name} where {kernel} was run")
     return Counters(kernel, counters.values)

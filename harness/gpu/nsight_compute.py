@@ -1,16 +1,16 @@
-"""The GPU's own counters, through Nsight Compute's command line `ncu`: the one place that starts it and reads it.
+"""Reads the GPU's hardware counters by running Nsight Compute's command line `ncu`.
 
-`ncu` itself, and not the package nsight-python: that starts the caller's script again for each of its passes, wants a
-single kernel per annotation or adds the kernels of one up, and brings pandas along. Here a plan has several launches,
-each to be seen on its own, and CSV is all that is needed of the tool.
+`ncu` is used directly instead of the package nsight-python, which restarts the caller's script for each pass, supports
+one kernel per annotation or sums those of one, and depends on pandas. Here a plan has several launches, each of which
+is measured separately, and `ncu` writes CSV.
 
-What is measured (Nsight Compute, Kernel Profiling Guide, sections "Replay" and "Cache Control"): a kernel is run as
-often as its counters need passes, each time from the same memory and, with `--cache-control all`, from empty caches. So
-each launch of a plan is seen as if it had the GPU to itself: what the launch before it left in L2 is read from DRAM
-again. `Replay.PLAN` measures the launches of a plan as one range instead, from empty caches to its end. Either way
-lines that were written and still lie in L2 at the end have not reached DRAM: judge writes at L2.
+What is measured (Nsight Compute, Kernel Profiling Guide, sections "Replay" and "Cache Control"): a kernel is replayed
+as often as its counters need passes, each time with the same memory and, with `--cache-control all`, with empty caches.
+So each launch of a plan is measured in isolation: data that the launch before it left in L2 is read from DRAM again.
+`Replay.PLAN` measures the launches of a plan as one range instead, which starts with empty caches. In both modes lines
+that were written and still lie in L2 at the end have not reached DRAM: compare writes at L2.
 
-Clocks are left as they are.
+Clocks are not locked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True)
 class LevelMetrics:
-    """The counters of one level of memory; those of a direction are added up."""
+    """The counters of one memory level; those of one direction are summed."""
 
     read: tuple[str, ...]
     written: tuple[str, ...]
@@ -46,24 +46,25 @@ BULK_LOADS = "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum"
 BULK_STORES = "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum"
 BULK_REDUCTIONS = "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_red.sum"
 SINCE_HOPPER = (BULK_LOADS, BULK_STORES, BULK_REDUCTIONS)
-"""What TMA moves. A GPU without these counters has nothing to count by them."""
+"""Counters of TMA traffic. A GPU without these counters has no TMA."""
 LEVEL_METRICS = {
-    # An atomic reads and writes, as in all tables here. What cp.async reads is among the loads. Of boxes that TMA loads
-    # all is counted that lands in shared memory: zeros beyond a tensor's end, too, which are read nowhere.
+    # An atomic reads and writes, as in all tables here. Reads by cp.async count as loads. TMA loads count all bytes
+    # that are stored to shared memory, including the zeros beyond a tensor's bounds, which are not read from global
+    # memory.
     "sectors": LevelMetrics(
         (f"{_L1}_ld.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum", BULK_LOADS, BULK_REDUCTIONS),
         (f"{_L1}_st.sum", f"{_L1}_atom.sum", f"{_L1}_red.sum", BULK_STORES, BULK_REDUCTIONS),
         SECTOR_BYTES,
     ),
-    # Spilled registers pass here too, which no level above shows. Reads are what comes back to L1: the counter of what
-    # arrives at L2 (lts__t_sectors_srcunit_tex_op_read) is taken behind a coalescer, which merges equal reads of
-    # neighbouring SMs that are on their way at the same time, and so depends on timing and on the very chip.
+    # Spilled registers are included here, although no level above shows them. Reads are counted where they return to
+    # L1: the counter of requests arriving at L2 (lts__t_sectors_srcunit_tex_op_read) lies behind a coalescer, which
+    # merges equal reads of neighbouring SMs in flight, and so depends on timing and on the individual chip.
     "L2": LevelMetrics(
         ("l1tex__m_xbar2l1tex_read_sectors.sum",), ("lts__t_sectors_srcunit_tex_op_write.sum",), SECTOR_BYTES
     ),
     "DRAM": LevelMetrics(("dram__bytes_read.sum",), ("dram__bytes_write.sum",), 1),
 }
-"""Names as in Nsight Compute's documentation, for GPUs since Volta."""
+"""Metric names as in Nsight Compute's documentation, for GPUs since Volta."""
 
 TRAFFIC_METRICS = tuple(
     dict.fromkeys(name for level in LEVEL_METRICS.values() for name in (*level.read, *level.written))
@@ -71,12 +72,12 @@ TRAFFIC_METRICS = tuple(
 
 
 class Replay(enum.Enum):
-    """What one set of counters is about: the value is ncu's `--replay-mode`."""
+    """The scope of one set of counters. Values are those of ncu's `--replay-mode`."""
 
     LAUNCH = "kernel"
-    """Each launch, from empty caches."""
+    """Each launch on its own, starting with empty caches."""
     PLAN = "app-range"
-    """All launches of a plan together, from empty caches before the first; the program runs once per pass."""
+    """All launches of a plan together, starting with empty caches; the program runs once per pass."""
 
 
 @dataclass(frozen=True)
@@ -84,26 +85,26 @@ class Counters:
     """The counters of one launch, or of one range of launches."""
 
     name: str
-    """The kernel's, as ncu writes it."""
+    """The kernel's name, as ncu writes it."""
     values: Mapping[str, float | None]
-    """Metric -> value in base units (bytes, nanoseconds); None where this GPU or this ncu does not have it."""
+    """Values by metric, in base units (bytes, nanoseconds); None if this GPU or this ncu does not have the metric."""
 
     def total(self, metrics: Sequence[str]) -> int | None:
-        """The sum of counts; None where one is not known that the GPU should have."""
+        """The sum of counts; None if one that the GPU should have is not known."""
         known = {**dict.fromkeys(SINCE_HOPPER, 0), **{name: x for name, x in self.values.items() if x is not None}}
         values = [known.get(metric) for metric in metrics]
         return None if None in values else sum(round(value) for value in values if value is not None)
 
 
 def find_ncu() -> str | None:
-    """Where `ncu` is: on the PATH, or in a CUDA toolkit that NVIDIA's own search finds. None where it is not."""
+    """Path of `ncu`: from PATH, or from a CUDA toolkit that NVIDIA's own search finds; None if it is not found."""
     found = shutil.which("ncu")
     if found is None:
         try:
             from cuda import pathfinder
 
             found = pathfinder.find_nvidia_binary_utility("ncu")
-        except Exception:  # an older pathfinder does not look for programs
+        except Exception:  # older versions of pathfinder do not find programs
             return None
     return found
 
@@ -111,11 +112,12 @@ def find_ncu() -> str | None:
 def read_counters(
     program: Sequence[str], metrics: Sequence[str], *, replay: Replay = Replay.LAUNCH, folder: Path | None = None
 ) -> list[Counters]:
-    """Run `program` (in `folder`) under ncu; the counters of all that it shows to profilers, in the order of launching.
+    """Run `program` (in `folder`) under ncu and return the counters of its profiled launches, in launch order.
 
-    The program calls cudaProfilerStart and cudaProfilerStop around what counts. Metrics unknown here are None.
+    The program calls cudaProfilerStart and cudaProfilerStop around the profiled part. Metrics that are unknown here are
+    None.
 
-    Raises `CountersUnavailable` where ncu is missing, has no permission, or fails; and where the program does.
+    Raises `CountersUnavailable` if ncu is missing, lacks permission, or fails, or if the program fails.
     """
     ncu = find_ncu()
     if ncu is None:
@@ -124,7 +126,7 @@ def read_counters(
         log = Path(scratch, "counters.csv")
         command = [ncu, "--csv", "--print-units", "base", "--log-file", str(log), "--clock-control", "none"]
         command += ["--cache-control", "all", "--replay-mode", replay.value, "--target-processes", "all"]
-        if replay is Replay.LAUNCH:  # ranges begin with cudaProfilerStart anyway
+        if replay is Replay.LAUNCH:  # ranges begin with cudaProfilerStart in any case
             command += ["--profile-from-start", "off"]
         command += ["--metrics", ",".join(metrics), *program]
         # ncu takes a lock in TMPDIR, which another user's ncu may have left there.
@@ -142,7 +144,7 @@ def read_counters(
 
 
 def parse_csv(text: str) -> list[Counters]:
-    """The CSV of ncu's page `details`, a line per launch and metric; what ncu says before it is passed over."""
+    """Parse the CSV of ncu's page `details`, which has a line per launch and metric; preceding output is skipped."""
     rows: dict[int, tuple[str, dict[str, float | None]]] = {}
     for row in csv.DictReader(io.StringIO(text[text.index('"ID"') :])):
         if (row.get("ID") or "").isdigit():
@@ -160,7 +162,7 @@ def _number(text: str) -> float | None:
 
 
 def _reason(output: str) -> str:
-    """One line of what ncu printed."""
+    """The reason for a failure, in one line of ncu's output."""
     if "ERR_NVGPUCTRPERM" in output:
         return (
             "ncu may not read this GPU's counters (ERR_NVGPUCTRPERM): run as root, or have the administrator set "

@@ -1,8 +1,9 @@
-"""The program that a profiler looks at: runs plans natively, once each, and nothing else.
+"""The program that runs under a profiler: it runs plans natively, once each.
 
     python -m harness.gpu.profiled_run REQUEST.json REPLY.json
 
-`hardware_counters` writes the request and reads the reply. A program of its own, because ncu starts what it profiles.
+`hardware_counters` writes the request and reads the reply. It is a separate program, because ncu starts the
+program that it profiles.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from harness.support.errors import SandboxError
 
 
 def main(request_path: str, reply_path: str) -> int:
-    """Run what is asked for. The reply has each run's kernels in order, or why there is none."""
+    """Run the requested plans. The reply has each run's kernels in order, or the reason for a failure."""
     request = json.loads(Path(request_path).read_text())
     reply: dict[str, Any] = {"runs": [], "error": None}
     try:
@@ -39,7 +40,7 @@ def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
     for run in request["runs"]:
         problem = operation_named(run["operation"]).problem.from_fields(run["problem"])
         wanted = (problem, run["regime"], run["seed"])
-        if drawn[0] != wanted:  # many variants are asked the same
+        if drawn[0] != wanted:  # many variants share one question
             drawn = (wanted, draw_inputs(*wanted))
         variant = registry.get(run["variant"])
         plan = make_plan(with_tile(variant, run["tile"]) if run.get("tile") else variant, problem)

@@ -1,4 +1,4 @@
-"""Timing in a worker that has a GPU of its own."""
+"""Times variants in a worker process that has a GPU to itself."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Timing:
     seed: int
     effort: Effort
     libraries: bool
-    """Whether other people's kernels are timed, too."""
+    """Whether third-party kernels are timed as well."""
     only_cold: frozenset[str] = frozenset()
-    """Names of variants that are not run back to back."""
+    """Names of variants that are not timed back to back."""
 
 
 def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
-    """As `bench_on_gpu`. Raises `Unfit` where the GPU is lost; a process in which it broke ends afterwards."""
+    """Run `bench_on_gpu`. Raises `Unfit` if the GPU is lost; a process whose context is broken ends afterwards."""
     try:
         result = bench_on_gpu(
             variants,
@@ -51,7 +51,7 @@ def time_on_gpu(variants: Sequence[Variant], timing: Timing) -> BenchResult:
 
 
 def _is_broken() -> bool:
-    """Whether nothing more runs in this process's context, as after a fault."""
+    """Whether this process's context is unusable, as after a fault."""
     try:
         GpuContext().cupy.cuda.runtime.deviceSynchronize()
     except Exception:

@@ -1,7 +1,7 @@
-"""What several contenders need to run in turns on one GPU: inputs that they share, and scratch that they take in turns.
+"""GPU memory for interleaved runs of several contenders: shared inputs, and scratch that they use in turns.
 
-Interleaved runs want everything in memory at once. Inputs are there once per set; outputs and scratch lie
-in one room, as large as the largest plan needs, that every contender uses from its beginning.
+Interleaved runs need everything in memory at once. There is one copy of each input set. Outputs and scratch lie in one
+arena, as large as the largest plan requires, which every contender uses from its beginning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALIGN_BYTES = 512
 
 
 class GpuStage:
-    """Input sets of one problem on the GPU, and the room. Lives inside `GpuContext.memory()`."""
+    """Input sets of one problem on the GPU, and the shared arena. Valid within `GpuContext.memory()`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class GpuStage:
         return BoundPlan(self, plan, own)
 
     def require_inputs_kept(self, number: int, kernels: str) -> None:
-        """Raise `KernelFault` where `kernels` have changed an input of that set, which then is what it was again."""
+        """Restore that input set and raise `KernelFault` if `kernels` have changed one of its inputs."""
         arrays, values = self.inputs[number], self._values[number]
         try:
             require_kept(
@@ -69,7 +69,7 @@ class GpuStage:
             raise
 
     def _put(self, values: Inputs, arrays: Mapping[str, Any]) -> None:
-        """Inputs into the GPU's memory: copied, or drawn there."""
+        """Put inputs into the GPU's memory: copy them, or draw them there."""
         for name, array in arrays.items():
             given = values[name]
             if isinstance(given, DrawnTensor):
@@ -78,7 +78,7 @@ class GpuStage:
                 self.context.upload(array, given)
 
     def _is_as_drawn(self, values: Inputs, arrays: Mapping[str, Any], name: str) -> bool:
-        """Whether an input is one that the GPU has drawn, and has not changed."""
+        """Whether an input was drawn on the GPU and is unchanged."""
         given = values[name]
         if not isinstance(given, DrawnTensor):
             return False
@@ -107,13 +107,19 @@ class BoundPlan:
         self._calls = [[bind(launch, inputs | own) for launch in plan.launches] for inputs in stage.inputs]
 
     def enqueue(self, inputs: int) -> None:
-        """All launches on that set of inputs, without waiting. A fault that CUDA reports here is named."""
+        """Enqueue all launches on that input set, without waiting.
+
+        A fault that CUDA reports here is attributed to its kernel.
+        """
         with self._context.faults_named(self._kernels):
             for call in self._calls[inputs]:
                 call()
 
     def outputs(self, inputs: int) -> dict[str, np.ndarray]:
-        """Run once more, on memory full of NaN, and fetch what the plan leaves. Names what faults or spoils inputs."""
+        """Run once more on memory full of NaN and return the plan's outputs.
+
+        Raises for faults and for changed inputs.
+        """
         for array in self._own.values():
             self._context.fill(array, POISON_BYTE)
         for launch, call in zip(self._plan.launches, self._calls[inputs], strict=True):

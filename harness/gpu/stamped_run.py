@@ -1,4 +1,4 @@
-"""A variant's plan on the GPU with stamped copies of its kernels: which warp was where at what time."""
+"""Runs a variant's plan on the GPU with instrumented kernels that record timestamps per warp."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from harness.compilers.stamped_ptx import FEWEST_STAMPS, room_bytes
-from harness.execution.stamps import STAMP, StampedLaunch, StampedRun
+from harness.execution.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu.context import POISON_BYTE, GpuContext
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
+from harness.ptx.timestamps import FEWEST_STAMPS, room_bytes
 
 MOST_STAMPS = 1024
-"""Of one warp."""
+"""Maximum number of timestamps per warp."""
 MOST_ROOM_BYTES = 64 << 20
-"""Of one launch's stamps, where that leaves each warp the fewest."""
+"""Memory limit for the timestamps of one launch, if that leaves each warp the minimum."""
 _WARP_THREADS = 32
 
 
 def stamped_run(variant: str, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> StampedRun:
-    """Run the plan twice, first to warm up, and fetch the second run's stamps.
+    """Run the plan twice, first as a warm-up, and return the second run's timestamps.
 
-    Raises what `Executor.run` raises, and `SandboxError` where there is no usable GPU.
+    Raises what `Executor.run` raises, and `SandboxError` if there is no usable GPU.
     """
     context = GpuContext()
     with context.memory():
@@ -33,7 +33,7 @@ def stamped_run(variant: str, problem: BaseProblem, plan: Plan, inputs: Mapping[
 
 
 def stamps_per_warp(plan: Plan) -> int:
-    """How many stamps each warp of the plan has room for."""
+    """Number of timestamps that each warp of the plan has room for."""
     warps = max(_blocks(launch) * _warps(launch) for launch in plan.launches)
     return max(FEWEST_STAMPS, min(MOST_STAMPS, MOST_ROOM_BYTES // room_bytes(1, warps, 1)))
 

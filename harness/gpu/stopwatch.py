@@ -1,9 +1,9 @@
-"""Times on the GPU that mean what they say: cold caches, no launch gaps, compiling and warming up left out.
+"""Measures GPU time with cold caches and without launch gaps, compilation or warm-up.
 
-One sample: the L2 cache is overwritten, the stream is held back by a kernel that does nothing but wait, and only then
-come the event that starts the clock, the launches, and the event that stops it. While the stream is held, the host puts
-all of this into the queue, so that what lies between the events is the GPU's work and not the host's. The flush is that
-of Triton's `do_bench`; holding the stream back is how NVBench keeps the host out of its times.
+One sample: the L2 cache is overwritten and the stream is blocked by a kernel that only waits; then follow the start
+event, the launches, and the stop event. While the stream is blocked, the host enqueues all of this, so that the time
+between the events is the GPU's work only. The flush is that of Triton's `do_bench`; blocking the stream is how NVBench
+excludes the host from its times.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 from harness.gpu.context import GpuContext
 
 Enqueue = Callable[[], None]
-"""Puts all launches of one run into the stream, and does not wait for them."""
+"""Enqueues all launches of one run, without waiting for them."""
 
 FLUSH_L2_SIZES = 4
-"""How many times the L2's size is overwritten: twice is enough for least recently used, and no cache is quite that."""
+"""The flush writes this multiple of the L2's size: twice would do for a least-recently-used policy, which no cache has
+exactly."""
 SHORTEST_HOLD_NS = 50_000
 SHORTEST_MEASURED_MS = 20.0
-"""Sustained runs are timed in batches of about that: events and their waiting do not count then."""
+"""Duration of a batch of sustained runs, so that the overhead of events is negligible."""
 
 _HOLD = """
 extern "C" __global__ void hold(unsigned long long nanoseconds)
@@ -34,7 +35,7 @@ extern "C" __global__ void hold(unsigned long long nanoseconds)
 
 
 class Stopwatch:
-    """Measures on one context's stream. Its flush buffer belongs to the memory that it was made in."""
+    """Measures on one context's stream. The flush buffer belongs to the memory scope in which it was created."""
 
     def __init__(self, context: GpuContext) -> None:
         self._context = context
@@ -44,7 +45,7 @@ class Stopwatch:
         self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def cold_ms(self, enqueue: Enqueue) -> float:
-        """One run with nothing of its data in L2."""
+        """Time of one run in milliseconds, with none of its data in L2."""
         stream = self._context.stream
         hold_ns = SHORTEST_HOLD_NS
         while True:
@@ -58,11 +59,12 @@ class Stopwatch:
             self._end.synchronize()
             if enqueued_ns < hold_ns:
                 return float(self._context.cupy.cuda.get_elapsed_time(self._start, self._end))
-            # The host was slower than the stream was held: launch gaps may be in it. Once more, held longer.
+            # The host took longer than the stream was blocked, so launch gaps may be included. Repeat with a longer
+            # block.
             hold_ns = 2 * enqueued_ns
 
     def sustained_ms(self, enqueue: Enqueue, seconds: float) -> float:
-        """Mean time of a run, back to back for at least so many seconds, caches and clocks as they then are."""
+        """Mean time of back-to-back runs in milliseconds, repeated for at least so many seconds, with warm caches."""
         stream, total_ms, runs, batch = self._context.stream, 0.0, 0, 1
         while total_ms < 1000 * seconds:
             self._start.record(stream)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from harness.model.case import Case
+from harness.support.override import override
 
 Item = TypeVar("Item")
 Choice = Mapping[str, str]
@@ -22,7 +23,7 @@ REGIME, CHECK = "regime", "property"
 """The axes that every operation has; `NO_CHECK` is the second one's plainest value."""
 NO_CHECK = "none"
 CHECK_WEIGHT = 0.2
-"""Of each property: it takes a run or two more."""
+"""Weight of each property: it takes a run or two more."""
 
 
 class Pick(Protocol):
@@ -49,7 +50,7 @@ class Axes(ABC):
     @property
     @abstractmethod
     def values(self) -> Mapping[str, Sequence[Value]]:
-        """Of each axis, by its name, the plainest first; `REGIME` and `CHECK` are among them.
+        """The values of each axis, by its name, the plainest first; `REGIME` and `CHECK` are among the axes.
 
         Every value goes with the plainest ones of all other axes.
         """
@@ -107,18 +108,18 @@ class NamedAxes(Axes):
         self._common, self._long = self._there(common), self._there(long)
 
     @property
+    @override
     def values(self) -> Mapping[str, Sequence[Value]]:
-        """See `Axes.values`."""
         return self._values
 
     @property
+    @override
     def common(self) -> Sequence[Choice]:
-        """See `Axes.common`."""
         return self._common
 
     @property
+    @override
     def long(self) -> Sequence[Choice]:
-        """See `Axes.long`."""
         return self._long
 
     def _there(self, choices: Sequence[Choice]) -> Sequence[Choice]:
@@ -126,8 +127,8 @@ class NamedAxes(Axes):
         names = {axis: {value.name for value in of_axis} for axis, of_axis in self._values.items()}
         return tuple(choice for choice in choices if all(name in names[axis] for axis, name in choice.items()))
 
+    @override
     def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """See `Axes.meet`."""
         return other[1] not in self._apart.get(one, {}).get(other[0], ()) and (
             one[1] not in self._apart.get(other, {}).get(one[0], ())
         )

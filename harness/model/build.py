@@ -35,7 +35,7 @@ class Build(ABC):
         return ()
 
     def with_features(self, takes: Sequence[str], place: int) -> Build:
-        """The same with some of the features `takes` compiled in: which, depends on the place in the order of builds.
+        """The build with some of the features `takes` compiled in: which, depends on its place in the order of builds.
 
         Over the first places each feature is met together with others, alone, and not at all.
         """
@@ -43,7 +43,7 @@ class Build(ABC):
 
     @property
     def less(self) -> Sequence[Build]:
-        """The same with less compiled in: what a failing case may be simplified to besides other builds."""
+        """Builds with less compiled in, to which a failing case may be simplified besides `Builds.plainer`."""
         return ()
 
     def of_problem(self, problem: Any) -> Build | None:
@@ -73,7 +73,7 @@ class Build(ABC):
 
     @abstractmethod
     def sized(self, tile: TileSizes, text: str | None) -> Build:
-        """The same build with a variant's tile sizes; `text` is how they are asked for, None for the default ones."""
+        """The build with a variant's tile sizes; `text` spells them for the command line, None for the default ones."""
 
     @abstractmethod
     def tiles(self, problem: Any) -> tuple[int, ...]:
@@ -117,6 +117,6 @@ class Builds:
         return next(itertools.chain(exact, self._places(build)))
 
     def _places(self, build: Build) -> list[int]:
-        """Of those that are the same but for features."""
+        """The places of known builds that differ from this one in features alone."""
         plain = build.with_features((), 0)
         return [place for place, known in enumerate(self.known) if known.with_features((), 0) == plain]

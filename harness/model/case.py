@@ -45,7 +45,7 @@ class Case:
     """Problem + regime + seed + edits = inputs, bit for bit the same every time."""
 
     problem: Any
-    """Of the operation's own class."""
+    """An instance of the operation's class of problems."""
     regime: str = "normal"
     seed: int = 0
     edits: tuple[Edit, ...] = ()

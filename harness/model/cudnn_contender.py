@@ -32,7 +32,7 @@ class CudnnContender(TorchContender):
     """One graph, on PyTorch's tensors."""
 
     def __init__(self, name: str, stage: Any) -> None:
-        """See `TorchContender`. Raises `UnsupportedProblem` for dtypes that it has not."""
+        """A row called `name` on a stage's inputs. Raises `UnsupportedProblem` for dtypes that cuDNN lacks."""
         if stage.problem.dtype not in DTYPES:
             raise UnsupportedProblem(name, f"dtype is {stage.problem.dtype}; it takes float16 and bfloat16")
         super().__init__(name, stage)

@@ -49,9 +49,9 @@ class Origin:
     name: str
     """A module's short name, such as `attention.fa2`; an entry point's; a file's path."""
     package: str = ""
-    """Of a module: the package that it is in, if it is in one."""
+    """The package that a module is in, if it is in one."""
     folder: str = ""
-    """Of a module: the folder that its package lies in, where that is another one than this process would find; a
+    """The folder that a module's package lies in, where this process would find another; a
     process takes modules from one such folder only."""
 
     def load(self, registry: Registry, check: Check = _accept) -> None:

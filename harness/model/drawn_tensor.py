@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 WORDS = 2
-"""Of 64 bits, per element."""
+"""Words of 64 bits, per element."""
 HALVES = 8
 """Numbers of 16 bits, per element."""
 MEAN = HALVES * (2**16 - 1) // 2
 ONE_OVER_DEVIATION = np.float32(1 / math.sqrt(HALVES * (2**32 - 1) / 12))
-"""Of the sum of `HALVES` whole numbers below 2^16, each as likely as any other."""
+"""1 / standard deviation of the sum of `HALVES` whole numbers below 2^16, each as likely as any other."""
 LOW_HALVES = np.uint64(0x0000FFFF0000FFFF)
 ELEMENTS_PER_COUNTER = 2
 """Philox4x64 makes four words of a counter."""

@@ -28,7 +28,7 @@ def mostly_equal_products(x: Array, y: Array) -> npt.NDArray[np.bool_] | np.bool
 
 
 def _signs_of_one_magnitude(x: Array) -> Array:
-    """Of the elements of the most usual magnitude, 1 or -1, and 0 for others; all 0 where it is that of few."""
+    """1 or -1 for elements of the most usual magnitude, 0 for others; all 0 where few elements have it."""
     magnitudes = np.abs(x)
     if not _may_repeat(magnitudes):
         return np.zeros_like(x)

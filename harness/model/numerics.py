@@ -23,7 +23,7 @@ class Numerics:
     scores: str = "problem"
     """How S = tau Q K^T is stored before the softmax reads it: in the `problem`'s dtype, or `float32` throughout."""
     weights: str = "problem"
-    """The same for P, as V is multiplied by it. The denominator may be summed from P before that rounding."""
+    """How P is stored before V is multiplied by it. The denominator may be summed from P before that rounding."""
     functions: str = "fast"
     """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
     them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,

@@ -1,7 +1,8 @@
 """What an operation is: the mathematics of one thing to compute, and all that follows from it. Knows no kernel.
 
 An operation is a folder of `harness/operations`, whose module `operation` holds an `Operation` under the name
-`OPERATION`. Nothing lists them: `operation_names` looks, and `operation_named` imports the one that is asked for.
+`OPERATION`. Nothing lists them: `operation_names` looks, and `operation_named` returns one, whose module is imported
+when it is first used.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from harness.support.errors import UsageError
 
@@ -101,213 +101,154 @@ TrivialAnswer = Callable[[Part], Mapping[str, "Float64Array"]]
 """From a part of a problem to outputs in float64, shaped as those of `Operation.answer`: all that are not optional."""
 
 
-class Operation(ABC):
-    """The mathematics of one thing to compute. Its methods import what they need: naming one costs nothing."""
+class AnswerFunction(Protocol):
+    """The type of `Operation.answer`."""
 
-    name: ClassVar[str]
-    """How the command line calls it, such as `attention`."""
-    idea: ClassVar[str]
-    """One line."""
-    heeds: ClassVar[tuple[str, ...]] = ()
-    """The fields of `Numerics` that its tolerances depend on."""
-    has_io_bound: ClassVar[bool] = False
-    """Whether `io_bound` knows a theorem."""
+    def __call__(self, problem: Any, inputs: Arrays, part: Part = WHOLE, /) -> Mapping[str, Float64Array]:
+        """Every output of that part in float64, by name."""
+        ...
 
-    @property
-    @abstractmethod
-    def problem(self) -> type[BaseProblem]:
-        """The class of its problems, whose fields are the command line's options."""
 
-    @property
-    @abstractmethod
-    def regimes(self) -> Mapping[str, Regime]:
-        """The ways to draw inputs, by name, the plainest first."""
+class ToleranceFunction(Protocol):
+    """The type of `Operation.tolerance`."""
 
-    def derived_inputs(self, problem: Any) -> Mapping[str, np.ndarray]:
-        """Inputs that follow from the problem alone, by name, as they are stored: nobody draws or gives them."""
-        return {}
-
-    @abstractmethod
-    def answer(self, problem: Any, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
-        """Every output in float64 from the stored inputs, by name; of a part, as indexing the whole would give it."""
-
-    @abstractmethod
-    def tolerance(
+    def __call__(
         self,
         problem: Any,
         inputs: Arrays,
         answer: Mapping[str, Float64Array],
         numerics: Numerics,
         part: Part = WHOLE,
+        /,
     ) -> Mapping[str, Tolerance]:
-        """How far off each output may be for these very inputs; `answer` is what `answer` gave for the same part."""
+        """The tolerance of every output of that part, by name."""
+        ...
 
-    def heeded(self, problem: Any) -> tuple[str, ...]:
-        """Those of `heeds` that the tolerances of this very problem depend on."""
-        return self.heeds
 
-    def trivial_answers(self, problem: Any, inputs: Arrays) -> Mapping[str, TrivialAnswer]:
-        """What kernels give that are wrong in a trivial way of this operation's own, by name.
+def field_in_words(problem: Any, name: str) -> list[str]:
+    """The field and its value, such as `heads 8`; a dtype by itself."""
+    value = getattr(problem, name)
+    return [value if name == "dtype" else f"{name} {value}"]
 
-        `execution.power` measures them, and zeros and the answers of neighbouring rows and heads besides, to learn
-        whether a passing answer proves anything.
-        """
-        return {}
 
-    def shorter(self, problem: Any) -> Iterator[tuple[str, Any]]:
-        """The problem at smaller and smaller lengths, each with the options that say them, such as `--kv-len 512`."""
-        return iter(())
+def _unchanged(case: Case, builds: Builds) -> Case:
+    return case
 
-    def needed_read_bytes(self, problem: Any, inputs: Arrays) -> int:
-        """How many bytes of these very inputs every right kernel reads: those whose elements the answer hangs on.
 
-        Never too many: a variant that is counted with fewer fails. 0 where nothing is known.
-        """
-        return 0
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """The mathematics of one thing to compute: its facts and its functions. None of them knows a kernel.
 
-    # What the fuzzer needs.
+    In all functions `problem` is an instance of the class `problem`, and `inputs` maps the name of each input to its
+    array, in the shape and dtype that the problem gives it. Fields with a default are optional.
+    """
+
+    # What is computed.
+
+    name: str
+    """How the command line calls it, such as `attention`."""
+    idea: str
+    """The formula, in one line."""
+    problem: type[BaseProblem]
+    """The class of its problems, whose fields become options of the command line."""
+    regimes: Mapping[str, Regime]
+    """The ways to draw inputs, by name, the plainest first."""
+    derived_inputs: Callable[[Any], Mapping[str, np.ndarray]] = lambda problem: {}
+    """problem -> the inputs that follow from the problem alone, such as the arrays of a mask, by name. They are neither
+    drawn nor given by the user."""
+    answer: AnswerFunction
+    """(problem, inputs, part) -> every output in float64, by name. Of a part of the problem, what indexing the whole
+    answer by that part would give."""
+    tolerance: ToleranceFunction
+    """(problem, inputs, answer, numerics, part) -> how far off each output of a kernel with these numerics may be, for
+    these very inputs. `answer` is what the function `answer` returned for the same part."""
+    numerics_used: Callable[[Any], Sequence[str]] = lambda problem: ()
+    """problem -> the fields of `Numerics` that its tolerances depend on."""
+    trivial_answers: Callable[[Any, Arrays], Mapping[str, TrivialAnswer]] = lambda problem, inputs: {}
+    """(problem, inputs) -> wrong answers that take no work, by name, such as the mean of V. `execution.power` tries
+    them, besides zeros and the answers of neighbouring rows and heads, to learn whether a pass proves anything."""
+    shorter: Callable[[Any], Iterator[tuple[str, Any]]] = lambda problem: iter(())
+    """problem -> the same problem at smaller and smaller lengths, each behind the options that set these lengths, such
+    as `--kv-len 512`."""
+    needed_read_bytes: Callable[[Any, Arrays], int] = lambda problem, inputs: 0
+    """(problem, inputs) -> how many bytes of these very inputs every correct kernel reads: those of elements on which
+    the answer depends. A variant that is counted with fewer fails, so it must not be too large; 0 where unknown."""
+    parts: Callable[[Any, float], tuple[Part, ...]] = lambda problem, whole_flops: (WHOLE,)
+    """(problem, whole_flops) -> the parts in which an answer that takes more than `whole_flops` floating-point
+    operations is checked; the whole where it takes no more."""
+
+    # What the fuzzer draws and looks at.
+
+    builds_of: Callable[[int], tuple[Build, ...]]
+    """seed -> what kernels may have compiled in, in the order in which a campaign with that seed takes it. The plainest
+    build is the first, whatever the seed."""
+    cases: Callable[[Sequence[Any], int | None, Sequence[str], Sequence[str]], st.SearchStrategy[Case]]
+    """(builds, most_tiles, checks, takes) -> a Hypothesis strategy for cases of these builds: problem, regime, seed,
+    edits and, in a share of them, one of the properties `checks`. Problems have at most `most_tiles` tiles, by default
+    as many as the operation chooses, and no features but `takes` (`Variant.takes`)."""
+    axes: Callable[[int | None, Sequence[str], Sequence[str]], Axes | None] = lambda most_tiles, checks, takes: None
+    """(most_tiles, checks, takes) -> the axes along which a campaign varies cases on purpose; arguments as of `cases`.
+    `checks` may contain `property.SANITIZER`. None: a campaign has what `cases` happens to draw."""
+    leaves_regime: Callable[[Case], bool] = lambda case: False
+    """case -> whether its inputs may lie outside of what its regime is about, such as after an edit. Variants that are
+    expected to fail in some regimes (`Variant.fails_in`) are not run on such a case."""
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    """What must hold besides the answer itself, by name."""
+    simpler: Callable[[Case, Builds], Iterator[Case]] = lambda case, builds: iter(())
+    """(case, builds) -> cases that are smaller in one respect, the most worthwhile first; some may be no smaller."""
+    size: Callable[[Case, Builds], tuple[object, ...]]
+    """(case, builds) -> its size, compared field by field: of two failing cases the smaller one is reported."""
+    enlarged: Callable[[Case, Builds], Case] = _unchanged
+    """(case, builds) -> the same inputs in a problem that is large enough for the pattern of a mistake to show."""
+    probed_axes: Callable[[Case, Builds], Sequence[ProbedAxis]] = lambda case, builds: ()
+    """(case, builds) -> the lengths of a failing case that are varied to see at which of them it fails, the most
+    telling first."""
+    peculiarities: Callable[[Case, Sequence[int]], list[str]] = lambda case, tiles: []
+    """(case, tiles) -> what the case has beyond the plainest one, in words; `tiles` is what `Build.tiles` returned."""
+    tile_names: Mapping[str, str] = field(default_factory=dict)
+    """What variants call their sizes of tiles, by what is counted: `row` and `key`, such as `Br` and `Bc`."""
+    known_mistakes: Callable[[Any, Arrays, int | None], Iterator[tuple[str, Mapping[str, Float64Array]]]] = (
+        lambda problem, inputs, tile_keys: iter(())
+    )
+    """(problem, inputs, tile_keys) -> whole wrong answers in float64 that mistakes are known to give, by output, each
+    behind a name that completes `equals ...`, such as `the answer without the last key`. `tile_keys` is the number of
+    keys per tile, None where the variant declares none. Computed one by one, as they are consumed."""
+    hints: Callable[[Any, str], Hints] = lambda problem, output: Hints()
+    """(problem, output) -> factors and addends by which wrong values of that output are known to differ."""
+
+    # What single commands use.
+
+    settings: tuple[str, ...] = ()
+    """The fields of a problem that do not follow from the shapes and the dtype of its inputs."""
+    further_inputs: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
+    """The inputs that only some problems have, by name: the field of the problem and its value in those that do."""
+    problem_of_arrays: Callable[[Arrays, str, Mapping[str, Any]], Any] | None = None
+    """(arrays, dtype, fields) -> the problem that these inputs pose, with `fields` for its `settings`. Raises
+    `UsageError` or `ProblemError` where arrays do not fit together. None: `run` does not take this operation."""
+    lengths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Options that set several fields at once, by name, such as `seq_len` for `q_len` and `kv_len`."""
+    field_in_words: Callable[[Any, str], list[str]] = field_in_words
+    """(problem, name of a field) -> its words in a headline; none where the value says nothing."""
+    require_sweepable: Callable[[Any], None] = lambda problem: None
+    """problem -> None. Raises `UsageError` where a problem is so large that even closed forms take minutes."""
+    ordered_sums: Callable[..., Sequence[OrderedSum]] | None = None
+    """(problem, run, known) -> the sums whose order of additions can be revealed. `run` takes a problem and inputs and
+    returns a kernel's outputs; the orders `known`, by sum, are tried first. Raises `UsageError` where this problem has
+    none. None: no problem has any."""
+    io_bound: Callable[[Any, int], IoBound] | None = None
+    """(problem, on_chip_bytes) -> the fewest bytes with which so much on-chip memory can solve the problem. None where
+    no theorem is known."""
+    libraries: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """Kernels of other projects, by name: each function makes a contender of a GPU's stage (`gpu.stage.GpuStage`)."""
+    libraries_in_words: Callable[[str], str] | None = None
+    """version of PyTorch -> a note on the rows of these libraries, below their times. None where there are none."""
+    flops_in_words: str = "the operations that the problem counts"
+    """What a problem's `flops` count."""
 
     @property
-    @abstractmethod
     def builds(self) -> tuple[Build, ...]:
-        """What kernels may have compiled in, the plainest first."""
-
-    def builds_of(self, seed: int) -> tuple[Build, ...]:
-        """The builds of a campaign with that seed, the plainest first: which of the others come early depends on it."""
-        return self.builds
-
-    @abstractmethod
-    def cases(
-        self, builds: Sequence[Build], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-    ) -> st.SearchStrategy[Case]:
-        """Cases of these builds: problem, regime, seed, edits and, in a share of them, one of `checks`.
-
-        `most_tiles`: problems of at most so many tiles; None for the operation's own choice. `takes`: the features that
-        problems may have, as `Variant.takes`.
-        """
-
-    def axes(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> Axes | None:
-        """What a campaign meets on purpose, arguments as of `cases`; None: it has what `cases` happens to draw.
-
-        `checks` may name `property.SANITIZER`, for small cases.
-        """
-        return None
-
-    def leaves_regime(self, case: Case) -> bool:
-        """Whether the case's inputs may lie outside of what its regime is about, as by edits.
-
-        A variant that fails in some regimes (`Variant.fails_in`) is not asked about such a case in any other.
-        """
-        return False
-
-    @property
-    def properties(self) -> Mapping[str, Property]:
-        """What must hold besides the answer itself, by name."""
-        return {}
-
-    def simpler(self, case: Case, builds: Builds) -> Iterator[Case]:
-        """Cases that are smaller in one respect, the most worthwhile first; some may be no smaller at all."""
-        return iter(())
-
-    @abstractmethod
-    def size(self, case: Case, builds: Builds) -> tuple[object, ...]:
-        """Smaller is easier to look at: compared field by field."""
-
-    def enlarged(self, case: Case, builds: Builds) -> Case:
-        """The same inputs in a problem where the pattern of a mistake has room to show."""
-        return case
-
-    def probed_axes(self, case: Case, builds: Builds) -> Sequence[ProbedAxis]:
-        """The lengths of a failing case that are varied to see at which of them it fails, the most telling first."""
-        return ()
-
-    def peculiarities(self, case: Case, tiles: Sequence[int]) -> list[str]:
-        """What a case has beyond the plainest one, in words."""
-        return []
-
-    def known_mistakes(
-        self, problem: Any, inputs: Arrays, tile_keys: int | None
-    ) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
-        """Wrong answers in float64 that mistakes are known to give, whole, by output, each with a name.
-
-        The name fits behind `equals`, such as `the answer without the last key`. `tile_keys`: keys per tile, where the
-        variant declares them. Worked out one by one, when they are asked for.
-        """
-        return iter(())
-
-    def hints(self, problem: Any, output: str) -> Hints:
-        """What wrong answers of `output` are known to look like."""
-        return Hints()
-
-    # What other studies need.
-
-    def parts(self, problem: Any, whole_flops: float) -> tuple[Part, ...]:
-        """Where to check an answer that takes more than `whole_flops` to work out; else the whole of it."""
-        return (WHOLE,)
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The fields of a problem that do not follow from the shapes and the dtype of its inputs."""
-        return ()
-
-    @property
-    def further_inputs(self) -> Mapping[str, tuple[str, Any]]:
-        """Inputs that only some problems have, and the field and value by which a problem has one."""
-        return {}
-
-    def problem_of_shapes(self, shapes: Mapping[str, tuple[int, ...]], dtype: str, said: Mapping[str, Any]) -> Any:
-        """The problem that arrays of these shapes pose, by input; `said` sets `settings`.
-
-        Raises `UsageError` or `ProblemError` where the shapes do not fit together.
-        """
-        raise UsageError(f"'run' cannot tell a problem of {self.name} from its arrays")
-
-    def problem_of_arrays(self, arrays: Arrays, dtype: str, said: Mapping[str, Any]) -> Any:
-        """The same of arrays whose content matters, too, such as lengths: to be looked at where there are such.
-
-        Raises `UsageError` or `ProblemError` where they do not fit together, or point to what is not there.
-        """
-        return self.problem_of_shapes({name: array.shape for name, array in arrays.items()}, dtype, said)
-
-    @property
-    def lengths(self) -> Mapping[str, tuple[str, ...]]:
-        """Options that set several fields at once where these are not given, such as seq_len for q_len and kv_len."""
-        return {}
-
-    def field_in_words(self, problem: Any, name: str) -> list[str]:
-        """One field of a problem for a headline, or nothing where it says nothing."""
-        value = getattr(problem, name)
-        return [value if name == "dtype" else f"{name} {value}"]
-
-    def require_sweepable(self, problem: Any) -> None:
-        """Raise `UsageError` where a problem is so large that even closed forms would not end soon."""
-        return
-
-    def ordered_sums(
-        self, problem: Any, run: Callable[[Any, Arrays], Arrays], known: Mapping[str, Sequence[SummationTree]]
-    ) -> Sequence[OrderedSum]:
-        """The sums of a kernel whose order shows, given what runs it. Orders `known`, by sum, are tried first.
-
-        Raises `UsageError` where this operation, or this problem, has none.
-        """
-        raise UsageError(f"--order asks for the order of sums, and {self.name} has none that it could ask for")
-
-    def io_bound(self, problem: Any, on_chip_bytes: int) -> IoBound | None:
-        """How few bytes the problem can be solved with, given so much on-chip memory; None where nothing is known."""
-        return None
-
-    def libraries(self) -> Mapping[str, Callable[[Any], Any]]:
-        """Other people's kernels, by name: each makes a contender of a GPU's stage (`gpu.stage.GpuStage`)."""
-        return {}
-
-    def libraries_in_words(self, torch: str) -> str | None:
-        """What these rows are, where PyTorch has that version: a note below their times. None where there are none."""
-        return None
-
-    @property
-    def flops_in_words(self) -> str:
-        """What a problem's `flops` are of."""
-        return "the operations that the problem counts"
+        """What kernels may have compiled in, the plainest first: the builds of seed 0."""
+        return self.builds_of(0)
 
 
 def operation_names() -> tuple[str, ...]:
@@ -320,20 +261,37 @@ def operation_names() -> tuple[str, ...]:
 
 
 @functools.cache
+def _imported(name: str) -> Operation:
+    operation: Operation = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}.operation").OPERATION
+    return operation
+
+
+class _ImportedWhenUsed:
+    """Stands for an operation until the first of its fields is used: to name one imports neither it nor NumPy."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, field: str) -> Any:
+        return getattr(_imported(self.name), field)
+
+    def __reduce__(self) -> tuple[Callable[[str], Operation], tuple[str]]:
+        return operation_named, (self.name,)
+
+
+@functools.cache
 def operation_named(name: str) -> Operation:
-    """The operation of that name. Raises `UsageError` with the nearest one."""
+    """The operation of that name. Raises `UsageError` with the nearest name where there is none."""
     names = operation_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise UsageError(f"no operation {name!r}{hint} There are {', '.join(names)}")
-    module = importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}.operation")
-    operation: Operation = module.OPERATION
-    return operation
+    return cast(Operation, _ImportedWhenUsed(name))
 
 
 def operation_of(problem: BaseProblem) -> Operation:
-    """The operation that a problem is one of."""
+    """The operation whose problem this is."""
     return operation_named(problem.operation)
 
 
@@ -348,7 +306,7 @@ def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> 
 def draw_input_parts(
     problem: BaseProblem, regime: str = "normal", seed: int = 0
 ) -> dict[str, np.ndarray | DrawnTensor]:
-    """The same, but of large inputs nothing is drawn before it is asked for: see `regime.draw_parts`."""
+    """An input per name, as `draw_inputs` returns them, but of large ones nothing is drawn before it is used."""
     from harness.model.regime import draw_parts
 
     operation = operation_of(problem)

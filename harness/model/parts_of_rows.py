@@ -1,4 +1,4 @@
-"""Of a large answer whose rows attend to keys: how many parts the oracle works out, and of how many rows."""
+"""How a large answer is checked whose rows attend to keys: in how many parts, and of how many rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def oracle_flops(flops: float, q_len: int) -> float:
 
 
 def part_flops(kv_len: int, head_dim: int) -> float:
-    """The same of one part."""
+    """What one part costs the oracle, in flops of a kernel."""
     return 4.0 * ROWS_PER_PART * kv_len * head_dim
 
 

@@ -17,7 +17,7 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 """CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
 MOST_CLUSTER_BLOCKS = 8
-"""Of one cluster (the same, "Thread Block Clusters"). 16 need `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
+"""Blocks of a cluster (ibid., "Thread Block Clusters"). 16 need `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
 __all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name"]
 
 

@@ -19,4 +19,4 @@ class ProbedAxis:
     tile: int
     """How much of it a tile covers, where kernels may behave differently at the end of one; 1 where there are none."""
     at: Callable[[int], Case]
-    """The same case with another length, at least 1."""
+    """length, at least 1 -> the case with that length."""

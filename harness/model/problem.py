@@ -17,7 +17,7 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32
 """Bytes per element of each dtype that arrays on the device may have."""
 
 LARGEST_EXTENT = 2**31 - 1
-"""Of an axis: what a kernel is given as an int32."""
+"""The largest extent of an axis: kernels take it as an int32."""
 
 P = TypeVar("P", bound="BaseProblem")
 

@@ -20,7 +20,7 @@ class Trial:
     """A problem with inputs, what a kernel made of them, and the kernel itself, to be run on other inputs."""
 
     problem: Any
-    """Of the operation's own class."""
+    """An instance of the operation's class of problems."""
     inputs: Arrays
     outputs: Arrays
     """All that are not optional, and those that the kernel stores."""
@@ -54,7 +54,7 @@ def determinism(trial: Trial) -> str | None:
 
 
 DETERMINISM = Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True)
-"""Of every operation."""
+"""The property that every operation has."""
 SANITIZER = "sanitizer"
 """What a case holds that is looked at for races, reads of memory that nobody wrote and the like. No `Property`, for it
 is of no operation: whoever runs the kernel looks on."""

@@ -20,7 +20,7 @@ _LARGEST_INPUT_BYTES = 1 << 48
 """Far more than any machine has; beyond, NumPy runs out of numbers before it runs out of memory."""
 
 LARGEST_DRAWN_BYTES = 1 << 26
-"""Of all inputs together. On a host, a second or two of drawing."""
+"""Bytes of all inputs together that are drawn at once: a second or two on a host."""
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -79,7 +79,7 @@ def draw_parts(
     seed: int,
     derived: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray | DrawnTensor]:
-    """The same, but of large inputs nothing is drawn before it is asked for."""
+    """An input per name, as `draw` returns them, but of large inputs nothing is drawn before it is used."""
     if regime not in regimes:
         near = difflib.get_close_matches(regime, regimes, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -15,9 +15,9 @@ from harness.model.floating_formats import U
 from harness.model.numerics import Numerics
 
 EXP = 4 * U
-"""Of an exponential, whatever its argument."""
+"""Error of an exponential, whatever its argument."""
 ARGUMENT = {"accurate": U, "__expf": (1 + 2 * 1.173) * U, "fast": 6 * U}
-"""Of an exponential's error, what grows with its argument. Subtraction; 1.173 ulp of __expf, which has its product with
+"""Error of an exponential, per unit of its argument. Subtraction; 1.173 ulp of __expf, which has its product with
 log2 e in it; where anything goes, that product and log2 e's own rounding besides."""
 E4M3_DEPTH = 32
 """Products of e4m3 that are added to a sum at a time."""
@@ -25,7 +25,7 @@ E4M3_CUT = 2.0**-13
 """What is cut off of each of them and of the sum, and of the new sum, relative to the largest of them in magnitude: the
 significand of a product is at least 1, as long as its factors are normal numbers."""
 E4M3_STEP = (E4M3_DEPTH + 2) * E4M3_CUT
-"""Of such an addition, relative to the largest sum of magnitudes."""
+"""Error of such an addition, relative to the largest sum of magnitudes."""
 LAMBDA = 4.0
 """How many root mean squares a sum of random roundings is given. Roundings do not sit at +-u: spread evenly they have a
 standard deviation of u / sqrt(3), so this is 6.9 standard deviations (Higham and Mary 2019, SIAM J. Sci. Comput. 41,
@@ -33,12 +33,12 @@ A2815)."""
 
 
 def addition(numerics: Numerics) -> float:
-    """Of one step of a sum, product included."""
+    """Error of one step of a sum, product included."""
     return U if numerics.sums == "nearest" else 2 * U
 
 
 def frame(numerics: Numerics) -> float:
-    """Of an exponential, per unit of its operand and of the maximum that is subtracted: log2 e folded into both."""
+    """Error of an exponential, per unit of operand and of maximum: log2 e is folded into both."""
     return 2 * U if numerics.functions == "fast" else 0.0
 
 

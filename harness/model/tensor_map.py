@@ -27,13 +27,13 @@ class TensorMap:
     buffer: str
     """Name of the buffer that the tensor begins with."""
     extents: tuple[int, ...]
-    """Of the tensor, in elements."""
+    """Extents of the tensor, in elements."""
     strides: tuple[int, ...]
     """Bytes from one element to the next, in all dimensions but the innermost; 0 where all are the same."""
     box: tuple[int, ...]
     """Extents of what one copy moves."""
     dtype: str
-    """Of its elements."""
+    """The dtype of its elements."""
     swizzle: int = 0
     """Bytes of a row of a box in shared memory within which pieces are exchanged; 0: none. Rows of fewer bytes begin so
     many apart, too, and what lies between them stays as it is."""
@@ -62,7 +62,7 @@ class TensorMap:
 
     @property
     def element_bytes(self) -> int:
-        """Of one element."""
+        """Bytes of one element."""
         return ELEMENT_BYTES[self.dtype]
 
     @property

@@ -47,7 +47,7 @@ class Variant:
     """What it can do besides the plainest problem: features such as `causal` and `window` (`Problem.features`). A
     problem that has another one is out of its reach, so that a feature added later breaks no variant."""
     deterministic: bool = True
-    """The same inputs give the same bits, in whatever order blocks and warps run. Floating-point atomics do not."""
+    """Equal inputs give equal bits, in whatever order blocks and warps run. Floating-point atomics do not."""
     fails_in: tuple[str, ...] = ()
     """Regimes of its operation in which it is expected to fail, such as `hot` for a softmax that does not subtract the
     maximum. `compare` still shows that it fails, `fuzz` leaves them out, and tests demand that it does fail there."""

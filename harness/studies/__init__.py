@@ -1,4 +1,4 @@
-"""What a user asks, a folder for each command.
+"""The studies, one folder per command.
 
-Executors, compilers and the oracle are imported by the functions that use them: `list` waits for none of them.
+Executors, compilers and the oracle are imported by the functions that use them, so that `list` starts quickly.
 """

@@ -1,4 +1,4 @@
-"""Bytes and races as assertions, for anybody's tests: each runs a variant once on the emulator, no GPU needed."""
+"""Assertions on traffic and races, for any test suite: each runs a variant once on the emulator, without a GPU."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from harness.options.call import Plugins
 
 Bound = int | Callable[[int], bool]
-"""Exactly so many bytes, or whatever a function of the bytes finds true, such as `at_most`."""
+"""An exact number of bytes, or a predicate on the number, such as `at_most`."""
 
 
 @dataclass(frozen=True)
 class at_most:
-    """A bound of `assert_traffic`."""
+    """An upper bound for `assert_traffic`."""
 
     most_bytes: int
 
     def __call__(self, counted_bytes: int) -> bool:
-        """Whether so many are allowed."""
+        """Whether `counted_bytes` is within the bound."""
         return counted_bytes <= self.most_bytes
 
     def __str__(self) -> str:
@@ -43,11 +43,11 @@ def assert_traffic(
     plugin: Plugins = (),
     **options: Any,
 ) -> None:
-    """Hold the bytes that a variant is counted with, at the `sectors` level: exactly, or `at_most(...)`.
+    """Assert the bytes that a variant moves, as counted at the `sectors` level: exactly, or `at_most(...)`.
 
-    The variant by name, `plugin` being the file that registers it, or a `Variant`; the problem whole or by its fields.
-    Other keywords are options of `compare`. Raises `AssertionError` where the bytes are others, or the answer is wrong;
-    `UsageError` where the call is, or names no bytes.
+    `variant` is a `Variant` or a name, with `plugin` being the file that registers it. The problem is given whole or by
+    its fields. Other keywords are options of `compare`. Raises `AssertionError` if the bytes differ or the answer is
+    wrong, and `UsageError` if the call is wrong or gives no bytes.
     """
     __tracebackhide__ = True
     bounds = {"read": read, "write": write, "total": total}
@@ -67,7 +67,7 @@ def assert_traffic(
 def assert_no_races(
     variant: str | Variant, problem: BaseProblem | None = None, *, plugin: Plugins = (), **options: Any
 ) -> None:
-    """Hold that the sanitizer finds nothing: races, stray accesses, unwritten memory, stores into inputs.
+    """Assert that the sanitizer has no findings: no races, stray accesses, unwritten memory or stores into inputs.
 
     Arguments are those of `assert_traffic`. Raises `AssertionError` with the first finding, its kernel and its line.
     """
@@ -77,7 +77,7 @@ def assert_no_races(
 
 
 def _row(variant: str | Variant, problem: BaseProblem | None, plugin: Plugins, options: dict[str, Any]) -> Row:
-    """The variant's row. Raises `AssertionError` where it does not pass."""
+    """The variant's row. Raises `AssertionError` if it does not pass."""
     __tracebackhide__ = True
     rows = compare(problem, variant, plugin=plugin, **{"device": "emulator", **options}).result.rows
     if len(rows) != 1:

@@ -1,7 +1,7 @@
-"""The studies as functions, for notebooks and scripts: what the commands of the same names come to, as objects.
+"""The studies as functions, for notebooks and scripts; each returns the result of the command of the same name.
 
-Every option of a command is a keyword, with `_` for `-`: `--seq-len 512 --sanitize` is `seq_len=512, sanitize=True`.
-What the command line refuses is a `UsageError` here, in the same one line.
+Every option of a command is a keyword, with `_` for `-`: `--seq-len 512 --sanitize` is `seq_len=512, sanitize=True`. An
+error of the command line is a `UsageError` with the same one-line message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def compare(
     problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
 ) -> StudyResult[Comparison]:
-    """Every variant on one problem, checked, counted, ranked: `python -m harness compare`.
+    """Run every variant on one problem; check, count and rank them: `python -m harness compare`.
 
-    `problem` is a `Problem`, or its fields are among the options (`seq_len=512`). `variants`: names or patterns, or
-    `Variant` objects, which run in this process and not in one of their own; all where it is left out. `plugin`: files
-    that register variants. `.result` is the comparison with its rows, best first. Raises `UsageError`.
+    `problem` is a `Problem`, or its fields are given as options (`seq_len=512`). `variants` are names, patterns, or
+    `Variant` objects, which run in this process instead of one of their own; by default all. `plugin` names files that
+    register variants. `.result` is the comparison with its rows, best first. Raises `UsageError`.
     """
     return call(command_named("compare"), problem, variants, plugin, options)
 
@@ -40,11 +40,11 @@ def traffic(
     plugin: Plugins = (),
     **options: Any,
 ) -> StudyResult[Any]:
-    """Where a variant's bytes go, by level, buffer and launch, and by source line with `lines=True`.
+    """Break down a variant's bytes by level, buffer and launch, and by source line with `lines=True`.
 
-    With `sweep="q_len=512..4096"` the bytes of many `variants` against a field: `.picture("bytes")` draws them and
-    `.picture("roofline")` what a GPU could make of them. `.result` is the account, or a tuple of points; bytes are at
-    the level that their names say. Raises `UsageError`, and whatever ends the variant's run.
+    With `sweep="q_len=512..4096"`, count the bytes of `variants` over a field; `.picture("bytes")` draws them, and
+    `.picture("roofline")` shows a GPU's limits. `.result` is the account, or a tuple of points; names of byte counts
+    give their level. Raises `UsageError`, and whatever ends the variant's run.
     """
     if variant is not None and variants is not None:
         raise UsageError("traffic(): variant and variants both select; leave out one")
@@ -54,10 +54,10 @@ def traffic(
 
 
 def fuzz(variants: Variants = None, *, plugin: Plugins = (), **options: Any) -> StudyResult[Any]:
-    """A search for a problem that breaks a variant: `python -m harness fuzz`.
+    """Search for a problem on which a variant fails: `python -m harness fuzz`.
 
-    `variants` by name only: campaigns load them anew in processes of their own. A variant written in a notebook goes
-    into a file (`%%writefile`) for `plugin`. `.result` is a tuple of campaigns, each with its failure, shrunk. Raises
+    `variants` are names only, since campaigns load variants in processes of their own. Write a variant of a notebook to
+    a file (`%%writefile`) for `plugin`. `.result` is a tuple of campaigns, each with its minimized failure. Raises
     `UsageError`.
     """
     return call(command_named("fuzz"), None, variants, plugin, options, selects_by="")
@@ -66,18 +66,18 @@ def fuzz(variants: Variants = None, *, plugin: Plugins = (), **options: Any) -> 
 def bench(
     problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
 ) -> StudyResult[Any]:
-    """Honest times on a GPU, beside other people's kernels: `python -m harness bench`. Raises `UsageError` without one.
+    """Time variants and third-party kernels on a GPU: `python -m harness bench`. Raises `UsageError` without a GPU.
 
-    With `sweep=` over a field; then `.picture()` draws time, bytes and intensity.
+    With `sweep=`, times over a field; then `.picture()` draws time, bytes and intensity.
     """
     return call(command_named("bench"), problem, variants, plugin, options)
 
 
 def history(variants: Variants = None, **options: Any) -> StudyResult[Any]:
-    """How bytes, error and time went, over what `keep=True` has kept: `python -m harness history`.
+    """Show how bytes, error and time changed over the results stored with `keep=True`: `python -m harness history`.
 
-    `variants` by name or pattern. `.result` is a tuple of histories, each with a line per change; `.rows` has the rows
-    as they were kept, `.picture()` draws them. Raises `UsageError`.
+    `variants` are names or patterns. `.result` is a tuple of histories, each with a line per change; `.rows` has the
+    stored rows, `.picture()` draws them. Raises `UsageError`.
     """
     return call(command_named("history"), None, variants, (), options, selects_by="")
 
@@ -85,9 +85,10 @@ def history(variants: Variants = None, **options: Any) -> StudyResult[Any]:
 def report(
     problem: BaseProblem | None = None, variants: Variants = None, *, plugin: Plugins = (), **options: Any
 ) -> ReportPage:
-    """All of what the other studies say of some variants on one problem, as one page: `python -m harness report`.
+    """Show the results of the other studies for some variants on one problem as one page: `python -m harness report`.
 
-    `.save("report.html")` writes it, a notebook shows it; `.result` is the comparison in it. Raises `UsageError`.
+    `.save("report.html")` writes it, and a notebook displays it; `.result` is the comparison in it. Raises
+    `UsageError`.
     """
     shown = call(command_named("report"), problem, variants, plugin, options)
     assert isinstance(shown, ReportPage)
@@ -102,10 +103,10 @@ def why(
     plugin: Plugins = (),
     **options: Any,
 ) -> StudyResult[Any]:
-    """Why `variant` is slower than `other`, or than the roofline: causes with their predicted cost in microseconds.
+    """Explain why `variant` is slower than `other`, or than the roofline: causes with predicted costs in microseconds.
 
-    `python -m harness why`. `.result.causes` has what costs most first; `docs/why.md` has the model. Raises
-    `UsageError`, and whatever ends a variant's run.
+    `python -m harness why`. `.result.causes` is sorted by cost, largest first; `docs/why.md` describes the model.
+    Raises `UsageError`, and whatever ends a variant's run.
     """
     asked = [variant] if other is None else [variant, other]
     return call(command_named("why"), problem, asked, plugin, options, selects_by="")

@@ -1,4 +1,4 @@
-"""The list of commands. A new one is a folder beside this file, and a line here."""
+"""The list of commands. A new command needs a folder next to this file, and a line here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COMMANDS: Mapping[str, str] = {
     "report": "report",
     "new": "new",
 }
-"""Name -> folder, in the order of `--help`. A command is imported when it is asked for."""
+"""Folder by command name, in the order of `--help`. A command is imported on first use."""
 
 
 def command_named(name: str) -> Command:
-    """One of `COMMANDS`."""
+    """Import one of `COMMANDS`."""
     command: Command = importlib.import_module(f"harness.studies.{COMMANDS[name]}.command").COMMAND
     return command

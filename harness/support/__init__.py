@@ -1,1 +1,1 @@
-"""What knows nothing of kernels: cache, files, progress, intervals, GPUs' data sheets, errors."""
+"""Facilities that do not depend on kernels: cache, files, progress, intervals, GPU data sheets, errors."""

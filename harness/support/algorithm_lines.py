@@ -1,7 +1,8 @@
-"""Which source lines of a kernel do which line of the paper's algorithm, from the comments that name those.
+"""Maps source lines of a kernel to the lines of the paper's algorithm that its comments name.
 
-`// Line 8: S = tau Q_i K_j^T.` opens a step; what follows belongs to it, until the next one, or the end of the block or
-of the function that it stands in. Within an outer step, such as that of a loop, an inner one ends where its block does.
+A comment such as `// Line 8: S = tau Q_i K_j^T.` opens a step. The following lines belong to it, until the next step or
+the end of the enclosing block or function. Within an outer step, such as that of a loop, an inner step ends where its
+block does.
 """
 
 from __future__ import annotations
@@ -21,28 +22,31 @@ _CITED = re.compile(r"arXiv \d{4}\.\d{4,5}(?:v\d+)?(?:, algorithms? \d+)?")
 
 @dataclass(frozen=True)
 class AlgorithmStep:
-    """One line of the algorithm, or several that are done together, and the source lines that do it."""
+    """One line of the algorithm, or several that are implemented together, and the source lines that implement it."""
 
     label: str
-    """As the comment has it: `8`; `12 and 13`; `9; 10, first half`."""
+    """The label in the comment: `8`; `12 and 13`; `9; 10, first half`."""
     numbers: tuple[int, ...]
-    """The algorithm's lines, in the comment's order; of `3 to 15` the ends."""
+    """Line numbers of the algorithm, in the comment's order; of a range such as `3 to 15` its ends."""
     idea: str
-    """The comment, in one line."""
+    """The comment's text, in one line."""
     comment_line: int
-    """Where it begins in the file."""
+    """The file's line at which the comment begins."""
     lines: tuple[int, ...]
-    """The file's lines that belong to it and to no step within it, the comment's among them."""
+    """Lines of the file that belong to this step and to no step within it, including the comment."""
 
 
 def cited_algorithm(text: Sequence[str]) -> str | None:
-    """The paper and the algorithm that a file names first, such as `arXiv 2307.08691, algorithm 1`."""
+    """The first paper and algorithm that a file cites, such as `arXiv 2307.08691, algorithm 1`.
+
+    None if it cites none.
+    """
     found = _CITED.search("\n".join(text))
     return None if found is None else found[0]
 
 
 def algorithm_steps(text: Sequence[str]) -> tuple[AlgorithmStep, ...]:
-    """The steps of a file, in the order of their comments. `text`: its lines, the first of which is line 1."""
+    """The steps of a file, in the order of their comments. `text[0]` is line 1."""
     steps: list[_Step] = []
     open_steps: list[_Step] = []
     at = 0
@@ -72,7 +76,7 @@ def algorithm_steps(text: Sequence[str]) -> tuple[AlgorithmStep, ...]:
 
 
 def enclosing_function(text: Sequence[str], line: int) -> str | None:
-    """The name of the function that a line stands in, as far as indentation shows it; None where it shows none."""
+    """Name of the function that contains a line, judged by indentation; None if there is none."""
     indent = _indent(text[line - 1])
     for at in range(line - 1, 0, -1):
         above = text[at - 1]
@@ -86,7 +90,7 @@ def enclosing_function(text: Sequence[str], line: int) -> str | None:
 
 
 def steps_that_call(text: Sequence[str], steps: Sequence[AlgorithmStep], function: str) -> list[AlgorithmStep]:
-    """Those of a file's steps whose lines name the function before a parenthesis, or what a template takes."""
+    """The steps whose lines name the function followed by a parenthesis or by template arguments."""
     call = re.compile(rf"\b{re.escape(function)}\s*[(<]")
     return [step for step in steps if any(call.search(text[line - 1]) for line in step.lines)]
 
@@ -102,13 +106,13 @@ class _Step:
     idea: str
     lines: list[int] = field(default_factory=list)
     is_function: bool | None = None
-    """Whether it names a whole function; None until code follows."""
+    """Whether the comment names a whole function; None until code follows."""
     is_inside: bool = False
-    """Of a function: whether a line deeper than its name has come."""
+    """For a function: whether a line indented deeper than its name was reached."""
     has_inner: bool = False
-    """Whether a step within it has begun."""
+    """Whether an inner step has begun."""
     is_defined: bool = False
-    """Of a function in Python: whether `def` has come."""
+    """For a function in Python: whether `def` was reached."""
 
     def finished(self) -> AlgorithmStep:
         labels = [match["numbers"].strip() for match in _LABEL.finditer(self.idea)]
@@ -117,7 +121,7 @@ class _Step:
         return AlgorithmStep("; ".join(labels), tuple(numbers), self.idea, self.comment_line, tuple(self.lines))
 
     def is_over_at_comment(self, indent: int) -> bool:
-        """Whether a comment that names no line begins something else: behind all that the step holds."""
+        """Whether a comment that names no line ends the step: it stands behind everything in the step."""
         return indent == self.indent and (self.has_inner or (bool(self.is_function) and self.is_inside))
 
     def ends_at(self, line: str, indent: int) -> bool:
@@ -130,7 +134,7 @@ class _Step:
 
 
 def _comment_block(text: Sequence[str], at: int) -> tuple[int, list[str]] | None:
-    """Indentation and words of the comment that begins there, as far as it is indented alike; None where none does."""
+    """Indentation and words of the comment block that begins at `at`; None if there is none."""
     first = _COMMENT.match(text[at])
     if first is None:
         return None
@@ -144,7 +148,7 @@ def _comment_block(text: Sequence[str], at: int) -> tuple[int, list[str]] | None
 
 
 def _take(open_steps: list[_Step], line: str, number: int) -> None:
-    """Give a line of code to the innermost step that it belongs to, and close those that it is beyond."""
+    """Add a line of code to the innermost step that contains it, and close the steps that it lies beyond."""
     indent = len(line) - len(line.lstrip())
     if not _PREPROCESSOR.match(line):
         while open_steps and open_steps[-1].ends_at(line, indent):

@@ -1,8 +1,8 @@
-"""The disk cache for compiled things: payloads of bytes under a kind and a key, private to the user, bounded in size.
+"""The disk cache for compilation results: byte payloads by kind and key, private to the user and limited in size.
 
-An entry is a file: magic, lengths, SHA-256 over key and payload, the full key, the payload. All of it is checked at
-load. What is truncated, corrupted, foreign (another key's file), not ours or writable by others counts as absent, and
-the caller builds it afresh. A directory that cannot be used means no cache, never an error.
+An entry is a file: magic, lengths, SHA-256 over key and payload, the full key, the payload. All of it is verified when
+loaded. An entry that is truncated, corrupted, has another key, belongs to another user, or is writable by others counts
+as absent, and the caller rebuilds it. A directory that cannot be used disables the cache and is never an error.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _MAGIC = b"attention-sandbox cache 1\n"
 _HEADER = struct.Struct("<QQ32s")  # key bytes, payload bytes, SHA-256 of key and payload
 _TEMPORARY = ".writing-"
 _ABANDONED_SECONDS = 3600.0
-_EVICT_TO = 0.9  # below the limit, so that not every following write has to evict again
+_EVICT_TO = 0.9  # below the limit, so that not every subsequent write has to evict
 
 
 class Cache:
     """A directory of verified entries. Any number of processes may share it."""
 
     def __init__(self, directory: Path | None, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        """`directory` None or `limit_bytes` 0: nothing is ever found or stored."""
+        """If `directory` is None or `limit_bytes` is 0, the cache is disabled: it is always empty."""
         self.directory = directory
         self.limit_bytes = limit_bytes
 
     def get(self, kind: str, key: Key) -> bytes | None:
-        """The payload, or None where there is no entry that can be trusted. Marks the entry as recently used."""
+        """The payload; None if there is no trustworthy entry. Marks the entry as recently used."""
         full_key = _encode(kind, key)
         with self._open_directory(create=False) as directory:
             if directory is None:
                 return None
             try:
-                # O_NONBLOCK: a named pipe in the entry's place must not block us.
+                # O_NONBLOCK: opening a named pipe in place of the entry must not block.
                 entry = os.open(
                     _file_name(kind, full_key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory
                 )
@@ -57,7 +57,7 @@ class Cache:
                 return None
             status = os.fstat(entry)
             if not stat.S_ISREG(status.st_mode) or not _is_private(status):
-                os.close(entry)  # a folder, for one, is nothing that can be read as a file
+                os.close(entry)  # such as a folder, which cannot be read as a file
                 return None
             with os.fdopen(entry, "rb") as file:
                 try:
@@ -70,7 +70,7 @@ class Cache:
                 return payload
 
     def put(self, kind: str, key: Key, payload: bytes) -> None:
-        """Store the payload, whole or not at all. Does nothing where the directory cannot be used."""
+        """Store the payload atomically. Does nothing if the directory cannot be used."""
         full_key = _encode(kind, key)
         digest = hashlib.sha256(full_key + payload).digest()
         content = _MAGIC + _HEADER.pack(len(full_key), len(payload), digest) + full_key + payload
@@ -92,7 +92,7 @@ class Cache:
             _evict(directory, self.limit_bytes)
 
     def cached(self, kind: str, key: Key, build: Callable[[], bytes]) -> bytes:
-        """The payload from the cache, or what `build` returns, which is then stored."""
+        """The cached payload, or the result of `build`, which is then stored."""
         payload = self.get(kind, key)
         if payload is None:
             payload = build()
@@ -100,7 +100,7 @@ class Cache:
         return payload
 
     def why_unusable(self) -> str | None:
-        """None, or one line on why nothing is kept and how to mend it."""
+        """One line on why nothing can be stored, with a remedy; None if the cache works."""
         if self.directory is None:
             return f"no home directory; set {DIRECTORY_VARIABLE}"
         if self.limit_bytes <= 0:
@@ -114,7 +114,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _open_directory(self, *, create: bool) -> Iterator[int | None]:
-        # Everything goes through one descriptor that was checked after it was opened: nobody can swap the directory
+        # All access is relative to one descriptor, which is checked after it was opened: nobody can swap the directory
         # between the check and the use.
         descriptor = None
         if self.directory is not None and self.limit_bytes > 0:
@@ -134,8 +134,8 @@ class Cache:
 def default_cache() -> Cache:
     """The user's cache: $ATTENTION_SANDBOX_CACHE_DIR, else attention-sandbox in $XDG_CACHE_HOME or ~/.cache.
 
-    $ATTENTION_SANDBOX_CACHE_BYTES bounds it (default 512 MB, 0 switches it off). Raises `UsageError` where that is
-    not a whole number.
+    $ATTENTION_SANDBOX_CACHE_BYTES limits its size (default 512 MB, 0 disables it). Raises `UsageError` if that is not a
+    whole number.
     """
     text = os.environ.get(LIMIT_VARIABLE, "")
     try:
@@ -152,7 +152,7 @@ def _default_directory() -> Path | None:
     if chosen:
         return Path(os.path.abspath(chosen))
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # unset, or relative, which the XDG specification tells us to ignore
+    if not os.path.isabs(base):  # unset, or relative, which the XDG specification says to ignore
         home = os.path.expanduser("~")
         if not os.path.isabs(home):
             return None
@@ -162,7 +162,7 @@ def _default_directory() -> Path | None:
 
 def _encode(kind: str, key: Key) -> bytes:
     parts = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in (kind, *key)]
-    # Lengths in front of the parts: ("ab", "c") and ("a", "bc") are two keys.
+    # Lengths precede the parts: ("ab", "c") and ("a", "bc") are different keys.
     return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
 
 
@@ -188,7 +188,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _evict(directory: int, limit_bytes: int) -> None:
-    # Least recently used first. Another process may delete the same files at the same time; both are content.
+    # Least recently used first. Another process may delete the same files concurrently; that is harmless.
     entries = []
     now = time.time()
     try:

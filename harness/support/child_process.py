@@ -1,4 +1,4 @@
-"""Child processes: the environment they start in, their processor time, how they ended, and their last words."""
+"""Monitors a child process that runs user code: its processor time, its exit status, and its last output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 from harness.support.process_tree import stat_fields, tree_seconds
 
 LOOK_SECONDS = 0.25
-"""How often a process's processor time is looked at."""
+"""Interval at which a process's processor time is read."""
 CRASH_BEGINS = "Fatal Python error: "
-"""How faulthandler begins, before it lists where each thread was."""
+"""The beginning of faulthandler's report, before it lists each thread's stack."""
 LAST_WORDS = 400
 """Characters of what a dying process wrote."""
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
@@ -28,7 +28,7 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process of this user has used of the processor, its threads together; 0 once it is gone.
+    """Processor time in seconds of a process of this user, summed over threads; 0 once it has ended.
 
     From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
     """
@@ -48,28 +48,28 @@ def import_path() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CpuTimeSample:
-    """The time by the clock, and the processor time of a process by then, in seconds."""
+    """A sample of the wall clock and of a process's processor time."""
 
     clock: float
     processor: float
 
     @classmethod
     def of(cls, pid: int) -> CpuTimeSample:
-        """Now."""
+        """Sample a process now."""
         return cls(time.monotonic(), processor_seconds(pid))
 
     @classmethod
     def of_tree(cls, pid: int) -> CpuTimeSample:
-        """Now, of a process and of all that descends from it."""
+        """Sample a process and all of its descendants now."""
         return cls(time.monotonic(), tree_seconds(pid))
 
     def seconds_since(self, before: CpuTimeSample, patience: float) -> float:
-        """Seconds of the processor; by the clock, which goes on while a process waits, `patience` times as many."""
+        """Elapsed processor time, or elapsed wall-clock time / `patience` if that is more, in seconds."""
         return max(self.processor - before.processor, (self.clock - before.clock) / patience)
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit code as Python gives it, in words: `exit status 3`, `signal SIGSEGV`."""
+    """Describe an exit code as Python returns it: `exit status 3`, `signal SIGSEGV`."""
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return f"signal {signal.Signals(-code).name}"
@@ -77,19 +77,19 @@ def how_it_ended(code: int | None) -> str:
 
 
 def last_words(log: Path) -> str:
-    """What a crash left in a log, in one line: where it happened, or the end of whatever was written."""
+    """The reason for a crash from a log, in one line: the place of the crash, or the end of the output."""
     return _last_words_of(log.read_text(errors="backslashreplace") if log.exists() else "")
 
 
 class ProcessLog:
-    """A file without a name that a child process writes to and its parent reads.
+    """An unnamed file that a child process writes to and its parent reads.
 
-    It goes with the last process that has it open: nothing is left in the folder of temporary files, however they end.
-    A child gets it as an argument when it is started, and reads nothing.
+    It is deleted with the last process that has it open, so no temporary file remains. A child receives it as an
+    argument and does not read it.
     """
 
     def __init__(self) -> None:
-        # Open for as long as its owner is there; closed with it.
+        # Stays open as long as its owner exists.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._inherited: Any = None
 
@@ -97,21 +97,21 @@ class ProcessLog:
         return {"_inherited": reduction.DupFd(self._file.fileno())}
 
     def begin(self) -> int:
-        """In a child: an empty file from here; its descriptor."""
+        """In a child: truncate the file. Returns its descriptor."""
         descriptor: int = self._inherited.detach()
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         return descriptor
 
     def last_words(self) -> str:
-        """In the parent: what a crash left there, in one line, as `last_words` has it."""
-        # The place is shared with the child, which may be writing: it is not moved.
+        """In the parent: the reason for a crash, as in the function `last_words`."""
+        # The file offset is shared with the child, which may be writing, so it is not moved.
         descriptor = self._file.fileno()
         content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         return _last_words_of(content.decode(errors="backslashreplace"))
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Close the file; it cannot be read afterwards."""
         self._file.close()
 
 

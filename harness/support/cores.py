@@ -1,4 +1,4 @@
-"""The cores that this process may use, and NumPy's work spread over them by threads."""
+"""The cores that this process may use, and threads that distribute NumPy work over them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import TypeVar
 
 Piece = TypeVar("Piece")
 KEPT_BYTES = 32 * 2**20
-"""What malloc may take from what was freed before: arrays of NumPy's of up to this size."""
+"""The array size up to which malloc reuses freed memory."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
 
 
 def usable_cores() -> int:
-    """How many there are."""
+    """Number of usable cores."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def on_all_cores(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:
-    """`work` on each piece, in any order, several at once. Raises what the first one raised, and begins no others then.
+    """Call `work` on each piece concurrently, in any order. Raises the first exception and starts no pieces after it.
 
-    NumPy lets go of the interpreter while it works. Its BLAS has one thread meanwhile: its own threads, of several
-    callers at once, take longer than the work.
+    NumPy releases the interpreter lock while it works. Its BLAS is limited to one thread meanwhile: BLAS threads of
+    several concurrent callers take longer than the work itself.
     """
     threads = min(usable_cores(), len(pieces))
     if threads <= 1:
@@ -38,16 +38,16 @@ def on_all_cores(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None
 
     _keep_freed_memory()
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, pieces):  # whose end, whatever it is, gives up what has not begun
+        for _ in pool.map(work, pieces):  # leaving it cancels the pieces that have not begun
             pass
 
 
 @functools.cache
 def _keep_freed_memory() -> None:
-    """Let glibc keep what is freed. It gives arrays back to the kernel and asks for them anew, page by page.
+    """Let glibc keep freed memory, which by default returns arrays to the kernel and requests them again page by page.
 
-    That costs each temporary of some megabytes as much as working on it, and threads wait for each other there. Other
-    C libraries have no such thing, and are left as they are.
+    For temporaries of some megabytes that costs as much as the computation, and threads contend for it. Other C
+    libraries are left as they are.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

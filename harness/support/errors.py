@@ -1,4 +1,7 @@
-"""Every error that a user can meet, in one tree. Each message says what was wrong, where, and what to do."""
+"""All errors that a user can encounter, in one class hierarchy.
+
+Each message says what was wrong, where, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 
 class SandboxError(Exception):
-    """The root: whatever the sandbox raises on purpose. The message is one complete, helpful sentence or two."""
+    """Base class of everything that the sandbox raises on purpose. The message is one complete sentence or two."""
 
 
 class UsageError(SandboxError):
@@ -18,7 +21,7 @@ class ProblemError(UsageError):
 
 
 class UnsupportedProblem(UsageError):
-    """A variant that was asked for by name does not take this problem. `reason` is the variant's own."""
+    """An explicitly named variant does not support this problem. `reason` is the variant's own."""
 
     def __init__(self, variant: str, reason: str) -> None:
         super().__init__(f"{variant} does not take this problem: {reason}")
@@ -30,11 +33,11 @@ class PluginError(UsageError):
 
 
 class StoreError(UsageError):
-    """The store of kept results cannot be used: damaged, busy, full, of a newer version."""
+    """The store of results cannot be used: damaged, busy, full, or of a newer version."""
 
 
 class WorkersGone(SandboxError):
-    """The scheduler is gone, or all workers are. What is done is kept, and the same command goes on."""
+    """The scheduler or all workers are gone. Finished work is stored, and the same command resumes."""
 
 
 class PlanError(SandboxError):
@@ -42,27 +45,27 @@ class PlanError(SandboxError):
 
 
 class PlannerLost(SandboxError):
-    """The process that runs a variant's own code gave no answer. The message says what became of it."""
+    """The process that runs a variant's own code gave no answer. The message says why."""
 
 
 class PlannerDied(PlannerLost):
-    """It ended."""
+    """The process that runs a variant's own code ended."""
 
 
 class PlannerHung(PlannerLost):
-    """It was ended: its time was over."""
+    """The process that runs a variant's own code exceeded its time limit and was killed."""
 
 
 class CompileError(SandboxError):
-    """A kernel did not compile. The message carries the compiler's own log."""
+    """A kernel did not compile. The message contains the compiler's log."""
 
 
 class UnsupportedInstruction(SandboxError):
-    """The emulator does not know a PTX form. The message names the opcode and its line."""
+    """The emulator does not support a PTX form. The message names the opcode and its line."""
 
 
 class KernelFault(SandboxError):
-    """A kernel did what a correct kernel must not do. `kind` is one of the names in `KernelFault.KINDS`."""
+    """A kernel did something invalid. `kind` is one of `KernelFault.KINDS`."""
 
     KINDS = (
         "out of bounds",
@@ -93,14 +96,15 @@ class KernelFault(SandboxError):
         super().__init__(message)
         self.kind = kind
         self.findings: tuple[Any, ...] = ()
-        """What the sanitizer had found before, as `harness.model.finding.Finding`."""
+        """The sanitizer's findings before the fault, as `harness.model.finding.Finding`."""
         self.may_be_awaiting = False
-        """Whether the block at fault may wait in a loop for one that had not started, for they ran one by one."""
+        """Whether the block at fault may have waited in a loop for a block that had not started, since blocks ran one
+        by one."""
 
 
 class CountersUnavailable(SandboxError):
-    """Nsight Compute could not read the GPU's counters. The message is one line that says why, and what would help."""
+    """Nsight Compute could not read the GPU's counters. The message is one line with the reason and a remedy."""
 
 
 class OrderNotRevealed(SandboxError):
-    """In which order a sum is added does not show. The message says why."""
+    """The order in which a sum is added cannot be determined. The message says why."""

@@ -1,4 +1,4 @@
-"""One line for an exception out of a user's code: the place in that code, the exception, its message."""
+"""Describes an exception raised by a user's code in one line: the place in that code, the exception, its message."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 def where_and_what(error: BaseException) -> str:
     """`file:line: Exception: message`, without line breaks.
 
-    The place is the innermost line that is neither this harness nor an installed library, because that is the line
-    that its author can change; where there is none, the innermost line outside the harness.
+    The place is the innermost line that is in neither this harness nor an installed library, which is the line that its
+    author can change; if there is none, the innermost line outside the harness.
     """
     what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
@@ -33,9 +33,9 @@ def where_and_what(error: BaseException) -> str:
 
 
 def place_in_harness(error: BaseException) -> str:
-    """`Exception: message (harness/file.py:line)`, without line breaks, of an exception that the harness itself raised.
+    """`Exception: message (harness/file.py:line)`, without line breaks, for an exception raised by the harness.
 
-    The place is the innermost line of the harness, which is where its mistake is to be looked for.
+    The place is the innermost line of the harness.
     """
     what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename.startswith(_HARNESS)]
@@ -45,9 +45,10 @@ def place_in_harness(error: BaseException) -> str:
 
 
 def raise_interrupt(error: BaseException) -> None:
-    """Raise a Ctrl-C on. Whatever else a user's code raises is that code's mistake, SystemExit and the like too.
+    """Re-raise a Ctrl-C. All other exceptions of a user's code, including SystemExit, are errors of that code.
 
-    Where Ctrl-C is ignored, as in processes that leave it to their parent, a KeyboardInterrupt is no Ctrl-C either.
+    If Ctrl-C is ignored, as in processes that leave it to their parent, a KeyboardInterrupt was raised by the code
+    itself.
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         raise error

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their final place, then renamed."""
+"""Writes files atomically: next to their final place first, then renamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.support.errors import UsageError
 
 
 def require_writable(path: Path) -> None:
-    """Raise `UsageError` now if `path` cannot be written later, so that no work is done in vain. Leaves no trace."""
+    """Raise `UsageError` now if `path` cannot be written later, before any work is done. Leaves no trace."""
     try:
         target = _target(path)
         is_folder = target.is_dir() or not target.stat()
@@ -23,7 +23,7 @@ def require_writable(path: Path) -> None:
     if is_folder:
         raise UsageError(f"cannot write {path}: it is a folder")
     if target.is_fifo():
-        # Opening it waits until somebody reads, and reading ends with the first writer that leaves.
+        # Opening it blocks until somebody reads, and readers see the end of file when the first writer closes it.
         raise UsageError(f"cannot write {path}: it is a named pipe; name a file")
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {target.parent}")
@@ -41,7 +41,7 @@ def require_writable(path: Path) -> None:
 
 
 def replace_files(contents: Mapping[Path, bytes]) -> None:
-    """Write all files or, where one cannot be written, none. Raises `UsageError`."""
+    """Write all files or, if one cannot be written, none. Raises `UsageError`."""
     written: list[tuple[str, Path]] = []
     try:
         for path, content in contents.items():
@@ -78,7 +78,7 @@ def _write_beside(target: Path, content: bytes) -> str:
 
 
 def _mode_for(target: Path) -> int:
-    """The permissions of the file that is replaced, or those that a new file would get."""
+    """The permissions of the file to be replaced, or those of a new file."""
     if target.exists():
         return stat.S_IMODE(target.stat().st_mode)
     mask = os.umask(0)
@@ -87,10 +87,10 @@ def _mode_for(target: Path) -> int:
 
 
 def _target(path: Path) -> Path:
-    """The file itself where `path` is a link to it: a link is to stay a link."""
+    """The target of `path` if it is a symbolic link, so that the link is preserved; else `path`."""
     return Path(os.path.realpath(path))
 
 
 def _is_special(target: Path) -> bool:
-    """/dev/stdout, a pipe: nothing to rename over."""
+    """Whether the path is a device or a pipe, such as /dev/stdout, which cannot be replaced by renaming."""
     return target.exists() and not target.is_file()

@@ -1,4 +1,4 @@
-"""What a git repository has of the past: revisions, and files as they were. Nothing of the repository is changed."""
+"""Reads a git repository's past: revisions and files. The repository is not modified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.support.errors import UsageError
 from harness.support.numbers import shown
 
 SHORT_DIGITS = 9
-"""Of a commit, for people."""
+"""Number of digits of a commit's short name."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +21,24 @@ class Commit:
     """One commit of one repository."""
 
     repository: Path
-    """Its topmost folder."""
+    """Top folder of the repository."""
     digest: str
-    """All 40 digits."""
+    """The full hash of 40 digits."""
     date: str
-    """Of the commit: `2026-03-01`."""
+    """Date of the commit, such as `2026-03-01`."""
 
     @property
     def short(self) -> str:
-        """What to call it."""
+        """The abbreviated hash."""
         return self.digest[:SHORT_DIGITS]
 
 
 class NoSuchFile(UsageError):
-    """A commit has no file of that name."""
+    """A commit has no file with that name."""
 
 
 def repository_of(path: Path) -> Path:
-    """The topmost folder of the repository that a file or folder lies in. Raises `UsageError` where there is none."""
+    """Top folder of the repository that contains a file or folder. Raises `UsageError` if there is none."""
     folder = path if path.is_dir() else path.parent
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode:
@@ -50,7 +50,7 @@ def repository_of(path: Path) -> Path:
 
 
 def commit_of(repository: Path, revision: str) -> Commit:
-    """The commit that a branch, a tag, a number or the like names. Raises `UsageError` where there is none."""
+    """The commit that a branch, tag or hash names. Raises `UsageError` if there is none."""
     wrong = UsageError(f"{repository} has no revision {shown(revision)}; 'git log --oneline' shows some")
     if not revision or revision.startswith("-") or "\0" in revision:
         raise wrong
@@ -62,9 +62,9 @@ def commit_of(repository: Path, revision: str) -> Commit:
 
 
 def extract(commit: Commit, paths: Sequence[str], target: Path) -> None:
-    """Write these files and folders, relative to the repository, as they were at the commit into an existing folder.
+    """Write these files and folders, relative to the repository, as of the commit, into an existing folder.
 
-    Raises `NoSuchFile` where the commit has none of one of these names.
+    Raises `NoSuchFile` if the commit lacks one of them.
     """
     for path in paths:
         if _git(commit.repository, "cat-file", "-e", f"{commit.digest}:{path}").returncode:

@@ -1,4 +1,4 @@
-"""GPUs by name: what their makers say they can do at most, and what they hold on chip.
+"""GPUs by name: peak rates and on-chip sizes from their data sheets.
 
 Peaks are for dense matrices at boost clock.
 """
@@ -16,20 +16,20 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one streaming multiprocessor (SM) has for the blocks that run on it at the same time."""
+    """Resources of one streaming multiprocessor (SM), shared by its resident blocks."""
 
     arch: str
-    """The instruction set, such as `sm_90`."""
+    """The architecture, such as `sm_90`."""
     threads: int
     blocks: int
     registers: int
-    """32 bits each."""
+    """Number of 32-bit registers."""
     l1_bytes: int
-    """L1 and shared memory together."""
+    """Size of L1 and shared memory together."""
     carve_outs_bytes: tuple[int, ...]
-    """How much of that can be shared memory; the L1 has the rest."""
+    """Possible sizes of shared memory; the rest is L1."""
     reserved_shared_bytes: int
-    """Shared memory that each block takes beyond its own."""
+    """Shared memory that the system reserves per block."""
 
 
 def _carve_outs(*kib: int) -> tuple[int, ...]:
@@ -51,20 +51,21 @@ class Gpu:
     """One GPU's peaks and sizes."""
 
     name: str
-    """What to show a person."""
+    """Display name."""
     memory_bytes_per_s: float
-    """Of its DRAM."""
+    """Peak DRAM bandwidth."""
     float32_flops: float
-    """Multiplications and additions per second outside of tensor cores."""
+    """Peak float32 FLOP per second without tensor cores."""
     tensor_flops: Mapping[str, float]
-    """dtype -> the same on tensor cores, accumulated in float32. Without an entry they do not know the dtype."""
+    """Peak FLOP per second on tensor cores by dtype, with float32 accumulation. Unsupported dtypes are absent."""
     multiprocessor: Multiprocessor
     multiprocessors: int
     l2_bytes: int
     l2_partitions: int
-    """Parts of the L2 that each serve some of the SMs. A line that belongs to another part is kept in both."""
+    """Number of L2 partitions, each of which serves some of the SMs. A line from another partition is cached in
+    both."""
     source: str
-    """Where the figures stand."""
+    """Source of the figures."""
 
 
 def _sixteen_bits(tera: float) -> dict[str, float]:
@@ -72,7 +73,7 @@ def _sixteen_bits(tera: float) -> dict[str, float]:
 
 
 def _and_eight(tera: float) -> dict[str, float]:
-    """Hopper's and Ada's are twice as fast with e4m3."""
+    """Add e4m3, which is twice as fast as float16 on Hopper and Ada."""
     return _sixteen_bits(tera) | {"e4m3": 2 * tera * TERA}
 
 
@@ -114,13 +115,13 @@ GPUS = {
 
 
 def gpu_like(device_name: str) -> Gpu | None:
-    """The GPU of the table that a driver's name, such as `NVIDIA GeForce RTX 4090`, speaks of."""
+    """The GPU in the table that matches a driver's name, such as `NVIDIA GeForce RTX 4090`; None if none does."""
     words = device_name.lower().replace("rtx ", "rtx").replace("-", " ").split()
     return next((found for name, found in GPUS.items() if name in words), None)
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU of that name, in any case. Raises `UsageError` that names them all."""
+    """The GPU with that name, ignoring case. Raises `UsageError`, which lists them all."""
     found = GPUS.get(name.lower())
     if found is None:
         raise UsageError(f"no GPU {name!r} in the table; choose one of {', '.join(GPUS)}")
@@ -128,5 +129,5 @@ def gpu(name: str) -> Gpu:
 
 
 def attainable_flops(gpu: Gpu, peak_flops: float, intensity: float) -> float:
-    """The roof over `intensity` FLOP per byte (Williams, Waterman and Patterson 2009, "Roofline")."""
+    """The roofline at `intensity` FLOP per byte (Williams, Waterman and Patterson 2009, "Roofline")."""
     return min(peak_flops, intensity * gpu.memory_bytes_per_s)

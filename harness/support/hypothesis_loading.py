@@ -1,4 +1,4 @@
-"""Imports Hypothesis with care: it is not there everywhere, and it imports what other installed packages ask it to."""
+"""Imports Hypothesis, which is optional, without the plugins of other installed packages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from harness.support.errors import UsageError
 from harness.support.exception_place import where_and_what
 
 NO_PLUGINS = "HYPOTHESIS_NO_PLUGINS"
-"""Where this is set in the environment, Hypothesis imports no plugins (its module `entry_points`)."""
+"""If this environment variable is set, Hypothesis imports no plugins (its module `entry_points`)."""
 
 
 def load_hypothesis() -> None:
-    """Import Hypothesis, unless it was imported before, without the plugins that installed packages have for it.
+    """Import Hypothesis, unless already imported, without the plugins that installed packages provide for it.
 
-    They are about types of those packages, and may import pytest, which takes longer than all else. Raises
-    `UsageError` where Hypothesis is not installed, or does not import.
+    Those are for types of these packages, and may import pytest, which takes longer than all else. Raises `UsageError`
+    if Hypothesis is not installed or cannot be imported.
     """
     before = os.environ.get(NO_PLUGINS)
     os.environ[NO_PLUGINS] = "1"

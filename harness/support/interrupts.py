@@ -1,4 +1,4 @@
-"""Ctrl-C ends whatever the main thread waits for."""
+"""Makes Ctrl-C interrupt any wait of the main thread."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 _NUDGE_SECONDS = 0.1
 _MOST_NUDGES = 100
 _NUDGE = signal.SIGURG
-"""Nobody sends it here, and it means nothing to whoever does not expect it."""
+"""A signal that is not otherwise used here and that processes ignore by default."""
 _DROPPED = bytes([0])
-"""Among the numbers of signals: what Ctrl-C raised was dropped."""
+"""Written to the pipe of signal numbers if the exception of Ctrl-C was dropped."""
 
 
 def heed_interrupts() -> None:
-    """From now on Ctrl-C raises `KeyboardInterrupt` in the main thread at once, even in a wait for a lock.
+    """From now on Ctrl-C raises `KeyboardInterrupt` in the main thread at once, even while it waits for a lock.
 
-    Python handles a signal in the main thread, when that is next at work. The signal itself ends a wait for that, but
-    not where another thread was given it, nor where it came just before the wait began. So a thread ends the wait with
-    another signal, if Ctrl-C was not handled in a moment. And where Python drops what is raised, as in `__del__` and in
-    the callback of a weak reference, it is raised again behind that. For the main thread to call, once.
+    Python handles signals in the main thread when that next runs. The signal itself interrupts a wait, unless the
+    system delivered it to another thread, or just before the wait began. So a thread interrupts the wait with another
+    signal if Ctrl-C was not handled promptly. If Python drops the exception, as in `__del__` and in weak reference
+    callbacks, it is raised again afterwards. Call this once, in the main thread.
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
@@ -52,14 +52,14 @@ def heed_interrupts() -> None:
 
 
 def _nudge(thread: int, signals: int, handled: threading.Event) -> None:
-    """SIGINT among the numbers of `signals`: send this thread another signal until it has handled that.
+    """On SIGINT in `signals`, send this thread another signal until it has handled it.
 
-    What was dropped: send it SIGINT once more.
+    If the exception was dropped, send SIGINT once more.
     """
     while True:
         numbers = os.read(signals, 512)
         if _DROPPED in numbers:
-            time.sleep(_NUDGE_SECONDS)  # until it is out of there
+            time.sleep(_NUDGE_SECONDS)  # until the main thread has left the wait
             handled.clear()
             signal.pthread_kill(thread, signal.SIGINT)
         elif signal.SIGINT in numbers:

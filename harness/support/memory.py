@@ -1,4 +1,4 @@
-"""How much memory is there for this process: the machine's, or what its control group leaves of it."""
+"""Available memory of this process: the machine's, or what its control group leaves of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 from pathlib import Path
 
 _GROUPS = (
-    # cgroup v2, then v1: the limit, and what is used of it.
+    # Limit and usage in cgroup v2, then v1.
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
 
 
 def available_bytes() -> int:
-    """Bytes that can be allocated without swapping or meeting a limit of the control group (a container's)."""
+    """Bytes that can be allocated without swapping or exceeding a limit of the control group (a container's)."""
     found = [_available_on_machine()]
     for limit, used in _GROUPS:
         with contextlib.suppress(OSError, ValueError):  # no such file, or `max`: no limit

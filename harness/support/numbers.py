@@ -1,6 +1,6 @@
-"""Numbers that a user writes: what Python's own `int` and `float` take besides is refused.
+"""Parses numbers strictly; some forms that Python's `int` and `float` accept are rejected.
 
-`int` reads digits of every script and underscores, and has no limit but one that is an error of its own.
+`int` accepts digits of every script and underscores, and very long numbers raise an unrelated error.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 MOST_DIGITS = 18
-"""Of a whole number: what is below 10^18 fits into 64 bits wherever it is kept."""
+"""Maximum digits of a whole number: a number below 10^18 fits into 64 bits."""
 _WHOLE_NUMBER = re.compile(rf"[+-]?[0-9]{{1,{MOST_DIGITS}}}")
 _NUMBER = re.compile(
     r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})(e[+-]?[0-9]{1,4})?|[+-]?(nan|inf|infinity)", re.I
@@ -17,19 +17,19 @@ _SHOWN = 40
 
 
 def whole_number(text: str) -> int:
-    """`text` as a whole number. Raises `ValueError` where it is none."""
+    """Parse a whole number. Raises `ValueError` if `text` is none."""
     if not _WHOLE_NUMBER.fullmatch(text.strip()):
         raise ValueError(f"{shown(text)} is not a whole number of at most {MOST_DIGITS} digits")
     return int(text)
 
 
 def real_number(text: str) -> float:
-    """`text` as a number; nan and inf are some, for ranges to refuse. Raises `ValueError` where it is none."""
+    """Parse a number, including nan and inf, which range checks reject. Raises `ValueError` if `text` is none."""
     if not _NUMBER.fullmatch(text.strip()):
         raise ValueError(f"{shown(text)} is not a number")
     return float(text)
 
 
 def shown(text: str) -> str:
-    """`text` in quotes for a message, cut where it is long."""
+    """Quote `text` for a message, truncated if it is long."""
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -1,9 +1,9 @@
-"""What one multiprocessor can start in a clock cycle, by kind of work, for each architecture of `harness.support.gpus`.
+"""Throughput per clock cycle of one multiprocessor, by kind of work, for each architecture in `harness.support.gpus`.
 
 Results per cycle and multiprocessor are those of the table "Throughput of Native Arithmetic Instructions" of the CUDA
-C++ Programming Guide; a warp instruction takes 32 of them. Latencies are of the order that microbenchmarks of these
-architectures give (Luo et al. 2024, "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
-Microbenchmarking", arXiv 2402.13499), and are not told apart by architecture.
+C++ Programming Guide; a warp instruction takes 32 of them. Latencies are approximations from microbenchmarks of these
+architectures (Luo et al. 2024, "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking",
+arXiv 2402.13499), with the same value for all of them.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from harness.support.gpus import Gpu
 
 WARP_LANES = 32
 SCHEDULERS = 4
-"""Each starts one warp instruction a cycle."""
+"""Schedulers per multiprocessor. Each issues one warp instruction per cycle."""
 L1_LATENCY_CYCLES = 40
-"""From a load to its value, where L1 has it."""
+"""Latency of a load that hits L1."""
 L2_LATENCY_CYCLES = 270
-"""Where L2 has it."""
+"""Latency of a load that hits L2."""
 DRAM_LATENCY_CYCLES = 600
-"""Where it has not."""
+"""Latency of a load from DRAM."""
 RESULT_CYCLES = {
     "fp32": 4, "fp16": 4, "integer": 4, "control": 4, "move": 0, "fp64": 8, "conversion": 8, "special": 18,
     "shuffle": 23, "shared": 29, "tensor": 33, "barrier": 0, "memory": 0,
 }  # fmt: skip
-"""Kind of instruction -> cycles until another one of the same warp can use what it makes. Loads of global memory and
-barriers are waited for in other ways."""
+"""Cycles until a dependent instruction of the same warp can issue, by kind of instruction. Loads of global memory and
+barriers are modelled separately."""
 LEAST_CYCLES_PER_INSTRUCTION = 2.0
-"""Of one warp, in the mean: a result takes four, and registers do not suffice for more than some two instructions at a
-time that do not wait for each other."""
+"""Average minimum cycles per instruction of one warp: a result takes four, and registers limit a warp to about two
+independent instructions at a time."""
 LAUNCH_SECONDS = 2e-6
-"""Of a launch behind another one in a stream: draining, and filling the GPU again."""
+"""Time per launch that follows another one in a stream: draining, and filling the GPU again."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class PipeRates:
 
     fp32: int
     fp16: int
-    """Elements; packed instructions make two."""
+    """float16 elements; a packed instruction produces two."""
     fp64: int
     special: int
     integer: int
-    """Comparisons and logic, too."""
+    """Integer arithmetic, comparisons and logic."""
     conversion: int
     wide_conversion: int
-    """From and to types of 64 bits."""
+    """Conversions from and to 64-bit types."""
     shared_bytes: int
-    """Of shared memory and L1, which share a path: bytes per cycle."""
+    """Bytes per cycle of shared memory and L1, which share a path."""
     l2_bytes: int
-    """Of the whole L2, in all multiprocessors' cycles: bytes per cycle."""
+    """Bytes per cycle of the whole L2, for all multiprocessors together."""
 
 
-# L2: "NVIDIA A100 Tensor Core GPU Architecture" gives 5,120 bytes per cycle for A100 and 2,048 for V100; the same as
-# A100's is taken for Hopper and Ada, and V100's rate per multiprocessor for Turing.
+# L2: "NVIDIA A100 Tensor Core GPU Architecture" gives 5,120 bytes per cycle for A100 and 2,048 for V100. Hopper and Ada
+# are assumed to match A100, and Turing to match V100 per multiprocessor.
 RATES = {
     "sm_70": PipeRates(64, 128, 32, 16, 64, 16, 16, 128, 2048),
     "sm_75": PipeRates(64, 128, 2, 16, 64, 16, 2, 64, 1024),
@@ -63,11 +63,11 @@ RATES = {
     "sm_89": PipeRates(128, 128, 2, 16, 64, 16, 2, 128, 5120),
     "sm_90": PipeRates(128, 256, 64, 16, 64, 64, 16, 128, 5120),
 }
-"""Architecture -> what it can start in a cycle."""
+"""Throughput by architecture."""
 
 
 def rates_of(gpu: Gpu) -> PipeRates:
-    """Those of the GPU's multiprocessors."""
+    """The throughput of the GPU's multiprocessors."""
     return RATES[gpu.multiprocessor.arch]
 
 

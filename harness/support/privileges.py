@@ -1,6 +1,6 @@
-"""What a process may do to others, and others to it: memory that no other process opens, capabilities that are dropped.
+"""Restricts a process: its memory is closed to other processes, and it drops capabilities.
 
-Linux alone: prctl(2), capabilities(7). Opening /proc/PID/mem, process_vm_writev(2), ptrace(2), pidfd_getfd(2) and the
+Linux only: prctl(2), capabilities(7). Opening /proc/PID/mem, process_vm_writev(2), ptrace(2), pidfd_getfd(2) and the
 links of /proc/PID/fd all need ptrace access (ptrace(2), "Ptrace access mode checking"). A process of the same user has
 it, unless the target is not dumpable or has capabilities that the process lacks; CAP_SYS_PTRACE overrides both.
 """
@@ -14,23 +14,24 @@ _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _FILE_CAPABILITIES = 0b11111
-"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID: without them root could not read a plugin
-in another user's folder."""
+"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID: without them root cannot read a plugin in
+another user's folder."""
 _CAPABILITIES = 64
 
 
 def protect_memory() -> None:
-    """Deny other processes of this user the memory and the descriptors of this one, until it executes a program.
+    """Deny other processes of this user access to this one's memory and descriptors, until it executes a program.
 
-    There is no core dump of it either, and debuggers and profilers that attach (gdb, py-spy) need root.
+    Core dumps are disabled as well, and debuggers and profilers that attach (gdb, py-spy) need root.
     """
     _libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def drop_privileges() -> None:
-    """Drop all capabilities but those about files, for good: for this thread, and for all that it starts from now on.
+    """Permanently drop all capabilities except those for files, for this thread and all that it starts from now on.
 
-    What is executed gains none either, set-user-ID programs among them. For who is not root only the latter changes.
+    Programs that it executes gain none either, not even set-user-ID ones. For users other than root, only the latter
+    matters.
     """
     libc = _libc()
     for capability in range(_CAPABILITIES):

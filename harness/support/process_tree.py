@@ -1,7 +1,7 @@
-"""A process with all that descends from it: listed, its processor time added up, and ended as a whole.
+"""Process trees: list the descendants of a process, sum their processor time, and kill them all.
 
-A process that adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)) stays an ancestor of all that is ever started below it,
-whatever forks twice, starts a session or closes its descriptors there.
+A process that adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)) remains an ancestor of everything started below it,
+even of processes that fork twice, start a session or close their descriptors.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _ENDING_SECONDS = 10.0
-"""For all descendants to be ended; on a busy machine a signal takes some time to arrive."""
+"""Time limit for killing all descendants; on a busy machine a signal takes some time to arrive."""
 _LOOK_SECONDS = 0.001
 _STOPPING_LOOKS, _ADOPTING_LOOKS = 100, 50
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parents have ended; otherwise process 1 would."""
+    """Become the parent of descendants whose own parents have ended, instead of process 1."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with_parent() -> None:
-    """Let the kernel end this process, by SIGKILL, as soon as its parent has ended."""
+    """Ask the kernel to kill this process with SIGKILL when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that this one is the parent of."""
+    """The child processes of a process."""
     return [each for each, parent in _parents().items() if parent == pid]
 
 
@@ -43,7 +43,7 @@ def descendants_of(pid: int) -> list[int]:
     for each, parent in _parents().items():
         children.setdefault(parent, []).append(each)
     found = list(children.get(pid, ()))
-    for each in found:  # which grows meanwhile
+    for each in found:  # the list grows during the loop
         found += children.get(each, ())
     return found
 
@@ -64,7 +64,7 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def tree_seconds(pid: int) -> float:
-    """Seconds of the processor that a process and its descendants have used, ended ones that were waited for too.
+    """Processor time in seconds of a process and its descendants, including ended ones that were waited for.
 
     From /proc (proc(5), stat: fields 14 to 17, in clock ticks).
     """
@@ -73,9 +73,9 @@ def tree_seconds(pid: int) -> float:
 
 
 def end_descendants(pid: int) -> None:
-    """SIGKILL to all that descends from a process, until none of it runs: they are stopped before, to start no more.
+    """Kill all descendants of a process with SIGKILL. They are stopped first, so that they start no more.
 
-    A child that one of them was starting meanwhile shows in the next look, as a child of `pid` where that adopts it.
+    A child that one of them was just starting is found in the next pass, as a child of `pid` if that adopts orphans.
     """
     until = time.monotonic() + _ENDING_SECONDS
     while (running := [each for each in descendants_of(pid) if _runs(each)]) and time.monotonic() < until:
@@ -85,9 +85,9 @@ def end_descendants(pid: int) -> None:
 
 
 def end_tree(pid: int) -> None:
-    """SIGKILL to a process's descendants, then to itself, which until then adopts what loses its parent.
+    """Kill a process's descendants with SIGKILL, then the process itself, which adopts orphans until then.
 
-    It is stopped before: a child that it was about to start would be found by nobody.
+    It is stopped first, because a child that it was just starting would not be found.
     """
     _send([pid], signal.SIGSTOP)
     for _ in range(_STOPPING_LOOKS):
@@ -99,8 +99,8 @@ def end_tree(pid: int) -> None:
 
 
 def end_children(spared: Iterable[int] = ()) -> None:
-    """End this process's children, with all that descends from them, but for those that are `spared`; wait for them."""
-    for _ in range(_ADOPTING_LOOKS):  # what loses its parent meanwhile becomes a child of this process
+    """Kill this process's children, except those in `spared`, with all of their descendants, and wait for them."""
+    for _ in range(_ADOPTING_LOOKS):  # orphans become children of this process meanwhile
         found = set(children_of(os.getpid())).difference(spared)
         if not found:
             break

@@ -1,4 +1,4 @@
-"""A progress bar for what takes longer than two seconds, on a terminal or in a notebook; none where nobody looks."""
+"""A progress bar for operations longer than two seconds, on a terminal or in a notebook only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELAY_SECONDS = 2.0
 
 
 class Progress:
-    """Told what happens. What it was told is drawn only once `show` was called."""
+    """Tracks the progress of an operation. Nothing is drawn until `show` is called."""
 
     def __init__(self, steps: int = 1) -> None:
         self._steps = steps
@@ -25,14 +25,14 @@ class Progress:
         self._lock = threading.Lock()
 
     def step(self, name: str) -> None:
-        """The next step begins, and with it the one before has ended."""
+        """Begin the next step, and end the one before."""
         with self._lock:
             self._name, self._done = name, self._begun
             self._begun += 1
             self._draw()
 
     def part(self, fraction: float, name: str | None = None) -> None:
-        """How much of something within this step, such as one kernel launch, is done; and what to call it by now."""
+        """Set the completed fraction within this step, such as of one kernel launch, and optionally its name."""
         with self._lock:
             if name is not None:
                 self._name = name
@@ -54,7 +54,7 @@ class Progress:
                 )
 
     def close(self) -> None:
-        """Wipe it out and draw no more."""
+        """Erase the bar and stop drawing."""
         with self._lock:
             if self._bar is not None:
                 self._bar.close()
@@ -68,7 +68,7 @@ class Progress:
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel, whose standard error is no terminal and is looked at all the same."""
+    """Whether this is a Jupyter kernel, whose standard error is shown although it is not a terminal."""
     if "ipykernel" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -77,11 +77,11 @@ def in_notebook() -> bool:
 
 
 def _kind_of_bar() -> tuple[Any, str]:
-    """A class like `tqdm.tqdm`, and how wide its bar is said to be: a widget, where there are some, knows by itself."""
+    """A class like `tqdm.tqdm`, and the width of its bar; a notebook widget chooses its own width."""
     if in_notebook():
         from tqdm.notebook import IProgress, tqdm_notebook
 
-        if IProgress is not None:  # ipywidgets is there
+        if IProgress is not None:  # ipywidgets is installed
             return tqdm_notebook, ""
     from tqdm import tqdm
 
@@ -90,9 +90,12 @@ def _kind_of_bar() -> tuple[Any, str]:
 
 @contextmanager
 def progress_bar(steps: int) -> Iterator[Progress]:
-    """A `Progress` over so many steps. It shows nothing unless somebody looks, and leaves nothing behind."""
+    """A context manager with a `Progress` over so many steps.
+
+    It draws only if visible, and erases the bar at the end.
+    """
     progress = Progress(steps)
-    # A timer of its own: a step such as the oracle may tell nothing for a minute.
+    # The timer runs in a thread of its own: a step such as the oracle may report nothing for a minute.
     late = threading.Timer(DELAY_SECONDS, progress.show)
     late.daemon = True
     if sys.stderr.isatty() or in_notebook():

@@ -1,4 +1,4 @@
-"""The text of a source line that a compiler named, and a short name for its file."""
+"""Finds the text of a source line that a compiler named, and a short name for its file."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 def source_line(file: str, line: int) -> str | None:
-    """The line without the blanks around it; None where there is no such file or line."""
+    """The line without surrounding blanks; None if there is no such file or line."""
     lines = source_lines(file)
     return lines[line - 1].strip() if 1 <= line <= len(lines) else None
 
 
 def source_lines(file: str) -> tuple[str, ...]:
-    """All lines of the file; none where there is no such file."""
+    """All lines of the file; empty if there is no such file."""
     path = find_source(file)
     return () if path is None else _lines(path)
 
 
 def short_name(file: str) -> str:
-    """`file` as seen from here, or from where Python found it; as it is where it lies elsewhere."""
+    """`file` relative to the current folder or to the Python path; unchanged if it is elsewhere."""
     path = find_source(file)
     if path is None:
         return file
@@ -33,10 +33,10 @@ def short_name(file: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def find_source(file: str) -> Path | None:
-    """The file itself, or the one that the end of its name means.
+    """The file itself, or one on the Python path that matches the end of its name.
 
-    A relative `#line` becomes absolute with the folder where the compiler ran, and what it made may come from a cache:
-    `/elsewhere/variants/fa2/kernel.cu` is looked for as `variants/fa2/kernel.cu` where Python looks for modules.
+    A compiler resolves a relative `#line` against its own folder, and its output may come from a cache:
+    `/elsewhere/variants/fa2/kernel.cu` is also looked for as `variants/fa2/kernel.cu` on the Python path.
     """
     if not file:
         return None

@@ -1,4 +1,4 @@
-"""Times as text: a table for people, markdown for documents, csv and json for programs."""
+"""Renders benchmark results: a table for people, markdown for documents, csv and json for programs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HEADERS = {
     "% of\ncopy": True,
     "compile\ns": True,
 }
-"""Column -> whether it holds numbers."""
+"""Columns, and whether each is numeric."""
 
 
 def render_bench(result: BenchResult, format: str) -> str:
-    """The whole result in one of `FORMATS`, ending in a line break."""
+    """Render the result in one of `FORMATS`, ending in a line break."""
     return bench_report(result).render(format)
 
 
 def bench_report(result: BenchResult) -> Report:
-    """All that there is to say about times."""
+    """The report of a benchmark."""
     headline = f"{result.problem.headline}; inputs {result.regime}, seeds from {result.seed}"
     return Report(
         paragraphs=lambda: [
@@ -48,7 +48,7 @@ def bench_report(result: BenchResult) -> Report:
 
 
 def bench_table(result: BenchResult) -> Table:
-    """A line per contender, the fastest first."""
+    """A table with a line per contender, the fastest first."""
     return Table([*HEADERS], [_cells(row, result) for row in result.rows], [*HEADERS.values()])
 
 
@@ -104,7 +104,7 @@ def _noise_percent(row: BenchRow) -> float:
 
 
 def bench_notes(result: BenchResult) -> list[str]:
-    """What was measured, on what, and how; then what is to be said about single rows."""
+    """Notes on what was measured, on what device, and how; then notes on single rows."""
     ceilings, operation = result.ceilings, operation_of(result.problem)
     driver = f", driver {result.driver}" if result.driver else ""
     notes = [
@@ -118,9 +118,8 @@ def bench_notes(result: BenchResult) -> list[str]:
         f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
         "100 % of a copy, caches served the rest.",
     ]
-    libraries = None if result.torch is None else operation.libraries_in_words(result.torch)
-    if libraries is not None:
-        notes.append(libraries)
+    if result.torch is not None and operation.libraries_in_words is not None:
+        notes.append(operation.libraries_in_words(result.torch))
     for row in result.rows:
         if row.held_down_by is not None:
             notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")

@@ -1,7 +1,7 @@
-"""A timeline in Chrome's trace event format, which Perfetto and chrome://tracing open.
+"""Renders a timeline in Chrome's trace event format, which Perfetto and chrome://tracing open.
 
-The format: "Trace Event Format", the document that the Chromium project's catapult links to. Processes are
-multiprocessors, threads are the warps of the blocks that ran there. The unit of time, which the format calls a
+The format is described in "Trace Event Format", linked by the Chromium project's catapult. Processes are
+multiprocessors; threads are the warps of the blocks that ran there. The unit of time, which the format calls a
 microsecond, is one instruction.
 """
 
@@ -33,7 +33,7 @@ from harness.support.source_text import short_name
 
 Event = dict[str, Any]
 LAUNCHES = 0
-"""The process that launches and bytes stand under; multiprocessor n is process n + 1."""
+"""ID of the process that shows launches and bytes; multiprocessor n is process n + 1."""
 TIME = "1 us here is one instruction of a warp, waits included: an order and proportions, and no time of a GPU"
 
 
@@ -66,19 +66,19 @@ def render_chrome_trace(timeline: Timeline) -> str:
 
 
 def what_is_shown(timeline: Timeline) -> str:
-    """How many blocks of each launch have their events, in one line."""
+    """One line that says how many blocks of each launch have events."""
     return ", ".join(
         f"{launch.shown:,} of {len(launch.blocks):,} of {launch.launch.kernel}" for launch in timeline.launches
     )
 
 
 def leaves_out(timeline: Timeline) -> bool:
-    """Whether some blocks are without their events."""
+    """Whether some blocks lack events."""
     return any(launch.shown < len(launch.blocks) for launch in timeline.launches)
 
 
 def process_events(pid: int, name: str, order: int) -> list[Event]:
-    """A process's name and place."""
+    """Events that set a process's name and sort order."""
     return [
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}},
         {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": order}},
@@ -86,14 +86,14 @@ def process_events(pid: int, name: str, order: int) -> list[Event]:
 
 
 def multiprocessor_events(events: Iterable[Event]) -> list[Event]:
-    """Names of the multiprocessors that these events are of. Viewers that sort by names sort numbers as long."""
+    """Events that name the multiprocessors of these events. Numbers are padded, since viewers sort by name."""
     numbers = sorted({event["pid"] - 1 for event in events if event["pid"] != LAUNCHES})
     digits = len(str(max(numbers, default=0)))
     return [each for number in numbers for each in process_events(number + 1, f"SM {number:0{digits}}", number + 1)]
 
 
 def thread_events(pid: int, tid: int, name: str) -> list[Event]:
-    """A thread's name and place."""
+    """Events that set a thread's name and sort order."""
     return [
         {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}},
         {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}},
@@ -101,13 +101,13 @@ def thread_events(pid: int, tid: int, name: str) -> list[Event]:
 
 
 def complete_event(pid: int, tid: int, name: str, category: str, begin: float, end: float, **more: Any) -> Event:
-    """A stretch of one thread."""
+    """A complete event: one time range of one thread."""
     event = {"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": category, "ts": begin, "dur": end - begin}
     return {**event, "args": more} if more else event
 
 
 def _launch_events(timeline: Timeline) -> Iterator[Event]:
-    """Each launch as one stretch, and the bytes of the run so far."""
+    """Each launch as one time range, and the bytes of the run so far as a counter."""
     yield from process_events(LAUNCHES, "launches", LAUNCHES)
     yield from thread_events(LAUNCHES, 1, "launches")
     read = written = 0
@@ -126,16 +126,16 @@ def _launch_events(timeline: Timeline) -> Iterator[Event]:
 
 
 class _Tracks:
-    """Events of one launch's blocks. Each block has a thread for itself and one for each of its warps."""
+    """Events of one launch's blocks. Each block has a thread of its own and one per warp."""
 
     def __init__(self, launch: EventLaunch, prefix: str, first: int, ids: Iterator[int]) -> None:
-        """`prefix`: of names; `first`: number of its first thread, behind all of launches before; `ids`: of copies."""
+        """`prefix` of names; `first` thread number, after those of earlier launches; `ids` of copies."""
         self._launch, self._prefix, self._first, self._ids = launch, prefix, first, ids
         self._pitch = launch.warps + 1
         self.count = launch.blocks * self._pitch
 
     def of(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
-        """All of one block."""
+        """All events of one block."""
         pid, tid = block.sm + 1, self._tid(block, 0)
         name = f"{self._prefix}{self._launch.kernel} block {block.number}"
         yield from thread_events(pid, tid, name)
@@ -164,7 +164,7 @@ class _Tracks:
         return {} if known is None or not known.file else {"line": f"{short_name(known.file)}:{known.line}"}
 
     def _warp(self, block: TimelineBlock, warp: int, end: int, waits: Records, accesses: Records) -> Iterator[Event]:
-        """Stretches between waits, and the waits themselves, one behind the other."""
+        """Ranges between waits, and the waits themselves, in sequence."""
         pid, tid, now = block.sm + 1, self._tid(block, warp + 1), 0
         for wait in waits[np.argsort(waits["begin"], kind="stable")]:
             begin, over = int(wait["begin"]), int(wait["end"]) if wait["end"] >= 0 else end
@@ -206,7 +206,7 @@ class _Tracks:
         return f"cp.async: all but {number} groups" if kind == COPIES else WAITS[CLUSTER]
 
     def _copies(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
-        """Copies of one warp that land together are one; begin and end have the same id, which no other copy has."""
+        """Copies of one warp that land together become one range; its begin and end events share a unique ID."""
         groups: dict[tuple[int, int, int], list[Any]] = {}
         for copy in events.copies:
             groups.setdefault((int(copy["warp"]), int(copy["kind"]), int(copy["landed"])), []).append(copy)

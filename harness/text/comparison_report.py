@@ -1,4 +1,4 @@
-"""Results as text: a table for people, markdown for documents, csv and json for programs."""
+"""Renders a comparison: a table for people, markdown for documents, csv and json for programs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Column:
     """One column of the table for people."""
 
     header: str
-    """What it is called, unit included."""
+    """Header, including the unit."""
     cell: Callable[[Row], str]
-    """How a row shows in it."""
+    """Function that formats a row's cell."""
     number: bool = True
-    """Flush right."""
+    """Whether the column is right-aligned."""
 
 
 def render_comparison(comparison: Comparison, format: str) -> str:
-    """The whole comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    """Render the comparison in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     return comparison_report(comparison).render(format)
 
 
 def comparison_report(comparison: Comparison) -> Report:
-    """All that there is to say about a comparison."""
+    """The report of a comparison."""
     return Report(
         paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
         notes=lambda: _footnotes(comparison),
@@ -50,7 +50,7 @@ def comparison_report(comparison: Comparison) -> Report:
 
 
 def _table(comparison: Comparison) -> Table:
-    """A line per variant that takes the problem; of the others there is a note. If there is no other: all of them."""
+    """A table with a line per variant that supports the problem, or per variant if none does; notes list the others."""
     columns = comparison_columns(comparison)
     rows = [row for row in comparison.rows if row.verdict != UNSUPPORTED] or comparison.rows
     return Table(
@@ -61,7 +61,7 @@ def _table(comparison: Comparison) -> Table:
 
 
 def comparison_columns(comparison: Comparison) -> list[Column]:
-    """What is shown of each row, in order."""
+    """The columns that are shown, in order."""
 
     def size(value: int | None) -> str:
         return mib(value, comparison.problem.compulsory_bytes)
@@ -117,12 +117,12 @@ def _claim(row: Row) -> str:
     assert row.claimed_bytes is not None and row.read_bytes is not None and row.write_bytes is not None
     counted = row.read_bytes + row.write_bytes
     if not counted or row.claimed_bytes == counted:
-        return "wrong"  # reads and writes differ, their sums do not
+        return "wrong"  # reads and writes differ, but not their sum
     return f"wrong, {100 * (row.claimed_bytes - counted) / counted:+.2f} %"
 
 
 def comparison_headline(comparison: Comparison) -> str:
-    """The problem and how its inputs were drawn, in one line."""
+    """The problem and the distribution of its inputs, in one line."""
     drawn = "the user's arrays"
     if comparison.regime is not None:
         drawn = f"inputs {comparison.regime}, seed {comparison.seed}"
@@ -138,7 +138,7 @@ _RATIO = (
 
 
 def general_notes(comparison: Comparison) -> list[str]:
-    """What the table was measured on and what its ranking means."""
+    """Notes on the device and on the meaning of the ranking."""
     notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
     if _uses_local(comparison):
         notes.append(
@@ -152,7 +152,7 @@ def general_notes(comparison: Comparison) -> list[str]:
 
 
 def _footnotes(comparison: Comparison) -> list[str]:
-    """What is to be said about all rows, then about single ones."""
+    """Notes on all rows, then on single rows."""
     notes = general_notes(comparison)
     alike = _alike(comparison)
     notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
@@ -161,17 +161,19 @@ def _footnotes(comparison: Comparison) -> list[str]:
         if row.verdict != UNSUPPORTED and row.variant in names[:1]:
             notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
         if row.error_over_strictest is not None:
-            notes.append(f"{row.variant}: {_undeclared(row)}")
-        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _untold(row)[:MOST_FINDINGS]]
-        if len(_untold(row)) > MOST_FINDINGS:
-            notes.append(f"{row.variant}: and {len(_untold(row)) - MOST_FINDINGS} findings more; --format json has all")
+            notes.append(f"{row.variant}: {_inferred_numerics(row)}")
+        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _further_findings(row)[:MOST_FINDINGS]]
+        if len(_further_findings(row)) > MOST_FINDINGS:
+            notes.append(
+                f"{row.variant}: and {len(_further_findings(row)) - MOST_FINDINGS} findings more; --format json has all"
+            )
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
 
 
-def _undeclared(row: Row) -> str:
-    """Of a variant that declares no numerics: what declaring would show."""
+def _inferred_numerics(row: Row) -> str:
+    """The note on a variant that declares no numerics: its error under the strictest that its code permits."""
     held, over = "held to the strictest that its code allows", row.error_over_strictest
     if over is not None and over <= 1:
         return f"declares no numerics; {held}, error / expected is {_ratio(over)}"
@@ -184,7 +186,7 @@ def _undeclared(row: Row) -> str:
 
 
 def _alike(comparison: Comparison) -> dict[tuple[str, str], list[str]]:
-    """Verdict and reason -> the variants that have both: a reason is told once."""
+    """Variants by verdict and reason, so that each reason is printed once."""
     names: dict[tuple[str, str], list[str]] = {}
     for row in comparison.rows:
         if row.reason is not None:
@@ -193,16 +195,16 @@ def _alike(comparison: Comparison) -> dict[tuple[str, str], list[str]]:
 
 
 MOST_FINDINGS = 5
-"""Per variant, in texts for people."""
+"""Maximum findings per variant in text for people."""
 
 
-def _untold(row: Row) -> list[Finding]:
-    """Findings that are not the verdict's reason already."""
+def _further_findings(row: Row) -> list[Finding]:
+    """Findings that are not already the verdict's reason."""
     return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
 
 
 def finding_text(finding: Finding) -> str:
-    """Its kind, how often, and all that there is to say."""
+    """The finding's kind, its count, and its details."""
     times = f" ({finding.count:,} times)" if finding.count > 1 else ""
     return f"{finding.kind}{times}: {finding.message}"
 
@@ -221,7 +223,7 @@ def _units(comparison: Comparison) -> str:
 
 
 def _indented(text: str) -> str:
-    """A compiler's log keeps its lines, set off from what is ours."""
+    """Indent a compiler's log, keeping its lines."""
     return text.replace("\n", "\n    ")
 
 
@@ -243,7 +245,7 @@ def _finding_objects(row: Row) -> list[dict[str, Any]] | None:
 
 
 def _row_keys(problem: BaseProblem) -> list[str]:
-    # The contract's order: what a row is, then what it measured, an optional output's errors after the main one's.
+    # The fixed order of keys: identity, then measurements; errors of optional outputs follow those of the main one.
     first = ["rank", "variant", "algorithm", "backend", "verdict", "reason"]
     rest = [f.name for f in fields(Row) if f.name not in (*first, "compulsory_bytes", "optional_errors")]
     at = rest.index("error_over_expected") + 1

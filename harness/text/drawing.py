@@ -1,4 +1,4 @@
-"""How pictures look: colours that everybody can tell apart, names at the ends of lines, files that repeat.
+"""Style of pictures: colours that are distinguishable to everybody, labels at the ends of lines, reproducible files.
 
 Matplotlib is imported when something is drawn.
 """
@@ -12,8 +12,8 @@ from typing import Any
 from harness.support.errors import UsageError
 
 SUFFIXES = (".png", ".svg")
-# Okabe and Ito, "Color Universal Design", 2008, without the yellow that white paper swallows. Markers and dashes differ
-# as well, for who prints in grey.
+# Okabe and Ito, "Color Universal Design", 2008, without the yellow, which is invisible on white paper. Markers and
+# dashes differ as well, for printing in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
@@ -21,7 +21,7 @@ GREY = "#666666"
 
 
 def require_drawable(path: Path) -> None:
-    """Raise `UsageError` where the name does not say which kind of picture, or Matplotlib is missing."""
+    """Raise `UsageError` if the file suffix is not that of a picture, or if Matplotlib is missing."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"cannot draw {path}: its name has to end in {' or '.join(SUFFIXES)}")
     try:
@@ -31,9 +31,9 @@ def require_drawable(path: Path) -> None:
 
 
 def label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names to the right of where lines end, moved apart where they would lie on each other."""
+    """Put labels to the right of the ends of lines, moved apart if they would overlap."""
     if not ends:
-        return  # no line: nothing of this is known
+        return  # no line: no values are known
     height = 0.045
     to_axes = axes.transData + axes.transAxes.inverted()
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, colour) for x, y, label, colour in ends)
@@ -51,14 +51,14 @@ def label_ends(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 def plain_numbers() -> Any:
-    """Numbers on an axis as they are, not as powers of ten."""
+    """A formatter of plain numbers, without powers of ten."""
     from matplotlib.ticker import FuncFormatter
 
     return FuncFormatter(lambda value, _: f"{value:,.12g}")
 
 
 def figure_with_room(width: float = 0.64) -> tuple[Any, Any]:
-    """A figure and its axes, which leave room for names on the right."""
+    """A figure and its axes, with space for labels on the right."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4))
@@ -69,18 +69,18 @@ def figure_with_room(width: float = 0.64) -> tuple[Any, Any]:
 
 
 def open_frame(axes: Any) -> None:
-    """No lines on top and on the right."""
+    """Remove the top and right spines."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
 def saved(figure: Any, suffix: str) -> bytes:
-    """The picture as a file of that kind."""
+    """The picture as a file of that type."""
     import matplotlib
 
     target = io.BytesIO()
     kind = suffix.lower().removeprefix(".")
-    # The same sweep gives the same file: no date, no random names inside.
+    # The same sweep gives the same file: no date, no random IDs.
     metadata = {"Date": None} if kind == "svg" else None
     with matplotlib.rc_context({"svg.hashsalt": "sweep"}):
         figure.savefig(target, format=kind, dpi=150, bbox_inches="tight", pad_inches=0.12, metadata=metadata)

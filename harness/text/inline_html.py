@@ -1,4 +1,4 @@
-"""A `Report` as a piece of HTML that stands within another page, such as the output of a notebook's cell."""
+"""Renders a `Report` as an HTML fragment within another page, such as the output of a notebook's cell."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from harness.text.page.markup import escape
 from harness.text.report import Paragraph, Report, Table, Title, Verbatim
 
-# Where the page has no style for tables, cells would touch; numbers stand below each other digit by digit.
+# If the page has no style for tables, cells would touch; digits of numbers are aligned.
 _CELL = "padding:2px 8px;vertical-align:bottom;"
 _NUMBER = f"{_CELL}text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
 _TEXT = f"{_CELL}text-align:left"
 _BROKEN_LINE = re.compile(r"\n(?! )")
-"""Of a note that was filled for a terminal; what is indented stands on a line of its own."""
+"""A line break in a note that was wrapped for a terminal; indented lines are kept apart."""
 
 
 def inline_html(report: Report) -> str:
-    """What `Report.render` says to people, without scripts, colours or page-wide styles: the page has its own."""
+    """The content of `Report.render` for people, without scripts, colours or page-wide styles."""
     parts = [_paragraph(part) for part in report.paragraphs() if part]
     notes = "".join(f"<p>{_lines(_BROKEN_LINE.sub(' ', note))}</p>" for note in report.notes() if note)
     return "<div>" + "\n".join(parts) + (f"\n<small>{notes}</small>" if notes else "") + "</div>"
@@ -36,7 +36,7 @@ def _paragraph(part: Paragraph) -> str:
 def _table(part: Table) -> str:
     head = _row("th", [header.replace("-\n", "-") for header in part.headers], part.numbers)
     body = "\n".join(_row("td", cells, part.numbers) for cells in part.cells)
-    # What is wider than the page scrolls by itself.
+    # Content that is wider than the page scrolls separately.
     rows = f"<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>"
     return f'<div style="overflow-x:auto;margin:0.6em 0">\n<table>\n{rows}\n</table>\n</div>'
 

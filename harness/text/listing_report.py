@@ -1,4 +1,4 @@
-"""What `list` shows."""
+"""Renders the list of registered variants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.text.report import Report, Table
 
 
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
-    """The registered variants in one of `FORMATS`, ending in a line break."""
+    """Render the registered variants in one of `FORMATS`, ending in a line break."""
     keys = ["name", "algorithm", "backend", "idea"]
     listing = [
         {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}

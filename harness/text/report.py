@@ -1,4 +1,4 @@
-"""What a command says, once; and how that looks in each format: a table for people, markdown, csv and json."""
+"""A command's output, independent of the format: a table for people, markdown, csv or json."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ class Table:
     """Rows of cells under headers."""
 
     headers: Sequence[str]
-    """A line break in one is a blank in markdown, or nothing after a hyphen."""
+    """Headers. A line break in one becomes a blank in markdown, or nothing after a hyphen."""
     cells: Sequence[Sequence[str]]
     numbers: Sequence[bool]
-    """Which columns are flush right."""
+    """Which columns are right-aligned."""
 
     def text(self, markdown: bool) -> str:
-        """Without a line break at the end."""
+        """The table without a final line break."""
         headers = [header.replace("-\n", "-") for header in self.headers] if markdown else self.headers
         return table(headers, self.cells, self.numbers, markdown)
 
 
 @dataclass(frozen=True)
 class Verbatim:
-    """Text whose lines stay as they are."""
+    """Text whose line breaks are kept."""
 
     lines: str
 
     def text(self, markdown: bool) -> str:
-        """Fenced in markdown."""
+        """The text, fenced in markdown."""
         return f"```text\n{self.lines}\n```" if markdown else self.lines
 
 
 @dataclass(frozen=True)
 class Title:
-    """A line over what follows."""
+    """A heading."""
 
     title: str
 
     def text(self, markdown: bool) -> str:
-        """Bold in markdown."""
+        """The heading, bold in markdown."""
         return f"**{self.title}**" if markdown else self.title
 
 
@@ -57,21 +57,24 @@ Paragraph = str | Table | Verbatim | Title
 
 @dataclass(frozen=True)
 class Report:
-    """All that there is to say. What a format does not need is not worked out for it."""
+    """The content of a command's output. Each part is computed only if the format needs it."""
 
     paragraphs: Callable[[], Sequence[Paragraph]]
     """For people, in order; empty texts are left out."""
     notes: Callable[[], Sequence[str]]
-    """What is to be said under them."""
+    """Notes that follow the paragraphs."""
     records: Callable[[], tuple[Sequence[Mapping[str, Any]], Sequence[str]]]
     """For csv: rows, and the keys of their columns."""
     document: Callable[[], Mapping[str, Any]]
-    """For json: one object. JSON has neither NaN nor infinity."""
+    """For json: one object, without NaN and infinity."""
     wraps_notes: bool = True
-    """Whether notes are filled to `NOTE_WIDTH`; else their lines are broken already."""
+    """Whether notes are wrapped at `NOTE_WIDTH`; otherwise their line breaks are kept."""
 
     def render(self, format: str) -> str:
-        """In one of `tables.FORMATS`, ending in a line break; in those for people, what is not printable is escaped."""
+        """Render in one of `tables.FORMATS`, ending in a line break.
+
+        For people, characters that are not printable are escaped.
+        """
         if format == "json":
             return json_text(self.document())
         if format == "csv":

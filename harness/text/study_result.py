@@ -1,4 +1,4 @@
-"""What a study came to, for a notebook or a script: its data, and the very report that its command prints."""
+"""The result of a study for a notebook or a script: its data, and the report that its command prints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Picture:
     """A picture that a notebook shows."""
 
     content: bytes
-    """Of the file."""
+    """Content of the file."""
     suffix: str
     """`.svg` or `.png`."""
 
@@ -35,27 +35,27 @@ class Picture:
         return self.content if self.suffix == ".png" else None
 
     def save(self, path: str | Path) -> None:
-        """Write it there, whole or not at all. Raises `UsageError`."""
+        """Write the file atomically. Raises `UsageError`."""
         require_writable(Path(path))
         replace_files({Path(path): self.content})
 
 
 @dataclass(frozen=True, repr=False)
 class StudyResult(Generic[T]):
-    """What a study came to. Printed, it is the table that the command prints; in a notebook, the same table as HTML."""
+    """The result of a study. Prints as the table that the command prints; a notebook shows the same table as HTML."""
 
     result: T
     """The data: a frozen dataclass of that study, or a tuple of them."""
     report: Report
-    """All that there is to say about it."""
+    """The content of the command's output."""
     passed: bool
     """Whether something ran, and all that ran passed."""
     ran: bool = True
-    """Whether any variant took the problem."""
+    """Whether any variant supported the problem."""
     pictures: Mapping[str, Callable[[str], bytes]] = field(default_factory=dict)
-    """What can be drawn, by name: suffix (`.svg`, `.png`) -> the file's bytes."""
+    """Functions that draw the pictures, by name. Each takes a suffix (`.svg`, `.png`) and returns the file's bytes."""
     kept: Callable[[], Sequence[KeptRow]] = tuple
-    """What there is to keep of it, worked out when it is asked for."""
+    """Function that returns the rows to store."""
 
     def __repr__(self) -> str:
         return self.report.render("table").rstrip("\n")
@@ -68,7 +68,7 @@ class StudyResult(Generic[T]):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A dict per row, as `--format csv` has them: with bytes as whole numbers, and None for what is not known."""
+        """A dict per row, as `--format csv` has them: bytes as whole numbers, and None for unknown values."""
         records: Sequence[Mapping[str, Any]]
         records, keys = self.report.records()
         return [{key: record.get(key) for key in keys} for record in records]
@@ -78,11 +78,11 @@ class StudyResult(Generic[T]):
         return dict(self.report.document())
 
     def render(self, format: str) -> str:
-        """As the command writes it: `table`, `markdown`, `csv` or `json`, ending in a line break."""
+        """The command's output as `table`, `markdown`, `csv` or `json`, ending in a line break."""
         return self.report.render(format)
 
     def picture(self, name: str | None = None, suffix: str = ".svg") -> Picture:
-        """One of `pictures`, the first where none is named. Raises `UsageError` where there is no such picture."""
+        """Draw one of `pictures`, by default the first. Raises `UsageError` if there is no such picture."""
         if not self.pictures:
             raise UsageError("there is no picture of this; a sweep has some, such as traffic(sweep='q_len=128..1024')")
         name = next(iter(self.pictures)) if name is None else name

@@ -1,4 +1,4 @@
-"""Text in the formats that every report has: a table for people, markdown for documents, csv and json for programs."""
+"""Formats tables: aligned text for people, markdown for documents, csv and json for programs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ FORMATS = ("table", "markdown", "csv", "json")
 MIB = 2**20
 UNKNOWN = "-"
 
-# Twice two blanks less per column: the table fits where 100 characters do.
+# Saves four blanks per column, so that the table fits into 100 characters.
 tabulate.MIN_PADDING = 0
 
 
 class Wrapped(str):
-    """A cell of several lines. Line breaks of other cells become blanks, so that no text makes a row of its own."""
+    """A cell of several lines. Line breaks in other cells become blanks, so that no text makes a row of its own."""
 
 
 def table(
     headers: Sequence[str], cells: Sequence[Sequence[str]], numbers: Sequence[bool], markdown: bool = False
 ) -> str:
-    """Rows of `cells` under `headers`, without a line break at the end. Columns that hold `numbers` are flush right."""
+    """Rows of `cells` under `headers`, without a final line break. Columns marked in `numbers` are right-aligned."""
     align = ["right" if number else "left" for number in numbers]
     headers = [printable(header) for header in headers]
     cells = [[_cell(cell) for cell in line] for line in cells]
@@ -55,7 +55,7 @@ def _cell(text: str) -> str:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """A line of names, then a line per row; what a row lacks is empty."""
+    """A line of names, then a line per row; keys that a row lacks are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, keys, lineterminator="\n")
     writer.writeheader()
@@ -64,27 +64,27 @@ def csv_text(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """One object. JSON has neither NaN nor infinity, so a float that is not finite has to be None before."""
+    """One object. Floats that are not finite have to be None already, since JSON has neither NaN nor infinity."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:
-    """`value`, or None where it is a float that JSON does not have."""
+    """`value`, or None if it is a float that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def smallest_of(sizes: Iterable[int]) -> int:
-    """The smallest of these bytes that is not 0, for `mib`."""
+    """The smallest of these byte counts that is not 0, for `mib`."""
     return min((size for size in sizes if size > 0), default=MIB)
 
 
 def mib(value: int | float | None, smallest: float) -> str:
-    """Bytes as MiB, with decimals enough to tell apart what is as small as `smallest` bytes."""
-    # Two decimals tell megabytes apart; a problem of a few kilobytes needs more.
+    """Bytes as MiB, with enough decimals to distinguish values as small as `smallest` bytes."""
+    # Two decimals distinguish megabytes; a problem of a few kilobytes needs more.
     decimals = 2 if smallest >= 0.05 * MIB else 4
     return UNKNOWN if value is None else f"{value / MIB:,.{decimals}f}"
 
 
 def device_line(device: Device) -> str:
-    """What to call the device."""
+    """Display name of the device."""
     return f"{device.name} ({device.arch})" if device.kind == "gpu" else device.name

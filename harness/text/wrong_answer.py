@@ -1,4 +1,4 @@
-"""How a report that is not about answers says that an answer is wrong: before all figures, and loudly."""
+"""A warning for reports on other topics that a variant's answer is wrong, shown before all figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.text.report import NOTE_WIDTH
 
 
 def wrong_answer(variant: str, verdict: str | None, reason: str | None) -> str | None:
-    """A paragraph to stand before the figures of a variant; None unless its verdict is `fail` or `error`."""
+    """The warning paragraph for a variant; None unless its verdict is `fail` or `error`."""
     if verdict not in (FAIL, ERROR):
         return None
     text = f"WRONG: {variant}: {verdict}: {' '.join((reason or '').split())}. The figures below are of a wrong kernel."

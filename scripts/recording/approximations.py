@@ -5,12 +5,13 @@ The emulator gives the exact result, rounded once.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from harness.ptx.statements import instructions
 
 Array = npt.NDArray[Any]
 
@@ -119,8 +120,10 @@ PROMISES = {
 
 def approximation(text: str) -> Promise | None:
     """The promise of the approximate instruction in `text`; None where there is none. No case has two."""
-    found = re.search(r"\b(\w+)((?:\.\w+)*)\.(approx|full)((?:\.\w+)*)", text)
-    if found is None:
-        return None
-    kind = next(word for word in found[4].split(".") if word.removesuffix("x2") in FORMATS)
-    return PROMISES[f"{found[1]}.{found[3]}.{kind.removesuffix('x2')}"]
+    for form, _ in instructions(text):
+        opcode, *words = form.split(".")
+        how = next((word for word in words if word in ("approx", "full")), None)
+        if how is not None:
+            kind = next(word for word in words if word.removesuffix("x2") in FORMATS)
+            return PROMISES[f"{opcode}.{how}.{kind.removesuffix('x2')}"]
+    return None

@@ -7,7 +7,6 @@ left in memory; operands are not recorded, the tests draw them from fixed seeds.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from harness.ptx.statements import instructions
 from scripts.recording.approximations import approximation
 from scripts.recording.archive import pack, unpack
 from scripts.recording.opcode_kernel import Case, Launched
@@ -41,8 +41,6 @@ SAMPLE_BYTES = 1024
 """Of a large buffer: what is recorded bit by bit, so that a difference can be read."""
 PIECE_BYTES, DIGEST_BYTES = 4096, 8
 """Of a large buffer: what a digest is of, and its size."""
-
-OPCODE = re.compile(r"(?:^|[;{}\n]|@!?[%\w]+)\s*([a-z][a-z0-9]*(?:[.:]+[a-zA-Z0-9_]+)*)(?=\s[^:;=]*;|;)")
 
 
 def key_of(nodeid: str) -> str:
@@ -138,7 +136,7 @@ def load(path: Path) -> OpcodeRecord:
 
 def opcodes_of(text: str) -> set[str]:
     """The opcodes of PTX text, without their modifiers."""
-    return {match[1].partition(".")[0] for match in OPCODE.finditer(text)}
+    return {form.partition(".")[0] for form, _ in instructions(text)}
 
 
 def hold_against(record: OpcodeRecord, key: str, launched: Sequence[Launched]) -> None:
@@ -241,4 +239,5 @@ def _flushed_early(text: str, ours: Array, theirs: Array) -> Array:
 
 def _has_one_nan(text: str) -> bool:
     """Forms whose NaN has one pattern on the hardware, which the emulator has to give."""
-    return re.search(r"\b(min|max)\.(\w+\.)*f32|tf32", text) is not None
+    forms = [set(form.split(".")) for form, _ in instructions(text)]
+    return any("tf32" in words or ("f32" in words and words & {"min", "max"}) for words in forms)

@@ -11,7 +11,6 @@ import pytest
 from sample_kernels import ARCH, AXPY_ARGS, axpy, buffer
 
 from harness.compilers import compile_kernel
-from harness.compilers.parameters import Parameter, entry_parameters
 from harness.support.errors import PlanError
 
 RECORD = np.dtype([("a", "i4"), ("b", "f8")], align=True)
@@ -119,21 +118,3 @@ def test_a_wrong_number_of_arguments_says_what_the_kernel_wants() -> None:
 def test_a_kernel_without_parameters() -> None:
     compiled = compile_kernel(cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing"), (), ARCH)
     assert compiled.pack(()) == ()
-
-
-def test_parameters_are_read_from_any_spelling() -> None:
-    text = """
-    .visible .entry _Z1fPf(
-        .param .u64 .ptr .global .align 16 a,
-        .param .align 4 .b8 b[12],
-        .param .f32 c
-    ) .maxntid 128, 1, 1 { ret; }
-    .weak .entry g() { ret; }
-    .entry h
-    { ret; }
-    """
-    assert entry_parameters(text) == {
-        "_Z1fPf": (Parameter("u64", 8, 8), Parameter("b8", 12, 4, is_array=True), Parameter("f32", 4, 4)),
-        "g": (),
-        "h": (),
-    }

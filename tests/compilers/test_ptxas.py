@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 
 import cupy
@@ -10,7 +11,7 @@ import pytest
 from sample_kernels import ARCH, AXPY_ARGS, axpy, buffer
 
 from harness.compilers import compile_kernel
-from harness.compilers.ptxas import Resources, find_ptxas, resources
+from harness.compilers.ptxas import Resources, find_ptxas, resources, section_bytes
 from harness.support.errors import CompileError
 
 
@@ -91,3 +92,25 @@ ptxas info    : Used 255 registers, used 1 barriers, 400 bytes smem, 352 bytes c
 """
     assert _parse(log, "f") == Resources(255, 12, 20, 400, 16, 360)
     assert _parse(log, "other") == Resources(10, 4, 4, 0, 24, 352)
+
+
+def elf(*sections: tuple[str, int]) -> bytes:
+    """An ELF file of 64 bits with empty space where sections would be, and their names at the end."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name, _ in (*sections, (".shstrtab", 0)))
+    table = 64
+    first_name = table + 64 * (len(sections) + 2)
+    entries = [struct.pack("<IIQQQQIIQQ", *[0] * 10)]
+    for name, size in (*sections, (".shstrtab", len(names))):
+        place = names.index(b"\0" + name.encode() + b"\0") + 1
+        entries.append(struct.pack("<IIQQQQIIQQ", place, 1, 0, 0, first_name, size, 0, 0, 1, 0))
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF", 2, 190, 1, 0, 0, table, 0, 64, 0, 0, 64, len(entries), len(entries) - 1
+    )
+    return header + b"".join(entries) + names
+
+
+def test_the_size_of_a_section_by_its_whole_name():
+    cubin = elf((".text.kernel", 640), (".text.kernel2", 1280))
+    assert section_bytes(cubin, ".text.kernel") == 640
+    assert section_bytes(cubin, ".text.kernel2") == 1280
+    assert section_bytes(cubin, ".text") is None

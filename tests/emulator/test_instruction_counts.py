@@ -13,16 +13,16 @@ from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.instruction_kinds import KINDS, kind_of, product_flops
 from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchCounts, launch
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
-from harness.emulator.ptx.instruction_kinds import KINDS, kind_of, product_flops
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.opcodes import OPCODES
-from harness.emulator.ptx.parser import parse
 from harness.execution import instruction_counts
 from harness.execution.instruction_counts import InstructionReport
+from harness.ptx.instructions import Instruction
+from harness.ptx.opcodes import OPCODES
+from harness.ptx.parser import parse
 
 COUNTING = Instruments(instructions=True)
 HEAD = """.version 8.0

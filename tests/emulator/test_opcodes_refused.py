@@ -12,12 +12,12 @@ from single_opcode import HEADER, run_body
 
 from harness.emulator.codegen.emitters import emitter_for, supported_opcodes
 from harness.emulator.codegen.kernel import generate
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.storage import Registers, Storage
-from harness.emulator.ptx.blocks import Block
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.parser import parse
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.blocks import Block
+from harness.ptx.instructions import Instruction
+from harness.ptx.parser import parse
+from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import KernelFault, UnsupportedInstruction
 
 REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
@@ -294,7 +294,7 @@ def shapes() -> tuple[dict[str, PtxType], list[Instruction]]:
 
 def refusal(registers: dict[str, PtxType], instruction: Instruction) -> str | None:
     """Why the instruction is refused, or None where code comes of it."""
-    lanes = Lanes(Registers(registers), Storage())
+    lanes = WarpEmitter(Registers(registers), Storage())
     lanes.begin_block("%mask", Block([instruction]))
     try:
         emitter = emitter_for(instruction)

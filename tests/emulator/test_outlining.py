@@ -11,10 +11,10 @@ from single_opcode import HEADER, run_body
 from harness.emulator.codegen import kernel
 from harness.emulator.codegen.emitters import Emitter, emitter_for
 from harness.emulator.codegen.kernel import KernelCode, generate
-from harness.emulator.codegen.outlining import OutliningLanes
+from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.native.tier import Tier
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.parser import parse
+from harness.ptx.instructions import Instruction
+from harness.ptx.parser import parse
 from harness.support.errors import KernelFault
 
 TIERS = pytest.mark.parametrize("tier", Tier)
@@ -112,7 +112,7 @@ def test_a_fault_names_the_line_of_its_own_instruction(tier: Tier) -> None:
     assert lines[1] == lines[0] + 2
 
 
-class Anew(OutliningLanes):
+class Anew(OutliningEmitter):
     """Emits every instruction by itself."""
 
     def repeat(self, instruction: Instruction) -> bool:
@@ -142,7 +142,7 @@ def test_what_is_emitted_as_another_one_was_is_what_it_would_be_by_itself(
     stores = "".join(f"st.global.u32 [%rd1+{4 * n}], %r{n};" for n in range(1, 8))
     text = f"{{ {body} }} {{ {body} }} {stores}"
     code = code_of(text, 20)
-    monkeypatch.setattr(kernel, "OutliningLanes", Anew)
+    monkeypatch.setattr(kernel, "OutliningEmitter", Anew)
     anew = code_of(text, 20)
     assert (code.body, code.facts) == (anew.body, anew.facts)
 

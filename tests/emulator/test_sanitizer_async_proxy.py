@@ -8,8 +8,8 @@ import pytest
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.sanitizer_recorder import WAITS as WAITS_FOR
 from harness.emulator.launch.tensor_maps import encode
-from harness.emulator.ptx.opcodes import OPCODES
 from harness.model.tensor_map import TensorMap
+from harness.ptx.opcodes import OPCODES
 from tests.emulator.hopper_kernel import HEAD
 from tests.emulator.sanitized_kernel import find
 

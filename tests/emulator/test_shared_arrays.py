@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.emulator.codegen.shared_arrays import arrays_of_registers
-from harness.emulator.ptx.parser import parse
+from harness.ptx.parser import parse
 
 pytestmark = pytest.mark.compiles(False)
 

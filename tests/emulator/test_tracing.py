@@ -11,7 +11,7 @@ from harness.emulator.abi import cache_layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch import tracing
 from harness.emulator.launch.tracing import Accesses, access_kind
-from harness.emulator.ptx.opcodes import row_name
+from harness.ptx.opcodes import row_name
 from tests.emulator.cuda_kernel import cuda_source, run
 
 N = 4096

@@ -10,23 +10,24 @@ from attention_model import MUTANTS, NUMERICS, online_softmax
 from lanes import exhaustive_unless
 
 from harness.execution.accuracy import Accuracy
-from harness.model.operation import draw_inputs
+from harness.model.operation import Tolerance, draw_inputs
+from harness.model.reference import Reference
 from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.error_budget import Budget, error_budget
+from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.oracle import Reference, attention
+from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
 
 @functools.cache
-def asked(problem: Problem, regime: str) -> tuple[dict[str, np.ndarray], Reference, Budget]:
+def asked(problem: Problem, regime: str) -> tuple[dict[str, np.ndarray], Reference, dict[str, Tolerance]]:
     inputs = draw_inputs(problem, regime, seed=1)
     reference = attention(problem, inputs)
     return inputs, reference, error_budget(problem, inputs, reference, NUMERICS[False])
 
 
 @functools.cache
-def undeclared_budget(problem: Problem, regime: str) -> Budget:
+def undeclared_budget(problem: Problem, regime: str) -> dict[str, Tolerance]:
     """Of who declares nothing."""
     inputs, reference, _ = asked(problem, regime)
     return error_budget(problem, inputs, reference)
@@ -131,7 +132,7 @@ def test_it_says_which_element_is_wrong_first_and_which_is_worst():
     budget = error_budget(problem, inputs, reference)
     outputs = online_softmax(problem, inputs)
     right = hold(outputs, reference, budget)
-    assert right.guilty.first_wrong is None
+    assert right.worst_output.first_wrong is None
     worst = right.main.worst
     assert 0 < abs(worst.got - worst.answer) / worst.allowed == right.main.error_over_budget < 1
     assert not right.by_output["O"].wrong.any()
@@ -139,17 +140,17 @@ def test_it_says_which_element_is_wrong_first_and_which_is_worst():
     outputs["O"][0, 1, 2, 3] += 0.25
     outputs["O"][0, 0, 5, 1] += 0.125
     wrong = hold(outputs, reference, budget)
-    assert (wrong.guilty.first_wrong.output, wrong.guilty.first_wrong.index) == ("O", (0, 0, 5, 1))
-    assert (wrong.guilty.worst.output, wrong.guilty.worst.index) == ("O", (0, 1, 2, 3))
-    assert wrong.guilty.worst.place == "batch 0, head 1, row 2, column 3"
-    assert wrong.guilty.worst.got - wrong.guilty.worst.answer == pytest.approx(0.25, rel=1e-3)
-    assert wrong.guilty.worst.allowed == budget.O[0, 1, 2, 3]
+    assert (wrong.worst_output.first_wrong.output, wrong.worst_output.first_wrong.index) == ("O", (0, 0, 5, 1))
+    assert (wrong.worst_output.worst.output, wrong.worst_output.worst.index) == ("O", (0, 1, 2, 3))
+    assert wrong.worst_output.worst.place == "batch 0, head 1, row 2, column 3"
+    assert wrong.worst_output.worst.got - wrong.worst_output.worst.answer == pytest.approx(0.25, rel=1e-3)
+    assert wrong.worst_output.worst.allowed == budget["O"].allowed[0, 1, 2, 3]
     assert np.argwhere(wrong.by_output["O"].wrong).tolist() == [[0, 0, 5, 1], [0, 1, 2, 3]]
 
     outputs = online_softmax(problem, inputs)
     outputs["lse"][0, 1, 7] += 1
-    of_lse = hold(outputs, reference, budget)
-    assert (of_lse.guilty.worst.output, of_lse.guilty.worst.index, of_lse.guilty.first_wrong.index) == (
+    of_lse = hold(outputs, reference, budget).worst_output
+    assert (of_lse.worst.output, of_lse.worst.index, of_lse.first_wrong.index) == (
         "lse",
         (0, 1, 7),
         (0, 1, 7),
@@ -161,13 +162,13 @@ def test_what_is_not_expected_is_suspicious_and_not_wrong():
     inputs = draw_inputs(problem)
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference)
-    between = {"O": (reference.O + (budget.O + budget.expected_O) / 2).astype(np.float32)}
+    between = {"O": (reference["O"] + (budget["O"].allowed + budget["O"].expected) / 2).astype(np.float32)}
     accuracy = hold(between, reference, budget)
     assert accuracy.passed and accuracy.suspicious
     assert accuracy.error_over_budget < 1 < accuracy.error_over_expected
-    within = {"O": (reference.O + budget.expected_O / 2).astype(np.float32)}
+    within = {"O": (reference["O"] + budget["O"].expected / 2).astype(np.float32)}
     assert not hold(within, reference, budget).suspicious
-    beyond = hold({"O": (reference.O + 2 * budget.O).astype(np.float32)}, reference, budget)
+    beyond = hold({"O": (reference["O"] + 2 * budget["O"].allowed).astype(np.float32)}, reference, budget)
     assert not beyond.passed and not beyond.suspicious
 
 
@@ -216,7 +217,7 @@ def test_what_is_not_finite_has_to_come_out():
     inputs["V"][0, 0, 2] = [np.nan, np.inf, -np.inf, 0]
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference)
-    right = reference.O.astype(np.float32)
+    right = reference["O"].astype(np.float32)
     assert hold({"O": right}, reference, budget).passed
     assert np.isnan(right[0, 0, 2:, 0]).all() and np.isfinite(right[0, 0, :2]).all()
 

@@ -11,15 +11,14 @@ from numpy_executor import NumpyExecutor, NumpyKernel, numpy_variant
 
 from harness.execution.attempt import attempt
 from harness.execution.comparison import compare, counts_beside, lost_row, rank
+from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.outcome import Row
 from harness.execution.protocol import Device, Execution
 from harness.execution.question import Question
-from harness.execution.second_draw import SecondDraw
 from harness.model.operation import operation_of
 from harness.model.plan import Launch, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import CompileError, KernelFault, UsageError
 
@@ -43,7 +42,7 @@ def test_an_exception_of_the_harness_is_not_blamed_on_the_variant(monkeypatch: p
     def broken(*arguments: object) -> None:
         raise KeyError("no such row")
 
-    monkeypatch.setattr(Attention, "tolerance", broken)
+    monkeypatch.setattr(operation_of(PROBLEM), "tolerance", broken)
     (row,) = compare([numpy_variant("right")], PROBLEM, NumpyExecutor()).rows
     assert row.verdict == "error"
     assert row.reason.startswith("the harness itself failed, not the variant: KeyError: 'no such row' (harness/")
@@ -139,7 +138,7 @@ def test_an_interrupt_ends_it_all():
 
 def test_the_oracle_is_asked_once(monkeypatch: pytest.MonkeyPatch):
     calls = []
-    operation = type(operation_of(PROBLEM))
+    operation = operation_of(PROBLEM)
     real = operation.answer
     monkeypatch.setattr(operation, "answer", lambda *args: calls.append(1) or real(*args))
     compare([numpy_variant("a"), numpy_variant("b")], PROBLEM, NumpyExecutor())
@@ -285,8 +284,8 @@ def test_a_table_of_answers_fails_however_large_the_problem_is(monkeypatch: pyte
     table, right = memorising(PROBLEM), numpy_variant("right")
     for flops in (PROBLEM.flops, 10**13):
         monkeypatch.setattr(Problem, "flops", flops)
-        second = SecondDraw(PROBLEM, "normal", seed=5)
-        rows = {row.variant: row for row in compare([table, right], PROBLEM, NumpyExecutor(), second=second).rows}
+        holdout = HoldoutInputs(PROBLEM, "normal", seed=5)
+        rows = {row.variant: row for row in compare([table, right], PROBLEM, NumpyExecutor(), holdout=holdout).rows}
         assert rows["table"].verdict == "fail"
         assert (rows["table"].reason or "").startswith("right for the seed that was named, but not with --seed 5: ")
         assert (rows["right"].verdict, rows["right"].note) == ("pass", None)
@@ -298,13 +297,13 @@ def test_a_second_answer_that_is_not_expected_is_no_pass():
     limits = second.tolerance()["O"]
     between = (second.answer["O"] + (limits.allowed + limits.expected) / 2).astype(np.float32)
     right = numpy_variant("right")
-    assert SecondDraw(PROBLEM, "normal", seed=5).failure(right, right.plan(PROBLEM), NumpyExecutor()) is None
+    assert HoldoutInputs(PROBLEM, "normal", seed=5).failure(right, right.plan(PROBLEM), NumpyExecutor()) is None
 
     def body(problem: Problem, arrays: dict[str, np.ndarray]) -> None:
         arrays["O"][...] = between
 
     plan = Plan((Launch(NumpyKernel("between", body), (1,), (1,), ("O",)),))
-    failure = SecondDraw(PROBLEM, "normal", seed=5).failure(right, plan, NumpyExecutor())
+    failure = HoldoutInputs(PROBLEM, "normal", seed=5).failure(right, plan, NumpyExecutor())
     assert failure is not None and "times what is expected of a correct kernel" in failure
 
 

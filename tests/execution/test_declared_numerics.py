@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from emulators import emulator
 
-from harness.compilers.ptx_arithmetic import Arithmetic
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.question import Question
 from harness.execution.verdict import FAIL, UNDECIDED
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
+from harness.ptx.arithmetic import Arithmetic
 
 PLUGIN = Path(__file__).parents[1] / "plugins" / "declared_numerics.py"
 LONG = Problem(heads=1, q_len=16, kv_len=16384, head_dim=16, dtype="float16")

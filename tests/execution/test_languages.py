@@ -16,7 +16,6 @@ from harness import PtxKernel
 from harness.cli import main
 from harness.compilers import CompiledKernel, c_arguments, compile_kernel, toolchains
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Call, Toolchain
 from harness.compilers.toolchains import TOOLCHAINS
 from harness.execution.comparison import compare
@@ -25,6 +24,7 @@ from harness.model.discovery import discover
 from harness.model.plan import Launch, Plan
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
+from harness.ptx.parameter_declarations import entry_parameters
 
 pytestmark = pytest.mark.compiles
 

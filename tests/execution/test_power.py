@@ -173,7 +173,7 @@ def passing(operation: str, regime: str, dtype: str, length: int) -> list[str]:
     """The trivial wrong answers that pass, whatever is declared."""
     fields = OPERATIONS[operation][1](length)
     question = Question.draw(operation_named(operation).problem(dtype=dtype, **fields), regime, 1)
-    heeded = operation_named(operation).heeds
+    heeded = operation_named(operation).numerics_used(question.problem)
     numerics = {tuple(getattr(each, name) for name in heeded): each for each in DECLARED.values()}
     return [
         f"{regime}, {dtype}, {length}: {name} under {each}"
@@ -303,11 +303,11 @@ def test_a_right_kernel_passes(regime: str):
 
 def test_power_is_worked_out_on_a_few_rows_where_these_decide(monkeypatch: pytest.MonkeyPatch):
     problem, asked = Problem(heads=2, q_len=4096, kv_len=64), []
-    question, operation = Question.draw(problem), type(operation_named("attention"))
+    question, operation = Question.draw(problem), operation_named("attention")
     original = operation.trivial_answers
 
-    def noting(self: Any, p: Problem, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        each = original(self, p, inputs)
+    def noting(p: Problem, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        each = original(p, inputs)
         return {name: lambda part, name=name: asked.append(part) or each[name](part) for name in each}
 
     monkeypatch.setattr(operation, "trivial_answers", noting)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from harness.compilers import DevicePointer, compile_kernel
-from harness.compilers.stamped_ptx import stamped
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.model.plan import Buffer, Launch
+from harness.ptx.timestamps import stamped
 
 
 class EmulatedContext:

@@ -54,7 +54,7 @@ def verdicts(problem: BaseProblem, *names: str) -> Mapping[str, str | None]:
     arrays = [{name: x.view(np.uint16) if x.dtype.kind == "V" else x for name, x in each.items()} for each in sets]
     stage = SimpleNamespace(problem=problem, inputs=arrays, context=SimpleNamespace(stream=SimpleNamespace(ptr=0)))
     told = {}
-    for name, contender_on in operation_of(problem).libraries().items():
+    for name, contender_on in operation_of(problem).libraries.items():
         if names and name not in names:
             continue
         try:

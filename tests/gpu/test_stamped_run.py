@@ -10,16 +10,16 @@ from fake_driver import FakeDriver
 
 from harness import PtxKernel
 from harness.compilers.native_gpu import NativeGpu
-from harness.compilers.stamped_launch import bind_stamped
-from harness.compilers.stamped_ptx import ARRIVES, BEGINS, ENDS, LEAVES
 from harness.execution.planning import make_plan
-from harness.execution.stamps import STAMP, StampedLaunch, StampedRun
+from harness.execution.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu import stamped_run as module
+from harness.gpu.context import bind_stamped
 from harness.gpu.stamped_run import stamped_run, stamps_per_warp
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
+from harness.ptx.timestamps import ARRIVES, BEGINS, ENDS, LEAVES
 from harness.text.stamp_trace import render_stamp_trace
 from tests.emulators import emulator
 from tests.gpu.emulated_context import EmulatedContext
@@ -44,8 +44,9 @@ def test_a_variant_stamped_gives_its_answer_and_a_trace(name: str, monkeypatch: 
     assert np.array_equal(contexts[0].arrays["O"][1].view(np.float32).reshape(expected.shape), expected)
     assert [launch.kernel for launch in run.launches] == [launch.kernel_name for launch in plan.launches]
     for launch in run.launches:
-        assert (launch.stamps["kind"][:, :, 0] == BEGINS).all() and (launch.stamps["kind"][:, :, -1] == ENDS).all()
-    kinds = run.launches[0].stamps["kind"][0, 0]
+        kinds = launch.warp_timestamps["kind"]
+        assert (kinds[:, :, 0] == BEGINS).all() and (kinds[:, :, -1] == ENDS).all()
+    kinds = run.launches[0].warp_timestamps["kind"][0, 0]
     assert (kinds == ARRIVES).sum() == (kinds == LEAVES).sum() > 2
     text, left_out = render_stamp_trace(run, 100_000)
     document = json.loads(text)

@@ -91,8 +91,13 @@ HARNESS_MUTANTS = (
         (
             Patch(
                 "harness/operations/attention/error_budget.py",
-                "return Budget(O, lse,",
-                "return Budget(10 * O, 10 * lse,",
+                'return {"O": Tolerance(O, ',
+                'return {"O": Tolerance(10 * O, ',
+            ),
+            Patch(
+                "harness/operations/attention/error_budget.py",
+                '"lse": Tolerance(lse, ',
+                '"lse": Tolerance(10 * lse, ',
             ),
         ),
         ("tests/operations/attention/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),

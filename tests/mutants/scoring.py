@@ -49,8 +49,6 @@ class Score:
     """Whether the campaign ran under the sanitizer."""
     killed_by: str | None
     """The kind of the first finding; None: it survived."""
-    reason: str | None
-    """The finding in full, or why there was none."""
     examples: int
     """How many cases it took, or how many it survived."""
     seconds: float
@@ -61,14 +59,16 @@ class Score:
     peers: dict[str, str]
     """Rule -> `REJECTS`, `MISSED`, or `FAULT` where there is no output to look at, on the case that was found first;
     empty for other operations than `PEERS_OF`, and where nothing was shrunk."""
-    first_case: str | None
-    """That case as JSON."""
-    smallest_case: str | None
-    """And what it was shrunk to."""
     digest: str
-    """Of the texts that it was made of, see `current_digest`."""
+    """Digest of the texts that the mutant was made of, by `current_digest`."""
     date: str
-    """When it was run, such as `2026-11-20`."""
+    """The day of the campaign, such as `2026-11-20`."""
+    reason: str | None = None
+    """The finding in full, or why there was none; None for a mutant that was killed in an earlier run."""
+    first_case: str | None = None
+    """The first case that failed, as JSON; None where there is none, or it was found in an earlier run."""
+    smallest_case: str | None = None
+    """What the first case was shrunk to, as JSON; None where it was not shrunk, or in an earlier run."""
 
     @property
     def killed(self) -> bool:
@@ -136,7 +136,7 @@ def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:
         got = executor.run(case.problem, make_plan(variant, case.problem), inputs).outputs["O"].astype(np.float64)
     except (KernelFault, PlanError):
         return dict.fromkeys(RULES, FAULT)
-    answer = attention(case.problem, inputs).O
+    answer = attention(case.problem, inputs)["O"]
     with np.errstate(invalid="ignore"):
         return {
             name: MISSED if accepts(case.problem, inputs, got, answer) else REJECTS for name, accepts in RULES.items()

@@ -20,7 +20,7 @@ def test_every_rule_takes_the_answer_rounded_to_storage_and_rejects_an_error_of_
         heads=4, kv_heads=2, q_len=40, kv_len=33, head_dim=16, dtype=dtype, mask="causal" if causal else "none"
     )
     inputs = draw_inputs(problem, "normal", 3)
-    answer = attention(problem, inputs).O
+    answer = attention(problem, inputs)["O"]
     right = answer.astype(inputs["Q"].dtype).astype(np.float64)
     wrong = right.copy()
     wrong[0, 1, 20, 3] += 0.1
@@ -40,13 +40,13 @@ def test_tolerances_are_absolute_or_relative_as_each_rule_has_it():
 def test_a_nan_that_belongs_there_is_no_error_and_one_that_does_not_is_one():
     problem = Problem(heads=1, q_len=2, kv_len=2, head_dim=2)
     inputs = draw_inputs(problem, "normal", 0)
-    answer = attention(problem, inputs).O
+    answer = attention(problem, inputs)["O"]
     leaked = answer.copy()
     leaked[0, 0, 1, 1] = np.nan
     for name, accepts in RULES.items():
         assert not accepts(problem, inputs, leaked, answer), name
     inputs["V"][0, 0, 1, 1] = np.nan
-    answer = attention(problem, inputs).O
+    answer = attention(problem, inputs)["O"]
     assert np.isnan(answer).any()
     for name, accepts in RULES.items():
         assert accepts(problem, inputs, answer, answer), name
@@ -56,6 +56,6 @@ def test_a_nan_that_belongs_there_is_no_error_and_one_that_does_not_is_one():
 def test_plain_attention_is_right_but_for_its_roundings(dtype: str):
     problem = Problem(heads=2, q_len=9, kv_len=5, head_dim=8, dtype=dtype, mask="causal")
     inputs = draw_inputs(problem, "normal", 1)
-    error = np.abs(plain_attention(problem, inputs) - attention(problem, inputs).O).max()
+    error = np.abs(plain_attention(problem, inputs) - attention(problem, inputs)["O"]).max()
     unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     assert 0 < error < 16 * unit

@@ -139,7 +139,7 @@ def memorised(problem: Problem) -> Plan:
     from harness.model.operation import draw_inputs
     from harness.operations.attention.oracle import attention
 
-    answer = attention(problem, draw_inputs(problem, "normal", 0)).O.astype(np.float32).reshape(-1)
+    answer = attention(problem, draw_inputs(problem, "normal", 0))["O"].astype(np.float32).reshape(-1)
     numbers = ", ".join(f"{value!r}f" for value in map(float, answer))
     code = f"""
     __device__ const float answer[] = {{{numbers}}};

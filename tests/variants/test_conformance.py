@@ -23,15 +23,16 @@ from harness.execution.protocol import Execution
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
-from harness.model.operation import draw_inputs, operation_of
+from harness.model.operation import Tolerance, draw_inputs, operation_of
 from harness.model.plan import Plan
+from harness.model.reference import Reference
 from harness.model.regime import NUMPY_DTYPES
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.error_budget import Budget, error_budget
+from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import parse_mask
-from harness.operations.attention.oracle import Reference, attention
+from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
 VARIANTS = tuple(discover().registry.select(None, "attention"))
@@ -119,7 +120,7 @@ def asked(problem: Problem, regime: str, seed: int) -> tuple[dict[str, np.ndarra
 
 
 @functools.lru_cache(maxsize=16)
-def budget_of(problem: Problem, regime: str, seed: int, numerics: Numerics) -> Budget:
+def budget_of(problem: Problem, regime: str, seed: int, numerics: Numerics) -> dict[str, Tolerance]:
     return error_budget(problem, *asked(problem, regime, seed), numerics)
 
 

@@ -303,7 +303,7 @@ def test_forward_and_backward_agree():
     moved = np.random.default_rng(0).standard_normal(inputs["V"].shape) * 1e-4
 
     def loss(V: np.ndarray, K: np.ndarray) -> float:
-        return float((attention(problem, wide | {"V": V, "K": K}).O * wide["dO"]).sum())
+        return float((attention(problem, wide | {"V": V, "K": K})["O"] * wide["dO"]).sum())
 
     V, K = wide["V"], wide["K"]
     along_V, along_K = (float((done[name].astype(np.float64) * moved).sum()) for name in ("dV", "dK"))

@@ -114,7 +114,7 @@ def test_weights_that_are_small_one_by_one_are_not_lost():
     inputs["Q"][:], inputs["K"][:] = 1, 0
     inputs["K"][:, :, -1], inputs["V"][:, :, -1] = 1, -1
     O = assert_right(problem, inputs=inputs).outputs["O"]
-    assert np.abs(O - attention(problem, inputs).O).max() < 0.1
+    assert np.abs(O - attention(problem, inputs)["O"]).max() < 0.1
 
 
 @pytest.mark.thorough

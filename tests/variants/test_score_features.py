@@ -123,7 +123,9 @@ def test_slopes_and_sinks_are_those_of_the_query_head(variant: Variant):
     result = hold(run(variant, problem, inputs).outputs, answer, error_budget(problem, inputs, answer))
     assert result.passed, result.reason
     other = attention(problem, inputs | {"slopes": np.roll(inputs["slopes"], 2)})
-    assert np.abs(other.O - answer.O)[:, [0, 2]].max() > 0.01 and np.array_equal(other.O[:, 1], answer.O[:, 1])
+    assert np.abs(other["O"] - answer["O"])[:, [0, 2]].max() > 0.01 and np.array_equal(
+        other["O"][:, 1], answer["O"][:, 1]
+    )
 
 
 @each_variant

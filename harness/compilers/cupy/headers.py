@@ -1,9 +1,11 @@
-"""Where the CUDA headers lie: the nvidia wheels of CUDA 12 and 13 or an installed toolkit."""
+"""Folders of the CUDA headers, and the files of the user that a CUDA source includes."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import re
 from pathlib import Path
 
 from harness.support.errors import CompileError
@@ -17,10 +19,18 @@ _WHEEL_FOLDERS = (
     "cu13/include/cccl",
 )
 
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTILINE)
+_TARGET = re.compile(r'["<]([^">]+)[">]')
+_DIRECTORY_OPTIONS = ("-I", "--include-path", "-include-path")
+_FORCED_INCLUDES = ("-include", "--pre-include", "-pre-include")
+
 
 @functools.cache
 def include_directories() -> tuple[str, ...]:
-    """Folders with `cuda_fp16.h`, `mma.h` and the CCCL, in search order. Raises `CompileError` where there are none."""
+    """Folders with `cuda_fp16.h`, `mma.h` and the CCCL, of the nvidia wheels or of a toolkit, in search order.
+
+    Raises `CompileError` where there are none.
+    """
     found: dict[str, None] = {}
     for component in ("cudart", "nvcc", "cccl"):
         directory = _ask_pathfinder(component)
@@ -47,3 +57,46 @@ def _ask_pathfinder(component: str) -> str | None:
     except Exception:  # each version raises something else for a component that it does not know
         return None
     return None if directory is None else str(directory)
+
+
+def included_files(source: str, options: tuple[str, ...]) -> tuple[str | bytes, ...] | None:
+    """Path and content of every file below the user's own `-I` folders that the source includes, directly or not.
+
+    Conditions are not looked at, so some may be too many, none too few. None where that cannot be told: an include
+    through a macro, or one that an option forces. Headers of CUDA, CCCL and CuPy change with their versions only.
+    """
+    directories = _directories(options)
+    if directories is None:
+        return None
+    if not directories:
+        return ()
+    found: dict[Path, bytes] = {}
+    pending = [(source, directories)]
+    while pending:
+        text, search = pending.pop()
+        for rest in _DIRECTIVE.findall(text):
+            target = _TARGET.match(rest)
+            if target is None:
+                return None
+            for directory in search:
+                path = Path(directory, target[1])
+                if path in found or not path.is_file():
+                    continue
+                found[path] = path.read_bytes()
+                pending.append((found[path].decode("utf-8", "replace"), [str(path.parent), *directories]))
+                break
+    return tuple(part for path in sorted(found) for part in (str(path), found[path]))
+
+
+def _directories(options: tuple[str, ...]) -> list[str] | None:
+    directories = []
+    rest = iter(options)
+    for option in rest:
+        if option.startswith(_FORCED_INCLUDES) and not option.startswith("-include-path"):
+            return None
+        for prefix in _DIRECTORY_OPTIONS:
+            if option.startswith(prefix):
+                value = option[len(prefix) :].lstrip("=") or next(rest, "")
+                directories.append(os.path.abspath(value))
+                break
+    return directories

@@ -17,17 +17,16 @@ from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.numba.arguments import signature_of
 from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
-from harness.compilers.numba.line_tables import line_tables_without_variables
 from harness.compilers.numba.shared_functions import shared_device_functions
-from harness.compilers.parameters import entry_parameters
 from harness.compilers.toolchain import Toolchain
+from harness.ptx.parameter_declarations import entry_parameters
+from harness.ptx.statements import functions
+from harness.ptx.targets import Target
 from harness.support.cache import default_cache
 from harness.support.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REMOVED_FROM_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'")
-_ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
-_EXTERNAL = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$%]+)")
 # The driver provides these on a GPU; what they mean is documented, and no file has to be linked.
 _SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
@@ -57,7 +56,7 @@ def feature_arch(dispatcher: Any, arch: str) -> str | None:
     asked = dispatcher.targetoptions.get("arch")
     if asked is None:
         return None
-    if not isinstance(asked, str) or not _ARCH.fullmatch(asked):
+    if not isinstance(asked, str) or Target.named(asked) is None:
         raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={asked!r}; write arch="sm_90a"')
     return asked if asked.rstrip("af") == arch and asked != arch else None
 
@@ -75,7 +74,7 @@ def _compiled(
     entries = entry_parameters(ptx)
     if len(entries) != 1:
         raise CompileError(f"kernel {name} compiled to {len(entries)} entry points ({', '.join(entries)}) instead of 1")
-    missing = set(_EXTERNAL.findall(ptx)) - _SYSTEM_CALLS
+    missing = {function.name for function in functions(ptx) if function.is_extern} - _SYSTEM_CALLS
     if missing:
         raise CompileError(
             f"kernel {name} calls {', '.join(sorted(missing))}, which would have to be linked from elsewhere; "
@@ -133,10 +132,10 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
 
     debug = bool(options.get("debug"))
     kept = {key: options[key] for key in ("fastmath", "opt", "launch_bounds") if options.get(key) is not None}
-    match = _ARCH.fullmatch(arch)
-    if match is None:
+    target = Target.named(arch)
+    if target is None:
         raise CompileError(f"arch is {arch!r}; it has to look like sm_90")
-    cc = (int(match[1]), int(match[2]), match[3]) if match[3] else (int(match[1]), int(match[2]))
+    cc = (*divmod(target.number, 10), target.suffix) if target.suffix else divmod(target.number, 10)
     try:
         with (
             _device_functions_without_driver(cc, lineinfo=not debug),
@@ -187,3 +186,47 @@ def _device_functions_without_driver(cc: tuple[Any, ...], *, lineinfo: bool) -> 
         finally:
             dispatcher.compile_cuda = compile_cuda
             dispatcher.get_current_device = get_current_device
+
+
+@contextlib.contextmanager
+def line_tables_without_variables() -> Iterator[None]:
+    """Keep numba-cuda from describing variables to debuggers where only lines are wanted. Needs Numba's compiler lock.
+
+    With lineinfo=True numba-cuda calls llvm.dbg.declare and llvm.dbg.value as for debug=True, though PTX then has no
+    place for what they say. Where code generation moves the end of a variable's range, libNVVM refers to a label
+    without a name and refuses the kernel: "Symbol name with unsupported characters". Nothing tells in advance which
+    kernels it refuses. The types of a function's parameters have no place either, and take longer to describe than its
+    lines.
+    """
+    from numba.cuda.debuginfo import CUDADIBuilder as builder
+
+    with contextlib.ExitStack() as undo:
+        for name in ("mark_variable", "update_variable"):
+            own = vars(builder).get(name)
+            if own is not None:  # older versions have no update_variable
+                undo.callback(setattr, builder, name, own)
+                setattr(builder, name, _unless_only_lines(own))
+        own = vars(builder).get("_di_subroutine_type")
+        if own is not None:
+            undo.callback(setattr, builder, "_di_subroutine_type", own)
+            builder._di_subroutine_type = _without_types(own)
+        yield
+
+
+def _unless_only_lines(own: Any) -> Any:
+    def marked(builder: Any, *arguments: Any, **options: Any) -> Any:
+        if builder.emission_kind != "DebugDirectivesOnly":
+            return own(builder, *arguments, **options)
+
+    return marked
+
+
+def _without_types(own: Any) -> Any:
+    """A function's description must have a type; a line table does not need those of its parameters."""
+
+    def described(builder: Any, *arguments: Any, **options: Any) -> Any:
+        if builder.emission_kind != "DebugDirectivesOnly":
+            return own(builder, *arguments, **options)
+        return builder.module.add_debug_info("DISubroutineType", {"types": builder.module.add_metadata([])})
+
+    return described

@@ -1,1 +1,1 @@
-"""What Python, the runtime and generated code agree on: where things lie in memory, and how it is read and written."""
+"""Definitions shared by Python, the runtime and generated code: memory layouts, and access to raw memory."""

@@ -1,6 +1,6 @@
-"""What Python and the compiled cache model share: constants of the model, and where things lie in its memory.
+"""Constants and memory layout of the cache model, shared by Python and compiled code.
 
-`launch/cache_hierarchy.py` says what is modelled.
+`launch/cache_hierarchy.py` describes the model.
 """
 
 from __future__ import annotations
@@ -11,31 +11,33 @@ LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
 L1_WAYS = 4
 L1_WAYS_DRAWN = 8
-"""Of an L1 that draws lots, see `residency.py`."""
+"""Number of ways of an L1 with random replacement; see `residency.py`."""
 L1_SKEW = 13
-"""By how many sets a run of lines is shifted against the run before it."""
+"""Number of sets by which each run of lines is shifted against the previous run."""
 L2_WAYS = 16
 L2_SKEW = 9491
-"""The same for L2, whose sets are many."""
+"""The same shift for L2, which has many more sets than L1."""
 L2_USABLE = 29 / 30
-"""Of the L2's size. Of a range that all SMs of an H200 read again and again 28 of 30 MiB stay, and 30 do not."""
+"""Usable fraction of the L2's size. On an H200, 28 of 30 MiB that all SMs read repeatedly stay in L2, but 30 MiB do
+not."""
 L2_DIRTY_WAYS = 7
-"""Lines of one set that hold what DRAM does not; beyond, the oldest of them is written back early."""
+"""Maximum dirty lines per set; beyond it, the oldest is written back early."""
 FETCH_SECTORS = 2
-"""What DRAM delivers at the least."""
+"""Minimum number of sectors that DRAM delivers."""
 LAUNCH_BYTES = 76 * SECTOR_BYTES
-"""What a launch reads from DRAM besides its buffers and its code: parameters, constants, its own description."""
+"""Bytes that a launch reads from DRAM besides its buffers and its code: parameters, constants, launch descriptor."""
 QUANTUM_INSTRUCTIONS = 128
-"""How far every resident block runs before the next one has its turn: much less than a tile takes."""
+"""Number of instructions that every resident block runs before the next one has a turn: far less than a tile takes."""
 
-# An access is one 64-bit word: from the highest bit down, line (29 bits), kind (3), sectors of the line (4), and the
-# instructions since the block's access before it (28).
+# An access is one 64-bit word, from the highest bit down: line (29 bits), kind (3), mask of sectors (4), and the number
+# of instructions since the block's previous access (28).
 DELAY_BITS = 28
 MASK_BITS = 4
 KIND_BITS = 3
 LINE_BITS = 29
 LOAD, LOAD_BEYOND_L1, STORE, ATOMIC, REDUCTION, BULK_STORE = range(6)
-"""Of an atomic its old value comes back to L1; of a reduction (`red`) nothing does. What TMA stores is not merged."""
+"""Kinds of access. An atomic returns the old value to L1; a reduction (`red`) returns nothing. TMA stores are not
+merged."""
 
 COUNTERS = ("l2_read", "l2_write", "dram_read", "dram_write")
-"""Sectors, for each buffer."""
+"""Counted sectors, for each buffer."""

@@ -1,4 +1,4 @@
-"""The state of the cache model: one array of 64-bit slots. Each name is its slot's offset in bytes, as in `context`."""
+"""State of the cache model: one array of 64-bit slots. Each name is its slot's byte offset, as in `context`."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from __future__ import annotations
 ) = range(0, 8 * 26, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
-"""Name -> number of the slot."""
+"""Slot number by name."""

@@ -1,8 +1,8 @@
-"""Where the blocks of a cluster lie in the memory of the worker that runs them.
+"""Locations of the blocks of a cluster in the memory of the worker that runs them.
 
-Blocks of a cluster lie one behind the other: shared memory in steps of `SHARED_PITCH`, warps in steps of `WARP_PITCH`.
-A *place* is an offset in the shared memory of all of them, and a warp's *number* counts the warps of all. Where every
-block is a cluster by itself, these are the offset and the index in the block.
+Blocks of a cluster are contiguous: shared memory with a stride of `SHARED_PITCH`, warps with a stride of `WARP_PITCH`.
+A *place* is an offset in the shared memory of all of them; a warp's *number* is its index among all warps of the
+cluster. Without clusters, these are the offset and the index within the block.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ STRAY, ENDED = -1, -2
 
 
 def warp_number(ctx: int) -> int:
-    """The number of the warp that runs."""
+    """Number of the current warp in its cluster."""
     return int(load64(ctx + FIRST_WARP) + load64(ctx + WARP_INDEX))
 
 
 def own_place(ctx: int, offset: int) -> int:
-    """The place of an offset in the running block's own shared memory."""
+    """The place of an offset in the current block's own shared memory."""
     return int(load64(ctx + SHARED_BASE) - load64(ctx + SHARED_ORIGIN) + offset)
 
 
 def place_of(ctx: int, address: int, size: int) -> int:
     """The place of `size` bytes of shared memory at a generic address.
 
-    `STRAY` where there are none, `ENDED` where they are of another block, whose warps have all returned.
+    `STRAY` if it is not shared memory; `ENDED` if it belongs to another block, all of whose warps have returned.
     """
     offset = address & IN_WINDOW
     own = load64(ctx + CLUSTER_RANK)
@@ -69,5 +69,5 @@ def address_of(ctx: int, place: int) -> int:
 
 
 def rank_of_place(ctx: int, place: int) -> int:
-    """The block that a place is in, by its rank."""
+    """Rank of the block that contains a place."""
     return place // load64(ctx + SHARED_PITCH) if load64(ctx + CLUSTER_SIZE) > 1 else 0

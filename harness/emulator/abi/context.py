@@ -1,7 +1,7 @@
-"""The context: one array of 64-bit slots per worker, which Python, the runtime and generated code share.
+"""The context: one array of 64-bit slots per worker, shared by Python, the runtime and generated code.
 
-Each name below is the slot's offset in bytes, as a constant that native code has built in. This is the only list of
-the slots: whoever knows a slot by its name or number finds it in `SLOT`.
+Each name below is the slot's byte offset, which native code contains as a constant. This is the only list of slots;
+`SLOT` maps names to slot numbers.
 """
 
 from __future__ import annotations
@@ -25,4 +25,4 @@ from __future__ import annotations
 ) = range(0, 8 * 104, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
-"""Name -> number of the slot."""
+"""Slot number by name."""

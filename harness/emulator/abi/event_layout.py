@@ -1,8 +1,8 @@
-"""What the runtime records of a block besides its requests, where somebody wants to know, and in which words.
+"""Format of the events that the runtime records besides memory requests, if a listener is attached.
 
-An entry of the record is two words of 64 bits: a moment (see `memory/trace.py`), and what happened then. Of a request
-that second word is, from the highest bit down, its instruction plus 1 (28 bits), line (29), kind (3) and sectors of the
-line (4), which are never 0. Of everything else these are 0, and above them are what happened (4 bits) and a value (28).
+An entry consists of two 64-bit words: a moment (see `memory/trace.py`) and a description. For a memory request, the
+description is, from the highest bit down: instruction + 1 (28 bits), line (29), kind (3) and mask of sectors (4), none
+of which is 0. For all other events these are 0, and the bits above contain the event (4 bits) and a value (28).
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ CODE_BITS = 4
     BULK_COPY_LANDS,
     STEP,
 ) = range(14)
-"""A warp returns; arrives at a barrier (value: its number) without waiting; waits there; goes on; the same at an
-mbarrier (value: its place) and at the barrier of its cluster; asks that all but the latest groups of copies (value: so
-many) have landed; issues a copy (value: its number in the warp's queue), which lands; issues a bulk copy (value: its
-number in the cluster's ring), which lands. The block as a whole gets on: all of its warps leave a barrier, or bulk
-copies land."""
+"""Events of a warp, with their value: returns; arrives at a barrier (its number) without waiting; waits there; resumes;
+the same at an mbarrier (its place) and at the cluster barrier; waits for all but the latest groups of copies (their
+number); issues a copy (its number in the warp's queue), which lands; issues a bulk copy (its number in the cluster's
+ring), which lands. Event of the whole block: it advances, because all of its warps leave a barrier or bulk copies
+land."""
 
 CLOCK_BYTES = 8
-"""Of the latest arrival: at the barrier of the cluster; at each of the barriers of its blocks, `BARRIER_SLOTS` each; at
-each 8 bytes of its shared memory, where there may be an mbarrier."""
+"""Size of a clock, which holds the time of the latest arrival. There is one for the cluster barrier, one for each of
+the blocks' barriers (`BARRIER_SLOTS` per block), and one for each 8 bytes of shared memory, where there may be an
+mbarrier."""

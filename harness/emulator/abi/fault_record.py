@@ -1,4 +1,4 @@
-"""How the runtime records a fault in a worker's context."""
+"""Records a fault in a worker's context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.emulator.abi.raw_memory import load64, store64
 
 
 def set_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: int) -> None:
-    """Record the first fault of this worker; the caller returns."""
+    """Record this worker's first fault. The caller has to return."""
     store64(ctx + FAULT_KIND, kind)
     store64(ctx + FAULT_SITE, site)
     store64(ctx + FAULT_LANE, lane)

@@ -1,7 +1,7 @@
-"""Where things lie in the memory that Python, the runtime and generated code share.
+"""Layout of the memory that Python, the runtime and generated code share.
 
-Addresses that kernels see are virtual: bits 36 and up name a window, so a stray access never lands in another buffer
-by accident, and the same launch gives the same addresses on every machine.
+Addresses that kernels see are virtual: bits 36 and up identify a window, so a stray access never hits another buffer by
+accident, and the same launch has the same addresses on every machine.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ PARAM_WINDOW = 3
 FIRST_VARIABLE_WINDOW = 16
 FIRST_BUFFER_WINDOW = 1024
 BUFFER_START = 1 << (WINDOW_BITS - 1)
-"""A buffer begins in the middle of its window, so that a negative offset is still known to be its own."""
+"""A buffer begins in the middle of its window, so that negative offsets are attributed to it."""
 
 
 def buffer_address(index: int) -> int:
-    """Virtual address of buffer number `index`."""
+    """Virtual address of the buffer with this index."""
     return ((FIRST_BUFFER_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
 def variable_address(index: int) -> int:
-    """Virtual address of the module's variable number `index` (`.global` and `.const`)."""
+    """Virtual address of the module variable (`.global` or `.const`) with this index."""
     return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
 RANK_SHIFT = 24
-"""From this bit on, an address within the window of shared memory has the rank of the block in its cluster that it is
-in, as on a GPU; in kernels that know of clusters, see `codegen/cluster_facts.py`."""
+"""From this bit on, an address in the window of shared memory contains the rank of its block in the cluster, as on a
+GPU. This applies to kernels that use clusters; see `codegen/cluster_facts.py`."""
 
 
 def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Number of a block or thread -> its x, y, z."""
+    """Convert a linear index of a block or thread to its x, y, z."""
     x, y, _ = extents
     return number % x, number // x % y, number // (x * y)
 
 
-# State spaces, as generated code names them to the runtime ------------------------------------------------------------
+# State spaces, as generated code passes them to the runtime
+# -------------------------------------------------------------
 SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param": 5, "written": 6}
-"""`written`: a generic address, or one in global memory, of an access that stores there."""
+"""State spaces by code. `written` is a generic or global address of an access that stores."""
 
 # Counters -----------------------------------------------------------------------------------------------------------
 # A memory instruction has an entry per column: the buffers, local memory, the module's variables that are counted.
@@ -51,12 +52,12 @@ COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible se
 SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
 BLOCK_COUNTERS_PER_BLOCK = 2  # of a basic block: warps and lanes that entered it
 PATH_WARP_SHIFT = 32
-"""Of a step on a warp's path: the number of the warp is above this bit, that of the basic block below."""
+"""In a step of a warp's path, the warp's number is above this bit, and the basic block's number below."""
 VARIABLE_BYTES = 24
-"""A variable's row in the table: host address, size, column of its counters or one of the next two."""
+"""Size of a variable's row in the table: host address, size, and column of its counters or one of the next two."""
 NOT_COUNTED = -1
 CONSTANT = -2
-"""The variable is `.const`: nobody counts what is read there, and a store is a fault."""
+"""The variable is `.const`: reads are not counted, and a store is a fault."""
 BARRIER_SLOTS = 16
 
 # The state of one warp, in bytes --------------------------------------------------------------------------------------
@@ -72,29 +73,29 @@ VOTE_RESULT = 156
 VOTE_KIND = 160
 BARRIER_ARRIVES = 164
 WAIT_SITE = 172
-"""Which mbarrier the warp looked at in vain last, with the next two."""
+"""The mbarrier at which the warp's last test failed, in this and the next two fields."""
 WAIT_PLACE = 176
 WAIT_PARITY = 180
 GROUPS_LEFT = 184
-"""How many groups of products may stay under way, for a warp that waits with its warpgroup."""
+"""Number of groups of products that may stay in flight, for a warp that waits with its warpgroup."""
 TID_X, TID_Y, TID_Z = 192, 320, 448
 SAVED_STEPS = 576
 CLOCK_LEAD = 584
-"""How far the clock of a warp is ahead of its steps, because it waited for others at barriers."""
+"""By how much the warp's clock is ahead of its steps, because it waited for others at barriers."""
 CLUSTER_STATE = 600
-"""What the warp has to do with the barrier of its cluster, see `runtime/clusters.py`; the next two say where it arrived
-or waits, and whether it waits."""
+"""The warp's state at the cluster barrier, see `runtime/clusters.py`. The next two fields contain the instruction at
+which it arrived or waits, and whether it waits."""
 CLUSTER_SITE = 604
 CLUSTER_WAITS = 608
 LEFT_AT = 612
-"""The instruction, plus 1, at which lanes of the warp left the kernel last; in kernels that know of clusters."""
+"""1 + the instruction at which lanes of the warp last left the kernel; only in kernels that use clusters."""
 LAST_MOMENT = 592
-"""Of the warp's latest request, see `memory/trace.py`."""
+"""Moment of the warp's latest request, see `memory/trace.py`."""
 WAITS_SINCE = 616
-"""When, plus 1, the warp began to look at an mbarrier in vain, 8 bytes; 0 where it does not. Where events are recorded.
-"""
+"""1 + the time at which the warp's tests of an mbarrier began to fail, 8 bytes; 0 if it is not waiting. Only if events
+are recorded."""
 LOOKED_AT = 624
-"""The warp's steps at that look, 8 bytes."""
+"""The warp's steps at its last test of an mbarrier, 8 bytes."""
 ADDRESSES = 640
 HOSTS = 896
 DATA = 1152
@@ -105,30 +106,34 @@ REGISTERS = 2688
 EXITED_PC = 0x7FFFFFFF
 REQUEST_BITS = 12
 WARP_BITS = 8
-"""Low bits of a request's moment, see `memory/trace.py`."""
+"""Number of low bits of a request's moment, see `memory/trace.py`."""
 WARPGROUP_WARPS = 4
 WAIT_LOOP_INSTRUCTIONS = 1 << 8
-"""A warp that has looked at an mbarrier in vain waits for it until it has run so many more without another look."""
+"""A warp whose test of an mbarrier failed is considered to wait for it until it has run this many more instructions
+without another test."""
 FUTILE_ROUNDS = 1 << 12
-"""After so many rounds in which every warp waits at an mbarrier, no warp can go on."""
+"""After this many rounds in which every warp waits at an mbarrier, the cluster is deadlocked."""
 TURN_INSTRUCTIONS = 1 << 16
-"""How long a warp may run before others have a turn, so that one that waits for another in a loop gets its answer."""
+"""Maximum instructions that a warp runs before others have a turn, so that a warp that spins on another one makes
+progress."""
 
-# What running a cluster comes to --------------------------------------------------------------------------------------
+# Results of running a cluster -----------------------------------------------------------------------------------------
 ENDED, STOPPED, SPINS, PAUSES = range(4)
-"""Its warps have ended; one met a fault; it is suspended, because its warps wait in loops for what no warp of it does,
-or because it has run for long. In kernels whose blocks may wait for each other."""
+"""Results of running a cluster: all warps have ended; a warp faulted; suspended because its warps spin on something
+that no warp of it does; suspended because it has run for long. The last two are for kernels whose blocks may wait for
+each other."""
 PATIENCE_STEPS = 1 << 24
-"""Instructions of a cluster's warps after which others have a turn, whatever it does."""
+"""Instructions of a cluster's warps after which it is suspended in any case."""
 
-# What a warp's code returns -------------------------------------------------------------------------------------------
+# Status that a warp's code returns
+# -------------------------------------------------------------------------------------
 EXITED, AT_BARRIER, YIELDED, FAULTED = 0, 1, 2, 3
 AT_WARPGROUP = 5
-"""It waits until the other three warps of its warpgroup have got to the same wait."""
+"""The warp waits until the other three warps of its warpgroup have reached the same wait."""
 AT_CLUSTER = 6
-"""It waits until all warps of its cluster have arrived at the cluster's barrier."""
+"""The warp waits until all warps of its cluster have arrived at the cluster barrier."""
 READY = 4
-"""Status of a warp that can run; the others are as returned."""
+"""Status of a warp that can run; the other statuses are those that a warp's code returns."""
 
 # Kinds of fault, as numbers for generated code ------------------------------------------------------------------------
 FAULTS = (

@@ -1,6 +1,6 @@
-"""Loads and stores at plain integer addresses, and calls of them: what the runtime's functions end in.
+"""Loads, stores and calls at plain integer addresses, on which the runtime's functions are built.
 
-Native code has an instruction for each, see `codegen/python_subset.py`. Called from Python they do the same.
+Each compiles to one native instruction, see `codegen/python_subset.py`. Called from Python they do the same.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ _WARP_CODE = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_int64, ctypes.c_int64)
 
 
 def load8(address: int) -> int:
-    """The byte at `address`, 0 to 255."""
+    """Load the byte at `address`, unsigned."""
     return ctypes.c_uint8.from_address(address).value
 
 
 def load16(address: int) -> int:
-    """The 16-bit word there, without a sign."""
+    """Load the unsigned 16-bit word at `address`."""
     return ctypes.c_uint16.from_address(address).value
 
 
 def load32(address: int) -> int:
-    """The 32-bit word there, without a sign."""
+    """Load the unsigned 32-bit word at `address`."""
     return ctypes.c_uint32.from_address(address).value
 
 
 def load64(address: int) -> int:
-    """The 64-bit word there, with its sign."""
+    """Load the signed 64-bit word at `address`."""
     return ctypes.c_int64.from_address(address).value
 
 
 def store8(address: int, value: int) -> None:
-    """The low 8 bits of `value` go there."""
+    """Store the low 8 bits of `value`."""
     ctypes.c_uint8.from_address(address).value = value
 
 
 def store16(address: int, value: int) -> None:
-    """The low 16 bits."""
+    """Store the low 16 bits of `value`."""
     ctypes.c_uint16.from_address(address).value = value
 
 
 def store32(address: int, value: int) -> None:
-    """The low 32 bits."""
+    """Store the low 32 bits of `value`."""
     ctypes.c_uint32.from_address(address).value = value
 
 
 def store64(address: int, value: int) -> None:
-    """All of `value`."""
+    """Store all 64 bits of `value`."""
     ctypes.c_int64.from_address(address).value = value
 
 
@@ -57,10 +57,10 @@ def fill_ones(address: int, count: int) -> None:
 
 
 def call_host(function: int, argument: int) -> None:
-    """Call a function of the host's that takes an integer and returns nothing."""
+    """Call a host function that takes an integer and returns nothing."""
     _FROM_HOST(function)(argument)
 
 
 def call_warp(entry: int, context: int, warp: int) -> int:
-    """Run one warp's generated code until it exits, waits or faults: the status, of 32 bits."""
+    """Run one warp's generated code until it exits, waits or faults. Returns the 32-bit status."""
     return int(_WARP_CODE(entry)(context, warp))

@@ -1,5 +1,6 @@
-"""Blocks of PTX -> LLVM IR text: one function that runs one warp, 32 lanes to a vector.
+"""Translates blocks of PTX to LLVM IR text: one function that runs one warp, with 32 lanes per vector.
 
-`lanes` holds the vocabulary, `forms` reads an instruction's modifiers, `kernel` lays out the function, and each other
-file emits one family of opcodes. Adding an opcode is adding its row to `ptx.opcodes` and, here, its emitter.
+`vector_ir_builder` and `warp_emitter` emit IR, `forms` reads an instruction's modifiers, `kernel` lays out the
+function, and each other file emits one family of opcodes. A new opcode needs a row in `ptx.opcodes` and an emitter
+here.
 """

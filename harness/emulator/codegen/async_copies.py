@@ -1,6 +1,6 @@
-"""cp.async, its groups and its waits (PTX ISA 9.7.9.25.3). What they do is in `memory/async_copies.py`.
+"""Emits cp.async, its groups and its waits (PTX ISA 9.7.9.25.3); `memory/async_copies.py` implements them.
 
-Those that complete at an mbarrier are in `mbarriers.py`.
+Copies that complete at an mbarrier are in `mbarriers.py`.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import count_shared, store_addresses
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_copy
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand
+from harness.ptx.instructions import Address, Imm, Instruction, Operand
 
 _SIZES = {"ca": (4, 8, 16), "cg": (16,)}
 _PREFETCHES = ("L2::64B", "L2::128B", "L2::256B")
 
 
 @emits("cp")
-def asynchronous_copy(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async and what goes with it."""
+def asynchronous_copy(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """cp.async, cp.async.commit_group and cp.async.wait_group."""
     form = Form(instruction)
     if not form.flag("async") or "bulk" in instruction.modifiers:
         raise instruction.unsupported("of asynchronous copies it knows cp.async with its groups and waits")
@@ -43,12 +43,12 @@ def asynchronous_copy(lanes: Lanes, instruction: Instruction) -> None:
         lanes.runtime("wait_for_copies", "%ctx", mask, str(pending))
 
 
-def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
+def _issue(lanes: WarpEmitter, instruction: Instruction, form: Form) -> None:
     """`[destination], [source], size {, bytes of the source, or a predicate to ignore it} {, cache policy}`."""
     cached = form.choice(*_SIZES)
     to_shared = form.choice("shared", "shared::cta")
     from_global = form.flag("global")
-    # What a prefetch brings, and what a policy keeps, no kernel can see.
+    # Prefetches and cache policies have no effect that a kernel can observe.
     form.choice(*_PREFETCHES)
     has_policy = form.flag("L2::cache_hint")
     form.end()
@@ -75,8 +75,8 @@ def _issue(lanes: Lanes, instruction: Instruction, form: Form) -> None:
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
 
 
-def _source_bytes(lanes: Lanes, size: int, operand: Operand | None) -> str:
-    """How many bytes each lane reads."""
+def _source_bytes(lanes: WarpEmitter, size: int, operand: Operand | None) -> str:
+    """Number of bytes that each lane reads."""
     if operand is None:
         return splat("i32", size)
     if lanes.is_predicate(operand):

@@ -1,4 +1,4 @@
-"""atom and red (PTX ISA 9.7.13.10 ff.): lane after lane, lowest first, of a vector each element on its own.
+"""Emits atom and red (PTX ISA 9.7.13.10 ff.): lanes in ascending order, and each element of a vector separately.
 
 A kernel with atomics on global memory runs its blocks one after the other, so the result does not depend on the number
 of CPU cores; within a block warps take turns. No host atomics are needed.
@@ -10,12 +10,12 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, to_float
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import generic_addresses, translate
-from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Address, Instruction, Operand, Vector
+from harness.ptx.types import PtxType
 
 _ORDERING = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz")
 _WORDS = "b32 u32 s32 b64 u64 s64"
@@ -31,16 +31,16 @@ _TYPES = {
     "inc": "u32",
     "dec": "u32",
 }
-"""Operation -> its types."""
+"""Supported types by operation."""
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _WIDEST = 16
-"""Bytes that a lane may add to at once, each element on its own: `.v4.f32`, `.v8.bf16`."""
+"""Maximum bytes that a lane may access in one vector atomic: `.v4.f32`, `.v8.bf16`."""
 
 
 @emits("atom")
 @emits("red")
-def atomic(lanes: Lanes, instruction: Instruction) -> None:
-    """atom: old value to the destination; red: without one."""
+def atomic(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Emit atom, which returns the old value, or red, which returns nothing."""
     form = Form(instruction)
     for word in _ORDERING:
         form.flag(word)
@@ -48,7 +48,7 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
     operation = form.choice(*_TYPES)
     elements = _VECTORS.get(form.choice(*_VECTORS) or "", 1)
     kind = form.type(_TYPES.get(operation or "", ""))
-    # What a policy keeps in L2 no kernel can see.
+    # Cache policies have no effect that a kernel can observe.
     has_policy = form.flag("L2::cache_hint")
     form.end()
     operands = list(instruction.operands[: len(instruction.operands) - has_policy])
@@ -72,7 +72,7 @@ def atomic(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _is_vector_of(kind: PtxType, elements: int) -> bool:
-    """Whether so many of a type are added to at once (PTX ISA: .vec_16_bit, .vec_32_bit)."""
+    """Whether a vector atomic may have this many elements of the type (PTX ISA: .vec_16_bit, .vec_32_bit)."""
     return kind.is_float and kind.size_bytes <= 4 and kind.size_bytes * elements <= _WIDEST
 
 
@@ -81,7 +81,7 @@ def _elements(operand: Operand) -> tuple[Operand, ...]:
 
 
 def _one_by_one(
-    lanes: Lanes,
+    lanes: WarpEmitter,
     instruction: Instruction,
     space: str,
     operation: str,
@@ -89,7 +89,7 @@ def _one_by_one(
     addresses: str,
     items: list[list[Operand]],
 ) -> list[str]:
-    """A loop over the active lanes: read, combine, write. The old values of each element, lane by lane."""
+    """Loop over the active lanes: read, combine, write. Returns the old values of each element, by lane."""
     element = INTEGER[kind.total_bits]
     shape = (str(kind.size_bytes), str(len(items)))
     operands = [[lanes.use(value, element) for value in values] for values in items]
@@ -128,7 +128,7 @@ def _one_by_one(
     return [with_lane for _, with_lane in olds]
 
 
-def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:
+def _combine(lanes: WarpEmitter, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:
     value = values[0]
     if operation == "exch":
         return value
@@ -148,15 +148,15 @@ def _combine(lanes: Lanes, operation: str, kind: PtxType, element: str, old: str
     return lanes.select(element, resets, value, lanes.binary("sub", element, old, splat(element, 1)))
 
 
-def _flushed_lanes(lanes: Lanes, space: str, addresses: str) -> str | None:
-    """Where atom.add.f32 flushes subnormals: on global memory, not on shared memory (PTX ISA, atom)."""
+def _flushed_lanes(lanes: WarpEmitter, space: str, addresses: str) -> str | None:
+    """Mask of the lanes for which atom.add.f32 flushes subnormals: in global, not in shared memory (PTX ISA, atom)."""
     if space == "shared":
         return None
     window = lanes.binary("lshr", "i64", addresses, splat("i64", at.WINDOW_BITS))
     return lanes.compare("ne", "i64", window, splat("i64", at.SHARED_WINDOW))
 
 
-def _float_add(lanes: Lanes, kind: PtxType, element: str, old: str, value: str, flushed: str | None) -> str:
+def _float_add(lanes: WarpEmitter, kind: PtxType, element: str, old: str, value: str, flushed: str | None) -> str:
     if kind.bits >= 32:
         floating = FLOAT[kind.bits]
         x, y = (lanes.cast("bitcast", element, bits, floating) for bits in (old, value))

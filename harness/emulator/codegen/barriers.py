@@ -1,24 +1,24 @@
-"""Barriers of a block (PTX ISA 9.7.13.1 f.). A warp that arrives returns to the scheduler, which counts it in."""
+"""Emits barriers of a block (PTX ISA 9.7.13.1 f.). An arriving warp returns to the scheduler, which counts it."""
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat
+from harness.emulator.codegen.vector_ir_builder import splat
 from harness.emulator.codegen.warp import check_members
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_warp_barrier
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Reg
-from harness.emulator.ptx.opcodes import BARRIER_RESULT
+from harness.ptx.instructions import Imm, Instruction, Operand, Reg
+from harness.ptx.opcodes import BARRIER_RESULT
 
 _OPERANDS = {"sync": (1, 2), "arrive": (2,), "red": (3, 4)}
 _VOTE_TYPES = {"popc": "u32", "and": "pred", "or": "pred"}
 
 
 @emits("bar", "barrier")
-def barrier(lanes: Lanes, instruction: Instruction) -> None:
-    """bar.{sync,arrive,red}: leaves the barrier's number, count and vote for the scheduler."""
+def barrier(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """bar.{sync,arrive,red}: pass the barrier's number, thread count and vote to the scheduler."""
     form = Form(instruction)
     operands = list(instruction.operands)
     if form.flag("warp"):
@@ -58,15 +58,15 @@ def barrier(lanes: Lanes, instruction: Instruction) -> None:
         lanes.warp_store("i32", str(at.VOTES[vote]), at.VOTE_KIND, 4)
 
 
-def _scalar(lanes: Lanes, operand: Operand) -> str:
+def _scalar(lanes: WarpEmitter, operand: Operand) -> str:
     if isinstance(operand, Imm):
         return str(operand.value & at.FULL_MASK)
     return lanes.op(f"extractelement <32 x i32> {lanes.use(operand, 'i32')}, i32 {lanes.first_lane(lanes.mask)}")
 
 
 @emits(BARRIER_RESULT)
-def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
-    """The vote's outcome, for every lane."""
+def barrier_result(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """The result of the vote, in every lane."""
     result = lanes.spread("i32", lanes.warp_load("i32", at.VOTE_RESULT, 4))
     if "pred" in instruction.modifiers:
         lanes.put(instruction.operands[0], lanes.compare("ne", "i32", result, splat("i32", 0)), "i1")
@@ -75,5 +75,5 @@ def barrier_result(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("nanosleep")
-def nanosleep(lanes: Lanes, instruction: Instruction) -> None:
-    """The warp gives the others a turn; the block's end does it."""
+def nanosleep(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """The warp yields to the others, since the block ends here."""

@@ -1,12 +1,12 @@
-"""Logic, shifts and bit fields (PTX ISA 9.7.1.13 ff. and 9.7.8)."""
+"""Emits logic, shifts and bit fields (PTX ISA 9.7.1.13 ff. and 9.7.8)."""
 
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand, Pair
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Imm, Instruction, Operand, Pair
 
 _UNTYPED = "b16 b32 b64"
 _WORDS = "u32 s32 u64 s64"
@@ -21,8 +21,8 @@ def _element(instruction: Instruction, allowed: str) -> tuple[str, str]:
 
 
 @emits("and", "or", "xor")
-def logic(lanes: Lanes, instruction: Instruction) -> None:
-    """and, or, xor, on predicates too."""
+def logic(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """and, or, xor, also on predicates."""
     element, _ = _element(instruction, f"pred {_UNTYPED}")
     destination, a, b = instruction.operands
     result = lanes.binary(instruction.opcode, element, lanes.use(a, element), lanes.use(b, element))
@@ -30,7 +30,7 @@ def logic(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("not", "cnot")
-def complement(lanes: Lanes, instruction: Instruction) -> None:
+def complement(lanes: WarpEmitter, instruction: Instruction) -> None:
     """not; cnot is 1 for zero and 0 otherwise."""
     element, _ = _element(instruction, f"pred {_UNTYPED}" if instruction.opcode == "not" else _UNTYPED)
     x = lanes.use(instruction.operands[1], element)
@@ -42,8 +42,8 @@ def complement(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("lop3")
-def lop3(lanes: Lanes, instruction: Instruction) -> None:
-    """Any function of three bits, by its table of eight answers; d|p: p = (d != 0) and, or q."""
+def lop3(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """lop3: any function of three bits, given by its truth table; d|p: p = (d != 0) and, or q."""
     form = Form(instruction)
     boolean = form.choice("and", "or")
     form.type("b32")
@@ -70,8 +70,8 @@ def lop3(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("shl", "shr")
-def shift(lanes: Lanes, instruction: Instruction) -> None:
-    """Shifts; amounts beyond the width give 0, or the sign."""
+def shift(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """shl, shr: amounts beyond the width give 0, or the sign."""
     allowed = _UNTYPED if instruction.opcode == "shl" else f"{_UNTYPED} u16 s16 {_WORDS}"
     element, kind = _element(instruction, allowed)
     bits = BITS[element]
@@ -89,8 +89,8 @@ def shift(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("shf")
-def funnel_shift(lanes: Lanes, instruction: Instruction) -> None:
-    """Shift of the 64 bits {b, a}: the high half to the left, the low half to the right."""
+def funnel_shift(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """shf: shift of the 64 bits {b, a}; the high half for left shifts, the low half for right shifts."""
     form = Form(instruction)
     direction, mode = form.choice("l", "r"), form.choice("wrap", "clamp")
     form.type("b32")
@@ -122,12 +122,12 @@ _SELECTORS = {
     "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
     "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
 }
-"""The selector of the default mode that each special mode stands for, by the two low bits of c."""
+"""The default-mode selector that is equivalent to each special mode, by the two low bits of c."""
 
 
 @emits("prmt")
-def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
-    """prmt: four bytes of eight; the special modes look their selector up."""
+def permute_bytes(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """prmt: four bytes out of eight; special modes use a table of selectors."""
     form = Form(instruction)
     mode = form.choice(*_SELECTORS)
     form.type("b32")
@@ -143,7 +143,7 @@ def permute_bytes(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("popc", "clz", "brev")
-def count(lanes: Lanes, instruction: Instruction) -> None:
+def count(lanes: WarpEmitter, instruction: Instruction) -> None:
     """popc, clz, brev."""
     element, _ = _element(instruction, "b32 b64")
     destination, a = instruction.operands
@@ -160,8 +160,8 @@ def count(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("bfind")
-def find_leading(lanes: Lanes, instruction: Instruction) -> None:
-    """Place of the most significant bit that is not a sign bit; all ones if there is none."""
+def find_leading(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """bfind: position of the most significant bit that is not a sign bit; all ones if there is none."""
     form = Form(instruction)
     kind, amount = form.type(_WORDS), form.flag("shiftamt")
     form.end()
@@ -177,7 +177,7 @@ def find_leading(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], lanes.cast("trunc", element, place, "i32"), "i32")
 
 
-def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
+def _low_byte(lanes: WarpEmitter, operand: Operand, limit: int, element: str) -> str:
     """The operand's low 8 bits, at most `limit`."""
     value = lanes.binary("and", "i32", lanes.use(operand, "i32"), splat("i32", 0xFF))
     above = lanes.compare("ugt", "i32", value, splat("i32", limit))
@@ -185,11 +185,12 @@ def _low_byte(lanes: Lanes, operand: Operand, limit: int, element: str) -> str:
 
 
 @emits("bfe")
-def extract_field(lanes: Lanes, instruction: Instruction) -> None:
-    """bfe: `length` bits from `start`, extended by zero, or by the field's highest bit that exists."""
+def extract_field(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """bfe: `length` bits from `start`, extended by zeros, or by the field's highest existing bit."""
     element, kind = _element(instruction, _WORDS)
     destination, a, b, c = instruction.operands
-    # In twice the bits nothing falls off: x, extended, shifted down, then cut to `length` by two shifts.
+    # Computed in twice the width, so that no bit is lost: x is extended, shifted down, then cut to `length` by two
+    # shifts.
     wide = _WIDER[element]
     right, extend = ("ashr", "sext") if kind == "s" else ("lshr", "zext")
     start, length = (_low_byte(lanes, o, BITS[element], wide) for o in (b, c))
@@ -203,8 +204,8 @@ def extract_field(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("bfi")
-def insert_field(lanes: Lanes, instruction: Instruction) -> None:
-    """bfi: the low `length` bits of a, placed at `start` in b."""
+def insert_field(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """bfi: the low `length` bits of a, inserted at `start` in b."""
     element, _ = _element(instruction, "b32 b64")
     destination, a, b, c, d = instruction.operands
     x, y, wide = lanes.use(a, element), lanes.use(b, element), _WIDER[element]
@@ -218,7 +219,7 @@ def insert_field(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("szext")
-def extend_bits(lanes: Lanes, instruction: Instruction) -> None:
+def extend_bits(lanes: WarpEmitter, instruction: Instruction) -> None:
     """szext: the low `b` bits of a, extended by their sign or by zeros; 32 and more bits clamp or wrap."""
     form = Form(instruction)
     mode = form.choice("clamp", "wrap")
@@ -238,7 +239,7 @@ def extend_bits(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("bmsk")
-def bit_mask(lanes: Lanes, instruction: Instruction) -> None:
+def bit_mask(lanes: WarpEmitter, instruction: Instruction) -> None:
     """bmsk: `length` ones from `start`."""
     form = Form(instruction)
     mode = form.choice("clamp", "wrap")

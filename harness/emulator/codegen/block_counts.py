@@ -1,17 +1,17 @@
-"""Counts how often warps execute each basic block, in kernels that are compiled for it; in others it leaves no trace.
+"""Emits counters of basic block executions, in kernels that are compiled for it; others contain no trace of it.
 
-What an instruction does is the same each time, so that how often its block was entered, and by how many lanes, counts
-it. A predicated instruction counts for all lanes of its block: a warp issues it whatever its lanes do.
+The instructions of a block are the same each time, so its number of entries, by warps and by lanes, counts them. A
+predicated instruction counts for all lanes of its block: a warp issues it in any case.
 """
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 
 
-def count_execution(lanes: Lanes, block: int) -> None:
-    """The active lanes enter block number `block`: its warps and lanes grow, and the warp's path by one step."""
+def count_execution(lanes: WarpEmitter, block: int) -> None:
+    """The active lanes enter block number `block`: count its warps and lanes, and append a step to the warp's path."""
     if not lanes.instruments.instructions:
         return
     counters = lanes.op(f"inttoptr i64 {lanes.slot('BLOCK_COUNTERS')} to ptr")
@@ -25,8 +25,8 @@ def count_execution(lanes: Lanes, block: int) -> None:
     _note_step(lanes, block)
 
 
-def _note_step(lanes: Lanes, block: int) -> None:
-    """Write where the warp is to PATH_NEXT, which grows up to PATH_LAST: there each step takes the place of another."""
+def _note_step(lanes: WarpEmitter, block: int) -> None:
+    """Write the block's number at PATH_NEXT, which grows up to PATH_LAST, where steps overwrite each other."""
     place, last = lanes.slot("PATH_NEXT"), lanes.slot("PATH_LAST")
     warp = lanes.op(f"add i64 {lanes.slot('FIRST_WARP')}, {lanes.slot('WARP_INDEX')}")
     high = lanes.op(f"shl i64 {warp}, {at.PATH_WARP_SHIFT}")

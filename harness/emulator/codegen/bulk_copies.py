@@ -1,4 +1,4 @@
-"""cp{.reduce}.async.bulk{.tensor} (PTX ISA 9.7.9.25.4 f.). What they do is in `memory/bulk_copies.py`."""
+"""Emits cp{.reduce}.async.bulk{.tensor} (PTX ISA 9.7.9.25.4 f.); `memory/bulk_copies.py` implements them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import generic_addresses
 from harness.emulator.codegen.reductions import BETWEEN_BLOCKS, TYPES, function_of, functions_by_tensor_type
-from harness.emulator.codegen.vocabulary import INTEGER, vector
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Vector
+from harness.emulator.codegen.vector_ir_builder import INTEGER, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
 _DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
 _TO_SHARED = ("shared::cluster", "shared::cta")
 _RECEIVERS = at.DATA_3 + 256
-"""Where the runtime looks for the blocks that a multicast goes to."""
+"""Where the runtime reads the destination blocks of a multicast."""
 
 
 @emits("cp.bulk_group")
-def group(lanes: Lanes, instruction: Instruction) -> None:
+def group(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk.commit_group; cp.async.bulk.wait_group{.read} n."""
     form = Form(instruction)
     if not (form.flag("async") and form.flag("bulk")):
         raise instruction.unsupported()
     waits = form.choice("commit_group", "wait_group") == "wait_group"
     if waits:
-        # A store that has been read lands at once: nobody could tell when it does.
+        # A store that has been read lands at once: no kernel can observe when it does.
         form.flag("read")
     form.end()
     mask = lanes.widen(lanes.active_bits())
@@ -41,8 +41,8 @@ def group(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_prefetch")
-def prefetch(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async.bulk.prefetch{.tensor.Nd}.L2.global: a hint, which moves no data that a kernel could see."""
+def prefetch(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """cp.async.bulk.prefetch{.tensor.Nd}.L2.global: a hint without an effect that a kernel can observe."""
     form, _ = _begin(instruction)
     words = form.flag("prefetch"), form.flag("L2"), form.flag("global")
     _operands(instruction, form)
@@ -51,7 +51,7 @@ def prefetch(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_load")
-def load(lanes: Lanes, instruction: Instruction) -> None:
+def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk{.tensor.Nd}.shared.global{.multicast::cluster}: [to], from {, bytes}, [mbarrier] {, blocks}."""
     form, rank = _begin(instruction)
     space, from_global = form.choice(*_TO_SHARED), form.flag("global")
@@ -72,7 +72,7 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_between")
-def between_blocks(lanes: Lanes, instruction: Instruction) -> None:
+def between_blocks(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp{.reduce}.async.bulk.shared::cluster.shared::cta{.OP.TYPE}: [to], [from], bytes, [mbarrier]."""
     form, rank = _begin(instruction)
     words = form.flag("shared::cluster"), form.flag("shared::cta"), form.flag("mbarrier::complete_tx::bytes")
@@ -91,10 +91,11 @@ def between_blocks(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("st.async", "red.async")
-def store_value(lanes: Lanes, instruction: Instruction) -> None:
+def store_value(lanes: WarpEmitter, instruction: Instruction) -> None:
     """st.async{.weak}{.vec}.TYPE, red.async.relaxed.cluster.OP.TYPE: [to], value, [mbarrier].
 
-    Both may be `.shared::cluster`, and say `.mbarrier::complete_tx::bytes`: the ISA has that as default, ptxas has not.
+    Both accept `.shared::cluster` and `.mbarrier::complete_tx::bytes`, which are defaults in the ISA but required by
+    ptxas.
     """
     form = Form(instruction)
     form.flag("async")
@@ -133,7 +134,7 @@ def store_value(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_store")
-def store(lanes: Lanes, instruction: Instruction) -> None:
+def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.async.bulk{.tensor.Nd}.global.shared::cta.bulk_group: to, [from] {, bytes}."""
     form, rank = _begin(instruction)
     words = form.flag("global"), form.flag("shared::cta"), form.flag("bulk_group")
@@ -145,7 +146,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.bulk_reduction")
-def reduction(lanes: Lanes, instruction: Instruction) -> None:
+def reduction(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cp.reduce.async.bulk.global.shared::cta.bulk_group.OP.TYPE [to], [from], bytes; a tensor's map has its TYPE."""
     form, rank = _begin(instruction)
     words = form.flag("reduce"), form.flag("global"), form.flag("shared::cta"), form.flag("bulk_group")
@@ -165,8 +166,8 @@ def reduction(lanes: Lanes, instruction: Instruction) -> None:
     _issue(lanes, instruction, source, to, size, rank, proxy.TO_GLOBAL, _table(lanes, functions))
 
 
-def _table(lanes: Lanes, functions: list[str | None]) -> str:
-    """Address, i64, of an array of functions' addresses, 0 where there is none."""
+def _table(lanes: WarpEmitter, functions: list[str | None]) -> str:
+    """Address, i64, of an array of function addresses, 0 for None."""
     lanes.called |= {name for name in functions if name is not None}
     lanes.declarations |= {f"declare void @sandbox_{name}(i64)" for name in functions if name is not None}
     words = ("i64 0" if name is None else f"i64 ptrtoint (ptr @sandbox_{name} to i64)" for name in functions)
@@ -176,7 +177,7 @@ def _table(lanes: Lanes, functions: list[str | None]) -> str:
 
 
 def _begin(instruction: Instruction) -> tuple[Form, int]:
-    """The form without its first words, and how many dimensions; 0 where it is a run of bytes."""
+    """The form without its first words, and the number of dimensions, 0 for a contiguous copy."""
     form = Form(instruction)
     if not (form.flag("async") and form.flag("bulk")):
         raise instruction.unsupported()
@@ -190,14 +191,14 @@ def _begin(instruction: Instruction) -> tuple[Form, int]:
 
 
 def _operands(instruction: Instruction, form: Form) -> list[Operand]:
-    """All but the cache policy, which moves nothing."""
+    """All operands but the cache policy, which has no effect."""
     has_policy = form.flag("L2::cache_hint")
     form.end()
     return list(instruction.operands[: len(instruction.operands) - has_policy])
 
 
 def _issue(
-    lanes: Lanes,
+    lanes: WarpEmitter,
     instruction: Instruction,
     inner: Operand,
     outer: Operand,
@@ -206,10 +207,13 @@ def _issue(
     direction: int,
     reduction: str = "0",
 ) -> None:
-    """`inner`: in shared memory; `outer`: in global memory, or a tensor map and coordinates, or the source in shared.
+    """Issue a copy.
 
-    `direction`: see `abi/async_proxy_layout.py`.
-    `reduction`: address of the functions that combine, one or, of a tensor, one for each type.
+    `inner` is in shared memory; `outer` is in global memory, or a tensor map and coordinates, or the source in shared
+    memory.
+
+    For `direction` see `abi/async_proxy_layout.py`. `reduction` is the address of the reduction functions: one, or one
+    per type for a tensor.
     """
     lanes.warp_store(vector("i64"), generic_addresses(lanes, inner, "shared"), at.ADDRESSES)
     if rank:

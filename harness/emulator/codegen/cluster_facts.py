@@ -1,11 +1,11 @@
-"""What a kernel says about clusters of blocks: by directives, and by what it does."""
+"""Properties of a kernel related to clusters of blocks: its directives, and whether it uses clusters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from harness.emulator.ptx.instructions import Function, Instruction, Reg, names_in
+from harness.ptx.instructions import Function, Instruction, Reg, names_in
 
 _OF_CLUSTERS = {"mapa", "getctarank", "barrier.cluster_arrive", "barrier.cluster_wait", "st.async", "red.async"}
 _REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")
@@ -13,26 +13,30 @@ _REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Of one kernel."""
+    """The cluster properties of one kernel."""
 
     required: tuple[int, int, int] | None
     """`.reqnctapercluster`: blocks of a cluster in x, y, z."""
     most_blocks: int | None
     """`.maxclusterrank`."""
     explicit: bool
-    """`.explicitcluster`: the launch has to say."""
+    """`.explicitcluster`: the launch has to specify the cluster."""
     knows: bool
-    """Whether it does anything with clusters. Only then do addresses of shared memory say which block they are of."""
+    """Whether the kernel uses any cluster feature. Only then do addresses of shared memory contain their block's
+    rank."""
 
     @classmethod
     def of(cls, entry: Function, flat: Function) -> ClusterFacts:
-        """Of an entry; `flat` has its instructions and those of the functions that it calls."""
+        """Determine the properties of an entry.
+
+        `flat` contains its instructions and those of the functions that it calls.
+        """
         knows = entry.cluster is not None or any(_knows_clusters(i) for i in flat.instructions())
         return cls(entry.cluster, entry.most_cluster_blocks, entry.explicit_cluster, knows)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> ClusterFacts:
-        """Facts that were written as JSON."""
+        """Restore the properties from JSON."""
         required = fields["required"]
         return cls(**{**fields, "required": None if required is None else tuple(required)})
 

@@ -1,21 +1,21 @@
-"""Clusters of blocks: their addresses (PTX ISA 9.7.9.23 f.) and their barrier (9.7.13.3), see `runtime/clusters.py`."""
+"""Emits cluster addresses (PTX ISA 9.7.9.23 f.) and the cluster barrier (9.7.13.3); see `runtime/clusters.py`."""
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import INTEGER, splat
+from harness.emulator.codegen.vector_ir_builder import INTEGER, splat
 from harness.emulator.codegen.warp import staying_lanes
-from harness.emulator.ptx.instructions import Instruction
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction
 
 _OFFSET_IN_BLOCK = (1 << at.RANK_SHIFT) - 1
 
 
 @emits("mapa")
-def map_address(lanes: Lanes, instruction: Instruction) -> None:
-    """mapa{.shared::cluster} d, address, rank: the same place in the shared memory of another block."""
+def map_address(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """mapa{.shared::cluster} d, address, rank: the same offset in the shared memory of another block."""
     form = Form(instruction)
     form.flag("shared::cluster")
     element = INTEGER[form.type("u32 u64").bits]
@@ -36,8 +36,8 @@ def map_address(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("getctarank")
-def rank_of_address(lanes: Lanes, instruction: Instruction) -> None:
-    """getctarank{.shared::cluster} d, address: whose shared memory it is in."""
+def rank_of_address(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """getctarank{.shared::cluster} d, address: rank of the block whose shared memory contains it."""
     form = Form(instruction)
     form.flag("shared::cluster")
     form.type("u32 u64")
@@ -48,7 +48,7 @@ def rank_of_address(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("barrier.cluster_arrive")
-def arrive(lanes: Lanes, instruction: Instruction) -> None:
+def arrive(lanes: WarpEmitter, instruction: Instruction) -> None:
     """barrier.cluster.arrive{.release, .relaxed}{.aligned}."""
     form = Form(instruction)
     words = form.flag("cluster"), form.flag("arrive")
@@ -59,8 +59,8 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("barrier.cluster_wait")
-def wait(lanes: Lanes, instruction: Instruction) -> None:
-    """barrier.cluster.wait{.acquire}{.aligned}: the warp returns to the scheduler, which lets it wait."""
+def wait(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """barrier.cluster.wait{.acquire}{.aligned}: return to the scheduler, which suspends the warp."""
     form = Form(instruction)
     words = form.flag("cluster"), form.flag("wait")
     form.flag("acquire")
@@ -69,8 +69,8 @@ def wait(lanes: Lanes, instruction: Instruction) -> None:
     _at_barrier(lanes, instruction, all(words), "cluster_wait")
 
 
-def _at_barrier(lanes: Lanes, instruction: Instruction, is_whole: bool, function: str, *more: str) -> None:
-    """All lanes of a warp that have not returned wait for each other (PTX ISA): here they have to come together."""
+def _at_barrier(lanes: WarpEmitter, instruction: Instruction, is_whole: bool, function: str, *more: str) -> None:
+    """All lanes of a warp that have not returned wait for each other (PTX ISA); here they have to arrive together."""
     if not is_whole or instruction.operands:
         raise instruction.unsupported()
     active = lanes.active_bits()

@@ -1,14 +1,14 @@
-"""Comparison and selection (PTX ISA 9.7.5 to 9.7.7)."""
+"""Emits comparison and selection (PTX ISA 9.7.5 to 9.7.7)."""
 
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import flush, put_packed, to_float, unpack
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, splat, splat_float
-from harness.emulator.ptx.instructions import Instruction, Operand, Pair
-from harness.emulator.ptx.types import PtxType
+from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, splat, splat_float
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Operand, Pair
+from harness.ptx.types import PtxType
 
 _UNTYPED_ORDERS = {"eq": "eq", "ne": "ne"}
 _SIGNED_ORDERS = {**_UNTYPED_ORDERS, "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
@@ -22,7 +22,7 @@ _HALVES = "f16 f16x2 bf16 bf16x2"
 
 
 class _Comparison:
-    """The modifiers of setp and set, and the predicates that come of them: one per element."""
+    """The modifiers of setp and set, and the resulting predicates, one per element."""
 
     def __init__(self, instruction: Instruction) -> None:
         self._instruction = instruction
@@ -38,8 +38,8 @@ class _Comparison:
         if (self._boolean is not None) != (len(instruction.operands) == 4):
             raise instruction.unsupported()
 
-    def answers(self, lanes: Lanes, complement: bool = False) -> list[str]:
-        """(a order b) boolean c, for each element; with `complement` the one element's opposite stands behind."""
+    def answers(self, lanes: WarpEmitter, complement: bool = False) -> list[str]:
+        """(a order b) boolean c, for each element; with `complement`, followed by its complement."""
         a, b, *rest = self._instruction.operands[1:]
         columns = zip(self._values(lanes, a), self._values(lanes, b))
         word = _ORDERS[self.kind.kind][str(self._order)]
@@ -57,7 +57,7 @@ class _Comparison:
             return "double" if self.kind.bits == 64 else "float"
         return INTEGER[self.kind.bits]
 
-    def _values(self, lanes: Lanes, operand: Operand) -> list[str]:
+    def _values(self, lanes: WarpEmitter, operand: Operand) -> list[str]:
         if self.kind.is_float and self.kind.bits == 16:
             elements = unpack(lanes, operand, self.kind)
             elements = [flush(lanes, self.kind, bits) for bits in elements] if self._ftz else elements
@@ -67,8 +67,8 @@ class _Comparison:
 
 
 @emits("setp")
-def setp(lanes: Lanes, instruction: Instruction) -> None:
-    """setp.order[.boolean] p[|q], a, b[, c]: p = (a ? b) op c, q = !(a ? b) op c. Pairs answer with p and q."""
+def setp(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """setp.order[.boolean] p[|q], a, b[, c]: p = (a ? b) op c, q = !(a ? b) op c. Packed pairs set p and q."""
     comparison = _Comparison(instruction)
     destination = instruction.operands[0]
     if comparison.target or (comparison.kind.packed == 2 and not isinstance(destination, Pair)):
@@ -92,14 +92,14 @@ _TARGETS = {
     "f16x2": "f16x2",
     "bf16x2": "bf16x2",
 }
-"""Destination type of `set` -> its source types."""
+"""Source types by destination type of `set`."""
 _ONE = {"f32": 0x3F800000, "f16": 0x3C00, "f16x2": 0x3C00, "bf16": 0x3F80, "bf16x2": 0x3F80}
-"""What stands for true, where it is not all ones."""
+"""The value for true, by destination type, if it is not all ones."""
 
 
 @emits("set")
-def set_value(lanes: Lanes, instruction: Instruction) -> None:
-    """set.order[.boolean].dtype.stype: one, or all ones, where true; a pair answers with two halves."""
+def set_value(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """set.order[.boolean].dtype.stype: one, or all ones, if true; a packed pair gives two halves."""
     comparison = _Comparison(instruction)
     target = comparison.target[0] if comparison.target else comparison.kind
     if len(comparison.target) != 1 or comparison.kind.name not in _TARGETS.get(target.name, "").split():
@@ -111,7 +111,7 @@ def set_value(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("selp")
-def selp(lanes: Lanes, instruction: Instruction) -> None:
+def selp(lanes: WarpEmitter, instruction: Instruction) -> None:
     """selp: a where the predicate holds, else b."""
     form = Form(instruction)
     kind = form.type(_NUMBERS)
@@ -123,8 +123,8 @@ def selp(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("slct")
-def slct(lanes: Lanes, instruction: Instruction) -> None:
-    """slct: a where c >= 0, else b; NaN is not."""
+def slct(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """slct: a if c >= 0, else b; for NaN b."""
     form = Form(instruction)
     ftz = form.flag("ftz")
     kinds = form.types()

@@ -1,33 +1,33 @@
-"""Traps, and the calls of the CUDA runtime's own functions. Branches and exits are in `kernel.py`."""
+"""Emits traps and calls of the CUDA runtime's functions. Branches and exits are in `kernel.py`."""
 
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.ptx.instructions import Instruction, Symbol
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Symbol
 
 
 @emits("trap")
-def trap(lanes: Lanes, instruction: Instruction) -> None:
+def trap(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Stop the kernel."""
     lanes.check(lanes.active_bits(), "trap", instruction)
 
 
 @emits("call")
-def call(lanes: Lanes, instruction: Instruction) -> None:
-    """A failed `assert` stops the kernel, and so does a `printf` that a thread comes to: it has nowhere to print."""
+def call(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """A failed `assert` stops the kernel, and so does a `printf`, for which there is no output."""
     target = instruction.operands[1]
     assert isinstance(target, Symbol)
     lanes.check(lanes.active_bits(), "trap" if target.name == "__assertfail" else "printing", instruction)
 
 
 @emits("brkpt", "pmevent")
-def no_effect(lanes: Lanes, instruction: Instruction) -> None:
-    """For debuggers and profilers."""
+def no_effect(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Instructions for debuggers and profilers, which do nothing."""
 
 
 @emits("griddepcontrol")
-def overlap_launches(lanes: Lanes, instruction: Instruction) -> None:
-    """griddepcontrol.{launch_dependents,wait}: launches do not overlap, and all before this one are over."""
+def overlap_launches(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """griddepcontrol.{launch_dependents,wait}: does nothing, since launches do not overlap."""
     if instruction.modifiers not in (("launch_dependents",), ("wait",)) or instruction.operands:
         raise instruction.unsupported()

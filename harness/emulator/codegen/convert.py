@@ -1,4 +1,4 @@
-"""mov, cvt and cvta (PTX ISA 9.7.9.1, .21, .20)."""
+"""Emits mov, cvt and cvta (PTX ISA 9.7.9.1, .21, .20)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, without_negatives
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import BITS, FLOAT, INTEGER, splat, splat_float, vector
-from harness.emulator.ptx.instructions import Instruction, Operand, Symbol, Vector
-from harness.emulator.ptx.types import PtxType
+from harness.emulator.codegen.vector_ir_builder import BITS, FLOAT, INTEGER, splat, splat_float, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Operand, Symbol, Vector
+from harness.ptx.types import PtxType
 
 _ROUND_TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 _REGISTERS = "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f16 bf16 f16x2 bf16x2 f32 f64"
@@ -21,8 +21,8 @@ _INTEGERS = "u8 s8 u16 s16 u32 s32 u64 s64"
 
 
 @emits("mov")
-def mov(lanes: Lanes, instruction: Instruction) -> None:
-    """mov: a register, a literal, an address; or packing and unpacking `{ }`."""
+def mov(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """mov: a register, a literal, an address, or packing and unpacking `{ }`."""
     form = Form(instruction)
     kind = form.type(_REGISTERS)
     form.end()
@@ -41,7 +41,7 @@ def mov(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, lanes.use(source, element), element)
 
 
-def _unpack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...], whole: str) -> None:
+def _unpack(lanes: WarpEmitter, kind: PtxType, items: tuple[Operand, ...], whole: str) -> None:
     element = INTEGER[kind.bits]
     part_bits = kind.bits // len(items)
     for index, item in enumerate(items):
@@ -49,7 +49,7 @@ def _unpack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...], whole: str)
         lanes.put(item, lanes.cast("trunc", element, moved, INTEGER[part_bits]), INTEGER[part_bits])
 
 
-def _pack(lanes: Lanes, kind: PtxType, items: tuple[Operand, ...]) -> str:
+def _pack(lanes: WarpEmitter, kind: PtxType, items: tuple[Operand, ...]) -> str:
     element = INTEGER[kind.bits]
     part_bits = kind.bits // len(items)
     whole = splat(element, 0)
@@ -66,8 +66,8 @@ _WINDOWS = {"shared": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW, "param": at.PA
 
 
 @emits("cvta")
-def cvta(lanes: Lanes, instruction: Instruction) -> None:
-    """Between a space's own addresses and generic ones."""
+def cvta(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """cvta: conversion between addresses of a state space and generic addresses."""
     form = Form(instruction)
     to_space = form.flag("to")
     space = form.choice(*_SPACES)
@@ -77,7 +77,7 @@ def cvta(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported()
     value = lanes.use(instruction.operands[1], "i64")
     window = _WINDOWS.get(space.partition("::")[0])
-    # Addresses of variables in global and constant memory carry their window already.
+    # Addresses of variables in global and constant memory already include their window.
     if window is not None:
         if to_space:
             value = lanes.binary("and", "i64", value, splat("i64", 0xFFFFFFFF))
@@ -87,8 +87,8 @@ def cvta(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("isspacep")
-def is_space(lanes: Lanes, instruction: Instruction) -> None:
-    """Whether a generic address lies in a space. Parameters lie in global space, too."""
+def is_space(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """isspacep: whether a generic address is in a state space. Parameters are also in global space."""
     form = Form(instruction)
     space = form.choice(*_SPACES)
     form.end()
@@ -120,7 +120,7 @@ def is_space(lanes: Lanes, instruction: Instruction) -> None:
 
 @dataclass(frozen=True)
 class _Conversion:
-    """A form of cvt, read and found to be one that exists."""
+    """A validated form of cvt."""
 
     instruction: Instruction
     target: PtxType
@@ -133,7 +133,7 @@ class _Conversion:
 
     @property
     def to_integral(self) -> str | None:
-        """LLVM's word for a rounding to integers."""
+        """LLVM's name of a rounding to integral values; None without one."""
         return _ROUND_TO_INTEGRAL.get(self.rounding or "")
 
 
@@ -153,7 +153,7 @@ def _read_form(instruction: Instruction) -> _Conversion:
 
 
 def _exists(conversion: _Conversion) -> bool:
-    """Whether PTX has the form: a rounding where something can be lost, of the kind that fits, and only there."""
+    """Whether PTX has the form: a rounding mode is required where values may be inexact, and not allowed elsewhere."""
     target, source, rounding = conversion.target, conversion.source, conversion.rounding
     if conversion.ftz and "f32" not in (target.name, source.name):
         return False
@@ -174,15 +174,15 @@ def _exists(conversion: _Conversion) -> bool:
 
 
 def _holds(target: PtxType, source: PtxType) -> bool:
-    """Whether an integer type has all values of another one."""
+    """Whether an integer type can represent all values of another one."""
     if source.is_float or (source.kind == "s" and target.kind != "s"):
         return False
     return target.bits - (target.kind == "s") >= source.bits - (source.kind == "s")
 
 
 @emits("cvt")
-def cvt(lanes: Lanes, instruction: Instruction) -> None:
-    """Every conversion between integers and floats of 8 to 64 bits, tf32, and two floats into a pair."""
+def cvt(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """cvt: conversions between integers and floats of 8 to 64 bits, tf32, and two floats to a pair."""
     if is_of_eight_bits(instruction):
         convert_eight_bits(lanes, instruction)
         return
@@ -209,15 +209,15 @@ def cvt(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, value, INTEGER[target.bits], signed=target.kind == "s")
 
 
-def _float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
-    """A float operand as `float` or `double`, flushed and rounded to an integral number where the form says so."""
+def _float(lanes: WarpEmitter, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
+    """A float operand as `float` or `double`, flushed and rounded to an integral value if the form requires it."""
     source = conversion.source
     if source.bits == 16:
         value, element = to_float(lanes, source, lanes.use(operand, "i16")), "float"
     else:
         element = FLOAT[source.bits]
         value = lanes.use(operand, element)
-    # An H200 does not flush what it rounds to f16, where it would only be seen in a directed rounding.
+    # An H200 does not flush what it rounds to f16, which would only be visible in a directed rounding.
     if conversion.ftz and element == "float" and conversion.target.name != "f16":
         value = lanes.flush(value)
     if conversion.to_integral:
@@ -226,8 +226,8 @@ def _float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str
     return value, element
 
 
-def _integer_as_float(lanes: Lanes, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
-    """An integer as a float that the target can be rounded from: itself, or a double rounded to odd."""
+def _integer_as_float(lanes: WarpEmitter, conversion: _Conversion, operand: Operand) -> tuple[str, str]:
+    """An integer as a float from which the target can be rounded: exact, or a double rounded to odd."""
     target, source = conversion.target, conversion.source
     integer = INTEGER[source.bits]
     value = lanes.use(operand, integer)
@@ -241,8 +241,8 @@ def _integer_as_float(lanes: Lanes, conversion: _Conversion, operand: Operand) -
     return lanes.cast(word, integer, value, "double"), "double"
 
 
-def _directed_double(lanes: Lanes, value: str, signed: bool, rounding: str) -> str:
-    """An i64 as a double, rounded towards zero, or to its neighbour away from zero where `rm` or `rp` leads there."""
+def _directed_double(lanes: WarpEmitter, value: str, signed: bool, rounding: str) -> str:
+    """An i64 as a double, rounded towards zero, or away from zero if `rm` or `rp` requires it."""
     zero = splat("i64", 0)
     negative = lanes.compare("slt", "i64", value, zero) if signed else splat("i1", 0)
     magnitude = lanes.select("i64", negative, lanes.binary("sub", "i64", zero, value), value)
@@ -263,19 +263,19 @@ def _directed_double(lanes: Lanes, value: str, signed: bool, rounding: str) -> s
     return lanes.cast("bitcast", "i64", lanes.binary("or", "i64", bits, sign), "double")
 
 
-def _fold_low_bits(lanes: Lanes, value: str, signed: bool) -> str:
-    """An i64 that fits a double, where the lowest bit kept says whether lower ones were set: rounded to odd."""
+def _fold_low_bits(lanes: WarpEmitter, value: str, signed: bool) -> str:
+    """An i64 that fits a double, with its lowest kept bit set if lower bits were: rounded to odd."""
     low = lanes.binary("and", "i64", value, splat("i64", 0x7FF))
     some = lanes.cast("zext", "i1", lanes.compare("ne", "i64", low, splat("i64", 0)), "i64")
     high = lanes.binary("xor", "i64", value, low)
     folded = lanes.binary("or", "i64", high, lanes.binary("shl", "i64", some, splat("i64", 11)))
-    # Numbers of up to 53 bits, of either sign where there is one, stay as they are.
+    # Numbers of up to 53 bits, signed or not, are exact.
     raised = lanes.binary("add", "i64", value, splat("i64", 1 << 53 if signed else 0))
     small = lanes.compare("ult", "i64", raised, splat("i64", 1 << (54 if signed else 53)))
     return lanes.select("i64", small, value, folded)
 
 
-def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> None:
+def _put_float(lanes: WarpEmitter, conversion: _Conversion, value: str, element: str) -> None:
     target, rounding = conversion.target, conversion.rounding
     destination = conversion.instruction.operands[0]
     if target.bits == 16:
@@ -290,8 +290,8 @@ def _put_float(lanes: Lanes, conversion: _Conversion, value: str, element: str) 
     lanes.put(destination, value, FLOAT[target.bits])
 
 
-def _flush_rounded(lanes: Lanes, rounding: str, exact: str, rounded: str) -> str:
-    """Flush what would round below 2**-126 if exponents had no end: seen 2**64 higher up."""
+def _flush_rounded(lanes: WarpEmitter, rounding: str, exact: str, rounded: str) -> str:
+    """Flush values that would round below 2**-126 with an unlimited exponent range, tested by scaling with 2**64."""
     kind = vector("float")
     raised = lanes.binary("fmul", "double", exact, splat_float("double", 2.0**64))
     size = lanes.intrinsic("llvm.fabs.v32f32", kind, (kind, _double_to_float(lanes, rounding, raised)))
@@ -300,14 +300,14 @@ def _flush_rounded(lanes: Lanes, rounding: str, exact: str, rounded: str) -> str
     return lanes.select("float", tiny, zero, rounded)
 
 
-def _double_to_float(lanes: Lanes, rounding: str, value: str) -> str:
+def _double_to_float(lanes: WarpEmitter, rounding: str, value: str) -> str:
     if rounding == "rn":
         return lanes.cast("fptrunc", "double", value, "float")
     return lanes.prelude(f"double_to_float_{rounding}", value)
 
 
-def _cut_nan(lanes: Lanes, target: PtxType, value: str) -> str:
-    """The sign and the upper bits of a NaN in f64, made quiet, as an H200 has it; a NaN in f32 loses them."""
+def _cut_nan(lanes: WarpEmitter, target: PtxType, value: str) -> str:
+    """The sign and the upper bits of a NaN in f64, made quiet, as on an H200; a NaN in f32 loses them."""
     fraction_bits, quiet = (7, 0x7FC0) if target.kind == "bf" else (10, 0x7E00)
     word = lanes.cast("bitcast", "double", value, "i64")
     sign = lanes.binary("and", "i64", lanes.binary("lshr", "i64", word, splat("i64", 48)), splat("i64", 0x8000))
@@ -317,8 +317,8 @@ def _cut_nan(lanes: Lanes, target: PtxType, value: str) -> str:
     return lanes.cast("trunc", "i64", pattern, "i16")
 
 
-def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
-    """`float` or `double` -> i16 of f16 or bf16: the nearest, then the neighbour where the rounding says so."""
+def _narrow(lanes: WarpEmitter, conversion: _Conversion, value: str, element: str) -> str:
+    """`float` or `double` -> i16 of f16 or bf16: to nearest, then to the neighbour for a directed rounding."""
     target = conversion.target
     nan = cut = None
     if element == "double":
@@ -336,20 +336,20 @@ def _narrow(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> 
     return without_negatives(lanes, bits) if conversion.relu else bits
 
 
-def _step_back(lanes: Lanes, rounding: str, bits: str, near: str, exact: str) -> str:
-    """From the nearest to the one on the other side, where the nearest lies beyond the exact value."""
+def _step_back(lanes: WarpEmitter, rounding: str, bits: str, near: str, exact: str) -> str:
+    """Replace the nearest value by its neighbour if it lies on the wrong side of the exact value."""
     negative = lanes.compare("slt", "i16", bits, splat("i16", 0))
     above, below = lanes.compare("ogt", "float", near, exact), lanes.compare("olt", "float", near, exact)
     beyond = {"rm": above, "rp": below, "rz": lanes.select("i1", negative, below, above)}[rounding]
     inward = {"rm": splat("i16", -1), "rp": splat("i16", 1), "rz": splat("i16", -1)}[rounding]
     if rounding != "rz":
-        # One up in value is one less in the magnitude of a negative number.
+        # One step up in value is one step down in the magnitude of a negative number.
         inward = lanes.select("i16", negative, splat("i16", 1 if rounding == "rm" else -1), inward)
     return lanes.select("i16", beyond, lanes.binary("add", "i16", bits, inward), bits)
 
 
-def _to_tf32(lanes: Lanes, conversion: _Conversion, bits: str) -> str:
-    """The upper 19 bits of an f32, rounded. NaN is as an H200 has it: rna cuts it, the others have one pattern."""
+def _to_tf32(lanes: WarpEmitter, conversion: _Conversion, bits: str) -> str:
+    """The upper 19 bits of an f32, rounded. NaN as on an H200: rna truncates it, other modes give one pattern."""
     added = {"rna": splat("i32", 0x1000), "rz": splat("i32", 0)}.get(str(conversion.rounding), splat("i32", 0xFFF))
     if conversion.rounding == "rn":
         odd = lanes.binary("and", "i32", lanes.binary("lshr", "i32", bits, splat("i32", 13)), splat("i32", 1))
@@ -365,8 +365,8 @@ def _to_tf32(lanes: Lanes, conversion: _Conversion, bits: str) -> str:
     return lanes.select("i32", nan, cut, rounded)
 
 
-def _float_to_integer(lanes: Lanes, conversion: _Conversion, value: str, element: str) -> str:
-    """Clamp an integral number to the target's range. NaN: 0, or the top bit where 64 bits are involved."""
+def _float_to_integer(lanes: WarpEmitter, conversion: _Conversion, value: str, element: str) -> str:
+    """Clamp an integral value to the target's range. NaN gives 0, or the top bit if 64 bits are involved."""
     target = conversion.target
     integer = INTEGER[target.bits]
     name = f"llvm.fpto{'s' if target.kind == 's' else 'u'}i.sat.v32{integer}.v32f{BITS[element]}"
@@ -377,8 +377,8 @@ def _float_to_integer(lanes: Lanes, conversion: _Conversion, value: str, element
     return result
 
 
-def _integer_to_integer(lanes: Lanes, conversion: _Conversion, operand: Operand) -> str:
-    """Extend by the source's sign, clamp where `.sat` says so, cut."""
+def _integer_to_integer(lanes: WarpEmitter, conversion: _Conversion, operand: Operand) -> str:
+    """Extend by the source's sign, clamp if `.sat`, and truncate."""
     target, source = conversion.target, conversion.source
     narrow, wide = INTEGER[source.bits], INTEGER[max(target.bits, source.bits)]
     value = lanes.cast("sext" if source.kind == "s" else "zext", narrow, lanes.use(operand, narrow), wide)
@@ -387,7 +387,7 @@ def _integer_to_integer(lanes: Lanes, conversion: _Conversion, operand: Operand)
     return lanes.cast("trunc", wide, value, INTEGER[target.bits])
 
 
-def _clamp(lanes: Lanes, value: str, wide: str, source: PtxType, target: PtxType) -> str:
+def _clamp(lanes: WarpEmitter, value: str, wide: str, source: PtxType, target: PtxType) -> str:
     signed_target, signed_source = target.kind == "s", source.kind == "s"
     high = (1 << (target.bits - signed_target)) - 1
     low = -(1 << (target.bits - 1)) if signed_target else 0

@@ -1,4 +1,4 @@
-"""`mma` of e4m3 and e5m2, which Hopper does not have: ptxas converts both to f16, exactly, and multiplies those.
+"""`mma` of e4m3 and e5m2, which Hopper lacks: ptxas converts both to f16, exactly, and multiplies those.
 
 A register of four elements becomes two of two, and one `mma` two of half its depth: the first of the lower halves and
 zeros, the second of the upper halves and what that gave. C is added last, by an ordinary addition, rounded to nearest.
@@ -15,12 +15,12 @@ from harness.emulator.codegen.eight_bit_products import FLOATS
 from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.prelude import float_to_half, half_to_float
 from harness.emulator.codegen.product_writer import VI
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, splat_float
 
 
 @dataclass(frozen=True)
 class ConvertedProduct:
-    """One `mma.m16n8k*`, whose function has the flags of `EightBitProduct`."""
+    """One `mma.m16n8k*`. Its function has the flags of `EightBitProduct`."""
 
     a: str
     b: str
@@ -32,22 +32,22 @@ class ConvertedProduct:
 
     @property
     def name(self) -> str:
-        """In the runtime, which has one function for all types of A and B."""
+        """Name in the runtime, where one function serves all types of A and B."""
         return f"mma_k{self.depth}_fp8_{self.accumulator}"
 
     @property
     def flags(self) -> tuple[int, ...]:
-        """Whether A and B are e4m3."""
+        """Flags: whether A and B are e4m3."""
         return int(self.a == "e4m3"), int(self.b == "e4m3")
 
     @property
     def layout(self) -> MmaLayout:
-        """Its fragments."""
+        """The layout of its fragments."""
         return mma_layout(self.depth, 8, 16 if self.accumulator == "f16" else 32)
 
     @property
     def half(self) -> DotProduct:
-        """What multiplies half of it."""
+        """The product that computes half of it."""
         return DOT_PRODUCTS["f16", self.depth // 2, self.accumulator]
 
 
@@ -58,11 +58,11 @@ CONVERTED_PRODUCTS = {
     for depth in (16, 32)
     for accumulator in ("f32", "f16")
 }
-"""By types of A and B, K, and type of D."""
+"""Products by types of A and B, K, and type of D."""
 
 
 def converted_ir() -> str:
-    """Their functions as LLVM IR, with copies of those that they call."""
+    """The functions as LLVM IR, with copies of those that they call."""
     functions: list[str] = []
     declarations: set[str] = set()
     for product in {product.name: product for product in CONVERTED_PRODUCTS.values()}.values():
@@ -74,15 +74,15 @@ def converted_ir() -> str:
     return "\n".join([*sorted(declarations), *functions, ""])
 
 
-class _Writer(Vocabulary):
-    """Writes one function; arguments as those of `ProductWriter`."""
+class _Writer(VectorIRBuilder):
+    """Writes one function; its arguments are those of `ProductWriter`."""
 
     def __init__(self, product: ConvertedProduct) -> None:
         super().__init__()
         self._product = product
 
     def function(self) -> list[str]:
-        """Its text."""
+        """The text of the function."""
         a, b, c = self._product.layout.a, self._product.layout.b, self._product.layout.c
         for side, fragment in (("a", a), ("b", b)):
             self.do(f"%{side}.low = alloca [{fragment.registers} x {VI}], align 64")
@@ -123,17 +123,17 @@ class _Writer(Vocabulary):
         return [self.op(f"ptrtoint ptr {self._row(array, index)} to i64") for index in range(count)]
 
     def _pair(self, side: str, word: str) -> str:
-        """The two lowest bytes -> two f16."""
+        """Convert the two lowest bytes to two f16."""
         low = self.binary("and", "i32", word, splat("i32", 0xFF))
         high = self.binary("and", "i32", self.binary("lshr", "i32", word, splat("i32", 8)), splat("i32", 0xFF))
         low, high = (self._half(side, byte) for byte in (low, high))
         return self.binary("or", "i32", low, self.binary("shl", "i32", high, splat("i32", 16)))
 
     def _half(self, side: str, byte: str) -> str:
-        """One byte -> f16, as i32. e5m2 is the upper byte of f16."""
+        """Convert one byte to f16, as i32. e5m2 is the upper byte of f16."""
         narrow = self.binary("shl", "i32", byte, splat("i32", 8))
         magnitude = self.binary("and", "i32", byte, splat("i32", 0x7F))
-        # As float32 its exponent is too small by what the biases differ.
+        # As float32 its exponent is too small by the difference of the biases.
         small = self.cast("bitcast", "i32", self.binary("shl", "i32", magnitude, splat("i32", 20)), "float")
         value = self.binary("fmul", "float", small, splat_float("float", 2.0**120))
         wide = self.cast("zext", "i16", float_to_half(self, value), "i32")
@@ -144,7 +144,7 @@ class _Writer(Vocabulary):
         return self.op(f"select i1 {flag}, {VI} {self.binary('or', 'i32', wide, sign)}, {VI} {narrow}")
 
     def _add(self, c: str, found: str) -> str:
-        """C and the products, as patterns."""
+        """The sum of C and the products, as bit patterns."""
         if self._product.accumulator == "f32":
             x, y = (self.cast("bitcast", "i32", bits, "float") for bits in (c, found))
             total = self.binary("fadd", "float", x, y)

@@ -1,23 +1,22 @@
-"""What a tensor core of Hopper computes for one element of D = A B + C, bit by bit.
+"""The arithmetic of a Hopper tensor core for one element of D = A B + C, bit by bit.
 
-1. Products are exact. A product has the exponent that its factors' exponents add up to, whatever its significand,
-   which lies in [1, 4); a subnormal has the exponent of the smallest normal number. Zeros have none.
-2. The largest exponent among all K products, the element of C, and -133 is found.
-3. Significands are shifted to it and cut off, towards zero, 25 bits below it. What is left is added up exactly.
-4. The sum is rounded once: towards zero to float32, or to nearest even to float16. Beyond the largest exponent it is
-   infinite, below the smallest subnormal it is cut off, and a zero is always +0.
+1. Products are exact. The exponent of a product is the sum of its factors' exponents, with a significand in [1, 4); a
+   subnormal has the exponent of the smallest normal number. Zeros have none.
+2. The maximum of the exponents of all K products, of the element of C, and of -133 is determined.
+3. Significands are aligned to it and truncated, towards zero, 25 bits below it. They are then summed exactly.
+4. The sum is rounded once: towards zero to float32, or to nearest even to float16. Overflow gives infinity, bits below
+   the smallest subnormal are truncated, and zero is always +0.
 
-K is the instruction's own: 4 or 8 for tf32, 8 or 16 for f16 and bf16 are one sum, not several. Any NaN, 0 times
-infinity, and infinities of both signs give NaN, with all bits set but the sign. The lower 13 bits of a tf32 register
-are ignored.
+All K products of an instruction, 4 or 8 for tf32 and 8 or 16 for f16 and bf16, form one sum. Any NaN, 0 times infinity,
+and infinities of both signs give NaN, with all bits set but the sign. The lower 13 bits of a tf32 register are ignored.
 
-Aligning and cutting off: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ
+Alignment and truncation: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ
 Computer Science, 2021), for Volta to Ampere; Li and others, "FTTN: Feature-targeted testing for numerical properties
 of NVIDIA and AMD matrix accelerators" (CCGrid, 2024), and Xie and others, "MMA-Sim" (2025), for Hopper's additional
-bits. That it is 25 bits and one sum, how zeros, subnormals and overflows are treated, and that this holds for all
-forms, was found with four million elements on an H200: all of them are as described, and with 24 or 26 bits, or sums
-of half of K, between 0.2 and 26 % of a form's elements are not. tests/emulator/tensor_core.py says the same in plain
-integers, and what an H200 answers to the tests is on record.
+bits. The 25 bits, the single sum, and the treatment of zeros, subnormals and overflows were verified for all forms with
+four million elements on an H200: all of them match, while with 24 or 26 bits, or sums of half of K, between 0.2 and
+26 % of a form's elements differ. tests/emulator/tensor_core.py implements the same with integers, and an H200's results
+for the tests are recorded.
 
 Here, significands are integers held in float32; their products have 22 bits and are exact.
 """
@@ -29,20 +28,20 @@ from dataclasses import dataclass
 from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.prelude import double_to_float_odd, double_to_float_rz, float_to_half
 from harness.emulator.codegen.product_writer import ProductWriter, slice_ir
-from harness.emulator.codegen.vocabulary import Vocabulary, float_from_bits, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, float_from_bits, splat, splat_float, vector
 
 VF, VI, VD = vector("float"), vector("i32"), vector("double")
 KEPT_BITS = 25
-"""How far below the largest exponent the addends are cut off."""
+"""Number of bits below the largest exponent at which addends are truncated."""
 NO_EXPONENT = -(1 << 12)
-"""Of zeros: below all others, also where two of them are added."""
+"""The exponent of zeros: below all others, even if two of them are added."""
 _LOWEST_EXPONENT = -133
-"""Smaller exponents are not told apart: where all addends have such, they are cut off 25 bits below this one."""
+"""Smaller exponents are treated as equal to this: if all addends have such, they are truncated 25 bits below it."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: sign, exponent, fraction, and bits below them that are ignored."""
+    """A floating-point format: sign, exponent, fraction, and trailing bits that are ignored."""
 
     exponent_bits: int
     fraction_bits: int
@@ -50,12 +49,12 @@ class Format:
 
     @property
     def bias(self) -> int:
-        """Of the exponent."""
+        """The exponent bias."""
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property
     def special_exponent(self) -> int:
-        """Of infinities and NaN."""
+        """The exponent field of infinities and NaN."""
         return (1 << self.exponent_bits) - 1
 
 
@@ -66,11 +65,11 @@ FORMATS = {"f16": Format(5, 10), "bf16": Format(8, 7), "tf32": Format(8, 10, ign
 class DotProduct:
     """One `mma.m16n8k*` as a function of the runtime.
 
-    Its arguments are the warp and, for each register of D, A, B and C, where in the warp's state its 32 lanes are.
+    Its arguments are the warp and, for each register of D, A, B and C, the offset of its 32 lanes in the warp's state.
     """
 
     kind: str
-    """Type of the multiplicands."""
+    """Type of the factors."""
     depth: int
     """K."""
     accumulator: str
@@ -78,26 +77,26 @@ class DotProduct:
 
     @property
     def name(self) -> str:
-        """In the runtime."""
+        """Name of the function in the runtime."""
         return f"mma_k{self.depth}_{self.kind}_{self.accumulator}"
 
     @property
     def slice_name(self) -> str:
-        """In the runtime, as a slice of a warpgroup's product."""
+        """Name of the function in the runtime for a slice of a warpgroup's product."""
         return f"slice_k{self.depth}_{self.kind}_{self.accumulator}"
 
     @property
     def flags(self) -> tuple[int, ...]:
-        """Its function has none."""
+        """Flags of the function: none."""
         return ()
 
     @property
     def layout(self) -> MmaLayout:
-        """Its fragments."""
+        """The layout of its fragments."""
         return mma_layout(self.depth, 32 if self.kind == "tf32" else 16, 16 if self.accumulator == "f16" else 32)
 
     def writer(self) -> FloatWriter:
-        """Of its function."""
+        """The writer of its function."""
         return FloatWriter(self.layout, FORMATS[self.kind], FORMATS[self.accumulator])
 
 
@@ -107,7 +106,7 @@ DOT_PRODUCTS = {
     for kind, depths, accumulator in _FORMS
     for depth in depths
 }
-"""By type of the multiplicands, K, and type of the accumulators."""
+"""Products by type of the factors, K, and type of the accumulators."""
 
 
 WARPGROUP_PRODUCTS = {
@@ -115,7 +114,7 @@ WARPGROUP_PRODUCTS = {
     for product in DOT_PRODUCTS.values()
     if product.layout.a.registers == 4
 }
-"""Those that `wgmma` has, a slice of 8 columns of one warp's 16 rows: the same registers and the same arithmetic."""
+"""Products of `wgmma`: slices of 8 columns of one warp's 16 rows, with the same registers and arithmetic."""
 
 
 def runtime_ir() -> str:
@@ -136,16 +135,16 @@ def runtime_ir() -> str:
 
 @dataclass(frozen=True)
 class Number:
-    """32 numbers, each significand * 2^(exponent - bias - fraction bits)."""
+    """32 numbers, each with the value significand * 2^(exponent - bias - fraction bits)."""
 
     significand: str
-    """Float: an integer with the number's sign."""
+    """Vector of float: a signed integer."""
     exponent: str
-    """I32, biased."""
+    """Vector of i32, biased."""
 
 
-def decode(v: Vocabulary, form: Format, bits: str) -> Number:
-    """From patterns, i32. Infinities and NaN have an exponent of their own, and are else as numbers are."""
+def decode(v: VectorIRBuilder, form: Format, bits: str) -> Number:
+    """Decode bit patterns, i32. Infinities and NaN are decoded like numbers, with an exponent of their own."""
     sign = v.binary("shl", "i32", bits, splat("i32", 31 - form.exponent_bits - form.fraction_bits))
     sign = v.binary("and", "i32", sign, splat("i32", 1 << 31))
     fraction = v.binary("and", "i32", bits, splat("i32", (1 << form.fraction_bits) - 1))
@@ -161,13 +160,13 @@ def decode(v: Vocabulary, form: Format, bits: str) -> Number:
     return Number(significand, v.select("i32", zero, splat("i32", NO_EXPONENT), exponent))
 
 
-def has_special(v: Vocabulary, form: Format, number: Number) -> str:
-    """A scalar i32 that is not 0 where a lane holds infinity or NaN."""
+def has_special(v: VectorIRBuilder, form: Format, number: Number) -> str:
+    """A scalar i32 that is nonzero if some lane holds infinity or NaN."""
     return v.bits_of(v.compare("eq", "i32", number.exponent, splat("i32", form.special_exponent)))
 
 
-def _class_of(v: Vocabulary, form: Format, number: Number) -> str:
-    """Float: infinities and NaN themselves, other numbers as -1, 0 or 1, so that sums of them stay finite."""
+def _class_of(v: VectorIRBuilder, form: Format, number: Number) -> str:
+    """Infinities and NaN unchanged, other numbers as -1, 0 or 1, so that sums of them stay finite; vector of float."""
     signed = v.cast("bitcast", "float", number.significand, "i32")
     magnitude = v.intrinsic("llvm.fabs.v32f32", VF, (VF, number.significand))
     infinite = v.compare("oeq", "float", magnitude, splat_float("float", 2.0**form.fraction_bits))
@@ -181,13 +180,13 @@ def _class_of(v: Vocabulary, form: Format, number: Number) -> str:
     )
 
 
-def _larger(v: Vocabulary, x: str, y: str) -> str:
+def _larger(v: VectorIRBuilder, x: str, y: str) -> str:
     return v.intrinsic("llvm.smax.v32i32", VI, (VI, x), (VI, y))
 
 
-def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer_bits: int, kept_bits: int) -> str:
-    """I32: integer * 2^(exponent - fraction bits), cut off `kept_bits` below 1. Exponents are 0 at most."""
-    # What is shifted out as a whole is shifted no further, so that no factor is subnormal.
+def _cut(v: VectorIRBuilder, integer: str, exponent: str, fraction_bits: int, integer_bits: int, kept_bits: int) -> str:
+    """Compute integer * 2^(exponent - fraction bits) as i32, truncated `kept_bits` below 1. Exponents are at most 0."""
+    # Shift amounts are limited, so that no factor is subnormal.
     nothing = 127 - fraction_bits - integer_bits - 1
     power = v.binary("add", "i32", exponent, splat("i32", 127 + kept_bits - fraction_bits))
     power = v.binary("shl", "i32", _larger(v, power, splat("i32", nothing)), splat("i32", 23))
@@ -195,18 +194,18 @@ def _cut(v: Vocabulary, integer: str, exponent: str, fraction_bits: int, integer
     return v.cast("fptosi", "float", scaled, "i32")
 
 
-def _to_float(v: Vocabulary, wide: str) -> str:
-    """Towards zero, but infinite from 2^128 on; as i32."""
+def _to_float(v: VectorIRBuilder, wide: str) -> str:
+    """Round to float32 towards zero, but to infinity from 2^128 on; as i32."""
     near = v.cast("fptrunc", "double", wide, "float")
     magnitude = v.intrinsic("llvm.fabs.v32f64", VD, (VD, wide))
     beyond = v.compare("oge", "double", magnitude, splat_float("double", 2.0**128))
     rounded = v.select("float", beyond, near, double_to_float_rz(v, wide))
-    # -0 becomes +0, and nothing else changes.
+    # -0 becomes +0; nothing else changes.
     return v.cast("bitcast", "float", v.binary("fadd", "float", rounded, splat_float("float", 0.0)), "i32")
 
 
-def _to_half(v: Vocabulary, wide: str) -> str:
-    """To nearest even, never -0; as i32."""
+def _to_half(v: VectorIRBuilder, wide: str) -> str:
+    """Round to float16, nearest even, never -0; as i32."""
     half = v.cast("zext", "i16", float_to_half(v, double_to_float_odd(v, wide)), "i32")
     return v.select("i32", v.compare("eq", "i32", half, splat("i32", 0x8000)), splat("i32", 0), half)
 
@@ -215,7 +214,7 @@ def _to_half(v: Vocabulary, wide: str) -> str:
 
 
 class FloatWriter(ProductWriter):
-    """Writes one function, whose factors have the format `form` and are added up in `kept_bits`."""
+    """Writes one function with factors of the format `form`, summed with `kept_bits`."""
 
     parts = (("significands", VF), ("exponents", VI))
     kept_bits = KEPT_BITS
@@ -225,22 +224,22 @@ class FloatWriter(ProductWriter):
         self._form, self._accumulator = form, accumulator
 
     def begin(self) -> None:
-        """Nothing special was met yet."""
+        """Initialize the record of infinities and NaN."""
         self.do("%special = alloca i32")
         self.do("store i32 0, ptr %special")
 
     def decode(self, side: str, bits: str) -> Number:
-        """A factor of A or B."""
+        """Decode a factor of A or B."""
         if self._form.ignored_bits:
             bits = self.binary("lshr", "i32", bits, splat("i32", self._form.ignored_bits))
         return decode(self, self._form, bits)
 
     def to_float(self, wide: str) -> str:
-        """The sum as the pattern of a float32."""
+        """The sum as the bit pattern of a float32."""
         return _to_float(self, wide)
 
     def decode_factor(self, side: str, number: str) -> None:
-        """Significand and exponent."""
+        """Store significand and exponent."""
         decoded = self.decode(side, self.load(VI, "exponents", number))
         self.store(VF, decoded.significand, "significands", number)
         self.store(VI, decoded.exponent, "exponents", number)
@@ -251,7 +250,7 @@ class FloatWriter(ProductWriter):
     # Elements of D --------------------------------------------------------------------------------------------------
 
     def element_of_d(self, number: str) -> str:
-        """The pattern, i32."""
+        """The bit pattern, i32."""
         of_a, of_b = self.factors_of(number)
         c = decode(self, self._accumulator, self.load(VI, "c", number))
         total = self._sum(of_a, of_b, c)
@@ -275,13 +274,13 @@ class FloatWriter(ProductWriter):
         return Number(self.load(VF, f"{side}.significands", index), self.load(VI, f"{side}.exponents", index))
 
     def _sum(self, of_a: str, of_b: str, c: Number) -> str:
-        """The exact sum of what is kept, as double."""
+        """The exact sum of the truncated addends, as double."""
         form, accumulator = self._form, self._accumulator
         pairs = []
         for k in range(self.layout.depth):
             pairs.append([self._factor(n, self.op(f"add i64 {first}, {k}")) for n, first in (("a", of_a), ("b", of_b))])
         exponents = [self.binary("add", "i32", x.exponent, y.exponent) for x, y in pairs]
-        # From here on, exponents have twice the bias of the multiplicands.
+        # From here on, exponents have twice the bias of the factors.
         of_c = self.binary("add", "i32", c.exponent, splat("i32", 2 * form.bias - accumulator.bias))
         largest = _larger(self, of_c, splat("i32", 2 * form.bias + _LOWEST_EXPONENT))
         for exponent in exponents:
@@ -290,7 +289,7 @@ class FloatWriter(ProductWriter):
         for (x, y), exponent in zip(pairs, exponents):
             product = self.binary("fmul", "float", x.significand, y.significand)
             below = self.binary("sub", "i32", exponent, largest)
-            # 16 products below 4 are below 2^31 here: no significand is quite 2.
+            # 16 products below 4 are below 2^31 here, since no significand reaches 2.
             total = self.binary(
                 "add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2, self.kept_bits)
             )
@@ -302,7 +301,7 @@ class FloatWriter(ProductWriter):
         return self.binary("fmul", "double", wide, self.cast("bitcast", "i64", power, "double"))
 
     def _with_specials(self, of_a: str, of_b: str, c: Number, finite: str) -> str:
-        """What infinities and NaN make of an element; `finite` where none reach it."""
+        """The result for infinities and NaN; `finite` if there are none."""
         self.store(VF, _class_of(self, self._accumulator, c), "significands", "0")
         with self.loop(self.layout.depth) as k:
             factors = [self._factor(n, self.op(f"add i64 {first}, {k}")) for n, first in (("a", of_a), ("b", of_b))]

@@ -1,23 +1,23 @@
-"""mma of f64 (PTX ISA 9.7.14.5.14): for each element of D a chain of fused multiply-adds, the lowest K first.
+"""Emits mma of f64 (PTX ISA 9.7.14.5.14): each element of D is a chain of fused multiply-adds in ascending K.
 
-That each step rounds as `fma.f64` does is documented. That they are in this order is not; an A100 has it so (Fasi and
-others, "Numerical behavior of NVIDIA tensor cores", 2021), and no GPU was asked here.
+It is documented that each step rounds as `fma.f64` does. The order is not documented; an A100 has it (Fasi and others,
+"Numerical behavior of NVIDIA tensor cores", 2021), and it was not tested on a GPU here.
 """
 
 from __future__ import annotations
 
 from harness.emulator.codegen.fragments import Fragment, mma_layout
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import vector
+from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp import check_whole_warp
-from harness.emulator.ptx.instructions import Instruction, Operand, Vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Operand, Vector
 
 DOUBLE_SHAPES = ((8, 4), (16, 4), (16, 8), (16, 16))
-"""Rows and K."""
+"""Rows and K of the supported shapes."""
 VD = vector("double")
 
 
-def multiply_doubles(lanes: Lanes, instruction: Instruction, rows: int, depth: int, rounding: str) -> None:
+def multiply_doubles(lanes: WarpEmitter, instruction: Instruction, rows: int, depth: int, rounding: str) -> None:
     """mma.sync.aligned.m*n8k*.row.col.f64.f64.f64.f64{.rounding} d, a, b, c."""
     layout = mma_layout(depth, 32, 32, rows)
     d, a, b, c = instruction.operands
@@ -44,12 +44,12 @@ def _registers(instruction: Instruction, operand: Operand, fragment: Fragment) -
     return operand.items
 
 
-def _values(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[str]:
+def _values(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[str]:
     return [lanes.use(item, "double") for item in _registers(instruction, operand, fragment)]
 
 
-def _spread(lanes: Lanes, registers: list[str], fragment: Fragment, elements: list[tuple[int, int]]) -> str:
-    """Each lane's element. All lanes find theirs in the same register."""
+def _spread(lanes: WarpEmitter, registers: list[str], fragment: Fragment, elements: list[tuple[int, int]]) -> str:
+    """Broadcast each lane's element, which is in the same register for all lanes."""
     places = [fragment.place(*element) for element in elements]
     ((register),) = {place.register for place in places}
     order = ", ".join(f"i32 {place.lane}" for place in places)

@@ -1,15 +1,15 @@
-"""Products of 8-bit elements: whole numbers (`mma` and `wgmma`), and e4m3 and e5m2 as `wgmma` multiplies them.
+"""Products of 8-bit elements: integers (`mma` and `wgmma`), and e4m3 and e5m2 as `wgmma` multiplies them.
 
-Whole numbers are added up exactly; the sum wraps or, with `.satfinite`, is clamped once.
+Integers are summed exactly; the sum wraps or, with `.satfinite`, is clamped once.
 
-A tensor core of Hopper adds up 32 products of e4m3 or e5m2 as `dot_product.py` tells, with fewer bits: addends are cut
-off 13 bits below the largest exponent, also the element of C, and the sum is cut off to 13 bits of fraction where it is
-float32; as float16 it is rounded to nearest even. A subnormal e4m3 has the exponent of e4m3's smallest normal number.
-So it is in Xie and others, "MMA-Sim" (2025), whose model of `wgmma` gave an H100's bits; that 13 bits are what is left
-of a float32 is what DeepSeek-V3's report (2024) calls "around 14 bits". An H200 has the same bits in
-1,048,576 elements of each pair of formats (`tests/gpu/native/test_native_hopper.py`).
+A Hopper tensor core sums 32 products of e4m3 or e5m2 as `dot_product.py` describes, but with fewer bits: addends,
+including the element of C, are truncated 13 bits below the largest exponent. A float32 sum is truncated to 13 fraction
+bits; a float16 sum is rounded to nearest even. A subnormal e4m3 has the exponent of e4m3's smallest normal number. This
+follows Xie and others, "MMA-Sim" (2025), whose model of `wgmma` reproduces an H100 bit for bit; the 13 bits correspond
+to the "around 14 bits" in DeepSeek-V3's report (2024). An H200 has the same bits in 1,048,576 elements of each pair of
+formats (`tests/gpu/native/test_native_hopper.py`).
 
-`mma` of e4m3 and e5m2 is another thing, see `converted_products.py`.
+For `mma` of e4m3 and e5m2 see `converted_products.py`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from harness.emulator.codegen.dot_product import FORMATS, NO_EXPONENT, FloatWriter, Format, Number
 from harness.emulator.codegen.fragments import MmaLayout, mma_layout
 from harness.emulator.codegen.product_writer import VI, ProductWriter, slice_ir
-from harness.emulator.codegen.vocabulary import splat
+from harness.emulator.codegen.vector_ir_builder import splat
 
 KEPT_BITS = 13
 INTEGERS, FLOATS = ("s8", "u8"), ("e4m3", "e5m2")
 _EITHER_FORMAT = Format(5, 3)
-"""e5m2 with one more bit, or e4m3 with exponents that are greater by 8: every number of both."""
+"""e5m2 with one more bit, or e4m3 with exponents increased by 8: represents every number of both."""
 _EXPONENT_GAP = 8
 
 
 @dataclass(frozen=True)
 class EightBitProduct:
-    """One `mma` or slice of a `wgmma`; where elements are floats, `wgmma` alone has it."""
+    """One `mma` or slice of a `wgmma` of 8-bit elements; floating-point elements occur in `wgmma` only."""
 
     a: str
     """Type of the elements of A."""
     b: str
-    """Of B."""
+    """Type of the elements of B."""
     depth: int
     """K."""
     accumulator: str
@@ -45,31 +45,31 @@ class EightBitProduct:
 
     @property
     def kind(self) -> str:
-        """What both types are: `int8` or `fp8`."""
+        """`int8` or `fp8`, for both types."""
         return "int8" if self.a in INTEGERS else "fp8"
 
     @property
     def name(self) -> str:
-        """In the runtime, which has one function for all types of A and B; its last arguments are `flags`."""
+        """Name in the runtime, where one function serves all types of A and B; its last arguments are `flags`."""
         if self.kind == "fp8":
             return f"fp8_k{self.depth}_{self.accumulator}"
         return f"mma_m{self.rows}k{self.depth}_int8"
 
     @property
     def slice_name(self) -> str:
-        """In the runtime, as a slice of a warpgroup's product."""
+        """Name in the runtime for a slice of a warpgroup's product."""
         return f"slice_k{self.depth}_{self.a}_{self.b}_{self.accumulator}{'_satfinite' * self.saturates}"
 
     @property
     def flags(self) -> tuple[int, ...]:
-        """Whether A and B have signs, and whether the sum is clamped; or whether A and B are e4m3."""
+        """Flags: whether integers A and B are signed and the sum saturates, or whether floats A and B are e4m3."""
         if self.kind == "int8":
             return int(self.a == "s8"), int(self.b == "s8"), int(self.saturates)
         return int(self.a == "e4m3"), int(self.b == "e4m3")
 
     @property
     def layout(self) -> MmaLayout:
-        """Its fragments."""
+        """The layout of its fragments."""
         return mma_layout(self.depth, 8, 16 if self.accumulator == "f16" else 32, self.rows)
 
 
@@ -82,7 +82,7 @@ INTEGER_PRODUCTS = {
     for rows, depth in ((8, 16), (16, 16), (16, 32))
     for product in _each(INTEGERS, depth, "s32", rows)
 }
-"""Of `mma`, by rows, K, and types of A and B."""
+"""Products of `mma`, by rows, K, and types of A and B."""
 WARPGROUP_INTEGERS = [
     EightBitProduct(a, b, 32, "s32", saturates=clamps) for a in INTEGERS for b in INTEGERS for clamps in (False, True)
 ]
@@ -91,11 +91,11 @@ WARPGROUP_PRODUCTS = {
     (product.a, product.b, product.depth, product.accumulator, product.saturates): product
     for product in (*WARPGROUP_INTEGERS, *WARPGROUP_FLOATS)
 }
-"""Slices of 8 columns of one warp's 16 rows, by types of A and B, K, type of D, and whether it is clamped."""
+"""Slices of `wgmma`, 8 columns of one warp's 16 rows, by types of A and B, K, type of D, and saturation."""
 
 
 def integers_ir() -> str:
-    """Those of whole numbers, as LLVM IR."""
+    """The functions of integer products, as LLVM IR."""
     functions: list[str] = []
     declarations: set[str] = set()
     for product in {product.name: product for product in INTEGER_PRODUCTS.values()}.values():
@@ -110,7 +110,7 @@ def integers_ir() -> str:
 
 
 def floats_ir() -> str:
-    """Those of e4m3 and e5m2, as LLVM IR."""
+    """The functions of e4m3 and e5m2 products, as LLVM IR."""
     functions: list[str] = []
     declarations: set[str] = set()
     for product in {product.name: product for product in WARPGROUP_FLOATS}.values():
@@ -127,12 +127,12 @@ def _words(product: EightBitProduct) -> list[str]:
 
 
 class _IntegerWriter(ProductWriter):
-    """Writes the function of one shape."""
+    """Writes the function of one shape of integer product."""
 
     parts = (("factors", VI),)
 
     def decode_factor(self, side: str, number: str) -> None:
-        """Its sign is the eighth bit, or none."""
+        """Extend a byte by its sign bit, or by zeros."""
         flag = self.op(f"trunc i64 %{side}_has_sign to i1")
         sign = self.op(f"select i1 {flag}, {VI} {splat('i32', 0x80)}, {VI} zeroinitializer")
         flipped = self.binary("xor", "i32", self.load(VI, "factors", number), sign)
@@ -155,12 +155,12 @@ class _IntegerWriter(ProductWriter):
 
 
 class _EightBitFloatWriter(FloatWriter):
-    """Writes the function of one type of D."""
+    """Writes the function for one type of D."""
 
     kept_bits = KEPT_BITS
 
     def decode(self, side: str, bits: str) -> Number:
-        """As e4m3 or as e5m2."""
+        """Decode a byte as e4m3 or as e5m2."""
         flag = self.op(f"trunc i64 %{side}_is_e4m3 to i1")
         wide, narrow = self._e4m3(bits), self._e5m2(bits)
         fraction, field, exponent = (
@@ -176,7 +176,7 @@ class _EightBitFloatWriter(FloatWriter):
         return Number(significand, self.select("i32", zero, splat("i32", NO_EXPONENT), exponent))
 
     def _e4m3(self, bits: str) -> tuple[str, str, str]:
-        """Fraction, exponent as it is, and as it counts; a NaN has that of `_EITHER_FORMAT`'s."""
+        """Fraction, exponent field, and effective exponent; NaN has that of `_EITHER_FORMAT`."""
         fraction = self.binary("and", "i32", bits, splat("i32", 7))
         field = self._field(bits, 3, 15)
         exponent = self.binary("add", "i32", self._at_least_one(field), splat("i32", _EXPONENT_GAP))
@@ -198,6 +198,6 @@ class _EightBitFloatWriter(FloatWriter):
         return self.intrinsic("llvm.smax.v32i32", VI, (VI, field), (VI, splat("i32", 1)))
 
     def to_float(self, wide: str) -> str:
-        """The sum as the pattern of a float32 whose last bits are zeros."""
+        """The sum as the bit pattern of a float32 with zeros as its last bits."""
         cut = -(1 << (FORMATS["f32"].fraction_bits - KEPT_BITS))
         return self.binary("and", "i32", super().to_float(wide), splat("i32", cut))

@@ -1,32 +1,32 @@
-"""cvt to and from pairs of 8-bit floats, e4m3 and e5m2 (PTX ISA 9.7.9.21), as bits: there is no arithmetic on them.
+"""Emits cvt to and from pairs of e4m3 and e5m2 (PTX ISA 9.7.9.21) with bit operations.
 
-Both lie in f16. e5m2 is its upper byte; e4m3 has a fraction bit more and an exponent that is less by 8, no infinities,
-and a NaN where all bits but the sign are set.
+f16 can represent both. e5m2 is its upper byte; e4m3 has one more fraction bit, an exponent bias that is smaller by 8,
+no infinities, and a NaN with all bits but the sign set.
 """
 
 from __future__ import annotations
 
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import from_float, put_packed, to_float, unpack, without_negatives
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat, splat_float, vector
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.types import TYPES
+from harness.emulator.codegen.vector_ir_builder import splat, splat_float, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction
+from harness.ptx.types import TYPES
 
 PAIRS = {"e4m3x2": (3, -6, 448.0), "e5m2x2": (2, -14, 57344.0)}
-"""Name -> bits of the fraction, exponent of the smallest normal number, largest number."""
+"""Fraction bits, exponent of the smallest normal number, and largest number, by name."""
 _HALF = TYPES["f16"]
 _LOWER = {"e4m3x2": 2.0**-8, "e5m2x2": 1.0}
-"""What takes the format's exponents to those of f16."""
+"""Factor that converts the format's exponents to those of f16."""
 _NAN = 0x7F
 
 
 def is_of_eight_bits(instruction: Instruction) -> bool:
-    """Whether a cvt has such a pair as target or source."""
+    """Whether a cvt has such a pair as destination or source."""
     return any(modifier in PAIRS for modifier in instruction.modifiers)
 
 
-def convert_eight_bits(lanes: Lanes, instruction: Instruction) -> None:
+def convert_eight_bits(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cvt.rn.satfinite{.relu}.PAIR.{f32, f16x2}, cvt.rn{.relu}.f16x2.PAIR."""
     form = Form(instruction)
     encodes = instruction.modifiers[-1] not in PAIRS
@@ -51,11 +51,11 @@ def convert_eight_bits(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, lanes.binary("or", "i16", low, lanes.binary("shl", "i16", high, splat("i16", 8))), "i16")
 
 
-def _decoded(lanes: Lanes, pair: str, both: str, shift: int) -> str:
-    """One byte of the two -> f16, exact."""
+def _decoded(lanes: WarpEmitter, pair: str, both: str, shift: int) -> str:
+    """Convert one of the two bytes to f16, exactly."""
     upper = lanes.binary("shl", "i16", lanes.binary("lshr", "i16", both, splat("i16", shift)), splat("i16", 8))
     if pair == "e5m2x2":
-        # Through float, which makes one pattern of all NaNs.
+        # By way of float, which maps all NaNs to one pattern.
         return from_float(lanes, _HALF, to_float(lanes, _HALF, upper))
     sign = lanes.binary("and", "i16", upper, splat("i16", 0x8000))
     size = lanes.binary("lshr", "i16", lanes.binary("and", "i16", upper, splat("i16", 0x7F00)), splat("i16", 1))
@@ -65,8 +65,8 @@ def _decoded(lanes: Lanes, pair: str, both: str, shift: int) -> str:
     return lanes.select("i16", nan, splat("i16", 0x7FFF), from_float(lanes, _HALF, value))
 
 
-def _encoded(lanes: Lanes, pair: str, value: str, relu: bool) -> str:
-    """A float -> the nearest byte, as i16: rounded to the format's steps first, then moved to where f16 has them."""
+def _encoded(lanes: WarpEmitter, pair: str, value: str, relu: bool) -> str:
+    """Convert a float to the nearest byte, as i16: round to the format's precision, then rebias the exponent."""
     fraction, lowest, largest = PAIRS[pair]
     kind = vector("float")
     size = lanes.intrinsic("llvm.fabs.v32f32", kind, (kind, value))
@@ -74,7 +74,7 @@ def _encoded(lanes: Lanes, pair: str, value: str, relu: bool) -> str:
     exponent = lanes.binary("lshr", "i32", lanes.cast("bitcast", "float", size, "i32"), splat("i32", 23))
     small = lanes.compare("slt", "i32", exponent, splat("i32", 127 + lowest))
     exponent = lanes.select("i32", small, splat("i32", 127 + lowest), exponent)
-    # Half a unit of the last place that float has beside 1.5 * 2**23 steps: adding that rounds to even.
+    # Adding 1.5 * 2**23 units of the last place rounds to nearest even.
     step = lanes.binary("add", "i32", exponent, splat("i32", 23 - fraction))
     magic = lanes.binary("or", "i32", lanes.binary("shl", "i32", step, splat("i32", 23)), splat("i32", 0x400000))
     magic = lanes.cast("bitcast", "i32", magic, "float")

@@ -1,4 +1,4 @@
-"""Row of the table of opcodes -> the function that emits its code. The families register themselves."""
+"""Registry of emitters: maps a row of the opcode table to the function that emits its code."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.opcodes import OPCODES
+from harness.ptx.instructions import Instruction
+from harness.ptx.opcodes import OPCODES
 
 if TYPE_CHECKING:
-    from harness.emulator.codegen.lanes import Lanes
+    from harness.emulator.codegen.warp_emitter import WarpEmitter
 
-Emitter = Callable[["Lanes", Instruction], None]
+Emitter = Callable[["WarpEmitter", Instruction], None]
 
 
 _EMITTERS: dict[str, Emitter] = {}
@@ -43,7 +43,7 @@ _FAMILIES = (
 
 
 def emits(*names: str) -> Callable[[Emitter], Emitter]:
-    """Register an emitter for rows of `ptx.opcodes.OPCODES`, by their names."""
+    """Decorator that registers an emitter for rows of `ptx.opcodes.OPCODES`, by name."""
 
     def register(emitter: Emitter) -> Emitter:
         for name in names:
@@ -57,7 +57,7 @@ def emits(*names: str) -> Callable[[Emitter], Emitter]:
 def emitter_for(instruction: Instruction) -> Emitter:
     """The emitter of an instruction.
 
-    Raises `UnsupportedInstruction` where there is none, or where the number of operands is not the form's.
+    Raises `UnsupportedInstruction` if there is none, or if the number of operands does not match the form.
     """
     _load_families()
     found = _EMITTERS.get(instruction.row_name)
@@ -76,6 +76,6 @@ def _load_families() -> None:
 
 
 def supported_opcodes() -> list[str]:
-    """Every row that has an emitter."""
+    """Names of the rows that have an emitter."""
     _load_families()
     return sorted(_EMITTERS)

@@ -1,15 +1,16 @@
-"""membar and fence (PTX ISA 9.7.13.4). They order nothing here that is not in order: the sanitizer alone looks at them.
+"""Emits membar and fence (PTX ISA 9.7.13.4), which only the sanitizer uses: execution is in order anyway.
 
-Warps of a block take turns, and their accesses happen in order; copies and products happen late, whatever fence there
-is. Of proxies, two addresses of one place (`alias`) and tensor maps that kernels change (`tensormap`) do not exist.
+Warps of a block take turns, and their accesses happen in order; copies and products complete late regardless of fences.
+Aliased addresses (`alias`) and tensor maps modified by kernels (`tensormap`) are not supported, so proxy fences for
+them do nothing.
 """
 
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
-from harness.emulator.codegen.lanes import Lanes
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_fence, watch_proxy_fence
-from harness.emulator.ptx.instructions import Instruction
+from harness.ptx.instructions import Instruction
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _FENCES = (
@@ -27,7 +28,7 @@ _SHARED_PROXY_FENCES = (
     ("async::generic", "acquire", "sync_restrict::shared::cluster", "cluster"),
     ("async::generic", "release", "sync_restrict::shared::cta", "cluster"),
 )
-"""What is behind `.proxy`, of those that reach shared memory."""
+"""Suffixes of `.proxy` that include shared memory."""
 _OTHER_PROXY_FENCES = (
     ("alias",),
     ("async", "global"),
@@ -36,7 +37,7 @@ _OTHER_PROXY_FENCES = (
 
 
 @emits("membar", "fence")
-def fence(lanes: Lanes, instruction: Instruction) -> None:
+def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
     """membar.level; membar.proxy.alias; fence{.sem}.scope; fence.proxy.*."""
     kind = tuple(instruction.modifiers)
     if kind[:1] != ("proxy",):

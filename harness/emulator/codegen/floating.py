@@ -1,8 +1,8 @@
-"""Arithmetic on f32 and f64 (PTX ISA 9.7.3): IEEE, with the rounding and `.ftz` that the opcode says.
+"""Emits arithmetic on f32 and f64 (PTX ISA 9.7.3): IEEE, with the rounding and `.ftz` of the opcode.
 
-Approximate opcodes are computed correctly rounded, or within a hair of it; they promise less, so only `.ftz` matters.
-`.ftz` looks at the rounded result. An H200 looks at it as if exponents had no end: it flushes the one number of 24 bits
-just below the smallest normal one, which otherwise rounds up to that and stays. The same holds for f16.
+Approximate opcodes are rounded correctly or nearly so, which is more precise than PTX requires, so only `.ftz` matters.
+`.ftz` applies to the rounded result. An H200 applies it as if the exponent range were unlimited: it flushes the one
+24-bit number just below the smallest normal one, which otherwise rounds up to that and is kept. The same holds for f16.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.flushed_registers import is_flushed
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
-from harness.emulator.ptx.instructions import Imm, Instruction, Operand
-from harness.emulator.ptx.types import PtxType
+from harness.emulator.codegen.vector_ir_builder import FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Imm, Instruction, Operand
+from harness.ptx.types import PtxType
 
 ROUNDINGS = ("rn", "rz", "rm", "rp")
 _NAN = 0x7FFFFFFF
-"""What min and max of f32 give for NaN; those of f64 pass one on."""
+"""The result of f32 min and max for NaN; those of f64 propagate the operand."""
 
 
 class _FloatForm:
-    """The modifiers that nearly all opcodes of this family share; `allowed` names those that an opcode may have."""
+    """The modifiers that most opcodes of this family share; `allowed` names those that an opcode may have."""
 
     def __init__(self, instruction: Instruction, *allowed: str, types: str = "f32 f64") -> None:
         form = Form(instruction)
@@ -38,16 +38,16 @@ class _FloatForm:
 
     @property
     def is_directed(self) -> bool:
-        """Whether it rounds other than to nearest."""
+        """Whether the rounding mode is not to nearest."""
         return self.rounding not in (None, "rn")
 
-    def use(self, lanes: Lanes, operand: Operand) -> str:
+    def use(self, lanes: WarpEmitter, operand: Operand) -> str:
         value = lanes.use(operand, self.element)
         if not self.ftz or self.element != "float" or (isinstance(operand, Imm) and is_flushed(operand)):
             return value
         return lanes.flush(value)
 
-    def put(self, lanes: Lanes, destination: Operand, value: str) -> None:
+    def put(self, lanes: WarpEmitter, destination: Operand, value: str) -> None:
         if self.ftz and self.element == "float":
             value = lanes.flush(value)
         if self.saturate:
@@ -55,26 +55,26 @@ class _FloatForm:
         lanes.put(destination, value, self.element)
 
 
-def saturate(lanes: Lanes, element: str, value: str) -> str:
+def saturate(lanes: WarpEmitter, element: str, value: str) -> str:
     """Clamp to [0, 1]; NaN becomes 0."""
     zero, one = splat_float(element, 0.0), splat_float(element, 1.0)
     value = lanes.select(element, lanes.compare("ogt", element, value, zero), value, zero)
     return lanes.select(element, lanes.compare("ogt", element, value, one), one, value)
 
 
-def negate(lanes: Lanes, element: str, value: str) -> str:
-    """Flip the sign bit, of a NaN too."""
+def negate(lanes: WarpEmitter, element: str, value: str) -> str:
+    """Flip the sign bit, also of NaN."""
     return lanes.op(f"fneg {vector(element)} {value}")
 
 
-def _fma(lanes: Lanes, element: str, a: str, b: str, c: str) -> str:
+def _fma(lanes: WarpEmitter, element: str, a: str, b: str, c: str) -> str:
     kind = vector(element)
     name = "llvm.fma.v32f32" if element == "float" else "llvm.fma.v32f64"
     return lanes.intrinsic(name, kind, (kind, a), (kind, b), (kind, c))
 
 
-def _directed(lanes: Lanes, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
-    """Gives a * b + c, a * b, or a + c with a directed rounding. f32 is rounded to odd in double first."""
+def _directed(lanes: WarpEmitter, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
+    """Emit a * b + c, a * b, or a + c with directed rounding. For f32, computed in double and rounded to odd first."""
     if form.element == "double":
         name = "fma" if b is not None and c is not None else "fadd" if b is None else "fmul"
         return lanes.prelude(f"{name}_double_{form.rounding}", *(value for value in (a, b, c) if value is not None))
@@ -90,8 +90,8 @@ def _directed(lanes: Lanes, form: _FloatForm, a: str, b: str | None, c: str | No
     return lanes.prelude(f"double_to_float_{form.rounding}", total)
 
 
-def _negative_zero_downwards(lanes: Lanes, total: str, a: str, b: str) -> str:
-    """Rounding down, x - x is -0 and only 0 + 0 is +0."""
+def _negative_zero_downwards(lanes: WarpEmitter, total: str, a: str, b: str) -> str:
+    """When rounding down, x - x is -0, and only 0 + 0 is +0."""
     zero = lanes.compare("oeq", "double", total, splat_float("double", 0.0))
     bits = [lanes.cast("bitcast", "double", value, "i64") for value in (a, b)]
     sign = lanes.binary("and", "i64", lanes.binary("or", "i64", *bits), splat("i64", 1 << 63))
@@ -99,7 +99,7 @@ def _negative_zero_downwards(lanes: Lanes, total: str, a: str, b: str) -> str:
 
 
 @emits("add.float", "sub.float")
-def add_sub(lanes: Lanes, instruction: Instruction) -> None:
+def add_sub(lanes: WarpEmitter, instruction: Instruction) -> None:
     """add, sub."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
@@ -113,7 +113,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("mul.float")
-def mul(lanes: Lanes, instruction: Instruction) -> None:
+def mul(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Product."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b = instruction.operands
@@ -123,8 +123,8 @@ def mul(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("fma.float", "mad.float")
-def fma(lanes: Lanes, instruction: Instruction) -> None:
-    """fma; `mad` is the same on every GPU that we emulate."""
+def fma(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """fma; `mad` is the same on every emulated GPU."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b, c = instruction.operands
     x, y, z = (form.use(lanes, o) for o in (a, b, c))
@@ -134,10 +134,10 @@ def fma(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("div.float")
 @emits("rcp.float", "sqrt.float")
-def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
-    """div, rcp, sqrt: rounded as they say; the approximate ones to nearest.
+def div_rcp_sqrt(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """div, rcp, sqrt with the rounding of the opcode; approximate ones to nearest.
 
-    A quotient or root of floats that is no float is so far from every float that its double lies on the same side.
+    An inexact quotient or root of floats is so far from every float that its double lies on the same side of it.
     """
     form = _FloatForm(instruction, *ROUNDINGS, "approx", "full")
     if not (form.rounding or form.approximate):
@@ -163,8 +163,8 @@ def div_rcp_sqrt(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, instruction.operands[0], result)
 
 
-def _divide_by_huge(lanes: Lanes, a: str, b: str, quotient: str) -> str:
-    """div.approx is a * (1 / b), where 1 / b is 0 for |b| beyond 2**126."""
+def _divide_by_huge(lanes: WarpEmitter, a: str, b: str, quotient: str) -> str:
+    """div.approx is a * (1 / b), with 1 / b being 0 for |b| above 2**126."""
     kind = vector("float")
     magnitude = lanes.intrinsic("llvm.fabs.v32f32", kind, (kind, b))
     huge = lanes.compare("ogt", "float", magnitude, splat_float("float", 2.0**126))
@@ -172,13 +172,13 @@ def _divide_by_huge(lanes: Lanes, a: str, b: str, quotient: str) -> str:
     return lanes.select("float", huge, lanes.binary("fmul", "float", a, zero), quotient)
 
 
-def _square_root(lanes: Lanes, element: str, value: str) -> str:
+def _square_root(lanes: WarpEmitter, element: str, value: str) -> str:
     kind = vector(element)
     return lanes.intrinsic(f"llvm.sqrt.v32f{64 if element == 'double' else 32}", kind, (kind, value))
 
 
-def _approximate_double(lanes: Lanes, instruction: Instruction, form: _FloatForm) -> None:
-    """rcp, rsqrt{.approx.ftz.f64}: of the upper word alone, into the upper word."""
+def _approximate_double(lanes: WarpEmitter, instruction: Instruction, form: _FloatForm) -> None:
+    """Emit rcp and rsqrt.approx.ftz.f64: computed from the upper word, result in the upper word."""
     if not form.ftz or instruction.opcode not in ("rcp", "rsqrt"):
         raise instruction.unsupported()
     upper = splat("i64", 0xFFFFFFFF << 32)
@@ -198,7 +198,7 @@ _FUNCTIONS = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": 
 
 
 @emits("ex2.float", "lg2.float", "sin.float", "cos.float", "tanh.float", "rsqrt.float")
-def transcendental(lanes: Lanes, instruction: Instruction) -> None:
+def transcendental(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ex2, lg2, sin, cos, tanh, rsqrt: all `.approx`."""
     form = _FloatForm(instruction, "approx", types="f32 f64" if instruction.opcode == "rsqrt" else "f32")
     if form.approximate is None or (form.ftz and instruction.opcode == "tanh"):
@@ -215,7 +215,7 @@ def transcendental(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("neg.float", "abs.float")
-def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
+def neg_abs(lanes: WarpEmitter, instruction: Instruction) -> None:
     """neg, abs."""
     form = _FloatForm(instruction)
     x = form.use(lanes, instruction.operands[1])
@@ -227,11 +227,11 @@ def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
     form.put(lanes, instruction.operands[0], result)
 
 
-def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) -> str:
-    """The min or max: a NaN loses against a number (with `nan` it wins), and -0 is less than +0."""
+def extreme(lanes: WarpEmitter, opcode: str, element: str, x: str, y: str, nan: bool) -> str:
+    """The min or max: numbers take precedence over NaN (with `nan`, NaN over numbers), and -0 is less than +0."""
     integer = INTEGER[32 if element == "float" else 64]
     x_bits = lanes.cast("bitcast", element, x, integer)
-    # With equal values only the zeros' signs differ, and their bits compare like signed integers.
+    # Equal values differ only in the sign of zeros, and their bit patterns compare like signed integers.
     smaller_bits = lanes.compare("slt", integer, x_bits, lanes.cast("bitcast", element, y, integer))
     equal = lanes.compare("oeq", element, x, y)
     less = lanes.compare("olt", element, x, y)
@@ -250,7 +250,7 @@ def extreme(lanes: Lanes, opcode: str, element: str, x: str, y: str, nan: bool) 
 
 
 @emits("min.float", "max.float")
-def min_max(lanes: Lanes, instruction: Instruction) -> None:
+def min_max(lanes: WarpEmitter, instruction: Instruction) -> None:
     """min, max, of two or three operands."""
     form = _FloatForm(instruction, "NaN")
     values = [form.use(lanes, o) for o in instruction.operands[1:]]
@@ -263,8 +263,8 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("copysign")
-def copysign(lanes: Lanes, instruction: Instruction) -> None:
-    """The magnitude of b with the sign of a."""
+def copysign(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """copysign: the magnitude of b with the sign of a."""
     form = _FloatForm(instruction)
     if form.ftz:
         raise instruction.unsupported("modifier '.ftz'")
@@ -276,8 +276,8 @@ def copysign(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("testp")
-def testp(lanes: Lanes, instruction: Instruction) -> None:
-    """Which kind of float it is; zeros count as normal."""
+def testp(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """testp: the class of a float; zeros count as normal."""
     form = Form(instruction)
     test = form.choice("finite", "infinite", "number", "notanumber", "normal", "subnormal")
     kind = form.type("f32 f64")
@@ -290,7 +290,7 @@ def testp(lanes: Lanes, instruction: Instruction) -> None:
     if test in orders:
         result = lanes.compare(orders[test], integer, magnitude, infinity)
     elif test is not None:
-        # Zero less one is the largest integer, so one comparison tells the subnormals.
+        # 0 - 1 is the largest unsigned integer, so one comparison identifies subnormals.
         less_one = lanes.binary("sub", integer, magnitude, splat(integer, 1))
         result = lanes.compare("ult", integer, less_one, splat(integer, (1 << fraction) - 1))
         if test == "normal":

@@ -1,13 +1,13 @@
-"""Which registers never hold a subnormal float, so that `.ftz` need not look at them again.
+"""Finds registers that never hold a subnormal float, so that `.ftz` need not check them again.
 
-A register is one of them where all that the function ever writes to it is flushed: a result of `.ftz` arithmetic on
-f32, a literal that is no subnormal, or a copy of such a register. What nobody wrote yet is NaN.
+A register qualifies if everything that the function writes to it is flushed: a result of `.ftz` arithmetic on f32, a
+literal that is not subnormal, or a copy of such a register. Registers are initialized to NaN.
 """
 
 from __future__ import annotations
 
-from harness.emulator.ptx.blocks import registers_of
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg
+from harness.ptx.blocks import registers_of
+from harness.ptx.instructions import Function, Imm, Instruction, Operand, Reg
 
 _ARITHMETIC = {
     *("abs", "add", "cos", "div", "ex2", "fma", "lg2", "mad", "max", "min", "mul", "neg", "rcp", "rsqrt", "sin"),
@@ -15,11 +15,11 @@ _ARITHMETIC = {
 }
 """Opcodes that flush their result under `.ftz`; see `floating`."""
 _COPIES = {"mov": slice(1, 2), "selp": slice(1, 3)}
-"""Which operands become the result."""
+"""Operands that are copied to the result."""
 
 
 def flushed_registers(function: Function) -> frozenset[str]:
-    """Their names. The largest set that agrees with itself: loops carry what they began with."""
+    """Names of the flushed registers: the greatest fixed point, so that values carried around loops qualify."""
     if not any("ftz" in instruction.modifiers for instruction in function.instructions()):
         return frozenset()
     written: set[str] = set()
@@ -44,12 +44,12 @@ def flushed_registers(function: Function) -> frozenset[str]:
 
 
 def is_flushed(literal: Imm) -> bool:
-    """Whether it is, as f32, no subnormal."""
+    """Whether the literal, as f32, is not subnormal."""
     return literal.value == 0 or (literal.float_bits == 32 and literal.value & 0x7F800000 != 0)
 
 
 def _sources(instruction: Instruction) -> list[str] | None:
-    """The registers that the result is a copy of, none where it is flushed itself; None where it may be subnormal."""
+    """The registers that the result is copied from, empty if it is flushed itself; None if it may be subnormal."""
     if instruction.opcode in _ARITHMETIC:
         return [] if instruction.modifiers[-1:] == ("f32",) and "ftz" in instruction.modifiers else None
     if instruction.opcode not in _COPIES or instruction.modifiers not in (("f32",), ("b32",)):

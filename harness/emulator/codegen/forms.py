@@ -1,27 +1,27 @@
-"""Reading an instruction's modifiers so that none is ever passed over."""
+"""Parses an instruction's modifiers such that none is ignored silently."""
 
 from __future__ import annotations
 
-from harness.emulator.ptx.instructions import Instruction
-from harness.emulator.ptx.types import TYPES, PtxType
+from harness.ptx.instructions import Instruction
+from harness.ptx.types import TYPES, PtxType
 
 
 class Form:
-    """Takes modifiers one by one; `end` raises `UnsupportedInstruction` where one is left."""
+    """Consumes modifiers one by one; `end` raises `UnsupportedInstruction` if one is left."""
 
     def __init__(self, instruction: Instruction) -> None:
         self._instruction = instruction
         self._left = list(instruction.modifiers)
 
     def flag(self, name: str) -> bool:
-        """Whether the modifier is there."""
+        """Consume the modifier, and return whether it was present."""
         if name in self._left:
             self._left.remove(name)
             return True
         return False
 
     def choice(self, *names: str) -> str | None:
-        """The first of these modifiers that is there."""
+        """Consume and return the first of these modifiers that is present; None if there is none."""
         for name in self._left:
             if name in names:
                 self._left.remove(name)
@@ -29,13 +29,13 @@ class Form:
         return None
 
     def types(self) -> list[PtxType]:
-        """All type modifiers, in order."""
+        """Consume all type modifiers and return them in order."""
         found = [TYPES[m] for m in self._left if m in TYPES]
         self._left = [m for m in self._left if m not in TYPES]
         return found
 
     def type(self, allowed: str = "") -> PtxType:
-        """The only type modifier; where `allowed` lists names, it has to be one of them."""
+        """Consume the only type modifier. If `allowed` lists names, it has to be one of them."""
         found = self.types()
         if len(found) != 1:
             raise self._instruction.unsupported("it needs exactly one type")
@@ -44,10 +44,10 @@ class Form:
         return found[0]
 
     def rest(self) -> list[str]:
-        """Modifiers not taken yet."""
+        """The modifiers that are not consumed yet."""
         return list(self._left)
 
     def end(self) -> None:
-        """All modifiers were understood."""
+        """Require that all modifiers were consumed."""
         if self._left:
             raise self._instruction.unsupported(f"modifier '.{self._left[0]}'")

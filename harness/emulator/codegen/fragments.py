@@ -1,11 +1,11 @@
-"""Which elements of a matrix the registers of a warp's lanes hold (PTX ISA 9.7.14.4 and 9.7.14.5).
+"""Layouts of matrix fragments: which elements the registers of a warp's lanes hold (PTX ISA 9.7.14.4 and 9.7.14.5).
 
-All fragments are built alike. A register of 32 lanes holds a tile; a lane is the pair of its group, `lane >> 2`, and
-its place in the group, `lane & 3`. Groups run along one dimension of the matrix and places along the other, so that a
-tile has 8 elements one way and 4, or 8 or 16 where a register packs two or four elements, the other way. The layouts of
-`mma` are in the PTX ISA. Those of `wmma` are not, but an H200 (asked with every shape, type and order in memory)
-holds two `mma` fragments side by side, and A and B of f16, for which PTX has more registers than elements, several
-times over.
+All fragments have the same structure. A register of 32 lanes holds a tile; a lane is identified by its group, `lane >>
+2`, and its place in the group, `lane & 3`. Groups run along one dimension of the matrix and places along the other, so
+that a tile has 8 elements in one direction and 4 in the other, or 8 or 16 if a register packs two or four elements. The
+layouts of `mma` are in the PTX ISA. Those of `wmma` are not, but an H200 (tested with every shape, type and memory
+order) holds two `mma` fragments next to each other; A and B of f16, for which PTX has more registers than elements, are
+replicated.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where an element is."""
+    """Location of an element."""
 
     register: int
     lane: int
     item: int
-    """Which of those that the register packs, from the lowest bits on."""
+    """Index among the elements packed in the register, from the lowest bits on."""
 
 
 Origin = tuple[int, int]
-"""Row and column of the element that lane 0 holds in a register (in its lowest bits)."""
+"""Row and column of the element in lane 0 of a register (in its lowest bits)."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class Fragment:
     rows: int
     columns: int
     bits: int
-    """Of an element: 8, four to a register, 16, two to a register, or 32."""
+    """Bits per element: 8, four to a register; 16, two to a register; or 32."""
     origins: tuple[Origin, ...]
-    """Of each register's tile."""
+    """The origin of each register's tile."""
     spread: int
-    """How far apart, along their dimension, the elements of neighbouring places are: 1, 2 or 4."""
+    """Distance between the elements of neighbouring places: 1, 2 or 4."""
     groups_are_rows: bool = True
-    """Whether groups run along the rows; else along the columns."""
+    """Whether groups run along rows, or else along columns."""
 
     @property
     def registers(self) -> int:
-        """How many a lane has."""
+        """Registers per lane."""
         return len(self.origins)
 
     @property
     def packed(self) -> int:
-        """Elements in a register."""
+        """Elements per register."""
         return 32 // self.bits
 
     def element(self, register: int, lane: int, item: int = 0) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class Fragment:
         return (row + group, column + place) if self.groups_are_rows else (row + place, column + group)
 
     def place(self, row: int, column: int) -> Place:
-        """Where an element is; where it is in two registers, the first."""
+        """Location of an element; the first one if it is in two registers."""
         for register, (top, left) in enumerate(self.origins):
             group, along = (row - top, column - left) if self.groups_are_rows else (column - left, row - top)
             place, item = divmod(along, self.spread)
@@ -77,7 +77,7 @@ def _tiles(rows: Sequence[int], columns: Sequence[int], down_first: bool = True)
 
 @dataclass(frozen=True)
 class MmaLayout:
-    """The fragments of one `mma.m16n8k*`: D = A B + C, where C and D are alike."""
+    """The fragments of one `mma.m16n8k*`: D = A B + C; C and D have the same layout."""
 
     a: Fragment
     b: Fragment
@@ -85,14 +85,14 @@ class MmaLayout:
 
     @property
     def depth(self) -> int:
-        """K."""
+        """The size K."""
         return self.a.columns
 
 
 def mma_layout(depth: int, bits: int, accumulator_bits: int, rows: int = 16) -> MmaLayout:
-    """m`rows`n8k`depth` with multiplicands and accumulators of so many bits, and 16 rows or 8.
+    """Layout of m`rows`n8k`depth` with factors and accumulators of the given bits, and 16 or 8 rows.
 
-    Those of f64 are as those of 32 bits, in registers of 64.
+    f64 has the layout of 32 bits, in registers of 64.
     """
     step = 4 * (32 // bits)
     steps = range(0, depth, step)
@@ -107,7 +107,7 @@ def mma_layout(depth: int, bits: int, accumulator_bits: int, rows: int = 16) -> 
 
 
 def _beside(fragment: Fragment, rows: int = 0, columns: int = 0) -> Fragment:
-    """Two fragments, the second so many rows or columns from the first."""
+    """Two fragments, the second displaced by `rows` or `columns`."""
     second = tuple((row + rows, column + columns) for row, column in fragment.origins)
     rows, columns = fragment.rows + rows, fragment.columns + columns
     return replace(fragment, rows=rows, columns=columns, origins=fragment.origins + second)
@@ -129,11 +129,11 @@ def _repeated(fragment: Fragment, registers: int) -> Fragment:
 
 
 WMMA_SHAPES = {"m16n16k16": 16, "m32n8k16": 16, "m8n32k16": 16, "m16n16k8": 8}
-"""Shape -> K; the last is of tf32 alone."""
+"""K by shape; the last shape is for tf32 only."""
 
 
 def wmma_layout(shape: str, kind: str, accumulator_bits: int) -> MmaLayout:
-    """A `wmma` of multiplicands of type `kind`, as an H200 has it: two `mma`, one half of D each."""
+    """Layout of a `wmma` with factors of type `kind`, as on an H200: two `mma`, one for each half of D."""
     mma = mma_layout(WMMA_SHAPES[shape], 32 if kind == "tf32" else 16, accumulator_bits)
     if shape in ("m16n16k16", "m16n16k8"):
         layout = MmaLayout(mma.a, _beside(mma.b, columns=8), _beside(mma.c, columns=8))

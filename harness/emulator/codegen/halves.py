@@ -1,7 +1,7 @@
-"""Arithmetic on f16, bf16 and their pairs (PTX ISA 9.7.4): computed wider, rounded once.
+"""Emits arithmetic on f16, bf16 and their pairs (PTX ISA 9.7.4): computed in a wider type and rounded once.
 
-float32 holds more than twice the digits of either format, so add, sub and mul in float32 round to the right result;
-fma goes through double with rounding to odd, which is exact in the same way.
+float32 has more than twice the digits of either format, so add, sub and mul in float32 round to the correct result; fma
+uses double with rounding to odd, for the same reason.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from collections.abc import Callable
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.floating import extreme, saturate
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import INTEGER, splat
-from harness.emulator.ptx.instructions import Instruction, Operand
-from harness.emulator.ptx.types import PtxType
+from harness.emulator.codegen.vector_ir_builder import INTEGER, splat
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Operand
+from harness.ptx.types import PtxType
 
 
-def to_float(lanes: Lanes, kind: PtxType, bits: str) -> str:
-    """i16 -> float, exact."""
+def to_float(lanes: WarpEmitter, kind: PtxType, bits: str) -> str:
+    """Convert i16 to float, exactly."""
     return lanes.prelude("bfloat_to_float" if kind.kind == "bf" else "half_to_float", bits)
 
 
-def from_float(lanes: Lanes, kind: PtxType, value: str) -> str:
-    """Float -> i16, to nearest even."""
+def from_float(lanes: WarpEmitter, kind: PtxType, value: str) -> str:
+    """Convert float to i16, to nearest even."""
     return lanes.prelude("float_to_bfloat" if kind.kind == "bf" else "float_to_half", value)
 
 
-def unpack(lanes: Lanes, operand: Operand, kind: PtxType) -> list[str]:
-    """The operand's one element, or the two 16-bit ones of a packed type, as integers."""
+def unpack(lanes: WarpEmitter, operand: Operand, kind: PtxType) -> list[str]:
+    """The operand's single element, or the two 16-bit ones of a packed type, as integers."""
     if kind.packed == 1:
         return [lanes.use(operand, INTEGER[kind.bits])]
     both = lanes.use(operand, "i32")
@@ -36,8 +36,8 @@ def unpack(lanes: Lanes, operand: Operand, kind: PtxType) -> list[str]:
     return [lanes.cast("trunc", "i32", both, "i16"), lanes.cast("trunc", "i32", high, "i16")]
 
 
-def put_packed(lanes: Lanes, destination: Operand, kind: PtxType, elements: list[str]) -> None:
-    """The other way: one integer, or two of 16 bits -> the destination."""
+def put_packed(lanes: WarpEmitter, destination: Operand, kind: PtxType, elements: list[str]) -> None:
+    """Write one integer, or two of 16 bits, to the destination."""
     if kind.packed == 1:
         lanes.put(destination, elements[0], INTEGER[kind.bits])
         return
@@ -45,21 +45,21 @@ def put_packed(lanes: Lanes, destination: Operand, kind: PtxType, elements: list
     lanes.put(destination, lanes.binary("or", "i32", low, lanes.binary("shl", "i32", high, splat("i32", 16))), "i32")
 
 
-def flush(lanes: Lanes, kind: PtxType, bits: str) -> str:
+def flush(lanes: WarpEmitter, kind: PtxType, bits: str) -> str:
     """`.ftz` of one i16 element."""
     return lanes.prelude("flush_bfloat" if kind.kind == "bf" else "flush_half", bits)
 
 
-def without_negatives(lanes: Lanes, bits: str) -> str:
-    """`.relu` of one i16 element: negative numbers and -0 become +0; NaN stays, it has no sign here."""
+def without_negatives(lanes: WarpEmitter, bits: str) -> str:
+    """`.relu` of one i16 element: negative numbers and -0 become +0; NaN, which has no sign here, is kept."""
     negative = lanes.compare("slt", "i16", bits, splat("i16", 0))
     return lanes.select("i16", negative, splat("i16", 0), bits)
 
 
-def _elementwise(lanes: Lanes, instruction: Instruction, compute: Callable[..., str], *allowed: str) -> None:
-    """`compute(is_nan_form, *floats)` per element; handles packing and the modifiers, of which `allowed` names some.
+def _elementwise(lanes: WarpEmitter, instruction: Instruction, compute: Callable[..., str], *allowed: str) -> None:
+    """Apply `compute(is_nan_form, *floats)` per element, and handle packing and the modifiers in `allowed`.
 
-    `.ftz` and `.sat` exist for f16 alone, but for ex2, where bf16 has to have `.ftz`.
+    `.ftz` and `.sat` exist for f16 only, except that ex2 of bf16 requires `.ftz`.
     """
     form = Form(instruction)
     kind = form.type("f16 f16x2 bf16 bf16x2")
@@ -85,14 +85,14 @@ def _elementwise(lanes: Lanes, instruction: Instruction, compute: Callable[..., 
 
 
 @emits("add.half", "sub.half", "mul.half")
-def arithmetic(lanes: Lanes, instruction: Instruction) -> None:
+def arithmetic(lanes: WarpEmitter, instruction: Instruction) -> None:
     """add, sub, mul."""
     word = "f" + instruction.opcode
     _elementwise(lanes, instruction, lambda _, x, y: lanes.binary(word, "float", x, y), "rn", "ftz", "sat")
 
 
 @emits("fma.half")
-def fma(lanes: Lanes, instruction: Instruction) -> None:
+def fma(lanes: WarpEmitter, instruction: Instruction) -> None:
     """fma: the product is exact in double, the sum is rounded to odd, then to nearest."""
 
     def compute(_: bool, x: str, y: str, z: str) -> str:
@@ -104,22 +104,22 @@ def fma(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("min.half", "max.half")
-def min_max(lanes: Lanes, instruction: Instruction) -> None:
+def min_max(lanes: WarpEmitter, instruction: Instruction) -> None:
     """min, max."""
     opcode = instruction.opcode
     _elementwise(lanes, instruction, lambda nan, x, y: extreme(lanes, opcode, "float", x, y, nan), "ftz", "NaN")
 
 
 @emits("ex2.half", "tanh.half")
-def transcendental(lanes: Lanes, instruction: Instruction) -> None:
+def transcendental(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ex2, tanh: approximate."""
     name, ftz = ("exp2_float", ["ftz"]) if instruction.opcode == "ex2" else ("tanh_float", [])
     _elementwise(lanes, instruction, lambda _, x: lanes.prelude(name, x), "approx", *ftz)
 
 
 @emits("neg.half", "abs.half")
-def neg_abs(lanes: Lanes, instruction: Instruction) -> None:
-    """neg, abs: on the sign bits; NaN becomes the hardware's one pattern."""
+def neg_abs(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """neg, abs: on the sign bits; NaN becomes the hardware's canonical pattern."""
     form = Form(instruction)
     ftz = form.flag("ftz")
     kind = form.type("f16 f16x2" if ftz else "f16 f16x2 bf16 bf16x2")

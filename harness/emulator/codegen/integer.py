@@ -1,14 +1,14 @@
-"""Integer arithmetic (PTX ISA 9.7.1 and, for the carry flag, 9.7.2)."""
+"""Emits integer arithmetic (PTX ISA 9.7.1) and arithmetic with the carry flag (9.7.2)."""
 
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.halves import put_packed, unpack
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
-from harness.emulator.ptx.instructions import CARRY, Instruction, Operand, Reg
-from harness.emulator.ptx.types import PtxType
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import CARRY, Instruction, Operand, Reg
+from harness.ptx.types import PtxType
 
 __all__ = ["CARRY"]
 
@@ -19,13 +19,13 @@ _WITH_CARRY = "u32 s32 u64 s64"
 _PAIRS = "u16x2 s16x2"
 
 
-def _add_saturated(lanes: Lanes, word: str, element: str, a: str, b: str) -> str:
+def _add_saturated(lanes: WarpEmitter, word: str, element: str, a: str, b: str) -> str:
     kind = vector(element)
     return lanes.intrinsic(f"llvm.s{word}.sat.v32{element}", kind, (kind, a), (kind, b))
 
 
 @emits("add.int", "sub.int")
-def add_sub(lanes: Lanes, instruction: Instruction) -> None:
+def add_sub(lanes: WarpEmitter, instruction: Instruction) -> None:
     """add, sub; `.sat` clamps s32; `.cc` sets the carry."""
     form = Form(instruction)
     word = instruction.opcode
@@ -37,7 +37,7 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
     destination, a, b = instruction.operands
     results = []
     for x, y in zip(unpack(lanes, a, kind), unpack(lanes, b, kind)):
-        add = _add_saturated if saturate else Lanes.binary
+        add = _add_saturated if saturate else WarpEmitter.binary
         results.append(add(lanes, word, element, x, y))
         if carry_out:
             carry = lanes.compare("ult", element, *((results[0], x) if word == "add" else (x, y)))
@@ -46,8 +46,8 @@ def add_sub(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("addc", "subc")
-def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
-    """addc, subc{.cc}: the carry flag comes in, and goes out with `.cc`."""
+def add_sub_with_carry(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """addc, subc{.cc}: add the carry flag, and set it with `.cc`."""
     form = Form(instruction)
     carry_out = form.flag("cc")
     element = INTEGER[form.type(_WITH_CARRY).bits]
@@ -67,8 +67,8 @@ def add_sub_with_carry(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, result, element)
 
 
-def _wide_product(lanes: Lanes, kind: PtxType, element: str, a: Operand, b: Operand) -> tuple[str, str]:
-    """The full product, and its element type."""
+def _wide_product(lanes: WarpEmitter, kind: PtxType, element: str, a: Operand, b: Operand) -> tuple[str, str]:
+    """The full product and its element type."""
     wide = _WIDER[element]
     extend = "sext" if kind.kind == "s" else "zext"
     x = lanes.cast(extend, element, lanes.use(a, element), wide)
@@ -76,7 +76,7 @@ def _wide_product(lanes: Lanes, kind: PtxType, element: str, a: Operand, b: Oper
     return lanes.binary("mul", wide, x, y), wide
 
 
-def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, element: str) -> tuple[str, str]:
+def _product(lanes: WarpEmitter, instruction: Instruction, form: Form, kind: PtxType, element: str) -> tuple[str, str]:
     """`.lo`, `.hi` or `.wide` product of operands 1 and 2, and its element type."""
     part = form.choice("lo", "hi", "wide")
     a, b = instruction.operands[1:3]
@@ -93,8 +93,8 @@ def _product(lanes: Lanes, instruction: Instruction, form: Form, kind: PtxType, 
 
 @emits("mul.int")
 @emits("mad.int")
-def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
-    """Products: mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
+def mul_mad(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Emit mul and mad, low, high or wide; `mad.hi.sat.s32` clamps; `.cc` sets the carry of the addition."""
     form = Form(instruction)
     is_mad = instruction.opcode == "mad"
     carry_out, saturate = is_mad and form.flag("cc"), is_mad and form.flag("sat")
@@ -106,7 +106,7 @@ def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
     if is_mad:
         c = lanes.use(instruction.operands[3], wide)
         product = result
-        add = _add_saturated if saturate else Lanes.binary
+        add = _add_saturated if saturate else WarpEmitter.binary
         result = add(lanes, "add", wide, product, c)
         if carry_out:
             lanes.put(Reg(CARRY), lanes.compare("ult", wide, result, product), "i1")
@@ -114,7 +114,7 @@ def mul_mad(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("madc")
-def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
+def mad_with_carry(lanes: WarpEmitter, instruction: Instruction) -> None:
     """madc{.cc}: product + c + carry."""
     form = Form(instruction)
     carry_out = form.flag("cc")
@@ -134,8 +134,8 @@ def mad_with_carry(lanes: Lanes, instruction: Instruction) -> None:
 
 @emits("mul24")
 @emits("mad24")
-def mul24(lanes: Lanes, instruction: Instruction) -> None:
-    """Products of the low 24 bits: bits 0 to 31 of them, or 16 to 47."""
+def mul24(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """mul24, mad24: product of the low 24 bits; its bits 0 to 31, or 16 to 47."""
     form = Form(instruction)
     kind = form.type("u32 s32")
     part = form.choice("lo", "hi")
@@ -157,8 +157,8 @@ def mul24(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("div.int", "rem.int")
-def div_rem(lanes: Lanes, instruction: Instruction) -> None:
-    """Division that never traps: by zero it is all ones, as on an H200, and the smallest integer over -1 wraps."""
+def div_rem(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """div, rem without traps: division by zero gives all ones, as on an H200, and the smallest integer / -1 wraps."""
     form = Form(instruction)
     kind = form.type(_ANY)
     form.end()
@@ -182,8 +182,8 @@ def div_rem(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("abs.int", "neg.int")
-def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
-    """abs, neg: the smallest integer stays itself."""
+def abs_neg(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """abs, neg: the smallest integer is unchanged."""
     form = Form(instruction)
     element = INTEGER[form.type(_SIGNED).bits]
     form.end()
@@ -195,8 +195,8 @@ def abs_neg(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("min.int", "max.int")
-def min_max(lanes: Lanes, instruction: Instruction) -> None:
-    """min, max; `.relu` puts 0 in the place of negative results."""
+def min_max(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """min, max; `.relu` replaces negative results by 0."""
     form = Form(instruction)
     relu = form.flag("relu")
     kind = form.type("s32 s16x2" if relu else f"{_ANY} {_PAIRS}")
@@ -214,8 +214,8 @@ def min_max(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("sad")
-def sad(lanes: Lanes, instruction: Instruction) -> None:
-    """|a - b| + c."""
+def sad(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """sad: |a - b| + c."""
     form = Form(instruction)
     kind = form.type(_ANY)
     form.end()
@@ -228,8 +228,8 @@ def sad(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("dp4a", "dp2a")
-def dot_product(lanes: Lanes, instruction: Instruction) -> None:
-    """Four products of bytes, or two of halfwords with bytes, added to c."""
+def dot_product(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """dp4a, dp2a: four products of bytes, or two of halfwords with bytes, added to c."""
     form = Form(instruction)
     kinds = form.types()
     part = form.choice("lo", "hi") if instruction.opcode == "dp2a" else None
@@ -250,6 +250,6 @@ def dot_product(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(instruction.operands[0], result, "i32")
 
 
-def _piece(lanes: Lanes, word: str, start: int, width: int, signed: bool) -> str:
+def _piece(lanes: WarpEmitter, word: str, start: int, width: int, signed: bool) -> str:
     top = lanes.binary("shl", "i32", word, splat("i32", 32 - start - width))
     return lanes.binary("ashr" if signed else "lshr", "i32", top, splat("i32", 32 - width))

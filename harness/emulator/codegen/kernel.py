@@ -1,8 +1,8 @@
-"""One entry of a PTX module -> the LLVM IR of a function that runs one warp until it exits, waits or faults.
+"""Emits one entry of a PTX module as the LLVM IR of a function that runs one warp until it exits, waits or faults.
 
-The function keeps, for lanes that are not running, the number of the block where they wait (`PCS`). `dispatch` picks
+For lanes that are not running, the function stores the number of the block at which they wait (`PCS`). `dispatch` picks
 the lowest number, makes the lanes that wait there the active mask, and jumps. A branch on which all active lanes agree
-jumps directly, unless others wait at or before the target: then it goes through `dispatch`, where they meet.
+jumps directly, unless others wait at or before the target: then it goes through `dispatch`, where the lanes reconverge.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from harness.emulator.codegen.kernel_facts import (
     connects_blocks,
     sites_of,
 )
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.module_variables import link_variables
-from harness.emulator.codegen.outlining import OutliningLanes
+from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.codegen.prelude import PRELUDE
 from harness.emulator.codegen.product_registers import ProductRegisters, marked_registers
 from harness.emulator.codegen.shared_arrays import arrays_of_registers
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.undefined_registers import UndefinedRegisters
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.ptx.blocks import (
+from harness.ptx.blocks import (
     EXIT,
     Block,
     Graph,
@@ -43,9 +43,9 @@ from harness.emulator.ptx.blocks import (
     live_registers,
     yields,
 )
-from harness.emulator.ptx.call_parameters import lower_call_parameters
-from harness.emulator.ptx.inline import inline_calls
-from harness.emulator.ptx.instructions import (
+from harness.ptx.call_parameters import lower_call_parameters
+from harness.ptx.inline import inline_calls
+from harness.ptx.instructions import (
     Function,
     Instruction,
     Module,
@@ -53,27 +53,27 @@ from harness.emulator.ptx.instructions import (
     Variable,
     names_in,
 )
-from harness.emulator.ptx.opcodes import COPY, Flow
-from harness.emulator.ptx.types import TYPES
+from harness.ptx.opcodes import COPY, Flow
+from harness.ptx.types import TYPES
 from harness.support.errors import CompileError
 
 _MOST_LOCAL_BYTES = 512 * 1024
-"""Per thread (CUDA C++ Programming Guide, table of technical specifications)."""
+"""Maximum local memory per thread (CUDA C++ Programming Guide, table of technical specifications)."""
 
 
 @dataclass(frozen=True)
 class KernelCode:
-    """The IR of one kernel, and what a launch has to know about it."""
+    """The IR of one kernel, and its properties that a launch needs."""
 
     body: str
-    """IR, with a function that has no name of its own yet."""
+    """IR with an unnamed function."""
     facts: KernelFacts
     calls: frozenset[str]
-    """Functions of the runtime."""
+    """Functions of the runtime that it calls."""
 
     @property
     def symbol(self) -> str:
-        """A name for the function that no other kernel's has."""
+        """A name for the function that is unique to this kernel."""
         return "warp_" + hashlib.sha256(self.body.encode()).hexdigest()[:32]
 
     def ir_as(self, symbol: str) -> str:
@@ -82,9 +82,9 @@ class KernelCode:
 
 
 def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outlined: bool = False) -> KernelCode:
-    """Emit one entry, with the instruments built in; `outlined`: for a compiler that does not optimize.
+    """Emit one entry with the instruments compiled in. `outlined` is for a compiler that does not optimize.
 
-    Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
+    Raises `CompileError` if the PTX is invalid, and `UnsupportedInstruction` if it contains unsupported instructions.
     """
     function = module.functions.get(entry)
     if function is None or function.body is None or not function.is_entry:
@@ -105,7 +105,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         storage.arrays_of_registers = arrays_of_registers(flat, frozenset(storage.shared_arrays))
     lasting = frozenset(set().union(*live.before, registers_with_tickets(flat), watched))
     registers = Registers(flat.registers, flushed_registers(flat), lasting)
-    lanes = (OutliningLanes if outlined else Lanes)(registers, storage, instruments, clusters.knows)
+    lanes = (OutliningEmitter if outlined else WarpEmitter)(registers, storage, instruments, clusters.knows)
     products = ProductRegisters(lanes, flat, graph)
     read_first = live.before[0] & flat.registers.keys()
     _Writer(lanes, graph, live.behind, products, UndefinedRegisters(lanes, graph, read_first)).write()
@@ -190,9 +190,9 @@ def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, 
 
 
 def _verify(function: Function, storage: Storage) -> None:
-    """Names in operands are registers that were declared, special registers, or variables; guards are predicates.
+    """Check that names in operands are declared (registers, special registers, variables) and guards are predicates.
 
-    Labels are for branches, which look them up themselves.
+    Labels are checked by branches.
     """
     for instruction in function.instructions():
         guard = instruction.predicate
@@ -209,11 +209,11 @@ def _verify(function: Function, storage: Storage) -> None:
 
 
 class _Writer:
-    """Writes the function's body into `lanes`."""
+    """Writes the function's body to `lanes`."""
 
     def __init__(
         self,
-        lanes: Lanes,
+        lanes: WarpEmitter,
         graph: Graph,
         live_out: list[set[str]],
         products: ProductRegisters,
@@ -261,7 +261,7 @@ class _Writer:
         lanes.do(f"switch i32 {lowest}, label %nowhere [ {cases} ]")
 
     def _turn_is_over(self) -> str:
-        """Whether the other warps shall have a turn. All loops pass here or through `dispatch`, so none is endless."""
+        """Whether to yield to the other warps. All loops pass here or through `dispatch`, so none is endless."""
         lanes = self._lanes
         return lanes.op(f"icmp ugt i64 {lanes.slot('STEPS')}, {lanes.slot('TURN_END')}")
 
@@ -355,7 +355,7 @@ class _Writer:
         return {Flow.WARPGROUP: at.AT_WARPGROUP, Flow.CLUSTER: at.AT_CLUSTER}.get(instruction.facts.flow, at.YIELDED)
 
     def _switch(self, branch: Instruction, block: Block, live: set[str]) -> None:
-        """`brx.idx`: each lane goes its own way, through `dispatch`."""
+        """`brx.idx`: each lane continues at its own target, through `dispatch`."""
         lanes = self._lanes
         with lanes.shared_function():
             lanes.guard(branch)
@@ -372,18 +372,18 @@ class _Writer:
         return self._lanes.integer(at.EXITED_PC if target == EXIT else target, "i32")
 
     def _park_all(self, target: int) -> None:
-        """All active lanes wait at the block `target`."""
+        """Let all active lanes wait at the block `target`."""
         with self._lanes.shared_function():
             self._park(self._pc(target))
 
     def _park(self, where: str) -> None:
-        """The active lanes wait at the blocks `where`."""
+        """Let each active lane wait at its block in `where`."""
         lanes = self._lanes
         old = lanes.warp_load("<32 x i32>", at.PCS)
         lanes.warp_store("<32 x i32>", lanes.select("i32", lanes.lanes_of(lanes.mask), where, old), at.PCS)
 
     def _retire(self, number: int, bits: str) -> None:
-        """Lanes leave the kernel at the end of block `number`."""
+        """Lanes exit the kernel at the end of block `number`."""
         lanes = self._lanes
         block = self._graph.blocks[number]
         last = block.branch or (block.body[-1] if block.body else block.source)
@@ -393,7 +393,7 @@ class _Writer:
         lanes.warp_store("i32", lanes.op(f"and i32 {alive}, {lanes.op(f'xor i32 {bits}, -1')}"), at.ALIVE, 4)
 
     def _go(self, number: int, target: int) -> None:
-        """All active lanes go to `target`."""
+        """All active lanes jump to `target`."""
         lanes = self._lanes
         if target == EXIT:
             self._park_all(EXIT)
@@ -408,7 +408,7 @@ class _Writer:
         lanes.do(f"br i1 {reached}, label %meet{target}, label %block{target}, !prof !0")
 
     def _meet(self, target: int) -> None:
-        """The active lanes join others that wait at `target`, or let those go first that wait before it."""
+        """The active lanes join others that wait at `target`, or yield to those that wait before it."""
         lanes = self._lanes
         lanes.label(f"meet{target}")
         lanes.mask = lanes.op("load i32, ptr %mask.slot")
@@ -416,7 +416,7 @@ class _Writer:
         lanes.do("br label %dispatch")
 
 
-def _assemble(lanes: Lanes) -> str:
+def _assemble(lanes: WarpEmitter) -> str:
     declarations = set(lanes.declarations)
     functions: list[str] = []
     for name in sorted(lanes.preludes):

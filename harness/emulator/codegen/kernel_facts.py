@@ -1,4 +1,4 @@
-"""What a launch has to know about a kernel besides its native code; kept beside that code on disk, as JSON."""
+"""Properties of a kernel that a launch needs besides its native code; stored with that code on disk, as JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.emulator.codegen.cluster_facts import ClusterFacts
-from harness.emulator.ptx.blocks import registers_of
-from harness.emulator.ptx.instructions import Function, Instruction, SourceLine
-from harness.emulator.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
+from harness.ptx.blocks import registers_of
+from harness.ptx.instructions import Function, Instruction, SourceLine
+from harness.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class ModuleVariable:
     size_bytes: int
     initial: bytes | None
     counted: bool
-    """Whether what this kernel reads and writes there is global traffic. Constants have a cache of their own."""
+    """Whether accesses of this kernel to it count as global traffic. Constants have a cache of their own."""
     constant: bool
-    """Whether it is `.const`, where nobody may store."""
+    """Whether it is `.const` and so may not be written."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class SharedVariable:
     name: str
     offset: int
     size_bytes: int
-    """0: as much as the launch gives."""
+    """Size; 0 for dynamic shared memory, whose size the launch determines."""
 
 
 class Site(NamedTuple):
-    """An instruction that generated code refers to by number: whatever touches memory or can fault."""
+    """An instruction that generated code refers to by number, because it accesses memory or can fault."""
 
     opcode: str
     """The name of its row in `ptx.opcodes.OPCODES`."""
@@ -55,7 +55,7 @@ class Site(NamedTuple):
     ptx_line: int
     source: SourceLine | None
     is_reduction: bool = False
-    """Whether it is an atomic whose old value nothing reads, which `ptxas` makes a reduction of."""
+    """Whether it is an atomic whose old value is unused, which `ptxas` turns into a reduction."""
 
     @classmethod
     def of(cls, instruction: Instruction, is_reduction: bool = False) -> Site:
@@ -64,16 +64,16 @@ class Site(NamedTuple):
 
     @property
     def memory(self) -> MemoryAccess | None:
-        """What it does to memory, if anything."""
+        """Its memory access; None if it makes none."""
         return OPCODES[self.opcode].memory if self.opcode in OPCODES else None
 
     @property
     def file_and_line(self) -> tuple[str, int]:
-        """Of the source; empty and 0 where the compiler gave none."""
+        """Source file and line; empty and 0 if unknown."""
         return (self.source.file, self.source.line) if self.source else ("", 0)
 
     def where(self) -> str:
-        """For messages: the PTX line and, if known, the source line."""
+        """The PTX line and, if known, the source line, for messages."""
         at = f"PTX line {self.ptx_line}"
         return f"{self.source.file}:{self.source.line} ({at})" if self.source else at
 
@@ -86,11 +86,11 @@ def sites_of(instructions: Sequence[Instruction], function: Function) -> tuple[S
 
 
 _WATCHES = {"volatile", "relaxed", "acquire", "mmio", "cv"}
-"""What a load has that looks, each time anew, for what others have stored."""
+"""Modifiers of loads that observe stores of other threads."""
 
 
 def connects_blocks(instruction: Instruction) -> bool:
-    """Whether blocks may communicate through it: an atomic, or a load that watches global memory."""
+    """Whether blocks may communicate through the instruction: an atomic, or a load that observes global memory."""
     memory, words = instruction.facts.memory, instruction.modifiers
     if memory is BULK_REDUCTION:
         return True
@@ -100,39 +100,39 @@ def connects_blocks(instruction: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """All but the code."""
+    """All properties of a kernel except its code."""
 
     parameters: tuple[Parameter, ...]
     shared_bytes: int
-    """Static shared memory; dynamic shared memory begins here."""
+    """Static shared memory, after which dynamic shared memory begins."""
     local_bytes: int
     """Local memory per thread."""
     variables: tuple[ModuleVariable, ...]
-    """By number."""
+    """Variables by number."""
     shared_variables: tuple[SharedVariable, ...]
-    """By offset."""
+    """Variables by offset."""
     register_bytes: int
     """Per warp."""
     clear_registers: bool
     """Whether some register may be read before it is written."""
     ordered: bool
-    """Whether blocks have to run on one core, because atomics and volatile loads of global memory connect them."""
+    """Whether blocks have to run in order on one core, because they communicate by atomics or volatile loads."""
     copies: bool
     """Whether it has asynchronous copies, which need queues."""
     async_proxy: bool
-    """Whether it has mbarriers, bulk copies or products of warpgroups, which need memory for what is under way."""
+    """Whether it has mbarriers, bulk copies or warpgroup products, which need memory for operations in flight."""
     clusters: ClusterFacts
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
-    """Some instruction of each block, to say where a warp is."""
+    """An instruction of each basic block, to locate a warp in messages."""
 
     def to_json(self) -> bytes:
-        """For the cache."""
+        """Serialize for the cache."""
         fields = asdict(replace(self, sites=(), blocks=()))
         for variable in fields["variables"]:
             if variable["initial"] is not None:
                 variable["initial"] = variable["initial"].hex()
-        # There are thousands of sites, and few lines that they are from.
+        # There are thousands of sites on few source lines.
         lines = dict.fromkeys(site.source for site in (*self.sites, *self.blocks) if site and site.source)
         numbers = {None: None} | {line: number for number, line in enumerate(lines)}
         fields["lines"] = [[line.file, line.line] for line in lines]
@@ -142,7 +142,7 @@ class KernelFacts:
 
     @classmethod
     def from_json(cls, text: bytes) -> KernelFacts:
-        """Back again."""
+        """Deserialize."""
         fields = json.loads(text)
         fields["parameters"] = tuple(Parameter(**p) for p in fields["parameters"])
         fields["variables"] = tuple(
@@ -158,7 +158,7 @@ class KernelFacts:
 
 
 def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
-    """A row of JSON, which has the number of its line, as a site."""
+    """Convert a JSON row, which contains the index of its line, to a site."""
     if row is None:
         return None
     opcode, form, ptx_line, number, is_reduction = row

@@ -1,4 +1,4 @@
-"""Constant vectors that depend on the lane number alone."""
+"""Constant vectors that depend only on the lane number."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 ff.): 8 x 8 matrices of 16-bit elements.
+"""Emits ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 ff.): 8 x 8 matrices of 16-bit elements.
 
-A lane gives the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on.
-Each register takes one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of
-column i. So the 32 lanes of a register, one after the other, are the rows of the matrix one after the other.
+Each lane provides the address of one row, 16 bytes in shared memory: lanes 0 to 7 those of the first matrix, and so on.
+Each register receives one matrix, of which lane 4 i + j holds elements 2 j and 2 j + 1 of row i or, with `.trans`, of
+column i. So the 32 lanes of a register in order are the rows of the matrix in order.
 
 A matrix is one group of a request: its rows are served together, and its wavefronts are those of eight lanes that
-access 16 bytes each. (Counted by an H200, with and without `.trans`, of 1, 2 and 4 matrices, for 12 address
-patterns.)
+access 16 bytes each. (Measured on an H200, with and without `.trans`, for 1, 2 and 4 matrices and 12 address patterns.)
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from collections.abc import Sequence
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import count_shared
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_shared
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Vector
-from harness.emulator.ptx.opcodes import STORE_ROWS
+from harness.ptx.instructions import Address, Instruction, Operand, Vector
+from harness.ptx.opcodes import STORE_ROWS
 
 ROW_BYTES = 16
 _ROWS = 8
@@ -31,7 +30,7 @@ _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 
 
 @emits("ldmatrix")
-def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
+def load_matrix(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ldmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 r, [p]."""
     registers, address = instruction.operands
     space, transposed, items = _read_form(instruction, registers)
@@ -42,7 +41,7 @@ def load_matrix(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("stmatrix")
-def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
+def store_matrix(lanes: WarpEmitter, instruction: Instruction) -> None:
     """stmatrix.sync.aligned.m8n8.num{.trans}{.shared}.b16 [p], r."""
     address, registers = instruction.operands
     space, transposed, items = _read_form(instruction, registers)
@@ -51,8 +50,8 @@ def store_matrix(lanes: Lanes, instruction: Instruction) -> None:
     _store_rows(lanes, instruction, space, addresses, [lanes.use(item, "i32") for item in items], transposed)
 
 
-def _own_addresses(lanes: Lanes, space: str, address: Operand) -> str:
-    """Of rows, which have to be in the block's own shared memory: i32 offsets, or i64 where the space is generic."""
+def _own_addresses(lanes: WarpEmitter, space: str, address: Operand) -> str:
+    """Row addresses, which have to be in the block's own shared memory: i32 offsets, or i64 if the space is generic."""
     if space != "generic":
         return lanes.own_offsets(address)
     addresses = lanes.address(address)
@@ -60,7 +59,7 @@ def _own_addresses(lanes: Lanes, space: str, address: Operand) -> str:
 
 
 @emits("movmatrix")
-def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
+def transpose_matrix(lanes: WarpEmitter, instruction: Instruction) -> None:
     """movmatrix.sync.aligned.m8n8.trans.b16 d, a."""
     form = Form(instruction)
     words = [form.flag(word) for word in ("sync", "aligned", "m8n8", "trans")]
@@ -73,13 +72,13 @@ def transpose_matrix(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, transpose(lanes, lanes.use(source, "i32")), "i32")
 
 
-def transpose(lanes: Lanes, register: str) -> str:
-    """A register's 8 x 8 matrix, transposed."""
+def transpose(lanes: WarpEmitter, register: str) -> str:
+    """The transposed 8 x 8 matrix of a register."""
     return lanes.prelude("transpose_matrix", register)
 
 
 def _read_form(instruction: Instruction, registers: Operand) -> tuple[str, bool, tuple[Operand, ...]]:
-    """Space, whether `.trans`, and the registers."""
+    """Space, whether `.trans` is present, and the registers."""
     form = Form(instruction)
     words = [form.flag(word) for word in ("sync", "aligned", "m8n8")]
     count = _COUNTS.get(form.choice(*_COUNTS) or "")
@@ -94,9 +93,9 @@ def _read_form(instruction: Instruction, registers: Operand) -> tuple[str, bool,
 
 
 def load_rows(
-    lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int, transposed: bool
+    lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, count: int, transposed: bool
 ) -> list[str]:
-    """The registers of `count` matrices. `addresses`: i32 offsets or, where the space is generic, i64."""
+    """The registers of `count` matrices. `addresses` are i32 offsets or, if the space is generic, i64."""
     offsets = _copy_rows(lanes, instruction, space, addresses, count)
     values = [lanes.warp_load(vector("i32"), at.DATA + _MATRIX_BYTES * index) for index in range(count)]
     if lanes.instruments.sanitizer:
@@ -107,7 +106,7 @@ def load_rows(
 
 
 def _store_rows(
-    lanes: Lanes, instruction: Instruction, space: str, addresses: str, values: Sequence[str], transposed: bool
+    lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, values: Sequence[str], transposed: bool
 ) -> None:
     if lanes.instruments.sanitizer:
         offsets = lanes.cast("trunc", "i64", addresses, "i32") if space == "generic" else addresses
@@ -126,8 +125,8 @@ def _store_rows(
     _copy_rows(lanes, instruction, space, addresses, len(values))
 
 
-def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: str, count: int) -> str:
-    """Count the request, check it, and copy rows between shared memory and DATA; their offsets as i32."""
+def _copy_rows(lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, count: int) -> str:
+    """Count and check the request, and copy rows between shared memory and DATA; returns their offsets as i32."""
     generic = space == "generic"
     lanes.warp_store(vector("i64" if generic else "i32"), addresses, at.ADDRESSES)
     rows = _ROWS * count
@@ -141,8 +140,8 @@ def _copy_rows(lanes: Lanes, instruction: Instruction, space: str, addresses: st
     return lanes.cast("trunc", "i64", addresses, "i32") if generic else addresses
 
 
-def _watch(lanes: Lanes, instruction: Instruction, offsets: str, matrix: int, half: int | None) -> None:
-    """Tell the sanitizer which lane has which elements of a matrix: two of a row or, of `.trans`, one `half` of two."""
+def _watch(lanes: WarpEmitter, instruction: Instruction, offsets: str, matrix: int, half: int | None) -> None:
+    """Report to the sanitizer which elements each lane holds: two of a row or, with `.trans`, one `half` of two."""
     if half is None:
         rows = [_ROWS * matrix + (lane >> 2) for lane in range(at.LANES)]
         places = [4 * (lane & 3) for lane in range(at.LANES)]

@@ -1,8 +1,7 @@
-"""mma.sync (PTX ISA 9.7.14.5.14): one matrix product per warp. `dot_product.py` says what it computes."""
+"""Emits mma.sync (PTX ISA 9.7.14.5.14): one matrix product per warp. `dot_product.py` describes the arithmetic."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -14,21 +13,21 @@ from harness.emulator.codegen.eight_bit_products import FLOATS, INTEGER_PRODUCTS
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import Fragment, MmaLayout
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
-from harness.emulator.ptx.instructions import Instruction, Operand, Vector
-from harness.emulator.ptx.types import TYPES
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Operand, Vector
+from harness.ptx.opcodes import matrix_shape
+from harness.ptx.types import TYPES
 
-_SHAPE = re.compile(r"m(8|16)n8k(\d+)")
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
 class MatrixProduct(Protocol):
-    """What one `mma` computes."""
+    """The arithmetic of one `mma`."""
 
     @property
     def name(self) -> str:
-        """Of its function in the runtime."""
+        """Name of its function in the runtime."""
         ...
 
     @property
@@ -38,27 +37,27 @@ class MatrixProduct(Protocol):
 
     @property
     def layout(self) -> MmaLayout:
-        """Its fragments."""
+        """The layout of its fragments."""
         ...
 
 
 @emits("mma")
-def mma(lanes: Lanes, instruction: Instruction) -> None:
+def mma(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mma.sync.aligned.m*n8k*.row.col{.satfinite}.dtype.atype.btype.ctype{.rounding} d, a, b, c."""
     form = Form(instruction)
     collective = form.flag("sync"), form.flag("aligned")
-    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
+    shape = matrix_shape(form.rest())
     if shape is not None:
-        form.flag(shape[0])
+        form.flag(shape.word)
     orders = form.flag("row"), form.flag("col")
     types = element_types(form)
     saturates = form.flag("satfinite")
     rounding = form.choice(*_ROUNDINGS)
     form.end()
-    if not all((*collective, *orders)) or shape is None or len(types) != 4:
+    if not all((*collective, *orders)) or shape is None or shape.columns != 8 or len(types) != 4:
         raise instruction.unsupported()
     d_type, a_type, b_type, c_type = types
-    rows, depth = int(shape[1]), int(shape[2])
+    rows, depth = shape.rows, shape.depth
     if set(types) == {"f64"} and (rows, depth) in DOUBLE_SHAPES and not saturates:
         multiply_doubles(lanes, instruction, rows, depth, rounding or "rn")
         return
@@ -77,7 +76,7 @@ def mma(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def element_types(form: Form) -> list[str]:
-    """All types among the modifiers, in order, those too that only products of matrices have."""
+    """All types among the modifiers, in order, including those that only matrix products have."""
     types = [word for word in form.rest() if word in TYPES or word in FLOATS]
     for word in types:
         form.flag(word)
@@ -94,32 +93,32 @@ def _product(rows: int, depth: int, a: str, b: str, c: str, saturates: bool) -> 
 
 
 def multiply(
-    lanes: Lanes, product: MatrixProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
+    lanes: WarpEmitter, product: MatrixProduct, d: Sequence[int], a: Sequence[int], b: Sequence[int], c: Sequence[int]
 ) -> None:
-    """D = A B + C, on registers whose lanes are at these places of the warp's state."""
+    """D = A B + C, on registers whose lanes are at these offsets in the warp's state."""
     lanes.runtime(product.name, "%warp", *(lanes.number(place) for place in (*d, *a, *b, *c)), *map(str, product.flags))
 
 
 def registers_of(instruction: Instruction, operand: Operand, fragment: Fragment) -> tuple[Operand, ...]:
-    """The operands in the braces of a fragment. Raises `UnsupportedInstruction` where there are more or fewer."""
+    """The registers in the braces of a fragment. Raises `UnsupportedInstruction` if their number is wrong."""
     if not isinstance(operand, Vector) or len(operand.items) != fragment.registers:
         raise instruction.unsupported("its operands do not fit its form")
     return operand.items
 
 
-def homes_of(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[int]:
-    """Where the runtime finds a fragment's registers."""
+def homes_of(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[int]:
+    """Offsets of a fragment's registers in the warp's state."""
     return [lanes.home(item) for item in registers_of(instruction, operand, fragment)]
 
 
-def changed(lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment) -> None:
-    """The runtime has written a fragment."""
+def changed(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> None:
+    """Declare that the runtime has written a fragment."""
     for item in registers_of(instruction, operand, fragment):
         lanes.changed_at_home(item)
 
 
 def put_registers(
-    lanes: Lanes, instruction: Instruction, operand: Operand, fragment: Fragment, values: Sequence[str]
+    lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment, values: Sequence[str]
 ) -> None:
     """Write a fragment's registers, i32 each."""
     for item, value in zip(registers_of(instruction, operand, fragment), values, strict=True):

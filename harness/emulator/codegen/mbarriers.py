@@ -1,4 +1,4 @@
-"""mbarrier objects (PTX ISA 9.7.13.15). What they do is in `memory/mbarriers.py`."""
+"""Emits operations on mbarrier objects (PTX ISA 9.7.13.15); `memory/mbarriers.py` implements them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import COUNT_BITS
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.memory import generic_addresses
-from harness.emulator.codegen.vocabulary import splat, vector
-from harness.emulator.ptx.instructions import SINK, Instruction, Operand
+from harness.emulator.codegen.vector_ir_builder import splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import SINK, Instruction, Operand
 
 SHARED_SPACES = ("shared", "shared::cta", "shared::cluster")
 _ORDERS = ("release", "acquire", "relaxed")
@@ -17,10 +17,10 @@ _SCOPES = ("cta", "cluster")
 _ARRIVES, _DROPS, _OWN = 1, 2, 4
 
 
-def _begin(lanes: Lanes, instruction: Instruction, place: Operand, others: bool = False) -> Form:
-    """Take what all forms have; the barriers' addresses are where the runtime wants them.
+def _begin(lanes: WarpEmitter, instruction: Instruction, place: Operand, others: bool = False) -> Form:
+    """Consume the modifiers that all forms share, and store the barriers' addresses for the runtime.
 
-    `others`: whether it may be at another block's barrier.
+    `others`: whether the barrier may be another block's.
     """
     form = Form(instruction)
     space = form.choice(*SHARED_SPACES)
@@ -32,18 +32,18 @@ def _begin(lanes: Lanes, instruction: Instruction, place: Operand, others: bool 
 
 
 def _action(instruction: Instruction, *words: int) -> str:
-    """What `mbarrier_arrive` is to do."""
+    """The `action` argument of `mbarrier_arrive`."""
     is_own = {"shared", "shared::cta"} & set(instruction.modifiers)
     return str(sum(words) + (_OWN if is_own else 0))
 
 
-def _call(lanes: Lanes, instruction: Instruction, function: str, *more: str) -> str:
+def _call(lanes: WarpEmitter, instruction: Instruction, function: str, *more: str) -> str:
     mask = lanes.widen(lanes.active_bits())
     return lanes.runtime(function, "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *more)
 
 
 @emits("mbarrier.init", "mbarrier.inval")
-def begin_or_end(lanes: Lanes, instruction: Instruction) -> None:
+def begin_or_end(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mbarrier.init [place], count; mbarrier.inval [place]."""
     operands = instruction.operands
     is_init = instruction.row_name == "mbarrier.init"
@@ -59,7 +59,7 @@ def begin_or_end(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("mbarrier.expect_tx", "mbarrier.complete_tx")
-def count_bytes(lanes: Lanes, instruction: Instruction) -> None:
+def count_bytes(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mbarrier.expect_tx [place], bytes."""
     place, size = instruction.operands
     form = _begin(lanes, instruction, place, others=True)
@@ -76,7 +76,7 @@ def count_bytes(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("mbarrier.arrive", "mbarrier.arrive_drop")
-def arrive(lanes: Lanes, instruction: Instruction) -> None:
+def arrive(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mbarrier.arrive{.expect_tx} state, [place] {, count or bytes}."""
     token, place, *number = instruction.operands
     form = _begin(lanes, instruction, place, others=True)
@@ -84,7 +84,7 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
         raise instruction.unsupported("an arrival in '.shared::cluster' gives no state; write _ for it")
     drops = form.choice("arrive", "arrive_drop") == "arrive_drop"
     expects = form.flag("expect_tx")
-    # Who arrives so says that it will not complete the phase; it does not change what arriving does.
+    # A no-complete arrival only asserts that it does not complete the phase; its effect is the same.
     form.flag("noComplete")
     form.choice(*_ORDERS)
     form.choice(*_SCOPES)
@@ -101,10 +101,10 @@ def arrive(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cp.mbarrier")
-def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
-    """cp.async.mbarrier.arrive{.noinc} [place]: the thread arrives once its copies so far have landed: here, at once.
+def arrive_with_copies(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """cp.async.mbarrier.arrive{.noinc} [place]: arrive when the thread's copies so far have landed, here at once.
 
-    Without `.noinc` the phase waits for one arrival more, which is this one.
+    Without `.noinc` the phase expects one more arrival, which is this one.
     """
     form = _begin(lanes, instruction, instruction.operands[0])
     words = form.flag("async"), form.flag("mbarrier"), form.flag("arrive")
@@ -122,8 +122,8 @@ def arrive_with_copies(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("mbarrier.test_wait", "mbarrier.try_wait")
-def wait(lanes: Lanes, instruction: Instruction) -> None:
-    """mbarrier.try_wait{.parity} done, [place], phase {, how long to wait}. Behind it the others have a turn."""
+def wait(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """mbarrier.try_wait{.parity} done, [place], phase {, time limit}. The warp then yields to the others."""
     done, place, phase, *_ = instruction.operands
     form = _begin(lanes, instruction, place)
     tries = form.choice("test_wait", "try_wait") == "try_wait"
@@ -143,7 +143,7 @@ def wait(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("mbarrier.pending_count")
-def pending_count(lanes: Lanes, instruction: Instruction) -> None:
+def pending_count(lanes: WarpEmitter, instruction: Instruction) -> None:
     """mbarrier.pending_count.b64 count, state."""
     count, token = instruction.operands
     form = Form(instruction)

@@ -1,7 +1,7 @@
-"""Loads and stores (PTX ISA 9.7.9.8 ff.).
+"""Emits loads and stores (PTX ISA 9.7.9.8 ff.).
 
-Shared memory has a short way, because inner loops live there (`shared_loads`). All other spaces go through the
-runtime's `translate`, which checks bounds and alignment and counts sectors.
+Shared memory has a fast path (`shared_loads`), since inner loops use it. All other spaces go through the runtime's
+`translate`, which checks bounds and alignment and counts sectors.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.shared_loads import SHARED_LOADS
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory, watch_shared
-from harness.emulator.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
-from harness.emulator.ptx.opcodes import ATOMIC, LOAD
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.instructions import Address, Instruction, Operand, Symbol, Vector
+from harness.ptx.opcodes import ATOMIC, LOAD
+from harness.ptx.types import PtxType
 
-# Caching, ordering and scope: with warps that take turns they change nothing that a kernel could see.
+# Caching, ordering and scope have no effect here, since warps take turns.
 _HINTS = (
     "ca",
     "cg",
@@ -47,7 +47,7 @@ _TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store: where, how wide, and into or out of which registers."""
+    """One load or store: address, width and registers."""
 
     space: str
     kind: PtxType
@@ -61,7 +61,7 @@ class Access:
 
     @property
     def shape(self) -> tuple[str, str]:
-        """Bytes of one item, and how many: what the runtime wants to know."""
+        """Bytes of one item, and number of items, as the runtime needs them."""
         return str(self.kind.size_bytes), str(len(self.items))
 
     @property
@@ -92,21 +92,21 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     return access
 
 
-def generic_addresses(lanes: Lanes, operand: Operand, space: str) -> str:
-    """Generic addresses, i64, of an address in shared memory, the block's own or another's, or of any other."""
+def generic_addresses(lanes: WarpEmitter, operand: Operand, space: str) -> str:
+    """Generic i64 addresses for an address in any state space, including other blocks' shared memory."""
     if not space.startswith("shared"):
         return lanes.address(operand)
     offsets = lanes.cast("zext", "i32", lanes.address(operand, "i32"), "i64")
     return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_WINDOW << at.WINDOW_BITS))
 
 
-def store_addresses(lanes: Lanes, addresses: str) -> None:
-    """Hand 64-bit addresses to the runtime."""
+def store_addresses(lanes: WarpEmitter, addresses: str) -> None:
+    """Pass 64-bit addresses to the runtime."""
     lanes.warp_store(vector("i64"), addresses, at.ADDRESSES)
 
 
-def translate(lanes: Lanes, instruction: Instruction, space: str, addresses: str, size_bytes: int) -> str:
-    """Check and count an access; the host addresses are in the warp's state afterwards. The active mask as i64."""
+def translate(lanes: WarpEmitter, instruction: Instruction, space: str, addresses: str, size_bytes: int) -> str:
+    """Check and count an access, and leave host addresses in the warp's state. Returns the active mask as i64."""
     store_addresses(lanes, addresses)
     mask = lanes.widen(lanes.active_bits())
     site = lanes.number(lanes.site(instruction))
@@ -123,8 +123,8 @@ def _stores(instruction: Instruction) -> bool:
     return memory is not None and memory.in_global in ("store", "atomic")
 
 
-def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
-    """Count the wavefronts of an access whose addresses the runtime has been handed, where that was asked for."""
+def count_shared(lanes: WarpEmitter, instruction: Instruction, mask: str, size_bytes: int, generic: bool) -> None:
+    """Count the wavefronts of an access whose addresses the runtime has, if the kernel is compiled for it."""
     if lanes.instruments.bank_conflicts:
         flags = (str(int(generic)), str(int(_fills_registers(instruction))))
         site = lanes.number(lanes.site(instruction))
@@ -132,23 +132,23 @@ def count_shared(lanes: Lanes, instruction: Instruction, mask: str, size_bytes: 
 
 
 def _fills_registers(instruction: Instruction) -> bool:
-    """Whether lanes that agree make a request shorter, see `memory/banks.py`."""
+    """Whether equal lanes shorten a request, see `memory/banks.py`."""
     return instruction.facts.memory is LOAD
 
 
-def _read_data(lanes: Lanes, element: str, count: int) -> list[str]:
+def _read_data(lanes: WarpEmitter, element: str, count: int) -> list[str]:
     row_bytes = at.LANES * BITS[element] // 8
     return [lanes.warp_load(vector(element), at.DATA + i * row_bytes, 32) for i in range(count)]
 
 
-def _write_data(lanes: Lanes, access: Access, values: list[str]) -> None:
+def _write_data(lanes: WarpEmitter, access: Access, values: list[str]) -> None:
     for index, value in enumerate(values):
         lanes.warp_store(vector(access.element), value, at.DATA + index * at.LANES * access.kind.size_bytes, 32)
 
 
 @emits("ld", "ldu")
-def load(lanes: Lanes, instruction: Instruction) -> None:
-    """ld, from any space."""
+def load(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """ld, from any state space."""
     destination, address = instruction.operands[:2]  # a third is a cache policy
     access = _read_form(instruction, address, destination)
     if access.space == "param" and isinstance(access.address.base, Symbol):
@@ -166,20 +166,21 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
 
 
-def _translated(lanes: Lanes, access: Access) -> tuple[str, str]:
-    """Space and addresses as the runtime knows them: another block's shared memory has generic ones."""
+def _translated(lanes: WarpEmitter, access: Access) -> tuple[str, str]:
+    """Space and addresses for the runtime; another block's shared memory has generic addresses."""
     if access.space == "shared::cluster":
         return "generic", generic_addresses(lanes, access.address, access.space)
     addresses = lanes.address(access.address)
     if access.space != "param":
         return access.space, addresses
-    # An offset is one into the kernel's parameters; those of functions are in local memory, with generic addresses.
+    # An offset is relative to the kernel's parameters; parameters of functions are in local memory, with generic
+    # addresses.
     is_offset = lanes.compare("ult", "i64", addresses, splat("i64", 1 << at.WINDOW_BITS))
     generic = lanes.binary("or", "i64", addresses, splat("i64", at.PARAM_WINDOW << at.WINDOW_BITS))
     return "generic", lanes.select("i64", is_offset, generic, addresses)
 
 
-def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> list[str]:
+def _load_parameter(lanes: WarpEmitter, instruction: Instruction, access: Access) -> list[str]:
     base = access.address.base
     assert isinstance(base, Symbol)
     if base.name not in lanes.storage.parameters:
@@ -194,8 +195,8 @@ def _load_parameter(lanes: Lanes, instruction: Instruction, access: Access) -> l
     return values
 
 
-def load_shared(lanes: Lanes, instruction: Instruction, offsets: str, element: str, count: int) -> list[str]:
-    """The `count` elements of LLVM type `element` that each active lane has at its offset in the block's memory."""
+def load_shared(lanes: WarpEmitter, instruction: Instruction, offsets: str, element: str, count: int) -> list[str]:
+    """Load `count` elements of LLVM type `element` for each active lane, at its offset in the block's shared memory."""
     item_bytes = BITS[element] // 8
     shape = str(item_bytes), str(count)
     lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
@@ -214,8 +215,8 @@ def load_shared(lanes: Lanes, instruction: Instruction, offsets: str, element: s
 
 
 @emits("st")
-def store(lanes: Lanes, instruction: Instruction) -> None:
-    """st, to any space."""
+def store(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """st, to any state space."""
     address, value = instruction.operands[:2]
     access = _read_form(instruction, address, value)
     if access.space in ("const", "param"):
@@ -240,13 +241,13 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("prefetch", "prefetchu", "discard", "applypriority")
-def prefetch(lanes: Lanes, instruction: Instruction) -> None:
-    """Hints: they move no data that a kernel could see."""
+def prefetch(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Prefetches, which have no effect that a kernel can observe."""
 
 
 @emits("createpolicy")
-def create_policy(lanes: Lanes, instruction: Instruction) -> None:
-    """What L2 keeps changes nothing that a kernel could see: all policies are 0, which no access looks at."""
+def create_policy(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """createpolicy: all policies are 0, since cache policies have no effect that a kernel can observe."""
     form = Form(instruction)
     if form.choice("fractional", "range", "cvt") is None:
         raise instruction.unsupported()

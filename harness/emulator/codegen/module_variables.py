@@ -1,21 +1,21 @@
-"""The variables of a module as a kernel finds them: which of them it can reach, and the addresses that they hold."""
+"""Links the variables of a module for a kernel: those that it can reach, and the addresses that they contain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.emulator.codegen.kernel_facts import ModuleVariable
-from harness.emulator.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
+from harness.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
 
 Places = Mapping[str, tuple[str, int]]
-"""Name -> space and address."""
+"""Space and address by name."""
 
 
 def link_variables(placed: Sequence[Variable], places: Places, function: Function) -> tuple[ModuleVariable, ...]:
-    """The variables, in order, with the addresses filled in.
+    """The variables in order, with addresses filled in.
 
-    Raises `UnsupportedInstruction`, which names the instruction, where `function` can reach the address of a function.
-    What it cannot reach may hold whatever it likes.
+    Raises `UnsupportedInstruction`, naming the instruction, if `function` can reach the address of a function.
+    Unreachable variables may contain anything.
     """
     by_name = {variable.name: variable for variable in placed}
     reached: set[str] = set()
@@ -34,7 +34,10 @@ def link_variables(placed: Sequence[Variable], places: Places, function: Functio
 
 
 def _reachable(name: str, by_name: Mapping[str, Variable], reached: set[str]) -> Iterator[Variable]:
-    """The variable of that name and those that it points to; each once, `reached` says which were there before."""
+    """The variable with that name and those that it points to, each once.
+
+    `reached` contains the names already visited.
+    """
     waiting = [name]
     while waiting:
         here = waiting.pop()

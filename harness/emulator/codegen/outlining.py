@@ -1,12 +1,12 @@
-"""Kernels whose instructions are calls: a tenth of the code for LLVM, and nearly as fast as what it would optimize.
+"""Emits kernels as calls of shared functions, which gives LLVM a tenth of the code and runs nearly as fast.
 
-Kernels are loops that compilers have unrolled: thousands of instructions, of some hundred shapes. Two have one shape
-where their code differs in nothing but the places of registers and in constants; these become arguments, and the shape
-one function. What a block does is then a list of records, function and arguments, that a loop walks: threaded code
-(Bell, 'Threaded Code', 1973), with functions that LLVM made for the kernel at hand.
+Kernels contain loops that compilers have unrolled: thousands of instructions, with about a hundred shapes. Two
+instructions have the same shape if their code differs only in register locations and constants; these become arguments,
+and the shape one function. A block is then a list of records (function and arguments) that a loop executes: threaded
+code (Bell, 'Threaded Code', 1973), with functions compiled for this kernel.
 
-A register is in the warp's memory all the time. Those that no other block reads share places, so that what a block
-works on stays in the CPU's first cache.
+Registers are in the warp's memory all the time. Those that no other block reads share locations, so that a block's
+working set stays in the CPU's L1 cache.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.recipes import Likeness, Recipe
 from harness.emulator.codegen.storage import Registers, Storage
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.ptx.blocks import Block, registers_of
-from harness.emulator.ptx.instructions import Instruction
+from harness.ptx.blocks import Block, registers_of
+from harness.ptx.instructions import Instruction
 
 _WORD_BYTES = 8
 _HEADER_WORDS = 2
@@ -49,12 +49,12 @@ done:
 fault:
   ret i32 1
 }}"""
-"""Walks the records from `first` to `end`: each is a function, the record's own size in bytes, and the arguments. All
-functions say whether the warp has faulted."""
+"""Executes the records from `first` to `end`. Each consists of a function, the record's size in bytes, and the
+arguments. A function returns whether the warp has faulted."""
 
 
-class OutliningLanes(Lanes):
-    """`Lanes` whose `shared_function` makes a record of what is emitted inside."""
+class OutliningEmitter(WarpEmitter):
+    """`WarpEmitter` whose `shared_function` emits the enclosed code as a function, and a record that calls it."""
 
     def __init__(
         self,
@@ -63,39 +63,42 @@ class OutliningLanes(Lanes):
         instruments: Instruments = PLAIN,
         knows_clusters: bool = False,
     ) -> None:
-        """See `Lanes`."""
+        """Parameters are those of `WarpEmitter`."""
         super().__init__(registers, storage, instruments, knows_clusters)
         self._functions: dict[str, str] = {}
-        """Body -> name."""
+        """Function name by body."""
         self._pending: list[tuple[str, list[str]]] = []
-        """Functions that the next call of `run` calls, and their arguments."""
+        """Functions that the next call of `run` executes, with their arguments."""
         self._records: list[str] = []
         """The words of all records."""
         self._is_inside = False
         self._arguments: list[tuple[str, str]] = []
-        """Type and value of each argument of the function that is being emitted."""
+        """Type and value of each argument of the current function."""
         self._places: dict[int, str] = {}
-        """Offset of a register -> pointer to it, in the function that is being emitted."""
+        """Pointers to registers in the current function, by offset."""
         self._free: dict[int, list[int]] = {}
-        """Size in bytes -> places that no register has any more."""
+        """Unused register locations, by size in bytes."""
         self._endings: Iterator[list[str]] = iter(())
-        """For each instruction of the block that is to come the registers that nobody reads behind it."""
+        """For each instruction of the coming block, the registers that are not read after it."""
         self._guard_bits = ""
         self._likeness = Likeness(registers)
         self._recipes: dict[Hashable, Recipe] = {}
-        """By what instructions have in common."""
+        """Recipes by the common properties of their instructions."""
         self._to_keep: tuple[Hashable, tuple[str, ...]] | None = None
-        """Of the next `shared_function`: what it is kept by, and the registers of its instruction."""
+        """For the next `shared_function`: the key for its recipe, and the registers of its instruction."""
         self._touched: dict[str, None] = {}
-        """Registers whose places the function that is being emitted asks for."""
+        """Registers whose locations the current function uses."""
         self._place_arguments: list[int] = []
-        """Which of its arguments are places."""
+        """Indices of its arguments that are register locations."""
 
     # Functions and records ------------------------------------------------------------------------------------------
 
     @contextmanager
     def shared_function(self) -> Iterator[None]:
-        """See `Lanes.shared_function`. The only label outside that may be jumped to is `faulted`."""
+        """A context manager that emits a function and its call.
+
+        `faulted` is the only outer label that it may jump to.
+        """
         outside = self.lines, self._count, self.pointers, self.mask, self._mask_lanes
         self.lines, self._count, self.pointers, self.mask, self._mask_lanes = [], 0, {}, "%mask", "%mask.lanes"
         self._arguments, self._places, self._guard, self._guard_bits, self._is_inside = [], {}, None, "", True
@@ -115,7 +118,10 @@ class OutliningLanes(Lanes):
             self._forget_values()
 
     def repeat(self, instruction: Instruction) -> bool:
-        """See `Lanes.repeat`."""
+        """Emit a call of the function of an earlier instruction that differs only in registers.
+
+        False if there is none.
+        """
         likeness = self._likeness.of(instruction)
         if likeness is None:
             return False
@@ -134,7 +140,7 @@ class OutliningLanes(Lanes):
         return True
 
     def _keep(self, kind: Hashable, registers: tuple[str, ...], function: str | None) -> None:
-        """What the instruction came to that has just been emitted, unless it knows of other registers."""
+        """Store the recipe of the instruction just emitted, unless it uses registers other than its own."""
         numbers = {name: number for number, name in enumerate(registers)}
         if any(name not in numbers for name in self._touched):
             return
@@ -150,7 +156,7 @@ class OutliningLanes(Lanes):
         self._flushed.clear()
 
     def _body(self) -> str:
-        """What is emitted, as a function's body that is the same whatever its arguments are."""
+        """The function's body in a normalized form that does not depend on its arguments."""
         lines = "\n".join(self.lines)
         head = []
         for number, (kind, _) in enumerate(self._arguments):
@@ -177,13 +183,13 @@ class OutliningLanes(Lanes):
         self.stop_if(self.op(f"icmp ne i32 {failed}, 0"))
 
     def op(self, expression: str) -> str:
-        """See `Vocabulary.op`."""
+        """Emit `%x = expression` after any pending calls; returns the result's name."""
         if self._pending and not self._is_inside:
             self._run_pending()
         return super().op(expression)
 
     def do(self, statement: str) -> None:
-        """See `Vocabulary.do`."""
+        """Emit a statement after any pending calls."""
         if self._pending and not self._is_inside:
             self._run_pending()
         super().do(statement)
@@ -199,14 +205,14 @@ class OutliningLanes(Lanes):
     # Arguments ------------------------------------------------------------------------------------------------------
 
     def argument(self, kind: str, constant: str) -> str:
-        """See `Lanes.argument`."""
+        """A constant: within a function, one of its arguments."""
         if not self._is_inside:
             return super().argument(kind, constant)
         self._arguments.append((kind, constant))
         return f"%k{len(self._arguments) - 1}"
 
     def integer(self, value: int, element: str) -> str:
-        """See `Lanes.integer`."""
+        """An integer constant in all lanes: within a function, one of its arguments."""
         if element == "i1" or not self._is_inside:
             return super().integer(value, element)
         return self.spread(element, self.number(value & ((1 << BITS[element]) - 1), element))
@@ -216,7 +222,7 @@ class OutliningLanes(Lanes):
         return self.cast("bitcast", integer, self.integer(bits, integer), element)
 
     def warp_pointer(self, offset: int) -> str:
-        """See `Lanes.warp_pointer`. Where a register is, is an argument."""
+        """Pointer into the warp's state. A register's location is an argument of the function."""
         if not self._is_inside or offset < at.REGISTERS:
             return super().warp_pointer(offset)
         if offset not in self._places:
@@ -229,9 +235,9 @@ class OutliningLanes(Lanes):
     # Registers ------------------------------------------------------------------------------------------------------
 
     def begin_block(self, mask: str, block: Block) -> None:
-        """See `Lanes.begin_block`."""
+        """Begin a block, and find the last use of each register in it."""
         super().begin_block(mask, block)
-        self.lines.pop()  # the lanes of the mask: each function makes them where it needs them
+        self.lines.pop()  # the lanes of the mask, which each function computes as needed
         last_uses: dict[str, int] = {}
         instructions = [*block.body, *([block.branch] if block.branch else ())]
         for number, instruction in enumerate(instructions):
@@ -243,13 +249,13 @@ class OutliningLanes(Lanes):
         self._endings = iter(endings)
 
     def end_instruction(self) -> None:
-        """Registers that nobody reads any more leave their places to others."""
+        """Release the locations of registers that are not read any more."""
         for name in next(self._endings):
             if name in self._offsets:
                 self._free.setdefault(self._size_bytes(name), []).append(self._offsets.pop(name))
 
     def place(self, name: str) -> int:
-        """See `Lanes.place`; of a lasting register."""
+        """Offset in the warp's memory of a lasting register."""
         assert name in self._registers.lasting, name
         return super().place(name)
 
@@ -262,7 +268,7 @@ class OutliningLanes(Lanes):
         return super()._offset(name)
 
     def _changed(self, name: str, own: str) -> None:
-        """Lanes that wait elsewhere may need what they have in a lasting register; others have no need of it."""
+        """Store all lanes, or only the active ones of a lasting register, whose other lanes may still be needed."""
         value, offset = self._values[name, own], self._offset(name)
         if own == "i1":
             bits = self.bits_of(value)
@@ -279,7 +285,7 @@ class OutliningLanes(Lanes):
     # Guards ---------------------------------------------------------------------------------------------------------
 
     def guard(self, instruction: Instruction) -> None:
-        """See `Lanes.guard`. A predicate is 32 bits, and stays so where no function asks for its lanes."""
+        """Set the instruction's predicate. It is converted from 32 bits to lanes only in functions that need lanes."""
         self.instruction = instruction
         self.instructions_left -= 1
         self._guard, self._guard_bits = None, ""
@@ -293,9 +299,9 @@ class OutliningLanes(Lanes):
             self._guard = self.lanes_of(self._guard_bits)
 
     def active(self) -> str:
-        """See `Lanes.active`."""
+        """Lanes on which the current instruction runs, as predicates."""
         return self._mask_lanes if self._guard is None else self._guard
 
     def active_bits(self) -> str:
-        """See `Lanes.active_bits`."""
+        """Lanes on which the current instruction runs, as an i32 mask."""
         return self._guard_bits or self.mask

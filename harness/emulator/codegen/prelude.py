@@ -1,8 +1,8 @@
-"""Functions that many opcodes share, as LLVM functions that a kernel takes along when it uses them.
+"""LLVM functions that many opcodes share; a kernel includes those that it uses.
 
-Rounding to a narrower format in two steps is exact when the first step rounds to odd: the last bit set wherever the
-result is inexact (Boldo and Melquiond, 'When double rounding is odd', 2005). Directed rounding and fused operations on
-16-bit floats are built on that, on every CPU alike.
+Rounding to a narrower format in two steps is exact if the first step rounds to odd: the last bit is set if the result
+is inexact (Boldo and Melquiond, 'When double rounding is odd', 2005). Directed rounding and fused operations on 16-bit
+floats are based on that, on every CPU alike.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.emulator.codegen.vocabulary import BITS, INTEGER, Vocabulary, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, VectorIRBuilder, splat, splat_float, vector
 
 V16, V32, VF, VD = (vector(t) for t in ("i16", "i32", "float", "double"))
 
 
 @dataclass(frozen=True)
 class Prelude:
-    """One function: LLVM types of arguments and result, and what emits its body."""
+    """One function: LLVM types of its arguments and result, and the function that emits its body."""
 
     arguments: tuple[str, ...]
     result: str
@@ -27,7 +27,7 @@ class Prelude:
 
     def text(self, name: str) -> tuple[list[str], set[str]]:
         """Its definition, and the declarations that it needs."""
-        v = Vocabulary()
+        v = VectorIRBuilder()
         names = [f"%a{i}" for i in range(len(self.arguments))]
         result = self.build(v, *names)
         parameters = ", ".join(f"{t} {n}" for t, n in zip(self.arguments, names))
@@ -35,8 +35,8 @@ class Prelude:
         return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations
 
 
-def half_to_float(v: Vocabulary, half: str) -> str:
-    """Exact: rebias the exponent by a multiplication, which takes subnormals along."""
+def half_to_float(v: VectorIRBuilder, half: str) -> str:
+    """Exact: rebiases the exponent by a multiplication, which handles subnormals as well."""
     wide = v.cast("zext", "i16", half, "i32")
     sign = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x8000)), splat("i32", 16))
     shifted = v.binary("shl", "i32", v.binary("and", "i32", wide, splat("i32", 0x7FFF)), splat("i32", 13))
@@ -47,12 +47,12 @@ def half_to_float(v: Vocabulary, half: str) -> str:
     return v.cast("bitcast", "i32", v.binary("or", "i32", bits, sign), "float")
 
 
-def float_to_half(v: Vocabulary, x: str) -> str:
-    """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
+def float_to_half(v: VectorIRBuilder, x: str) -> str:
+    """Round to nearest even; NaN becomes 0x7FFF, as on a GPU."""
     bits = v.cast("bitcast", "float", x, "i32")
     sign = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 0x8000))
     magnitude = v.binary("and", "i32", bits, splat("i32", 0x7FFFFFFF))
-    # Normal results: drop 13 bits with a carry that may run into the exponent, up to infinity.
+    # Normal results: drop 13 bits with a carry that may extend into the exponent, up to infinity.
     odd = v.binary("and", "i32", v.binary("lshr", "i32", magnitude, splat("i32", 13)), splat("i32", 1))
     rounded = v.binary("add", "i32", v.binary("add", "i32", magnitude, splat("i32", 0xFFF)), odd)
     normal = v.binary("sub", "i32", v.binary("lshr", "i32", rounded, splat("i32", 13)), splat("i32", 112 << 10))
@@ -71,14 +71,14 @@ def float_to_half(v: Vocabulary, x: str) -> str:
     return v.cast("trunc", "i32", half, "i16")
 
 
-def bfloat_to_float(v: Vocabulary, x: str) -> str:
-    """Exact: a float's upper half."""
+def bfloat_to_float(v: VectorIRBuilder, x: str) -> str:
+    """Exact: bfloat16 is the upper half of a float."""
     wide = v.binary("shl", "i32", v.cast("zext", "i16", x, "i32"), splat("i32", 16))
     return v.cast("bitcast", "i32", wide, "float")
 
 
-def float_to_bfloat(v: Vocabulary, x: str) -> str:
-    """Round to nearest even; NaN becomes 0x7FFF, as on the hardware."""
+def float_to_bfloat(v: VectorIRBuilder, x: str) -> str:
+    """Round to nearest even; NaN becomes 0x7FFF, as on a GPU."""
     bits = v.cast("bitcast", "float", x, "i32")
     odd = v.binary("and", "i32", v.binary("lshr", "i32", bits, splat("i32", 16)), splat("i32", 1))
     rounded = v.binary("add", "i32", v.binary("add", "i32", bits, splat("i32", 0x7FFF)), odd)
@@ -86,23 +86,23 @@ def float_to_bfloat(v: Vocabulary, x: str) -> str:
     return v.cast("trunc", "i32", v.select("i32", _is_nan(v, "float", x), splat("i32", 0x7FFF), result), "i16")
 
 
-def _is_nan(v: Vocabulary, element: str, x: str) -> str:
+def _is_nan(v: VectorIRBuilder, element: str, x: str) -> str:
     return v.compare("uno", element, x, x)
 
 
-def _towards_zero_bits(v: Vocabulary, wide: str) -> tuple[str, str, str]:
-    """Double -> bits of the nearest float, that float as a double, and where it is exact."""
+def _towards_zero_bits(v: VectorIRBuilder, wide: str) -> tuple[str, str, str]:
+    """Bits of the float nearest to a double, that float as a double, and where it is exact."""
     near = v.cast("fptrunc", "double", wide, "float")
     back = v.cast("fpext", "float", near, "double")
     exact = v.compare("ueq", "double", back, wide)
     return v.cast("bitcast", "float", near, "i32"), back, exact
 
 
-def _magnitude(v: Vocabulary, x: str) -> str:
+def _magnitude(v: VectorIRBuilder, x: str) -> str:
     return v.intrinsic("llvm.fabs.v32f64", VD, (VD, x))
 
 
-def double_to_float_odd(v: Vocabulary, wide: str) -> str:
+def double_to_float_odd(v: VectorIRBuilder, wide: str) -> str:
     """Round to odd."""
     bits, back, exact = _towards_zero_bits(v, wide)
     beyond = v.compare("ogt", "double", _magnitude(v, back), _magnitude(v, wide))
@@ -111,7 +111,7 @@ def double_to_float_odd(v: Vocabulary, wide: str) -> str:
     return v.cast("bitcast", "i32", v.select("i32", exact, bits, odd), "float")
 
 
-def double_to_float_rz(v: Vocabulary, wide: str) -> str:
+def double_to_float_rz(v: VectorIRBuilder, wide: str) -> str:
     """Round towards zero."""
     bits, back, _ = _towards_zero_bits(v, wide)
     beyond = v.compare("ogt", "double", _magnitude(v, back), _magnitude(v, wide))
@@ -120,7 +120,7 @@ def double_to_float_rz(v: Vocabulary, wide: str) -> str:
     )
 
 
-def _step(v: Vocabulary, bits: str, up: bool) -> str:
+def _step(v: VectorIRBuilder, bits: str, up: bool) -> str:
     """The next float above or below; zero steps to the smallest subnormal of that sign."""
     negative = v.compare("slt", "i32", bits, splat("i32", 0))
     zero = v.compare("eq", "i32", v.binary("shl", "i32", bits, splat("i32", 1)), splat("i32", 0))
@@ -129,28 +129,28 @@ def _step(v: Vocabulary, bits: str, up: bool) -> str:
     return v.select("i32", zero, splat("i32", 1 if up else 0x80000001), stepped)
 
 
-def _double_to_float_rm(v: Vocabulary, wide: str) -> str:
+def _double_to_float_rm(v: VectorIRBuilder, wide: str) -> str:
     bits, back, _ = _towards_zero_bits(v, wide)
     above = v.compare("ogt", "double", back, wide)
     return v.cast("bitcast", "i32", v.select("i32", above, _step(v, bits, up=False), bits), "float")
 
 
-def _double_to_float_rp(v: Vocabulary, wide: str) -> str:
+def _double_to_float_rp(v: VectorIRBuilder, wide: str) -> str:
     bits, back, _ = _towards_zero_bits(v, wide)
     below = v.compare("olt", "double", back, wide)
     return v.cast("bitcast", "i32", v.select("i32", below, _step(v, bits, up=True), bits), "float")
 
 
 _MODES = {"rz": 0, "rp": 2, "rm": 3}
-"""The numbers that `llvm.set.rounding` has for them; 1 is to nearest."""
+"""Numbers of the rounding modes in `llvm.set.rounding`; 1 is to nearest."""
 _OPERATIONS = {"fadd": 2, "fmul": 2, "fdiv": 2, "sqrt": 1, "fma": 3}
 
 
 def _directed(operation: str, mode: str) -> Prelude:
-    """An operation on double under another rounding of the CPU: no wider format is left to compute in."""
+    """An operation on double under another rounding mode of the CPU, since there is no wider format to compute in."""
     operands = _OPERATIONS[operation]
 
-    def build(v: Vocabulary, *values: str) -> str:
+    def build(v: VectorIRBuilder, *values: str) -> str:
         name = f"llvm.experimental.constrained.{operation}.v32f64"
         v.declarations |= {
             "declare void @llvm.set.rounding(i32)",
@@ -166,7 +166,7 @@ def _directed(operation: str, mode: str) -> Prelude:
     return Prelude((VD,) * operands, VD, build, "noinline strictfp")
 
 
-def _add_odd(v: Vocabulary, a: str, b: str) -> str:
+def _add_odd(v: VectorIRBuilder, a: str, b: str) -> str:
     """A + b in double, rounded to odd: Knuth's TwoSum gives the error's sign."""
     total = v.binary("fadd", "double", a, b)
     of_b = v.binary("fsub", "double", total, a)
@@ -187,8 +187,8 @@ def _add_odd(v: Vocabulary, a: str, b: str) -> str:
     return v.cast("bitcast", "i64", v.select("i64", fix, moved, bits), "double")
 
 
-def _exp2(v: Vocabulary, x: str) -> str:
-    """2^x, correctly rounded but for cases nearer than 2^-50 to a tie: reduced to [-1/2, 1/2], Taylor in double."""
+def _exp2(v: VectorIRBuilder, x: str) -> str:
+    """2^x, correctly rounded except within 2^-50 of a tie: reduced to [-1/2, 1/2], Taylor series in double."""
     wide = v.cast("fpext", "float", x, "double")
     low, high = splat_float("double", -200.0), splat_float("double", 200.0)
     clamped = v.select("double", v.compare("olt", "double", wide, low), low, wide)
@@ -207,27 +207,27 @@ def _exp2(v: Vocabulary, x: str) -> str:
     return v.select("float", _is_nan(v, "float", x), x, near)
 
 
-def _through_double(function: str) -> Callable[[Vocabulary, str], str]:
-    """A function of the C library in double, rounded once: within 2^-28 ulp of the correctly rounded float."""
+def _through_double(function: str) -> Callable[[VectorIRBuilder, str], str]:
+    """A C library function evaluated in double and rounded once: within 2^-28 ulp of the correctly rounded float."""
 
-    def build(v: Vocabulary, x: str) -> str:
+    def build(v: VectorIRBuilder, x: str) -> str:
         wide = v.cast("fpext", "float", x, "double")
         return v.cast("fptrunc", "double", v.intrinsic(f"llvm.{function}.v32f64", VD, (VD, wide)), "float")
 
     return build
 
 
-def _rsqrt(v: Vocabulary, x: str) -> str:
+def _rsqrt(v: VectorIRBuilder, x: str) -> str:
     wide = v.cast("fpext", "float", x, "double")
     root = v.intrinsic("llvm.sqrt.v32f64", VD, (VD, wide))
     return v.cast("fptrunc", "double", v.binary("fdiv", "double", splat_float("double", 1.0), root), "float")
 
 
-def _flush(element: str, exponent_mask: int) -> Callable[[Vocabulary, str], str]:
-    """Subnormals become zeros of the same sign. For float, `Lanes.flush` does it."""
+def _flush(element: str, exponent_mask: int) -> Callable[[VectorIRBuilder, str], str]:
+    """Subnormals become zeros of the same sign. For float see `WarpEmitter.flush`."""
     integer = INTEGER[BITS[element]]
 
-    def build(v: Vocabulary, x: str) -> str:
+    def build(v: VectorIRBuilder, x: str) -> str:
         bits = v.cast("bitcast", element, x, integer)
         exponent = v.binary("and", integer, bits, splat(integer, exponent_mask))
         sign = v.binary("and", integer, bits, splat(integer, 1 << (BITS[element] - 1)))
@@ -237,8 +237,8 @@ def _flush(element: str, exponent_mask: int) -> Callable[[Vocabulary, str], str]
     return build
 
 
-def _permute_bytes(v: Vocabulary, low: str, high: str, selector: str) -> str:
-    """`prmt.b32` in its default mode: four bytes picked from eight, each with an optional sign spread."""
+def _permute_bytes(v: VectorIRBuilder, low: str, high: str, selector: str) -> str:
+    """`prmt.b32` in its default mode: selects four bytes of eight, each optionally replaced by its sign."""
     both = v.binary(
         "or",
         "i64",
@@ -259,7 +259,7 @@ def _permute_bytes(v: Vocabulary, low: str, high: str, selector: str) -> str:
     return result
 
 
-def _transpose_matrix(v: Vocabulary, matrix: str) -> str:
+def _transpose_matrix(v: VectorIRBuilder, matrix: str) -> str:
     """8 x 8 elements of 16 bits; lane 4 i + j holds elements 2 j and 2 j + 1 of row i."""
     halves = v.op(f"bitcast {V32} {matrix} to <64 x i16>")
     order = ", ".join(f"i32 {8 * (place % 8) + place // 8}" for place in range(64))

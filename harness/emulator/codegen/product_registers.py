@@ -1,36 +1,36 @@
-"""Registers of warpgroups' products, as the sanitizer watches them (PTX ISA 9.7.15.7.1).
+"""Emits the sanitizer's checks on registers of warpgroup products (PTX ISA 9.7.15.7.1).
 
-Between what a thread does with a register and a product that adds to it, or takes it as A, there has to be a
-`wgmma.fence`; but not between products of one shape that add to it, nor where A was only read. So each such register
-has marks: who has written it, and read it, since the last fence. What is under way may not be touched either: sums not
-at all, and A not be written.
+A `wgmma.fence` is required between a thread's access to a register and a product that adds to it or has it as A, except
+between products of the same shape that add to it, or if A was only read. So each such register has marks: the
+instructions that wrote and read it since the last fence. Registers in flight may not be accessed either: sums not at
+all, and A not written.
 
-Compilers move registers about: a `mov` from register to register is no access, and takes the marks along. And they move
-arithmetic behind a fence that it stood before, for nothing tells them of an order: what is neither memory's nor other
-lanes', between a fence and the commit behind it, leaves no mark.
+Compilers move registers: a `mov` from register to register is not an access, and copies the marks. Compilers also move
+arithmetic past a fence that preceded it, since nothing constrains the order: instructions that involve neither memory
+nor other lanes, between a fence and the following commit, leave no mark.
 """
 
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import sanitizer_layout as sanitizer
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.warpgroup import registers_with_tickets
-from harness.emulator.ptx.blocks import Graph, registers_of
-from harness.emulator.ptx.instructions import Function, Instruction, Reg, SourceLine, Vector
-from harness.emulator.ptx.opcodes import Flow
+from harness.ptx.blocks import Graph, registers_of
+from harness.ptx.instructions import Function, Instruction, Reg, SourceLine, Vector
+from harness.ptx.opcodes import Flow
 
 _WRITTEN, _READ, _USED = range(3)
-"""The lists of marks."""
+"""Indices of the lists of marks."""
 _BITS = 32
 
 
 class ProductRegisters:
-    """What is watched of one function; nothing without the sanitizer or without products."""
+    """The watched registers of one function; empty without the sanitizer or without products."""
 
-    def __init__(self, lanes: Lanes, function: Function, graph: Graph) -> None:
-        """Before any other register of `lanes` has its place."""
+    def __init__(self, lanes: WarpEmitter, function: Function, graph: Graph) -> None:
+        """Has to be created before any other register of `lanes` is placed."""
         self._lanes = lanes
         self._sites: dict[tuple[str, SourceLine], int] = {}
         is_watched = lanes.instruments.sanitizer
@@ -48,11 +48,11 @@ class ProductRegisters:
 
     @property
     def watches(self) -> bool:
-        """Whether there is anything to watch."""
+        """Whether there are registers to watch."""
         return bool(self._marked)
 
     def watch(self, instruction: Instruction, block: int) -> None:
-        """Before each instruction of block number `block`, in order."""
+        """Called before each instruction of block number `block`, in order."""
         if not self._marked:
             return
         if block != self._block:
@@ -96,7 +96,7 @@ class ProductRegisters:
         return self._lanes.warp_load("i32", place, 4)
 
     def _store(self, place: int, mark: str) -> None:
-        """Where the instruction runs on some lane."""
+        """Write a mark if the instruction runs on some lane."""
         lanes = self._lanes
         if lanes.instruction is not None and lanes.instruction.predicate is not None:
             runs = lanes.op(f"icmp ne i32 {lanes.active_bits()}, 0")
@@ -107,7 +107,7 @@ class ProductRegisters:
         return self._lanes.number(self._site(instruction), "i32")
 
     def _site(self, instruction: Instruction) -> int:
-        """One number for all instructions of a form and a source line: loops are unrolled, and facts are kept."""
+        """One number for all instructions of the same form and source line, since loops are unrolled."""
         if instruction.source is None:
             return self._lanes.site(instruction)
         key = (instruction.form, instruction.source)
@@ -115,10 +115,10 @@ class ProductRegisters:
             self._sites[key] = self._lanes.site(instruction)
         return self._sites[key]
 
-    # What is under way ----------------------------------------------------------------------------------------------
+    # In flight ------------------------------------------------------------------------------------------------------
 
     def _check_ticket(self, instruction: Instruction, name: str, kind: int) -> None:
-        """Whether some lane holds what looks like a ticket."""
+        """Check whether some lane holds a value that looks like a ticket."""
         lanes = self._lanes
         place = lanes.home(Reg(name))
         words = lanes.warp_load(vector("i32"), place)
@@ -129,7 +129,7 @@ class ProductRegisters:
         )
 
     def _check_use(self, instruction: Instruction, name: str) -> None:
-        """Whether a product has it as A."""
+        """Check whether a product in flight has the register as A."""
         product = self._load(self._place(_USED, name))
         used = self._lanes.op(f"icmp ne i32 {product}, {proxy.NO_MARK}")
         self._call_where(used, "watch_fragment", instruction, self._lanes.widen(product))
@@ -146,13 +146,13 @@ class ProductRegisters:
 
 
 def marked_registers(function: Function) -> list[str]:
-    """Those that have marks: operands of products, and what is moved to them."""
+    """Registers with marks: operands of products, and registers that are moved to them."""
     sums, fragments = _operands(function)
     return sorted(_moved_to(function, sums | fragments))
 
 
 def _operands(function: Function) -> tuple[set[str], set[str]]:
-    """The registers of all products: those that are added to, and those that are A."""
+    """Registers of all products: accumulators, and those of A."""
     found: tuple[set[str], set[str]] = (set(), set())
     for instruction in function.instructions():
         if instruction.row_name == "wgmma.mma_async":
@@ -163,7 +163,7 @@ def _operands(function: Function) -> tuple[set[str], set[str]]:
 
 
 def _moved(instruction: Instruction) -> tuple[str, str] | None:
-    """Target and source of a `mov` from register to register."""
+    """Destination and source of a `mov` from register to register; None for other instructions."""
     if instruction.opcode != "mov" or len(instruction.operands) != 2:
         return None
     target, source = instruction.operands
@@ -171,7 +171,7 @@ def _moved(instruction: Instruction) -> tuple[str, str] | None:
 
 
 def _moved_to(function: Function, names: set[str]) -> set[str]:
-    """These registers, and those from which one is moved there."""
+    """These registers, and those that are moved to them."""
     sources: dict[str, set[str]] = {}
     for instruction in function.instructions():
         moved = _moved(instruction)
@@ -191,12 +191,12 @@ def _may_be_moved(instruction: Instruction) -> bool:
 
 
 def _stage_behind(instruction: Instruction, before: bool) -> bool:
-    """Whether a fence is behind it whose products are not committed."""
+    """Whether after the instruction there is a fence whose products are not committed, given the state before it."""
     return instruction.row_name == "wgmma.fence" or (before and instruction.row_name != "wgmma.commit_group")
 
 
 def _open_stages(graph: Graph) -> list[bool]:
-    """For each block whether it may begin so."""
+    """For each block, whether it may begin in that state."""
     begins = [False] * len(graph.blocks)
     waiting = list(range(len(graph.blocks)))
     while waiting:

@@ -1,7 +1,8 @@
-"""One product of matrices as a function in LLVM IR: from registers to rows of 32 lanes, to the elements of D and back.
+"""Writes one matrix product as a function in LLVM IR.
 
-An element of D has a lane, and `fragments.py` tells which lanes hold its factors. The functions are part of the
-runtime, not of each kernel: they are compiled once.
+It converts registers to rows of 32 lanes, computes the elements of D, and converts them back. Each element of D is
+assigned to a lane, and `fragments.py` determines the lanes that hold its factors. The functions are part of the runtime
+instead of each kernel: they are compiled once.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from harness.emulator.codegen.fragments import Fragment, MmaLayout
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, vector
 
 VI = vector("i32")
 
 
-class ProductWriter(Vocabulary, ABC):
+class ProductWriter(VectorIRBuilder, ABC):
     """Writes one function.
 
     Its arguments are an address and, for each register of D, A, B and C, how far from there its 32 lanes are. Arrays on
@@ -31,7 +32,7 @@ class ProductWriter(Vocabulary, ABC):
     """
 
     parts: tuple[tuple[str, str], ...]
-    """Name and LLVM type of what is kept of a factor."""
+    """Name and LLVM type of the values stored per factor."""
 
     def __init__(self, layout: MmaLayout) -> None:
         super().__init__()
@@ -39,18 +40,21 @@ class ProductWriter(Vocabulary, ABC):
 
     @abstractmethod
     def decode_factor(self, side: str, number: str) -> None:
-        """A row of the array of the last part, which holds patterns, becomes a row of all parts."""
+        """Convert one row of the array of the last part, which holds bit patterns, to rows of all parts."""
 
     @abstractmethod
     def element_of_d(self, number: str) -> str:
-        """The pattern, i32."""
+        """The bit pattern of an element, i32."""
 
     def begin(self) -> None:
-        """What goes before all else."""
+        """Called before anything else is emitted."""
         return
 
     def function(self, head: str, more: Sequence[str] = ()) -> list[str]:
-        """Its text. `head` is what stands before its arguments; `more` are arguments behind those of all."""
+        """The text of the function.
+
+        `head` precedes its arguments; `more` are additional arguments after the common ones.
+        """
         a, b, c = self.layout.a, self.layout.b, self.layout.c
         of_a, of_b, of_c = (fragment.registers * fragment.packed for fragment in (a, b, c))
         needed = {"a": of_c // 2, "b": 2}
@@ -86,11 +90,11 @@ class ProductWriter(Vocabulary, ABC):
         return self.op(f"getelementptr {kind}, ptr %{array}, i64 {index}")
 
     def load(self, kind: str, array: str, index: str) -> str:
-        """A row of an array."""
+        """Load a row of an array."""
         return self.op(f"load {kind}, ptr {self.row(kind, array, index)}, align 64")
 
     def store(self, kind: str, value: str, array: str, index: str) -> None:
-        """Write a row of an array."""
+        """Store a row of an array."""
         self.do(f"store {kind} {value}, ptr {self.row(kind, array, index)}, align 64")
 
     def _register(self, operand: str, index: int) -> str:
@@ -99,7 +103,7 @@ class ProductWriter(Vocabulary, ABC):
         return self.op(f"inttoptr i64 {address} to ptr")
 
     def _split(self, operand: str, fragment: Fragment, array: str, first: int) -> None:
-        """Registers -> one pattern to a row, in the order of registers and of the elements that they pack."""
+        """Convert registers to rows, one bit pattern per row, in the order of registers and of the packed elements."""
         for register in range(fragment.registers):
             word = self.op(f"load {VI}, ptr {self._register(operand, register)}, align 64")
             for item in range(fragment.packed):
@@ -111,7 +115,7 @@ class ProductWriter(Vocabulary, ABC):
                 self.store(VI, part, array, str(first + fragment.packed * register + item))
 
     def _join(self) -> None:
-        """`d` -> registers."""
+        """Convert the array `d` to registers."""
         fragment = self.layout.c
         for register in range(fragment.registers):
             word = self.load(VI, "d", str(fragment.packed * register))
@@ -122,7 +126,7 @@ class ProductWriter(Vocabulary, ABC):
 
     @contextmanager
     def loop(self, end: int, first: int = 0) -> Iterator[str]:
-        """The body is emitted once, for the number that it is given; loops keep the function small."""
+        """A context manager for a loop; its body is emitted once, for the loop variable."""
         before, head, tail, after = (self.fresh_label(word) for word in ("before", "head", "tail", "after"))
         number, following = self.fresh_label("%number"), self.fresh_label("%following")
         self.do(f"br label %{before}")
@@ -140,16 +144,16 @@ class ProductWriter(Vocabulary, ABC):
     # Lanes ----------------------------------------------------------------------------------------------------------
 
     def factors_of(self, number: str) -> tuple[str, str]:
-        """Where in the arrays of A and of B the factors of an element of D begin."""
+        """Index in the arrays of A and B at which the factors of an element of D begin."""
         of_a = self.op(f"mul i64 {self.op(f'lshr i64 {number}, 1')}, {self.layout.depth}")
         return of_a, self.op(f"mul i64 {self.op(f'and i64 {number}, 1')}, {self.layout.depth}")
 
     def _spread(self, side: str, fragment: Fragment, first: int, which: int) -> None:
-        """A row of A or column of B, whose first element is in row `first`, goes to the lanes that multiply it."""
+        """Distribute a row of A or column of B, whose first element is in row `first`, to the lanes that use it."""
         elements = self._elements_of_d(2 * which if side == "a" else which)
         for k in range(self.layout.depth):
             places = [fragment.place(*((row, k) if side == "a" else (k, column))) for row, column in elements]
-            # All lanes find theirs in the same register, at the same place in it.
+            # All lanes find their element in the same register, at the same place in it.
             ((register, item),) = {(place.register, place.item) for place in places}
             order = ", ".join(f"i32 {place.lane}" for place in places)
             source = str(first + fragment.packed * register + item)
@@ -159,7 +163,7 @@ class ProductWriter(Vocabulary, ABC):
                 self.store(kind, row, f"{side}.{part}", str(self.layout.depth * which + k))
 
     def _elements_of_d(self, number: int) -> list[tuple[int, int]]:
-        """Row and column, of each lane."""
+        """Row and column of each lane's element of D."""
         register, item = divmod(number, self.layout.c.packed)
         return [self.layout.c.element(register, lane, item) for lane in range(32)]
 
@@ -167,9 +171,9 @@ class ProductWriter(Vocabulary, ABC):
 def slice_ir(name: str, layout: MmaLayout, function: str, more: Sequence[str] = ()) -> list[str]:
     """`function` as a slice of a warpgroup's product, D += A B, under a name of its own.
 
-    Its argument is the address of ten words: where D's registers are, from the fifth A's, then B's.
+    Its argument is the address of ten words: the locations of D's registers, from the fifth A's, then B's.
     """
-    v = Vocabulary()
+    v = VectorIRBuilder()
     v.do("%places = inttoptr i64 %argument to ptr")
     words = []
     for first, fragment in ((0, layout.c), (4, layout.a), (8, layout.b)):

@@ -1,13 +1,13 @@
-"""Functions over 64-bit integers, written in a subset of Python -> LLVM IR text.
+"""Compiles functions over 64-bit integers, written in a subset of Python, to LLVM IR text.
 
-The runtime is written so: what a warp's request does, how blocks and warps take turns, what the sanitizer remembers.
-Its functions stay readable (and can be called from Python), while generated code calls them as native code.
+The runtime is written in it: memory requests, scheduling of blocks and warps, and the sanitizer. Its functions are
+readable and can be called from Python, while generated code calls them as native code.
 
 The subset: integers and truth values, which are 0 and 1; names, constants of modules, `+ - * // % << >> & | ^ ~`,
 comparisons, `and or not`, `x if c else y`, `min max int bool abs`; assignments, `if`, `while`, `for` over a `range`,
-`break`, `continue`, `return`; calls of each other and of `abi/raw_memory.py`. Integers wrap round at 64 bits and
-division by zero is undefined; in all else the meaning is Python's. What is not in the subset is refused when it is
-translated.
+`break`, `continue`, `return`; calls of each other and of `abi/raw_memory.py`. Integers wrap around at 64 bits and
+division by zero is undefined; otherwise the semantics are Python's. Anything outside of the subset is rejected at
+compile time.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _DECLARATIONS = (
 
 
 def translate(exports: Mapping[str, Function]) -> str:
-    """A module that has the functions under the given names, and inside it all that they call.
+    """A module with the functions under the given names, and all functions that they call.
 
-    Raises `TypeError` where a function is not in the subset; the message says where.
+    Raises `TypeError` if a function is not in the subset; the message says where.
     """
     names: dict[Function, str] = {}
     texts: list[str] = []
@@ -72,7 +72,7 @@ def _definitions(module: ModuleType) -> dict[str, ast.FunctionDef]:
 
 
 class _Translation:
-    """One function's text. A value is an operand and its type, `i64` or `i1`."""
+    """The text of one function. A value is an operand and its type, `i64` or `i1`."""
 
     def __init__(self, function: Function, name_of: Callable[[Function], str]) -> None:
         module = sys.modules[function.__module__]
@@ -81,7 +81,7 @@ class _Translation:
         self._definition = _definitions(module)[function.__name__]
         self._lines: list[str] = []
         self._slots: dict[str, None] = {}
-        """Names of what lies on the stack: local variables, and what loops and choices need."""
+        """Names of stack slots: local variables, and temporaries of loops and conditional expressions."""
         self._locals = {
             node.id
             for node in ast.walk(self._definition)
@@ -89,7 +89,7 @@ class _Translation:
         }.union(parameter.arg for parameter in self._definition.args.args)
         self._count = 0
         self._loops: list[tuple[str, str]] = []
-        """(where `continue` goes, where `break` goes) of the loops around this place."""
+        """(target of `continue`, target of `break`) of the enclosing loops."""
 
     def text(self, linkage: str) -> str:
         """The whole function."""
@@ -123,7 +123,7 @@ class _Translation:
         self._lines.append(f"{label}:")
 
     def _jump(self, label: str) -> None:
-        """Go there; what follows in the text cannot be reached."""
+        """Jump to a label; code that follows in the text is unreachable."""
         self._do(f"br label %{label}")
         self._lines.append(f"{self._labels('after')[0]}:")
 
@@ -215,7 +215,7 @@ class _Translation:
         last = self._integer(bounds[0] if len(bounds) == 1 else bounds[1])
         step = "1" if len(bounds) < 3 else self._integer(bounds[2])
         down = step.startswith("-")
-        # Python's loop has a counter of its own: neither the body nor the end changes it through the name.
+        # Python's loop has a counter of its own: the body cannot change it by assigning to the name.
         test, body, following, end = self._labels("test", "body", "next", "done")
         counter = f"{name}.{test}"
         self._store(counter, first)
@@ -285,7 +285,7 @@ class _Translation:
         return found
 
     def _global(self, node: ast.expr) -> Any:
-        """What a name of the module, or of a module that it imports, stands for."""
+        """The object that a name of the module, or of a module that it imports, refers to."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Attribute):
@@ -327,7 +327,7 @@ class _Translation:
         return value, "i64"
 
     def _comparison(self, node: ast.Compare) -> str:
-        # Operands are without side effects but for calls, of which chains have none.
+        # Operands have no side effects except for calls, which do not occur in chains.
         operands = [self._integer(operand) for operand in (node.left, *node.comparators)]
         result = ""
         for index, operator in enumerate(node.ops):
@@ -338,7 +338,7 @@ class _Translation:
         return result
 
     def _junction(self, node: ast.BoolOp) -> tuple[str, str]:
-        """`and`, `or`: the first operand that decides, or the last; those behind it are not evaluated."""
+        """`and`, `or` with short-circuit evaluation."""
         (end,) = self._labels("decided")
         result = f"junction.{end}"
         truths = []

@@ -1,8 +1,9 @@
-"""Instructions that are emitted alike: what one came to, for those that differ from it in their registers alone.
+"""Reuses emitted code for instructions that differ only in their registers.
 
-Arithmetic depends on its form and on what its operands are. Two instructions of one form, whose registers have the same
-types and are the same one where they are, and whose constants are equal, make one function of `outlining`, and hand it
-the places of their registers in one order. A kernel of thousands of them has some hundred that are not like another.
+The code of arithmetic depends on its form and on the kinds of its operands. Two instructions share one function of
+`outlining` if they have the same form, their registers have the same types and coincide in the same positions, and
+their constants are equal; they pass the locations of their registers in the same order. A kernel of thousands of
+instructions has about a hundred distinct ones.
 """
 
 from __future__ import annotations
@@ -11,38 +12,41 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from harness.emulator.codegen.storage import Registers
-from harness.emulator.ptx.instructions import Imm, Instruction, Not, Reg
+from harness.ptx.instructions import Imm, Instruction, Not, Reg
 
 _FAMILIES = frozenset({
     "abs", "add", "and", "cvt", "fma", "mad", "max", "min", "mov", "mul", "neg", "not", "or", "selp", "setp", "shl",
     "shr", "sub", "xor",
 })  # fmt: skip
-"""The opcodes that loops consist of. What they emit hangs on nothing but form, operands and registers' types; of others
-it may also hang on what was emitted before, or be known to the runtime by its number."""
+"""The opcodes that loops mainly consist of. Their code depends only on form, operands and register types; that of
+others may also depend on previously emitted code, or be referred to by number in the runtime."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an instruction came to."""
+    """The emitted form of an instruction."""
 
     function: str | None
-    """Name of the function; None where there is nothing to do."""
+    """Name of the function; None if nothing is emitted."""
     arguments: tuple[int | str, ...]
-    """The number of a register, whose place it is, or a constant."""
+    """Arguments: the index of a register, for its location, or a constant."""
     touched: tuple[int, ...]
-    """Numbers of the registers, in the order in which they were given places."""
+    """Indices of the registers, in the order in which they were placed."""
 
 
 class Likeness:
-    """Tells which instructions of one kernel are alike."""
+    """Determines which instructions of one kernel have the same code."""
 
     def __init__(self, registers: Registers) -> None:
         self._registers = registers
         self._kinds: dict[str, Hashable] = {}
-        """Register -> all that its code depends on."""
+        """The properties of a register on which code depends, by register."""
 
     def of(self, instruction: Instruction) -> tuple[Hashable, tuple[str, ...]] | None:
-        """What all instructions like this one have in common, and its registers; None where that is not known."""
+        """A key that is equal for instructions with the same code, and the instruction's registers.
+
+        None if not known.
+        """
         if instruction.opcode not in _FAMILIES:
             return None
         names: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""What `cp.reduce.async.bulk` does to elements, as functions of the runtime (PTX ISA 9.7.9.25.4.2).
+"""Emits the element operations of `cp.reduce.async.bulk` as runtime functions (PTX ISA 9.7.9.25.4.2).
 
-A function's argument is the address of two rows of 32 elements: what is there, and behind it what comes. The result
-takes the place of what is there. The numbers of lanes that hold nothing are of no account.
+A function's argument is the address of two rows of 32 elements: the old values, then the new ones. The result replaces
+the old values. The contents of unused lanes do not matter.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from harness.emulator.abi.async_proxy_layout import MAP_TYPES, REDUCTION_ROW
 from harness.emulator.codegen.prelude import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float
-from harness.emulator.codegen.vocabulary import Vocabulary, splat, splat_float, vector
+from harness.emulator.codegen.vector_ir_builder import VectorIRBuilder, splat, splat_float, vector
 
 _ELEMENTS = {"b32": "i32", "b64": "i64", "f32": "float", "f64": "double", "f16": "i16", "bf16": "i16"}
-"""What values are while they are combined, as LLVM has them; 16-bit floats are converted."""
+"""LLVM types in which values are combined; 16-bit floats are converted."""
 _HALVES = {"f16": (half_to_float, float_to_half), "bf16": (bfloat_to_float, float_to_bfloat)}
 _NANS = {"float": ("i32", 0x7FFFFFFF), "double": ("i64", 0xFFF8 << 48)}
-"""The bits of a sum that is NaN; in f64, where neither summand is."""
+"""Bit pattern of a sum that is NaN; in f64 only if neither summand is NaN."""
 TYPES = {
     "add": "u32 s32 u64 f32 f64 f16 bf16",
     "min": "u32 s32 u64 s64 f16 bf16",
@@ -27,29 +27,27 @@ TYPES = {
     "or": "b32 b64",
     "xor": "b32 b64",
 }
-"""Operation -> its types."""
+"""Supported types by operation."""
 BETWEEN_BLOCKS = {
     "add": "u32 s32 u64", "min": "u32 s32", "max": "u32 s32", "inc": "u32", "dec": "u32", "and": "b32", "or": "b32",
     "xor": "b32",
 }  # fmt: skip
-"""The same of those in another block's shared memory."""
+"""Supported types by operation, for another block's shared memory."""
 _TENSOR_TYPES = {
     "float32": ("f32",), "float16": ("f16",), "bfloat16": ("bf16",), "float64": ("f64",), "int32": ("s32", "b32"),
     "int64": ("s64",), "uint8": (),
 }  # fmt: skip
-"""Type of a tensor map's elements -> how `TYPES` may name it, the best first.
-
-An H200 stops with an illegal instruction at other reductions than min and max of int64, though it has them of int32.
-"""
+"""Names in `TYPES` for a tensor map's element type, in order of preference.  An H200 stops with an illegal instruction
+at reductions of int64 other than min and max, though it supports them for int32."""
 
 
 def function_of(operation: str, kind: str) -> str:
-    """The name of a reduction in the runtime."""
+    """Name of a reduction function in the runtime."""
     return f"reduce_{operation}_{kind}"
 
 
 def functions_by_tensor_type(operation: str) -> list[str | None]:
-    """The function for each of `MAP_TYPES`, or None where the operation has no such type."""
+    """The function for each of `MAP_TYPES`; None if the operation does not support the type."""
     allowed = TYPES[operation].split()
     kinds = (next((kind for kind in _TENSOR_TYPES[name] if kind in allowed), None) for name in MAP_TYPES)
     return [None if kind is None else function_of(operation, kind) for kind in kinds]
@@ -59,18 +57,18 @@ REDUCTIONS = [function_of(operation, kind) for operation, kinds in TYPES.items()
 
 
 def reductions_ir() -> str:
-    """All of them as LLVM IR."""
+    """All reduction functions as LLVM IR."""
     functions: list[str] = []
     declarations: set[str] = set()
     for operation, kinds in TYPES.items():
         for kind in kinds.split():
-            v = Vocabulary()
+            v = VectorIRBuilder()
             functions += _function(v, operation, kind)
             declarations |= v.declarations
     return "\n".join([*sorted(declarations), *functions, ""])
 
 
-def _function(v: Vocabulary, operation: str, kind: str) -> Sequence[str]:
+def _function(v: VectorIRBuilder, operation: str, kind: str) -> Sequence[str]:
     untyped = kind if kind in _ELEMENTS else f"b{kind[1:]}"
     element = _ELEMENTS[untyped]
     rows = []
@@ -82,7 +80,7 @@ def _function(v: Vocabulary, operation: str, kind: str) -> Sequence[str]:
     return [f"define void @sandbox_{function_of(operation, kind)}(i64 %argument) {{", *v.lines, "  ret void", "}"]
 
 
-def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, new: str) -> str:
+def _combined(v: VectorIRBuilder, operation: str, kind: str, element: str, old: str, new: str) -> str:
     if kind in _HALVES:
         widen, narrow = _HALVES[kind]
         x, y = widen(v, old), widen(v, new)
@@ -107,21 +105,21 @@ def _combined(v: Vocabulary, operation: str, kind: str, element: str, old: str, 
     return v.binary(operation, element, old, new)
 
 
-def _sum(v: Vocabulary, element: str, old: str, new: str) -> str:
-    """As an H200 has it: no subnormal number is flushed, whatever PTX says of f32; NaN as `_NANS` has it."""
+def _sum(v: VectorIRBuilder, element: str, old: str, new: str) -> str:
+    """Sum as on an H200: subnormals are not flushed, despite PTX's description of f32; NaN is as in `_NANS`."""
     word, nan = _NANS[element]
     total = v.binary("fadd", element, old, new)
     result = v.cast("bitcast", element, total, word)
     result = v.select(word, v.compare("uno", element, total, total), splat(word, nan), result)
     if element == "double":
-        for value in (old, new):  # a NaN stays as it is, the one that comes before the one that was there
+        for value in (old, new):  # a NaN is kept, the new value's before the old one's
             bits = v.cast("bitcast", element, value, word)
             result = v.select(word, v.compare("uno", element, value, value), bits, result)
     return v.cast("bitcast", word, result, element)
 
 
-def _extreme(v: Vocabulary, operation: str, bits: tuple[str, str], floats: tuple[str, str]) -> str:
-    """As `min.f16`: a NaN gives way to a number, and -0 is below +0."""
+def _extreme(v: VectorIRBuilder, operation: str, bits: tuple[str, str], floats: tuple[str, str]) -> str:
+    """Like `min.f16`: numbers take precedence over NaN, and -0 is less than +0."""
     old, new = bits
     x, y = floats
     equal = v.binary("or" if operation == "min" else "and", "i16", old, new)

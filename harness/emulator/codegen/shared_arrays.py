@@ -1,12 +1,12 @@
-"""Which array in shared memory an address belongs to, as far as the PTX proves it.
+"""Proves, from the PTX, which array in shared memory an address belongs to.
 
-An address belongs to an array where it is that array's symbol plus something that no other symbol is part of, along
-every way on which its register is given a value: moves, conversions between address spaces and widths, additions and
-choices of such addresses. Whatever else is done to an address (XOR, AND, a difference, a shuffle, a mapping to another
-block) proves nothing, nor does a sum of two addresses, nor an address that went through memory.
+An address belongs to an array if it is that array's symbol plus an expression without other symbols, along every path
+on which its register is assigned: moves, conversions between address spaces and widths, additions, and selections of
+such addresses. Any other operation on an address (XOR, AND, a difference, a shuffle, a mapping to another block) is
+unproven, as is a sum of two addresses, or an address that was stored in memory.
 
-An access outside of the array that it was proven to belong to is a mistake, whatever lies there: neither C++ nor PTX
-says where arrays lie, so that no compiler makes an index into one of them reach another.
+An access outside of the array that its address provably belongs to is an error regardless of what lies there: neither
+C++ nor PTX defines the order of arrays, so no compiler lets an index into one of them reach another.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from harness.emulator.ptx.blocks import registers_of
-from harness.emulator.ptx.instructions import Address, Function, Instruction, Operand, Reg, Symbol, Vector, names_in
+from harness.ptx.blocks import registers_of
+from harness.ptx.instructions import Address, Function, Instruction, Operand, Reg, Symbol, Vector, names_in
 
 Belongs = str | Literal[0, 1]
-"""What a value belongs to: an array, by name, or one of these two."""
+"""What a value belongs to: an array, by name, or one of these two constants."""
 NO_ADDRESS: Literal[0] = 0
-"""No symbol is part of the value."""
+"""The value contains no symbol."""
 UNPROVEN: Literal[1] = 1
-"""Some symbol may be."""
+"""The value may contain some symbol."""
 
 _ADDRESS_TYPES = frozenset({"u32", "s32", "b32", "u64", "s64", "b64"})
-"""A conversion from one of these to another keeps an address."""
+"""A conversion between two of these types preserves an address."""
 _STORES = frozenset({"st", "atom", "red", "st.async", "red.async", "stmatrix", "wmma.store"})
-"""Rows of `OPCODES` that put registers into memory."""
+"""Rows of `OPCODES` that store registers to memory."""
 
 
 def arrays_of_registers(function: Function, arrays: frozenset[str]) -> dict[str, str]:
-    """The registers of a flat function that hold addresses in one of `arrays`, each with that array's symbol.
+    """The registers of a flat function that hold addresses in one of `arrays`, with that array's symbol.
 
-    `arrays` are symbols in shared memory. A register belongs to what all values belong to that it is ever given.
+    `arrays` are symbols in shared memory. A register belongs to an array if all values assigned to it do.
     """
     instructions = list(function.instructions())
     if not any(operand.name in arrays for i in instructions for operand in names_in(i) if isinstance(operand, Symbol)):
         return {}
     found = _Solution(instructions, arrays, loaded=NO_ADDRESS).found
     if any(_stores_an_address(instruction, found, arrays) for instruction in instructions):
-        # Whatever is loaded may be an address, or a difference of two.
+        # A loaded value may be an address, or a difference of two.
         found = _Solution(instructions, arrays, loaded=UNPROVEN).found
     return {name: belongs for name, belongs in found.items() if isinstance(belongs, str)}
 
@@ -54,22 +54,22 @@ def _stores_an_address(instruction: Instruction, found: Mapping[str, Belongs], a
 
 
 def _holding(instruction: Instruction, operand: Operand) -> Instruction:
-    """An instruction that has this operand alone."""
+    """An instruction with this operand only."""
     return Instruction(instruction.opcode, instruction.modifiers, (operand,), None, False, 0, None)
 
 
 class _Solution:
-    """The least fixed point: every register begins as unknown, and belongs to less with each value that differs."""
+    """The least fixed point: every register starts as unknown, and becomes less specific with each differing value."""
 
     def __init__(self, instructions: list[Instruction], arrays: frozenset[str], loaded: Belongs) -> None:
-        """`loaded`: what values out of memory belong to, those of parameters aside."""
+        """`loaded`: what values loaded from memory belong to, other than parameters."""
         self._arrays, self._loaded = arrays, loaded
         readers: dict[str, list[Instruction]] = {}
         for instruction in instructions:
             for name in registers_of(instruction)[0]:
                 readers.setdefault(name, []).append(instruction)
         written = {name for instruction in instructions for name in registers_of(instruction)[1]}
-        # Special registers, and what nobody writes.
+        # Special registers, and registers that are never written.
         self.found: dict[str, Belongs] = dict.fromkeys(readers.keys() - written, NO_ADDRESS)
         pending = instructions[::-1]
         while pending:
@@ -86,7 +86,7 @@ class _Solution:
                     pending += readers.get(name, ())
 
     def _result(self, instruction: Instruction) -> Belongs | None:
-        """What the instruction's results belong to; None while too little is known of what it reads."""
+        """What the instruction's results belong to; None while its inputs are unknown."""
         row, modifiers, operands = instruction.row_name, instruction.modifiers, instruction.operands
         if instruction.facts.memory is not None:
             return NO_ADDRESS if row in ("ld", "ldu") and "param" in modifiers else self._loaded
@@ -118,7 +118,7 @@ class _Solution:
                 return NO_ADDRESS
 
     def _of_all(self, instruction: Instruction, operands: tuple[Operand, ...]) -> Belongs | None:
-        """What a value belongs to that is anything but an address made of these operands."""
+        """What a value computed from these operands belongs to, if it is not an address."""
         read = [self._operand(each) for each in names_in(_holding(instruction, Vector(operands)))]
         if instruction.facts.updates or instruction.facts.reads_carry:
             read += [self.found.get(name) for name in registers_of(instruction)[0]]

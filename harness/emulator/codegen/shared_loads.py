@@ -1,34 +1,34 @@
-"""Loads of shared memory, as functions of the runtime: inner loops live there.
+"""Emits loads of shared memory as runtime functions, optimized since inner loops use them.
 
-Each lane's offset is in ADDRESSES, and what it reads goes to DATA, in whole vectors. Whoever reads DATA next reads it
-in whole vectors, and a CPU hands on what it has not stored yet only to loads of what was stored at once.
+Each lane's offset is in ADDRESSES, and the loaded value goes to DATA, in whole vectors. DATA is then read in whole
+vectors, and a CPU forwards pending stores only to loads of data that was stored at once.
 """
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
-from harness.emulator.codegen.vocabulary import BITS, Vocabulary, splat, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, splat, vector
 
 _SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i32", 4))
 SHARED_LOADS = {(element, count): f"load_shared_{element}x{count}" for element, count in _SHAPES}
-"""Elements and how many of them a lane reads -> the function, which takes context, warp, site and mask, and returns 1
-on a fault, else 0. Other shapes take the way of `memory.copies.shared_load`."""
+"""Function by element type and number of elements per lane. It takes context, warp, site and mask, and returns 1 on a
+fault, else 0. Other shapes use `memory.copies.shared_load`."""
 
 
 def shared_loads_ir() -> str:
-    """All of them as LLVM IR."""
+    """All functions as LLVM IR."""
     functions: list[str] = []
     declarations = {"declare i64 @sandbox_shared_load(i64, i64, i64, i64, i64, i64)"}
     for (element, count), name in SHARED_LOADS.items():
-        v = Vocabulary()
+        v = VectorIRBuilder()
         _load(v, element, count)
         functions += [f"define i64 @sandbox_{name}(i64 %ctx, i64 %warp, i64 %site, i64 %mask) {{", *v.lines, "}"]
         declarations |= v.declarations
     return "\n".join([*sorted(declarations), *functions, ""])
 
 
-def _load(v: Vocabulary, element: str, count: int) -> None:
+def _load(v: VectorIRBuilder, element: str, count: int) -> None:
     item_bytes = BITS[element] // 8
     log_size = (count * item_bytes).bit_length() - 1
     mask = v.op("trunc i64 %mask to i32")
@@ -55,7 +55,7 @@ def _load(v: Vocabulary, element: str, count: int) -> None:
     v.label("apart")
     own = v.select("i32", v.lanes_of(mask), offsets, v.spread("i32", first))
     v32, shift = vector("i32"), splat("i32", log_size)
-    # Rotated, the offsets of what is not aligned are larger than any place.
+    # After a rotation, misaligned offsets exceed the size of shared memory.
     rotated = v.intrinsic("llvm.fshr.v32i32", v32, (v32, own), (v32, own), (v32, shift))
     beyond = v.bits_of(v.compare("uge", "i32", rotated, v.spread("i32", places)))
     v.do(f"br i1 {v.op(f'icmp eq i32 {beyond}, 0')}, label %each, label %otherwise")
@@ -75,15 +75,15 @@ def _load(v: Vocabulary, element: str, count: int) -> None:
     v.do(f"ret i64 {v.op(call)}")
 
 
-def _pointer(v: Vocabulary, base: str, offset: int) -> str:
+def _pointer(v: VectorIRBuilder, base: str, offset: int) -> str:
     return v.op(f"inttoptr i64 {v.op(f'add i64 {base}, {offset}')} to ptr")
 
 
-def _element(v: Vocabulary, start: str, offset: str, within: int) -> str:
+def _element(v: VectorIRBuilder, start: str, offset: str, within: int) -> str:
     place = v.op(f"getelementptr i8, ptr {start}, i64 {v.widen(offset)}")
     return v.op(f"getelementptr i8, ptr {place}, i64 {within}") if within else place
 
 
-def _store(v: Vocabulary, element: str, values: str, item: int) -> None:
+def _store(v: VectorIRBuilder, element: str, values: str, item: int) -> None:
     row_bytes = at.LANES * BITS[element] // 8
     v.do(f"store {vector(element)} {values}, ptr {_pointer(v, '%warp', at.DATA + item * row_bytes)}, align 32")

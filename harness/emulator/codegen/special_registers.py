@@ -1,4 +1,4 @@
-"""`%tid`, `%ctaid`, `%laneid` and their like (PTX ISA, chapter 10)."""
+"""Emits special registers such as `%tid`, `%ctaid` and `%laneid` (PTX ISA, chapter 10)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.emulator.codegen import lane_tables
 from harness.support.errors import UnsupportedInstruction
 
 if TYPE_CHECKING:
-    from harness.emulator.codegen.lanes import Lanes
+    from harness.emulator.codegen.warp_emitter import WarpEmitter
 
 _SLOTS = {
     "%ntid.x": "NTID_X",
@@ -40,19 +40,19 @@ _TABLES = {
     "%lanemask_ge": lane_tables.LANEMASK_GE,
 }
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0}
-_CONSTANTS |= {"%nwarpid": 64}  # warps that a multiprocessor of sm_80 and sm_90 holds, not those of this block
+_CONSTANTS |= {"%nwarpid": 64}  # maximum warps per multiprocessor of sm_80 and sm_90
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")
-"""Clocks tick once per instruction of the warp: monotonic and the same in every run."""
+"""Clocks advance by one per instruction of the warp: monotonic, and the same in every run."""
 
 
-def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
-    """The register's 32 lanes and their element type. Raises `UnsupportedInstruction` for one that we do not have."""
+def special_register(lanes: WarpEmitter, name: str) -> tuple[str, str]:
+    """The register's 32 lanes and their element type. Raises `UnsupportedInstruction` for unsupported registers."""
     if name in _THREADS:
         return lanes.warp_load("<32 x i32>", _THREADS[name]), "i32"
     if name in _SLOTS:
         scalar = lanes.op(f"trunc i64 {lanes.slot(_SLOTS[name])} to i32")
         return lanes.spread("i32", scalar), "i32"
-    if name == "%dynamic_smem_size":  # where Numba gets the length of cuda.shared.array(0, ...) from
+    if name == "%dynamic_smem_size":  # from which Numba computes the length of cuda.shared.array(0, ...)
         size_bytes = lanes.op(f"sub i64 {lanes.slot('SHARED_SIZE')}, {lanes.storage.static_shared_bytes}")
         return lanes.spread("i32", lanes.op(f"trunc i64 {size_bytes} to i32")), "i32"
     if name in _TABLES:
@@ -62,7 +62,7 @@ def special_register(lanes: Lanes, name: str) -> tuple[str, str]:
     if name in _CLOCKS:
         now = lanes.op(f"sub i64 {lanes.slot('STEPS')}, {lanes.instructions_left}")
         return lanes.spread("i64", now), "i64"
-    if lanes.instruction is not None and name in ("%envreg1", "%envreg2"):  # where grid.sync() finds its barrier
+    if lanes.instruction is not None and name in ("%envreg1", "%envreg2"):  # address of the barrier of grid.sync()
         raise lanes.instruction.unsupported("blocks of a cooperative launch wait for each other (grid.sync())")
     if lanes.instruction is not None:
         raise lanes.instruction.unsupported(f"the register '{name}', which is neither declared nor emulated")

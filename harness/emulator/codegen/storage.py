@@ -1,26 +1,26 @@
-"""Where a kernel's symbols live, and what is known of its registers before any code of it is emitted."""
+"""Locations of a kernel's symbols, and facts about its registers that are determined before its code is emitted."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.emulator.ptx.types import PtxType
+from harness.ptx.types import PtxType
 
 
 class Storage:
-    """Where symbols live: byte offsets of shared and local variables, addresses of module variables and parameters."""
+    """Locations of symbols: offsets of shared and local variables, addresses of module variables and parameters."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, tuple[str, int]] = {}
-        """Symbol -> (space, address within that space)."""
+        """Space and address within that space, by symbol."""
         self.parameters: dict[str, int] = {}
-        """Parameter of the entry -> offset in the parameter block."""
+        """Offset in the parameter block, by parameter of the entry."""
         self.static_shared_bytes = 0
-        """Where dynamic shared memory begins."""
+        """Offset at which dynamic shared memory begins."""
         self.shared_arrays: dict[str, int] = {}
-        """Symbol in shared memory -> its number in `KernelFacts.shared_variables`."""
+        """Index in `KernelFacts.shared_variables`, by symbol in shared memory."""
         self.arrays_of_registers: dict[str, str] = {}
-        """Register -> the symbol in shared memory that its addresses are proven to belong to, for the sanitizer."""
+        """Symbol in shared memory that a register's addresses provably belong to, by register; for the sanitizer."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Registers:
 
     types: dict[str, PtxType]
     flushed: frozenset[str] = frozenset()
-    """Those that never hold a subnormal float, see `flushed_registers`."""
+    """Registers that never hold a subnormal float, see `flushed_registers`."""
     lasting: frozenset[str] = frozenset()
-    """Those that need a place of their own in the warp's memory: some block reads them before it writes them, or the
-    runtime knows where they are."""
+    """Registers with a permanent location in the warp's memory: some block reads them before it writes them, or the
+    runtime accesses them."""

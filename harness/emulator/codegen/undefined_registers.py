@@ -1,40 +1,43 @@
-"""Registers that nobody wrote, as the sanitizer watches them: whether their bits reach memory or a branch.
+"""Emits the sanitizer's checks on undefined registers: whether their bits reach memory or a branch.
 
 A register that some path reads before it writes it has a mask of the lanes in which it is undefined, and so has each
-register that may be computed from one. Compilers leave undefined values behind that nothing depends on: the other side
-of a select, the first turn of a loop, the bits that a mask drops. So a read alone is no finding. One is
+register that may be computed from one. Compilers generate undefined values that nothing depends on: the other side of a
+select, the first iteration of a loop, the bits that a mask drops. So a read alone is not a finding. These are:
 
-- an address, a value that is stored outside of local memory, or an operand of an atomic,
-- the predicate of a branch, or of an instruction that touches memory.
+- an undefined address, value that is stored outside of local memory, or operand of an atomic,
+- an undefined predicate of a branch, or of an instruction that accesses memory.
 
-A `.param` variable to which nothing in the whole kernel stores is a finding where it is loaded: no compiler does that.
+A load of a `.param` variable to which the kernel never stores is a finding: no compiler generates that.
 
-Vectors are not looked at where they are stored, nor what logic, byte permutations and bit fields make of undefined
-bits: they may drop them.
+Stores of vectors are not checked, nor the results of logic, byte permutations and bit fields, which may drop undefined
+bits.
 """
 
 from __future__ import annotations
 
 from harness.emulator.abi import sanitizer_layout as sanitizer
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.ptx.blocks import Graph, registers_of
-from harness.emulator.ptx.call_parameters import holds_parameter
-from harness.emulator.ptx.instructions import Address, Instruction, Not, Reg, Vector
-from harness.emulator.ptx.opcodes import ATOMIC, STORE
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.blocks import Graph, registers_of
+from harness.ptx.call_parameters import holds_parameter
+from harness.ptx.instructions import Address, Instruction, Not, Reg, Vector
+from harness.ptx.opcodes import ATOMIC, STORE
 
 _STRICT_OPCODES = (
     "mov cvt cvta add sub mul mad fma addc subc madc mul24 mad24 sad div rem abs neg min max not cnot popc clz brev "
     "bfind shl shr xor setp set ex2 lg2 rcp sqrt rsqrt sin cos tanh selp"
 )
-"""Opcodes whose result is undefined where an operand is; selp looks at the operand that it selects."""
+"""Opcodes whose result is undefined if an operand is; for selp, the selected operand."""
 _STRICT = frozenset(_STRICT_OPCODES.split())
 
 
 class UndefinedRegisters:
-    """What is watched of one function; nothing without the sanitizer, or where all registers are written first."""
+    """The watched registers of one function; none without the sanitizer, or if all are written before use."""
 
-    def __init__(self, lanes: Lanes, graph: Graph, read_first: set[str]) -> None:
-        """`read_first`: registers that some path reads before it writes them. Nothing of `lanes` has its place yet."""
+    def __init__(self, lanes: WarpEmitter, graph: Graph, read_first: set[str]) -> None:
+        """`read_first`: registers that some path reads before it writes them.
+
+        No register of `lanes` may be placed before.
+        """
         self._lanes = lanes
         tracked = _reached(graph, read_first) if lanes.instruments.sanitizer and read_first else set[str]()
         self._numbers = {name: number for number, name in enumerate(sorted(tracked))}
@@ -44,11 +47,11 @@ class UndefinedRegisters:
 
     @property
     def watches(self) -> bool:
-        """Whether there is anything to watch."""
+        """Whether there are registers to watch."""
         return bool(self._numbers)
 
     def watch(self, instruction: Instruction) -> None:
-        """Before the instruction, whose guard is set."""
+        """Called before the instruction, after its guard is set."""
         if not self._numbers:
             return
         if instruction.facts.memory is not None:
@@ -69,7 +72,7 @@ class UndefinedRegisters:
             lanes.warp_store("i32", self._or(value, guard), self._place(name), 4)
 
     def watch_branch(self, branch: Instruction) -> None:
-        """Before a branch on a predicate, or on an index."""
+        """Called before a branch on a predicate or an index."""
         deciding = branch.predicate or (branch.operands[0] if branch.opcode == "brx" else None)
         self._check(branch, sanitizer.ROLE_PREDICATE, deciding, self._lanes.mask)
 
@@ -95,7 +98,7 @@ class UndefinedRegisters:
     # Masks ----------------------------------------------------------------------------------------------------------
 
     def _of_result(self, instruction: Instruction) -> str:
-        """i32: lanes whose result is undefined."""
+        """Mask, i32, of the lanes whose result is undefined."""
         operands = instruction.operands
         if not _is_strict(instruction):
             return "0"
@@ -132,7 +135,7 @@ class UndefinedRegisters:
 
 
 def _is_strict(instruction: Instruction) -> bool:
-    """Whether undefined operands make an undefined result: not of parts of vectors, nor of x - x and x ^ x."""
+    """Whether undefined operands make the result undefined: not for parts of vectors, nor for x - x and x ^ x."""
     if instruction.opcode not in _STRICT or any(isinstance(o, Vector) for o in instruction.operands):
         return False
     sources = instruction.operands[1:]
@@ -140,7 +143,7 @@ def _is_strict(instruction: Instruction) -> bool:
 
 
 def _reached(graph: Graph, read_first: set[str]) -> set[str]:
-    """The registers that may hold what was computed from these, and these."""
+    """These registers, and those that may hold values computed from them."""
     instructions = [i for block in graph.blocks for i in block.body]
     found, before = set(read_first), -1
     while len(found) != before:

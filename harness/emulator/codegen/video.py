@@ -1,53 +1,52 @@
-"""Video instructions on bytes, halfwords and words (PTX ISA 9.7.18), and cvt.pack (9.7.9.22)."""
+"""Emits video instructions on bytes, halfwords and words (PTX ISA 9.7.18), and cvt.pack (9.7.9.22)."""
 
 from __future__ import annotations
 
-import re
-
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import splat
-from harness.emulator.ptx.instructions import Instruction, Negative, Operand, Part
-from harness.emulator.ptx.types import PtxType
+from harness.emulator.codegen.vector_ir_builder import splat
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Instruction, Negative, Operand, Part
+from harness.ptx.types import PtxType
 
-_SCALAR_SELECTOR = re.compile(r"b[0-3]|h[01]")
+_PLACES = {f"b{i}": (8 * i, 8) for i in range(4)} | {f"h{i}": (16 * i, 16) for i in range(2)} | {"": (0, 32)}
+"""Selector of a byte or a halfword -> its first bit and width; without one, the whole word."""
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _WORDS = ("u32", "s32")
 _NARROW = ("u2", "s2", "u4", "s4", "u8", "s8", "u16", "s16")
 
 
 def _split(operand: Operand) -> tuple[Operand, str]:
-    """An operand without its selector, and the selector, empty where it has none."""
+    """An operand without its selector, and the selector, empty if it has none."""
     return (operand.reg, operand.selector) if isinstance(operand, Part) else (operand, "")
 
 
 def _signs(instruction: Instruction, kinds: list[PtxType], count: int) -> list[bool]:
-    """Which of the types of a form are signed; there have to be `count`, each of 32 bits."""
+    """Which types of a form are signed; there have to be `count` types of 32 bits each."""
     if len(kinds) != count or any(kind.name not in _WORDS for kind in kinds):
         raise instruction.unsupported(f"it needs {count} types, each '.u32' or '.s32'")
     return [kind.kind == "s" for kind in kinds]
 
 
-def _field(lanes: Lanes, word: str, start: int, bits: int, signed: bool) -> str:
-    """`bits` bits of an i32 from `start` on, as i64 with its sign or zeros above."""
+def _field(lanes: WarpEmitter, word: str, start: int, bits: int, signed: bool) -> str:
+    """`bits` bits of an i32 from `start` on, sign- or zero-extended to i64."""
     moved = lanes.binary("shl", "i32", word, splat("i32", 32 - start - bits))
     cut = lanes.binary("ashr" if signed else "lshr", "i32", moved, splat("i32", 32 - bits))
     return lanes.cast("sext" if signed else "zext", "i32", cut, "i64")
 
 
-def _clamp(lanes: Lanes, value: str, bits: int, signed: bool) -> str:
-    """An i64 clamped to the range of an integer of so many bits."""
+def _clamp(lanes: WarpEmitter, value: str, bits: int, signed: bool) -> str:
+    """An i64 clamped to the range of an integer with this many bits."""
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
     return _extreme(lanes, "min", _extreme(lanes, "max", value, splat("i64", low)), splat("i64", high))
 
 
-def _extreme(lanes: Lanes, word: str, a: str, b: str) -> str:
+def _extreme(lanes: WarpEmitter, word: str, a: str, b: str) -> str:
     return lanes.select("i64", lanes.compare("slt" if word == "min" else "sgt", "i64", a, b), a, b)
 
 
-def _compute(lanes: Lanes, operation: str, a: str, b: str) -> str:
-    """The first stage of an instruction without the digit of its width, on i64."""
+def _compute(lanes: WarpEmitter, operation: str, a: str, b: str) -> str:
+    """The first stage of an instruction, named without the digit of its width, on i64."""
     match operation:
         case "vadd" | "vsub":
             return lanes.binary(operation[1:], "i64", a, b)
@@ -70,22 +69,22 @@ def _compute(lanes: Lanes, operation: str, a: str, b: str) -> str:
 
 
 def _place(instruction: Instruction, selector: str) -> tuple[int, int]:
-    """First bit and width of what a selector of one byte or halfword names; the whole word without one."""
-    if not selector:
-        return 0, 32
-    if not _SCALAR_SELECTOR.fullmatch(selector):
+    """First bit and width of the byte or halfword that a selector names; the whole word without one."""
+    if selector not in _PLACES:
         raise instruction.unsupported(f"selector '.{selector}'")
-    bits = 8 if selector[0] == "b" else 16
-    return int(selector[1]) * bits, bits
+    return _PLACES[selector]
 
 
-def _scalar_source(lanes: Lanes, instruction: Instruction, operand: Operand, signed: bool) -> str:
+def _scalar_source(lanes: WarpEmitter, instruction: Instruction, operand: Operand, signed: bool) -> str:
     register, selector = _split(operand)
     return _field(lanes, lanes.use(register, "i32"), *_place(instruction, selector), signed)
 
 
-def _shifted(lanes: Lanes, word: str, mode: str, a: str, b: str) -> str:
-    """a, of 33 bits, shifted by 0 to 32 places. By 32 its sign alone matters: all but zero are beyond every range."""
+def _shifted(lanes: WarpEmitter, word: str, mode: str, a: str, b: str) -> str:
+    """a, of 33 bits, shifted by 0 to 32 places.
+
+    Shifted left by 32, all values but zero exceed every range, so only the sign matters.
+    """
     if mode == "clamp":
         b = _extreme(lanes, "min", b, splat("i64", 32))
         if word == "vshl":
@@ -97,7 +96,7 @@ def _shifted(lanes: Lanes, word: str, mode: str, a: str, b: str) -> str:
 
 
 @emits("vadd", "vsub", "vabsdiff", "vmin", "vmax", "vset", "vshl", "vshr")
-def scalar_video(lanes: Lanes, instruction: Instruction) -> None:
+def scalar_video(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Arithmetic, shift or comparison of parts of words; then .add, .min or .max with c, or a merge into c."""
     form, word = Form(instruction), instruction.opcode
     compares, shifts = word == "vset", word in ("vshl", "vshr")
@@ -128,7 +127,7 @@ def scalar_video(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, narrow, "i32")
 
 
-def _merge(lanes: Lanes, part: str, whole: str, start: int, bits: int) -> str:
+def _merge(lanes: WarpEmitter, part: str, whole: str, start: int, bits: int) -> str:
     """`whole` with its `bits` bits from `start` replaced by the low ones of `part`."""
     mask = ((1 << bits) - 1) << start
     moved = lanes.binary("shl", "i32", part, splat("i32", start))
@@ -137,8 +136,8 @@ def _merge(lanes: Lanes, part: str, whole: str, start: int, bits: int) -> str:
 
 
 @emits("vmad")
-def multiply_add(lanes: Lanes, instruction: Instruction) -> None:
-    """vmad: a * b + c of parts of words, negated, plus one, shifted down and clamped as the form says."""
+def multiply_add(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """vmad: a * b + c of parts of words, with the form's negation, plus one, shift and saturation."""
     form = Form(instruction)
     saturates, plus_one = form.flag("sat"), form.flag("po")
     scale = form.choice("shr7", "shr15")
@@ -177,36 +176,36 @@ def multiply_add(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _selected(instruction: Instruction, selector: str, count: int, first: int) -> list[int]:
-    """Which bytes or halfwords of {b, a} a selector names, lowest result first; by default those from `first` on."""
+    """The bytes or halfwords of {b, a} that a selector names, lowest result first; by default those from `first` on."""
     if not selector:
         return list(range(first, first + count))
-    if not re.fullmatch(rf"{_letter(count)}[0-{2 * count - 1}]{{{count}}}", selector):
+    numbers = _numbers(selector, count, below=2 * count)
+    if len(numbers) != count:
         raise instruction.unsupported(f"selector '.{selector}'")
-    return [int(digit) for digit in reversed(selector[1:])]
+    return numbers[::-1]
 
 
 def _masked(instruction: Instruction, mask: str, count: int) -> list[int]:
-    """The results that a mask lets through; all without one."""
+    """Indices of the results that a mask selects; all without a mask."""
     if not mask:
         return list(range(count))
-    digits = mask[1:]
-    if (
-        mask[0] != _letter(count)
-        or not re.fullmatch(rf"[0-{count - 1}]+", digits)
-        or sorted(set(digits))[::-1] != list(digits)
-    ):
+    numbers = _numbers(mask, count, below=count)
+    if not numbers or sorted(set(numbers))[::-1] != numbers:
         raise instruction.unsupported(f"mask '.{mask}'")
-    return [int(digit) for digit in digits]
+    return numbers
 
 
-def _letter(count: int) -> str:
-    return "b" if count == 4 else "h"
+def _numbers(word: str, count: int, below: int) -> list[int]:
+    """The digits behind the letter of bytes (`count` 4) or halfwords (2); empty where the word is written otherwise."""
+    letter, digits = word[0], word[1:]
+    fits = letter == ("b" if count == 4 else "h") and all(digit in "01234567"[:below] for digit in digits)
+    return [int(digit) for digit in digits] if fits else []
 
 
 @emits("vadd2", "vsub2", "vavrg2", "vabsdiff2", "vmin2", "vmax2", "vset2")
 @emits("vadd4", "vsub4", "vavrg4", "vabsdiff4", "vmin4", "vmax4", "vset4")
-def simd_video(lanes: Lanes, instruction: Instruction) -> None:
-    """Two halfwords or four bytes at once; those in the mask replace c's, or are added to c."""
+def simd_video(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Two halfwords or four bytes at once; selected results replace those of c, or are added to c."""
     form, word = Form(instruction), instruction.opcode[:-1]
     count = int(instruction.opcode[-1])
     bits, compares = 32 // count, word == "vset"
@@ -239,8 +238,8 @@ def simd_video(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("cvt.pack")
-def pack(lanes: Lanes, instruction: Instruction) -> None:
-    """cvt.pack.sat: a and b clamped to narrow integers, b lowest, and of less than 16 bits the low bits of c above."""
+def pack(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """cvt.pack.sat: a and b clamped to narrow integers, b lowest; below 16 bits, the low bits of c follow above."""
     form = Form(instruction)
     if not form.flag("pack") or not form.flag("sat"):
         raise instruction.unsupported("it needs '.sat'")

@@ -1,4 +1,4 @@
-"""Operations across the lanes of a warp (PTX ISA 9.7.9.5 f., 9.7.13.6 ff.)."""
+"""Emits operations across the lanes of a warp (PTX ISA 9.7.9.5 f., 9.7.13.6 ff.)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.lane_tables import LANE_ID
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import INTEGER, splat, vector
+from harness.emulator.codegen.vector_ir_builder import INTEGER, splat, vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_members, watch_sources
-from harness.emulator.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
+from harness.ptx.instructions import SINK, Imm, Instruction, Operand, Pair
 
 
-def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
-    """Fault where a lane's mask does not name itself, or names lanes that have not exited and are not here.
+def check_members(lanes: WarpEmitter, instruction: Instruction, members: Operand) -> None:
+    """Fault if a lane's mask does not include itself, or includes lanes that have not exited but are on another path.
 
-    The one is undefined, for the others a GPU would wait. Masks that differ are for the sanitizer.
+    The first is undefined; for the others a GPU would wait. Mask mismatches are left to the sanitizer.
     """
     watch_members(lanes, instruction, members)
     if not lanes.first_check_of(members):
@@ -43,20 +43,20 @@ def check_members(lanes: Lanes, instruction: Instruction, members: Operand) -> N
     lanes.check(lanes.op(f"and i32 {named}, {waited_for}"), "divergent warp operation", instruction)
 
 
-def staying_lanes(lanes: Lanes) -> str:
-    """The lanes that have not exited, as i32. Who is on the way out, with nothing else to do there, has."""
+def staying_lanes(lanes: WarpEmitter) -> str:
+    """The lanes that have not exited, as i32. Lanes whose remaining code only exits count as exited."""
     staying = lanes.warp_load("i32", at.ALIVE, 4)
     if lanes.ways_out:
         pcs = lanes.warp_load("<32 x i32>", at.PCS)
         for number in lanes.ways_out:
             leaving = lanes.bits_of(lanes.compare("eq", "i32", pcs, splat("i32", number)))
-            # Of lanes that run, it is where they were before.
+            # For running lanes, it is their previous location.
             staying = lanes.op(f"and i32 {staying}, {lanes.op(f'xor i32 {leaving}, -1')}")
     return staying
 
 
-def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
-    """Fault where an `.aligned` operation is not reached by all 32 lanes at once."""
+def check_whole_warp(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Fault if an `.aligned` operation is not executed by all 32 lanes together."""
     if not lanes.first_check_of(None):
         return
     active = lanes.active_bits()
@@ -66,8 +66,11 @@ def check_whole_warp(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @contextmanager
-def where_some_run(lanes: Lanes) -> Iterator[None]:
-    """What is emitted inside happens unless the predicate holds in no lane. It may define no registers."""
+def where_some_run(lanes: WarpEmitter) -> Iterator[None]:
+    """A context manager: the enclosed code is skipped if the predicate holds in no lane.
+
+    It may not define registers.
+    """
     if lanes.active_bits() == lanes.mask:
         yield
         return
@@ -79,15 +82,18 @@ def where_some_run(lanes: Lanes) -> Iterator[None]:
     lanes.label(go_on)
 
 
-def _groups(lanes: Lanes, instruction: Instruction, members: Operand) -> str:
-    """For each lane the lanes that take part with it, as i32. Lanes that run one instruction may have other masks."""
+def _groups(lanes: WarpEmitter, instruction: Instruction, members: Operand) -> str:
+    """For each lane, the mask of participating lanes, as i32.
+
+    Lanes that run one instruction may have different masks.
+    """
     check_members(lanes, instruction, members)
     active = lanes.spread("i32", lanes.active_bits())
     return lanes.binary("and", "i32", lanes.use(members, "i32"), active)
 
 
 @emits("shfl")
-def shuffle(lanes: Lanes, instruction: Instruction) -> None:
+def shuffle(lanes: WarpEmitter, instruction: Instruction) -> None:
     """shfl.sync.{up,down,bfly,idx}.b32 d[|p], a, b, c, membermask."""
     form = Form(instruction)
     if not form.flag("sync"):
@@ -103,7 +109,7 @@ def shuffle(lanes: Lanes, instruction: Instruction) -> None:
         sources = [_source_lane(mode, lane, b.value, c.value) for lane in range(32)]
         order = ", ".join(f"i32 {lane if source is None else source}" for lane, source in enumerate(sources))
         watch_sources(lanes, instruction, members, f"<{order}>")
-        # Before there is a value, which would be spilled at the branch.
+        # Emitted before there is a value, which would be spilled at the branch.
         _note_absent_sources(lanes, instruction, f"<{order}>")
         value = _present_values(lanes, a)
         result = lanes.op(f"shufflevector <32 x i32> {value}, <32 x i32> poison, <32 x i32> <{order}>")
@@ -120,8 +126,8 @@ def shuffle(lanes: Lanes, instruction: Instruction) -> None:
         lanes.put(destination, result, "i32")
 
 
-def _note_absent_sources(lanes: Lanes, instruction: Instruction, sources: str) -> None:
-    """Remember that a lane reads one that does not execute the shuffle; `sources` are 32 times i32."""
+def _note_absent_sources(lanes: WarpEmitter, instruction: Instruction, sources: str) -> None:
+    """Record that a lane reads one that does not execute the shuffle; `sources` is a vector of i32."""
     site, active = lanes.number(lanes.site(instruction)), lanes.active_bits()
     look, go_on = lanes.fresh_label("look"), lanes.fresh_label("looked")
     partial = lanes.op(f"icmp ne i32 {active}, {at.FULL_MASK}")
@@ -135,13 +141,13 @@ def _note_absent_sources(lanes: Lanes, instruction: Instruction, sources: str) -
     lanes.label(go_on)
 
 
-def _present_values(lanes: Lanes, value: Operand) -> str:
-    """What a shuffle finds: 0 in lanes that are not here, as on a GPU. PTX leaves it undefined."""
+def _present_values(lanes: WarpEmitter, value: Operand) -> str:
+    """The values that a shuffle reads: 0 in inactive lanes, as on a GPU. PTX leaves it undefined."""
     return lanes.select("i32", lanes.active(), lanes.use(value, "i32"), splat("i32", 0))
 
 
 def _source_lane(mode: str, lane: int, b: int, c: int) -> int | None:
-    """The lane that `lane` reads, or None where it is out of its segment (PTX ISA, shfl.sync, pseudocode)."""
+    """The lane that `lane` reads; None if that is outside its segment (PTX ISA, shfl.sync, pseudocode)."""
     b &= 31
     segment = c >> 8 & 31
     clamp = c & 31
@@ -156,8 +162,8 @@ def _source_lane(mode: str, lane: int, b: int, c: int) -> int | None:
     return source if valid else None
 
 
-def _dynamic_sources(lanes: Lanes, mode: str, b: str, c: str) -> tuple[str, str]:
-    """The same for all lanes, where only the kernel knows b and c: the lanes, themselves where out of their segment."""
+def _dynamic_sources(lanes: WarpEmitter, mode: str, b: str, c: str) -> tuple[str, str]:
+    """The source lanes of a shuffle for variable b and c: the lane itself if the source is outside its segment."""
 
     def both(word: str, x: str, y: str) -> str:
         return lanes.binary(word, "i32", x, y)
@@ -181,7 +187,7 @@ def _dynamic_sources(lanes: Lanes, mode: str, b: str, c: str) -> tuple[str, str]
     return lanes.select("i32", valid, source, LANE_ID), valid
 
 
-def _permuted(lanes: Lanes, value: str, source: str) -> str:
+def _permuted(lanes: WarpEmitter, value: str, source: str) -> str:
     lanes.warp_store("<32 x i32>", source, at.ADDRESSES)
     lanes.warp_store("<32 x i32>", value, at.DATA_2)
     lanes.runtime("permute", "%warp")
@@ -189,7 +195,7 @@ def _permuted(lanes: Lanes, value: str, source: str) -> str:
 
 
 @emits("vote")
-def vote(lanes: Lanes, instruction: Instruction) -> None:
+def vote(lanes: WarpEmitter, instruction: Instruction) -> None:
     """vote.sync.{all,any,uni}.pred and .ballot.b32."""
     form = Form(instruction)
     is_sync, mode = form.flag("sync"), form.choice("all", "any", "uni", "ballot")
@@ -212,8 +218,8 @@ def vote(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("activemask")
-def active_mask(lanes: Lanes, instruction: Instruction) -> None:
-    """The lanes that are here."""
+def active_mask(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """activemask: the active lanes."""
     form = Form(instruction)
     form.type("b32")
     form.end()
@@ -221,8 +227,8 @@ def active_mask(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("match")
-def match(lanes: Lanes, instruction: Instruction) -> None:
-    """match.any.sync: the lanes that hold the same value; match.all.sync: everyone, if all agree."""
+def match(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """match.any.sync: the lanes with the same value; match.all.sync: all lanes, if all agree."""
     form = Form(instruction)
     is_sync, mode = form.flag("sync"), form.choice("any", "all")
     element = INTEGER[form.type("b32 b64").bits]
@@ -251,8 +257,8 @@ _REDUCTIONS = {"add": "u32 s32", "min": "u32 s32", "max": "u32 s32", "and": "b32
 
 
 @emits("redux")
-def reduce(lanes: Lanes, instruction: Instruction) -> None:
-    """redux.sync: one integer from all lanes of a group."""
+def reduce(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """redux.sync: one integer for all lanes of a group."""
     form = Form(instruction)
     is_sync, operation = form.flag("sync"), form.choice(*_REDUCTIONS)
     kind = form.type(_REDUCTIONS.get(operation or "", ""))
@@ -274,8 +280,8 @@ def reduce(lanes: Lanes, instruction: Instruction) -> None:
     lanes.put(destination, _for_each_group(lanes, groups, of_group), "i32")
 
 
-def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -> str:
-    """A loop over the groups among the active lanes; `of_group` makes 32 times its i32 from the group's bits."""
+def _for_each_group(lanes: WarpEmitter, groups: str, of_group: Callable[[str], str]) -> str:
+    """Loop over the groups of the active lanes; `of_group` computes a vector of i32 from a group's mask."""
     before, loop, after = (lanes.fresh_label(word) for word in ("before", "group", "after"))
     left, results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
     next_left, next_results = lanes.fresh_label("%left"), lanes.fresh_label("%results")
@@ -286,7 +292,7 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
     lanes.label(loop)
     lanes.do(f"{left} = phi i32 [ {active}, %{before} ], [ {next_left}, %{loop} ]")
     lanes.do(f"{results} = phi <32 x i32> [ zeroinitializer, %{before} ], [ {next_results}, %{loop} ]")
-    # Every lane is in its own group, see `check_members`: the loop ends.
+    # Every lane is in its own group, see `check_members`, so the loop ends.
     group = lanes.op(f"extractelement <32 x i32> {groups}, i32 {lanes.first_lane(left)}")
     result = of_group(group)
     lanes.do(f"{next_results} = select <32 x i1> {lanes.lanes_of(group)}, <32 x i32> {result}, <32 x i32> {results}")
@@ -297,8 +303,8 @@ def _for_each_group(lanes: Lanes, groups: str, of_group: Callable[[str], str]) -
 
 
 @emits("elect")
-def elect(lanes: Lanes, instruction: Instruction) -> None:
-    """elect.sync d|p, membermask: the lowest lane leads."""
+def elect(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """elect.sync d|p, membermask: elects the lowest lane."""
     form = Form(instruction)
     is_sync = form.flag("sync")
     form.end()

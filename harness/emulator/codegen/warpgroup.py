@@ -1,8 +1,9 @@
-"""wgmma: products of warpgroups (PTX ISA 9.7.15), and the registers of a role. See `memory/warpgroup_products.py`."""
+"""Emits wgmma, the warpgroup products (PTX ISA 9.7.15), and setmaxnreg.
+
+`memory/warpgroup_products.py` implements them.
+"""
 
 from __future__ import annotations
-
-import re
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
@@ -11,29 +12,29 @@ from harness.emulator.codegen.dot_product import WARPGROUP_PRODUCTS, DotProduct
 from harness.emulator.codegen.eight_bit_products import EightBitProduct
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_multiply import element_types
 from harness.emulator.codegen.warp import check_whole_warp
-from harness.emulator.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Function, Imm, Instruction, Operand, Reg, Vector
+from harness.ptx.opcodes import matrix_shape
 
-_SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _COLUMNS = range(8, 257, 8)
 _INTEGER_COLUMNS = (8, 24, *range(16, 257, 16))
 _SIGN_BITS = {"tf32": 1 << 31, "fp8": 0x80808080}
-"""Of a register of A; those of two 16-bit floats else."""
+"""Sign bits of a register of A; two 16-bit floats by default."""
 HELD = "@held_tickets"
-"""The constant that lists the registers which may hold tickets."""
+"""Name of the constant that lists the registers which may hold tickets."""
 
 
 @emits("wgmma.fence")
-def fence(lanes: Lanes, instruction: Instruction) -> None:
-    """Nothing to do but for the sanitizer: registers are read at the issue, and products happen in order."""
+def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """wgmma.fence: only for the sanitizer, since registers are read at issue and products complete in order."""
     _end(instruction, "fence")
     check_whole_warp(lanes, instruction)
 
 
 @emits("wgmma.commit_group")
-def commit(lanes: Lanes, instruction: Instruction) -> None:
+def commit(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wgmma.commit_group."""
     _end(instruction, "commit_group")
     check_whole_warp(lanes, instruction)
@@ -41,8 +42,8 @@ def commit(lanes: Lanes, instruction: Instruction) -> None:
 
 
 @emits("wgmma.wait_group")
-def wait(lanes: Lanes, instruction: Instruction) -> None:
-    """wgmma.wait_group n: the warp waits for its warpgroup, and the scheduler lets the products happen."""
+def wait(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """wgmma.wait_group n: the warp waits for its warpgroup, and the scheduler completes the products."""
     _end(instruction, "wait_group")
     (left,) = instruction.operands
     if not isinstance(left, Imm):
@@ -66,7 +67,7 @@ def _end(instruction: Instruction, word: str) -> None:
 
 
 @emits("wgmma.mma_async")
-def mma_async(lanes: Lanes, instruction: Instruction) -> None:
+def mma_async(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, whether D is added to {, signs of A, B {, turned A, B}}."""
     product, columns = _product(instruction)
     operands = instruction.operands
@@ -116,17 +117,17 @@ def mma_async(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, int]:
-    """What it computes for 8 columns, and how many columns there are."""
+    """The arithmetic for 8 columns, and the number of columns."""
     form = Form(instruction)
     collective = form.flag("mma_async"), form.flag("sync"), form.flag("aligned")
-    shape = next((match for word in form.rest() if (match := _SHAPE.fullmatch(word))), None)
-    if shape is None or not all(collective):
+    shape = matrix_shape(form.rest())
+    if shape is None or shape.rows != 64 or not all(collective):
         raise instruction.unsupported()
-    form.flag(shape[0])
+    form.flag(shape.word)
     types = element_types(form)
     saturates = form.flag("satfinite")
     form.end()
-    columns, depth = int(shape[1]), int(shape[2])
+    columns, depth = shape.columns, shape.depth
     if len(types) == 3 and columns in _COLUMNS:
         d, a, b = types
         narrow = eight_bits.WARPGROUP_PRODUCTS.get((a, b, depth, d, saturates))
@@ -139,9 +140,10 @@ def _product(instruction: Instruction) -> tuple[DotProduct | EightBitProduct, in
 
 
 def _size_number(instruction: Instruction) -> int:
-    """Of M, N and K: the same for those that are the same, and not 0."""
-    columns, depth = next(match for word in instruction.modifiers if (match := _SHAPE.fullmatch(word))).groups()
-    return 4 * (int(columns) // 8 - 1) + (8, 16, 32).index(int(depth)) + 1
+    """A nonzero ID of the shape M, N, K."""
+    shape = matrix_shape(instruction.modifiers)
+    assert shape is not None
+    return 4 * (shape.columns // 8 - 1) + (8, 16, 32).index(shape.depth) + 1
 
 
 def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[Operand, ...]:
@@ -150,20 +152,20 @@ def _registers(instruction: Instruction, operand: Operand, count: int) -> tuple[
     return operand.items
 
 
-def _scalar(lanes: Lanes, operand: Operand) -> str:
+def _scalar(lanes: WarpEmitter, operand: Operand) -> str:
     return lanes.op(f"extractelement <32 x i64> {lanes.use(operand, 'i64')}, i32 0")
 
 
-def _truth(lanes: Lanes, operand: Operand) -> str:
-    """I64: a predicate that all lanes agree on, or a literal."""
+def _truth(lanes: WarpEmitter, operand: Operand) -> str:
+    """A predicate that is uniform over lanes, or a literal, as i64."""
     if isinstance(operand, Imm):
         return str(int(operand.value != 0))
     first = lanes.op(f"extractelement <32 x i1> {lanes.use(operand, 'i1')}, i32 0")
     return lanes.op(f"zext i1 {first} to i64")
 
 
-def name_held_tickets(lanes: Lanes, function: Function) -> None:
-    """Define `HELD`: how many registers may hold tickets, and their places."""
+def name_held_tickets(lanes: WarpEmitter, function: Function) -> None:
+    """Define `HELD`: the number of registers that may hold tickets, and their locations."""
     places = [lanes.place(name) for name in registers_with_tickets(function)]
     words = ", ".join(f"i32 {word}" for word in (len(places), *places))
     lanes.constants[f"[{len(places) + 1} x i32] [{words}]"] = HELD
@@ -190,8 +192,8 @@ def registers_with_tickets(function: Function) -> list[str]:
 
 
 @emits("setmaxnreg")
-def set_registers(lanes: Lanes, instruction: Instruction) -> None:
-    """setmaxnreg.{inc,dec}.sync.aligned.u32 n: the emulator has registers for all."""
+def set_registers(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """setmaxnreg.{inc,dec}.sync.aligned.u32 n: does nothing, since the emulator does not limit registers."""
     form = Form(instruction)
     words = form.choice("inc", "dec"), form.flag("sync"), form.flag("aligned")
     form.type("u32")

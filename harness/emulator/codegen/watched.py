@@ -1,29 +1,32 @@
-"""Calls of the sanitizer, in kernels that are compiled for it; in others they leave no trace."""
+"""Emits calls of the sanitizer, in kernels that are compiled for it; others contain no trace of it."""
 
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi import sanitizer_layout as sanitizer
-from harness.emulator.codegen.lanes import Lanes
-from harness.emulator.codegen.vocabulary import vector
-from harness.emulator.ptx.instructions import Address, Imm, Instruction, Operand, Reg, Symbol
-from harness.emulator.ptx.opcodes import ATOMIC
+from harness.emulator.codegen.vector_ir_builder import vector
+from harness.emulator.codegen.warp_emitter import WarpEmitter
+from harness.ptx.instructions import Address, Imm, Instruction, Operand, Reg, Symbol
+from harness.ptx.opcodes import ATOMIC
 
 _STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
 _CODES = {"load": sanitizer.LOAD, "store": sanitizer.STORE, "atomic": sanitizer.ATOMIC}
 _NARROW_SCOPES = {"cta", "cluster"}
 
 
-def watch_shared(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple[str, str]) -> None:
-    """A load that ran, or a store that will, by 32-bit offsets in ADDRESSES. `mask` is i64; `shape`: see `Access`."""
+def watch_shared(lanes: WarpEmitter, instruction: Instruction, mask: str, shape: tuple[str, str]) -> None:
+    """Report a completed load or an upcoming store at 32-bit offsets in ADDRESSES.
+
+    `mask` is i64; `shape` as in `Access`.
+    """
     if lanes.instruments.sanitizer:
         code = str(_access(instruction))
         _watch_array(lanes, instruction, mask, shape, is_wide=False)
         lanes.runtime("watch_shared", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask, *shape, code)
 
 
-def watch_memory(lanes: Lanes, instruction: Instruction, space: str, mask: str, shape: tuple[str, str]) -> None:
-    """The same for addresses that were translated."""
+def watch_memory(lanes: WarpEmitter, instruction: Instruction, space: str, mask: str, shape: tuple[str, str]) -> None:
+    """Report a completed load or an upcoming store whose addresses were translated to host addresses."""
     if lanes.instruments.sanitizer and space != "const":
         where = str(at.SPACES[space])
         code = str(_access(instruction))
@@ -31,15 +34,20 @@ def watch_memory(lanes: Lanes, instruction: Instruction, space: str, mask: str, 
         lanes.runtime("watch_memory", "%ctx", "%warp", lanes.number(lanes.site(instruction)), where, mask, *shape, code)
 
 
-def watch_copy(lanes: Lanes, instruction: Instruction, offsets: str, mask: str, size_bytes: int) -> None:
-    """An asynchronous copy of so many bytes to 32-bit `offsets`, before it is issued; ADDRESSES is free for it."""
+def watch_copy(lanes: WarpEmitter, instruction: Instruction, offsets: str, mask: str, size_bytes: int) -> None:
+    """Report an asynchronous copy of `size_bytes` to 32-bit `offsets`, before its issue. Overwrites ADDRESSES."""
     if lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
         _watch_array(lanes, instruction, mask, (str(size_bytes), "1"), is_wide=False)
 
 
-def _watch_array(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple[str, str], is_wide: bool) -> None:
-    """Where its address is proven to belong to an array, an access stays within that. `is_wide`: it is 64 bits."""
+def _watch_array(
+    lanes: WarpEmitter, instruction: Instruction, mask: str, shape: tuple[str, str], is_wide: bool
+) -> None:
+    """If the address provably belongs to an array, check that the access is within it.
+
+    `is_wide`: addresses have 64 bits.
+    """
     address = next(operand for operand in instruction.operands if isinstance(operand, Address))
     base, storage = address.base, lanes.storage
     named = storage.arrays_of_registers.get(base.name) if isinstance(base, Reg) else None
@@ -51,23 +59,23 @@ def _watch_array(lanes: Lanes, instruction: Instruction, mask: str, shape: tuple
         lanes.runtime("watch_array", "%ctx", "%warp", site, mask, size, wide, lanes.number(array))
 
 
-def watch_warp_barrier(lanes: Lanes, members: Operand) -> None:
-    """`bar.warp.sync`."""
+def watch_warp_barrier(lanes: WarpEmitter, members: Operand) -> None:
+    """Report `bar.warp.sync`."""
     if lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.ADDRESSES)
         lanes.runtime("watch_lanes", "%ctx", "%warp", lanes.widen(lanes.active_bits()))
 
 
-def watch_members(lanes: Lanes, instruction: Instruction, members: Operand) -> None:
-    """An operation of lanes that name each other. A literal mask is the same for all."""
+def watch_members(lanes: WarpEmitter, instruction: Instruction, members: Operand) -> None:
+    """Report an operation with a member mask. A literal mask is the same for all lanes."""
     if lanes.instruments.sanitizer and not isinstance(members, Imm):
         lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.HOSTS)
         site, mask = lanes.number(lanes.site(instruction)), lanes.widen(lanes.active_bits())
         lanes.runtime("watch_members", "%ctx", "%warp", site, mask)
 
 
-def watch_sources(lanes: Lanes, instruction: Instruction, members: Operand, sources: str) -> None:
-    """A shuffle; `sources` are 32 times i32, the lane itself where it is out of its segment."""
+def watch_sources(lanes: WarpEmitter, instruction: Instruction, members: Operand, sources: str) -> None:
+    """Report a shuffle; `sources` is a vector of i32, with the lane itself if the source is outside its segment."""
     if lanes.instruments.sanitizer:
         lanes.warp_store(vector("i32"), sources, at.ADDRESSES)
         lanes.warp_store(vector("i32"), lanes.use(members, "i32"), at.HOSTS)
@@ -75,16 +83,16 @@ def watch_sources(lanes: Lanes, instruction: Instruction, members: Operand, sour
         lanes.runtime("watch_sources", "%ctx", "%warp", site, mask)
 
 
-def watch_fence(lanes: Lanes, instruction: Instruction) -> None:
-    """`membar`, `fence`: what they order within a block is ordered anyway."""
+def watch_fence(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Report `membar` or `fence`, which matters across blocks only."""
     if lanes.instruments.sanitizer and not _NARROW_SCOPES & set(instruction.modifiers):
         lanes.runtime("watch_fence", "%ctx")
     if lanes.instruments.sanitizer and lanes.knows_clusters and "cta" not in instruction.modifiers:
         lanes.runtime("watch_cluster_fence", "%ctx")
 
 
-def watch_proxy_fence(lanes: Lanes) -> None:
-    """`fence.proxy.async`, of shared memory."""
+def watch_proxy_fence(lanes: WarpEmitter) -> None:
+    """Report `fence.proxy.async` for shared memory."""
     if lanes.instruments.sanitizer:
         lanes.runtime("watch_proxy_fence", "%ctx", lanes.widen(lanes.active_bits()))
 

@@ -1,9 +1,9 @@
-"""wmma.load, wmma.mma and wmma.store (PTX ISA 9.7.14.4), as nvcuda::wmma uses them.
+"""Emits wmma.load, wmma.mma and wmma.store (PTX ISA 9.7.14.4), as nvcuda::wmma uses them.
 
-PTX leaves open which lane holds what, and in which steps a product is computed. Here both are those of an H200, where
-each `wmma` is two `mma` (four of m16n8k4 for tf32), and where loads and stores are as `ptxas` makes them: A and B of 16
-bits in shared memory by ldmatrix; everything else by loads of 4 bytes per lane, or of 8 where two accumulators lie side
-by side, and a transposition of 16-bit tiles that lie across.
+PTX does not define which lane holds which element, nor the steps of a product. Here both are those of an H200, where
+each `wmma` is two `mma` (four of m16n8k4 for tf32), and loads and stores are as `ptxas` generates them: ldmatrix for
+16-bit A and B in shared memory; otherwise loads of 4 bytes per lane, or of 8 if two accumulators are adjacent, with a
+transposition of 16-bit tiles whose elements are not contiguous.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from harness.emulator.codegen.dot_product import DOT_PRODUCTS, DotProduct
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.fragments import WMMA_SHAPES, Fragment, wmma_layout
-from harness.emulator.codegen.lanes import Lanes
 from harness.emulator.codegen.matrix_memory import load_rows, transpose
 from harness.emulator.codegen.matrix_multiply import homes_of, multiply, put_registers, registers_of
 from harness.emulator.codegen.memory import count_shared, load_shared, translate
-from harness.emulator.codegen.vocabulary import splat, vector
+from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp import check_whole_warp, where_some_run
+from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.codegen.watched import watch_memory, watch_shared
-from harness.emulator.ptx.instructions import Instruction, Operand
+from harness.ptx.instructions import Instruction, Operand
 
 _ORDERS = ("row", "col")
 
@@ -47,11 +47,11 @@ class _Matrix:
     fragment: Fragment
     space: str
     by_rows: bool
-    """Whether rows are contiguous; else columns."""
+    """Whether rows are contiguous, or else columns."""
     base: str
     """Its address in each lane: i32 in shared memory, else i64."""
     stride: str
-    """Bytes from one row, or column, to the next; as `base`."""
+    """Bytes from one row, or column, to the next; has the type of `base`."""
 
     @property
     def element(self) -> str:
@@ -60,26 +60,26 @@ class _Matrix:
 
     @property
     def lies_across(self) -> bool:
-        """Whether neighbouring places of a group are not neighbours in memory."""
+        """Whether neighbouring places of a group are not adjacent in memory."""
         return self.fragment.groups_are_rows != self.by_rows
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One access of all lanes: the registers that it fills or empties, and where, in elements."""
+    """One access of all lanes: the registers that it loads or stores, and its location in elements."""
 
     registers: tuple[int, ...]
     lines: tuple[int, ...]
-    """Of each lane: the row, or column, that is contiguous."""
+    """For each lane, the contiguous row (or column) that it accesses."""
     along: tuple[int, ...]
-    """Of each lane: the element in it."""
+    """For each lane, the element within that row or column."""
     turned: bool = False
-    """Whether the tile lies across, and goes by way of a transposition."""
+    """Whether the tile has to be transposed."""
 
 
 def _requests(matrix: _Matrix) -> Iterator[_Request]:
     fragment = matrix.fragment
-    # The tile of registers that hold the same, as those of f16, is loaded once.
+    # Tiles whose registers hold the same elements, as for f16, are loaded once.
     firsts = [r for r in range(fragment.registers) if fragment.origins.index(fragment.origins[r]) == r]
     if fragment.packed == 2:
         for register in firsts:
@@ -88,7 +88,7 @@ def _requests(matrix: _Matrix) -> Iterator[_Request]:
             places = tuple(along + 2 * (lane & 3) for lane in range(at.LANES))
             yield _Request((register,), lines, places, matrix.lies_across)
         return
-    # Two accumulators that are neighbours in memory go together.
+    # Two accumulators that are adjacent in memory are accessed together.
     together = 2 if fragment.spread == 2 and not matrix.lies_across else 1
     for register in firsts[::together]:
         elements = [_in_memory(matrix, fragment.element(register, lane)) for lane in range(at.LANES)]
@@ -101,8 +101,8 @@ def _in_memory(matrix: _Matrix, element: tuple[int, int]) -> tuple[int, int]:
     return (row, column) if matrix.by_rows else (column, row)
 
 
-def _read_form(lanes: Lanes, instruction: Instruction, operands: tuple[str, ...]) -> tuple[_Matrix, Operand]:
-    """The matrix in memory, and the registers. `operands`: the letters that the instruction may name."""
+def _read_form(lanes: WarpEmitter, instruction: Instruction, operands: tuple[str, ...]) -> tuple[_Matrix, Operand]:
+    """The matrix in memory, and the registers. `operands` are the letters that the instruction may name."""
     form = _begin(instruction)
     which, order = form.choice(*operands), form.choice(*_ORDERS)
     shape, space = form.choice(*WMMA_SHAPES), form.choice("global", "shared", "shared::cta") or "generic"
@@ -141,7 +141,7 @@ def _fragment(instruction: Instruction, which: str, shape: str, kind: str) -> Fr
     return wmma_layout(shape, "tf32" if tf32 else "f16", 16 if kind == "f16" else 32).c
 
 
-def _addresses(lanes: Lanes, matrix: _Matrix, lines: tuple[int, ...], along: tuple[int, ...]) -> str:
+def _addresses(lanes: WarpEmitter, matrix: _Matrix, lines: tuple[int, ...], along: tuple[int, ...]) -> str:
     element = matrix.element
     offset = lanes.binary("mul", element, matrix.stride, _constants(element, lines))
     bytes_each = matrix.fragment.bits // 8
@@ -154,7 +154,7 @@ def _constants(element: str, values: tuple[int, ...]) -> str:
 
 
 @emits("wmma.load")
-def load(lanes: Lanes, instruction: Instruction) -> None:
+def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wmma.load.{a,b,c}.sync.aligned.{row,col}.shape{.space}.type r, [p]{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("a", "b", "c"))
     fragment = matrix.fragment
@@ -173,9 +173,13 @@ def load(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _load_by_rows(
-    lanes: Lanes, instruction: Instruction, matrix: _Matrix, requests: list[_Request], found: dict[tuple[int, int], str]
+    lanes: WarpEmitter,
+    instruction: Instruction,
+    matrix: _Matrix,
+    requests: list[_Request],
+    found: dict[tuple[int, int], str],
 ) -> None:
-    """Tiles as ldmatrix loads them: lane 8 i + j has the address of row j of tile i."""
+    """Load tiles by ldmatrix: lane 8 i + j has the address of row j of tile i."""
     rows = [(request.lines[4 * row], request.along[0]) for request in requests for row in range(8)]
     rows += rows[:1] * (at.LANES - len(rows))
     lines, along = zip(*rows)
@@ -185,7 +189,7 @@ def _load_by_rows(
         found[matrix.fragment.origins[request.registers[0]]] = value
 
 
-def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, request: _Request) -> list[str]:
+def _load_request(lanes: WarpEmitter, instruction: Instruction, matrix: _Matrix, request: _Request) -> list[str]:
     count = len(request.registers)
     shape = ("4", str(count))
     addresses = _addresses(lanes, matrix, request.lines, request.along)
@@ -198,7 +202,7 @@ def _load_request(lanes: Lanes, instruction: Instruction, matrix: _Matrix, reque
 
 
 @emits("wmma.store")
-def store(lanes: Lanes, instruction: Instruction) -> None:
+def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wmma.store.d.sync.aligned.{row,col}.shape{.space}.type [p], r{, stride}."""
     matrix, registers = _read_form(lanes, instruction, ("d",))
     values = [lanes.use(item, "i32") for item in registers_of(instruction, registers, matrix.fragment)]
@@ -210,7 +214,7 @@ def store(lanes: Lanes, instruction: Instruction) -> None:
 
 
 def _store_request(
-    lanes: Lanes, instruction: Instruction, matrix: _Matrix, request: _Request, values: list[str]
+    lanes: WarpEmitter, instruction: Instruction, matrix: _Matrix, request: _Request, values: list[str]
 ) -> None:
     shape = ("4", str(len(values)))
     addresses = _addresses(lanes, matrix, request.lines, request.along)
@@ -235,7 +239,7 @@ def _store_request(
 
 
 @emits("wmma.mma")
-def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
+def multiply_fragments(lanes: WarpEmitter, instruction: Instruction) -> None:
     """wmma.mma.sync.aligned.alayout.blayout.shape.dtype{.atype.btype}.ctype d, a, b, c."""
     form = _begin(instruction)
     orders = [form.choice(*_ORDERS) for _ in "ab"]
@@ -255,7 +259,7 @@ def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
     layouts = {name: wmma_layout(shape, kind, 16 if name == "f16" else 32) for name in ("f16", "f32")}
     left = homes_of(lanes, instruction, a, layouts["f32"].a)
     right = homes_of(lanes, instruction, b, layouts["f32"].b)
-    # Only where both are f16 does the sum have that format; else what is f16 is converted before or after.
+    # The sum has f16 format only if both C and D have; otherwise f16 is converted before or after.
     accumulator = "f16" if c_type == d_type == "f16" else "f32"
     if accumulator == c_type:
         total = homes_of(lanes, instruction, c, layouts[c_type].c)
@@ -272,11 +276,13 @@ def multiply_fragments(lanes: Lanes, instruction: Instruction) -> None:
 
 
 _SCRATCH = [at.DATA + 128 * index for index in range(8)]
-"""Eight registers that no kernel names: DATA and DATA_2."""
+"""Eight registers that kernels do not use: DATA and DATA_2."""
 
 
-def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]) -> None:
-    """The two `mma` of a `wmma`, see `wmma_layout`; each in steps where its K is smaller. Leaves D in scratch."""
+def _two_products(
+    lanes: WarpEmitter, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]
+) -> None:
+    """The two `mma` of a `wmma`, see `wmma_layout`; each in several steps if its K is smaller. Leaves D in scratch."""
     if shape == "m8n32k16":
         a, b = b, a
     layout = product.layout
@@ -292,8 +298,8 @@ def _two_products(lanes: Lanes, shape: str, product: DotProduct, a: list[int], b
             multiply(lanes, product, result, factor, other, result if step else total)
 
 
-def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
-    """Packed f16 -> f32, one element to a register of scratch."""
+def _widened(lanes: WarpEmitter, registers: list[str]) -> list[int]:
+    """Convert packed f16 to f32, one element per register of scratch."""
     for index, register in enumerate(registers):
         for half in (0, 1):
             bits = lanes.cast("trunc", "i32", lanes.binary("lshr", "i32", register, splat("i32", 16 * half)), "i16")
@@ -302,8 +308,8 @@ def _widened(lanes: Lanes, registers: list[str]) -> list[int]:
     return _SCRATCH
 
 
-def _narrowed(lanes: Lanes, registers: list[str]) -> list[str]:
-    """f32 -> packed f16, to nearest even."""
+def _narrowed(lanes: WarpEmitter, registers: list[str]) -> list[str]:
+    """Convert f32 to packed f16, to nearest even."""
     halves = [
         lanes.cast("zext", "i16", lanes.prelude("float_to_half", lanes.cast("bitcast", "i32", r, "float")), "i32")
         for r in registers

@@ -1,1 +1,1 @@
-"""One launch: memory laid out, blocks spread over cores, counts, faults, findings and cache traffic collected."""
+"""Runs one launch: sets up memory, distributes blocks over cores, collects counts, faults, findings, cache traffic."""

@@ -1,4 +1,4 @@
-"""The memory of asynchronous instructions under way: bulk copies of a cluster's blocks, products of their warps."""
+"""Memory for asynchronous operations in flight: bulk copies of a cluster's blocks, and products of their warps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from harness.emulator.native.object_loading import load_async_proxy
 
 
 class AsyncProxy:
-    """That of one worker. Memory that nothing writes to takes none: the system gives zeros where they are read."""
+    """The memory of one worker. Pages that are never written use no physical memory."""
 
     def __init__(self, context: npt.NDArray[np.int64], blocks: int, warps: int, shared_bytes: int) -> None:
-        """`warps` and `shared_bytes` are those of all the blocks that run together."""
+        """`warps` and `shared_bytes` are totals of all blocks that run together."""
         copies = proxy.COPY_CAPACITY << (blocks - 1).bit_length()
         self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
         self._parts = {
@@ -34,6 +34,6 @@ class AsyncProxy:
             context[SLOT[name]] = address
 
     def expected_by(self, place: int) -> int | None:
-        """The instruction that last said how many bytes an mbarrier's phase waits for; None where none did."""
+        """The instruction that last set the expected bytes of an mbarrier's phase; None if none did."""
         site = int(self._parts[proxy.EXPECTED_BY].view(np.int32)[place // proxy.MBARRIER_BYTES])
         return site - 1 if site else None

@@ -1,4 +1,4 @@
-"""How often basic blocks of code were executed, and the way of one cluster's warps through them, in one launch."""
+"""Execution counts of basic blocks in one launch, and the path of one cluster's warps through them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
 
 PATH_STEPS = 1 << 19
-"""Basic blocks that the warps of the followed cluster may enter until nobody takes note any more."""
+"""Maximum number of recorded steps of the followed cluster's warps."""
 
 
 @dataclass(frozen=True)
 class BlockExecutions:
-    """What a launch did, by basic block."""
+    """Execution counts of a launch, by basic block."""
 
     counts: npt.NDArray[np.int64]
-    """(blocks, 2): warps and lanes that entered each."""
+    """Array (blocks, 2): number of warps and of lanes that entered each block."""
     clusters: npt.NDArray[np.int64]
     """Warp instructions of each cluster."""
     path: npt.NDArray[np.int64]
-    """The steps of the followed cluster's warps, see `layout.PATH_WARP_SHIFT`."""
+    """Steps of the followed cluster's warps, see `layout.PATH_WARP_SHIFT`."""
 
 
 class ExecutionCounters:
-    """One worker's counters."""
+    """The counters of one worker."""
 
     def __init__(self, context: npt.NDArray[np.int64], blocks: int, clusters: int) -> None:
         self._context = context
@@ -40,20 +40,20 @@ class ExecutionCounters:
         self.work: dict[int, int] = {}
         """Warp instructions by cluster."""
         self.path: npt.NDArray[np.int64] | None = None
-        """Of the followed cluster, if this worker ran it."""
+        """The path of the followed cluster, if this worker ran it; else None."""
         self._steps: npt.NDArray[np.int64] | None = None
         context[SLOT["BLOCK_COUNTERS"]] = self.counts.ctypes.data
         self._write_to(self._nowhere)
 
     def begin(self, cluster: int) -> None:
-        """A cluster is about to run."""
+        """Called before a cluster runs."""
         self._before = int(self._context[SLOT["WARP_INSTRUCTIONS"]])
         if cluster == self._followed:
             self._steps = np.zeros(PATH_STEPS, dtype=np.int64)
             self._write_to(self._steps)
 
     def end(self, cluster: int) -> None:
-        """It has run."""
+        """Called after a cluster has run."""
         self.work[cluster] = int(self._context[SLOT["WARP_INSTRUCTIONS"]]) - self._before
         if self._steps is not None:
             written = (int(self._context[SLOT["PATH_NEXT"]]) - self._steps.ctypes.data) // self._steps.itemsize
@@ -66,7 +66,7 @@ class ExecutionCounters:
 
     @staticmethod
     def added(counters: Iterable[ExecutionCounters]) -> BlockExecutions:
-        """What all workers counted."""
+        """The sum over all workers."""
         counters = tuple(counters)
         clusters = np.zeros(counters[0]._clusters, dtype=np.int64)
         for each in counters:

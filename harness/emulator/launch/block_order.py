@@ -1,9 +1,9 @@
-"""In which order the clusters of a launch, mostly of one block, run: spread over the cores, or in turns on one.
+"""Schedules the clusters of a launch (usually of one block each): on several cores, or in turns on one.
 
-Blocks that cannot tell each other anything run side by side, each to its end. Blocks that can (atomics, volatile and
-acquiring loads of global memory) run in order on one core, so that a launch does the same on any number of cores. There
-one that spins is suspended, and the next ones run, as many at a time as a GPU holds; then those that were suspended
-take turns. Each suspended cluster has a `Worker` of its own, whose memory is all that there is of it.
+Blocks that cannot communicate run concurrently, each to its end. Blocks that can (by atomics, or volatile and acquiring
+loads of global memory) run in order on one core, so that results do not depend on the number of cores. There a cluster
+that spins is suspended and the next ones run, as many at a time as a GPU holds; then suspended clusters take turns.
+Each suspended cluster has its own `Worker`, whose memory is its complete state.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from harness.emulator.launch.tracing import BlockListener
 from harness.emulator.launch.worker import Worker
 
 RunBlocks = Callable[[int, int, int], int]
-"""`runtime.schedule.run_blocks`, native."""
+"""The native function `runtime.schedule.run_blocks`."""
 Progress = Callable[[float], None]
 _MOST_AT_ONCE = 64
-"""Clusters that a core takes at a time."""
+"""Number of clusters that a core takes at a time."""
 _FUTILE_PASSES = 3
-"""After all clusters that wait for each other have gone on so often without getting anywhere, none ever will."""
+"""Number of passes without progress over all waiting clusters after which they are considered deadlocked."""
 _SPINNING_SHARE = 8
-"""And after this part of the instructions that one warp may run: what they do to memory may still change something."""
+"""The deadlock also requires 1 / this of a warp's step limit, since stores of spinning warps may have an effect."""
 
 
 @dataclass
 class _SpinCount:
-    """How often, and for how many instructions, suspended clusters went on since one last got anywhere."""
+    """Number of times, and of instructions, that suspended clusters have run since one last made progress."""
 
     times: int = 0
     steps: int = 0
@@ -50,7 +50,7 @@ class _SpinCount:
 
 
 class GridRun:
-    """One launch at work. `new_worker` makes a core's memory; `workers` are all that were made."""
+    """The execution of one launch. `new_worker` creates a core's memory; `workers` has all that were created."""
 
     def __init__(
         self,
@@ -65,16 +65,16 @@ class GridRun:
         self._new_worker, self._listener, self._progress = new_worker, listener, progress
         self.workers: list[Worker] = []
         self.spinning = 0
-        """How many clusters waited for each other in vain, where that is why one of them was stopped."""
+        """Number of deadlocked clusters, if that is why one of them was stopped; else 0."""
         self._faults: list[tuple[int, Worker]] = []
         self._lock = threading.Lock()
         self._next = self._done = 0
 
     def run(self, cores: int, resident: Callable[[], int] | None) -> list[tuple[int, Worker]]:
-        """All clusters; the faults that were met, as (cluster, worker).
+        """Run all clusters, and return the faults as (cluster, worker).
 
-        Where clusters take turns, on one core, `resident` says how many a GPU holds at a time; it is only asked where
-        one is suspended.
+        If clusters take turns on one core, `resident()` is the number that a GPU holds at a time; it is only called
+        when one is suspended.
         """
         jobs: list[Callable[[Progress | None], None]]
         if resident is not None:
@@ -82,7 +82,7 @@ class GridRun:
         else:
             jobs = [partial(self._in_order, self._worker()) for _ in range(cores)]
         if len(jobs) == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # Nobody to listen to meanwhile: a thread of its own would cost more than a small launch.
+            # Without a listener to progress, use this thread: starting one would cost more than a small launch.
             jobs[0](self._progress)
             return self._faults
         with ThreadPoolExecutor(len(jobs)) as pool:
@@ -94,7 +94,7 @@ class GridRun:
                         future.result()
                     self._tell(self._progress)
             except BaseException:
-                # Ctrl-C: no new blocks, and running warps stop at their next loop.
+                # Ctrl-C: start no new blocks, and stop running warps at their next loop.
                 self._next = self._geometry.clusters
                 for worker in self.workers:
                     worker.set("STEP_LIMIT", 0)
@@ -111,7 +111,7 @@ class GridRun:
             tell(min(1.0, self._done / self._geometry.clusters))
 
     def _in_order(self, worker: Worker, tell: Progress | None) -> None:
-        """One core: some clusters after the other, until none is left."""
+        """Run on one core: take some clusters after the other, until none is left."""
         clusters = self._geometry.clusters
         chunk = max(1, min(_MOST_AT_ONCE, clusters // (8 * len(self.workers))))
         while True:
@@ -129,7 +129,7 @@ class GridRun:
             self._tell(tell)
 
     def _in_turns(self, resident: Callable[[], int], tell: Progress | None) -> None:
-        """One core: new clusters while a GPU has room for them, then those that are suspended, over and over."""
+        """Run on one core: start clusters while a GPU has room for them, then resume suspended ones, repeatedly."""
         clusters = self._geometry.clusters
         most: int | None = None
         waiting: deque[Worker] = deque()
@@ -174,7 +174,7 @@ class GridRun:
         self._stop_at[0] = min(int(self._stop_at[0]), cluster)
 
     def _run(self, worker: Worker, first: int, last: int) -> int:
-        """Run clusters on a worker, telling whoever listens to each of them; what `run_blocks` says."""
+        """Run clusters on a worker, notify listeners of each, and return the status of `run_blocks`."""
         context = worker.context.ctypes.data
         if worker.trace is None and worker.events is None and worker.executions is None:
             return self._run_blocks(context, first, last)
@@ -188,7 +188,7 @@ class GridRun:
         return at.ENDED
 
     def _hand_over(self, worker: Worker, cluster: int) -> None:
-        """What was recorded of a cluster that has ended."""
+        """Pass the records of a finished cluster to the listeners."""
         geometry = self._geometry
         together = geometry.blocks_per_cluster
         if worker.executions is not None:

@@ -1,14 +1,15 @@
-"""A GPU's caches behind the sector counts: what arrives at L2, and what L2 asks of DRAM.
+"""Models a GPU's caches behind the sector counts: the traffic between L1 and L2, and between L2 and DRAM.
 
-The multiprocessors take blocks in order, each as many as fit it; all that are resident run at the same speed, measured
-in instructions, and a block that ends makes room for the next. Each request goes through the L1 of its multiprocessor
-(write-through; what a store brings can be read back) and what that lacks through the one L2 (write-back; a sector that
-is stored is not fetched first). An L2 of two partitions keeps a line in the one that it belongs to and, where a
-multiprocessor of the other one read it, there as well. DRAM delivers pairs of sectors.
+Blocks are assigned to multiprocessors in order, each as many as fit. All resident blocks run at the same speed,
+measured in instructions, and a block that ends makes room for the next. Each request goes through the L1 of its
+multiprocessor (write-through; stored data can be read back), and misses go through the one L2 (write-back; a stored
+sector is not fetched first). An L2 of two partitions caches a line in its own partition and, if a multiprocessor of the
+other one read it, there as well. DRAM delivers pairs of sectors.
 
-What is modelled is only what changes counts. The constants in `cache_layout` and `residency` were found with small
-kernels on an H200 (scripts/recording/cache_probes.py), most of which go round a range of memory. Two of them, how much
-of the L2 and of the smallest L1 keeps data, those kernels leave some room for; there the attention kernels decided.
+Only what affects counts is modelled. The constants in `cache_layout` and `residency` were determined with small kernels
+on an H200 (scripts/recording/cache_probes.py), most of which cycle through a range of memory. Two of them, the usable
+parts of L2 and of the smallest L1, are not fully determined by these kernels and were chosen to match the attention
+kernels.
 """
 
 from __future__ import annotations
@@ -30,27 +31,25 @@ from harness.support.errors import PlanError
 from harness.support.gpus import Gpu
 
 ALLOCATION_BYTES = 512
-"""What a GPU's allocator aligns buffers to."""
+"""Alignment of buffers by a GPU's allocator."""
 PARTITION_RUNS = (16, 48, 50, 18)
-"""How many multiprocessors of one partition of L2, then of the other, and so on, the blocks of a launch are given to.
-
-As an H200 does it, one graphics processing cluster (GPC) after the other: `%smid` says where blocks are, and how many
-sectors pass between the partitions when one multiprocessor alone reads says where that one is.
-"""
+"""Number of consecutive multiprocessors that belong to one L2 partition, then to the other, and so on, in the order in
+which blocks are assigned.  As on an H200, by graphics processing clusters (GPCs). `%smid` shows where blocks run, and
+the number of sectors that pass between the partitions when a single multiprocessor reads shows its partition."""
 
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """The caches of one GPU but for its L1, whose size depends on the kernel."""
+    """The caches of one GPU except for L1, whose size depends on the kernel."""
 
     multiprocessors: int
     l2_bytes: int
-    """What can hold data."""
+    """Usable size of L2."""
     l2_partitions: int
 
     @classmethod
     def of(cls, gpu: Gpu, l2_bytes: int | None = None) -> CacheSizes:
-        """Those of a GPU in the table, with another size of L2 where `l2_bytes` is given."""
+        """Sizes of a GPU in the table, optionally with another size of L2."""
         size = gpu.l2_bytes if l2_bytes is None else l2_bytes
         return cls(gpu.multiprocessors, round(at.L2_USABLE * size), gpu.l2_partitions)
 
@@ -61,23 +60,23 @@ class CacheCount:
 
     buffer: str
     l2_read: int
-    """Left after L1."""
+    """Sectors read from L2 after missing L1."""
     l2_write: int
     dram_read: int
-    """Left after L2."""
+    """Sectors read from DRAM after missing L2."""
     dram_write: int
 
 
 class MemoryHierarchy:
-    """The caches during one run of a plan. They begin empty."""
+    """The caches during one run of a plan, initially empty."""
 
     def __init__(self, sizes: CacheSizes, buffers: Sequence[tuple[str, int]]) -> None:
-        """`buffers`: name and bytes, in the order of their addresses."""
+        """`buffers`: name and bytes, in address order."""
         self._sizes = sizes
         self._names = [name for name, _ in buffers]
         ends = np.cumsum([-(-size // ALLOCATION_BYTES) * ALLOCATION_BYTES // at.LINE_BYTES for _, size in buffers])
         self.first_lines: list[int] = [0, *ends[:-1].tolist()]
-        """The number of each buffer's first line."""
+        """Number of each buffer's first line."""
         if ends[-1] >= 1 << at.LINE_BITS:
             limit = (at.LINE_BYTES << at.LINE_BITS) / 2**30
             raise PlanError(f"the cache model takes plans of at most {limit:.0f} GiB; this one has more")
@@ -90,7 +89,7 @@ class MemoryHierarchy:
         self.flush()
 
     def flush(self) -> None:
-        """Forget what L2 holds, without writing it back."""
+        """Empty L2 without writing it back."""
         lines = max(1, self._sizes.l2_bytes // self._sizes.l2_partitions // at.LINE_BYTES)
         ways = min(at.L2_WAYS, lines)
         sets = lines // ways
@@ -102,7 +101,7 @@ class MemoryHierarchy:
         self._state[SLOT["L2_PARTITIONS"]] = self._sizes.l2_partitions
 
     def launch(self, blocks: int, residency: Residency) -> LaunchCaches:
-        """A kernel begins: L1 is empty, L2 is as the kernel before left it."""
+        """Begin a kernel: L1 is empty, and L2 is as the previous kernel left it."""
         ways = at.L1_WAYS_DRAWN if residency.l1_random else at.L1_WAYS
         sets = residency.l1_bytes // at.LINE_BYTES // ways
         count = self._sizes.multiprocessors * sets * ways
@@ -113,7 +112,7 @@ class MemoryHierarchy:
         self._state[SLOT["L1_RANDOM"]] = int(residency.l1_random)
         places = self._sizes.multiprocessors * residency.blocks
         sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors
-        # Another number of multiprocessors is divided likewise.
+        # Other numbers of multiprocessors are divided in the same proportion.
         run = np.searchsorted(np.cumsum(PARTITION_RUNS) / sum(PARTITION_RUNS), (sm + 0.5) / self._sizes.multiprocessors)
         self._hold("SM", sm)
         self._hold("PARTITION", run % self._sizes.l2_partitions)
@@ -125,7 +124,7 @@ class MemoryHierarchy:
 
     @property
     def dirty_bytes(self) -> int:
-        """What is stored and not yet in DRAM."""
+        """Bytes stored in L2 but not yet in DRAM."""
         return at.SECTOR_BYTES * int(np.unpackbits(self._held["L2_DIRTY"].view(np.uint8)).sum())
 
     @property
@@ -133,7 +132,7 @@ class MemoryHierarchy:
         return self._held["COUNTERS"].view(np.int64)
 
     def counts(self) -> tuple[CacheCount, ...]:
-        """Of the latest launch, by buffer."""
+        """Sectors during the latest launch, by buffer."""
         rows = self._counters.tolist()
         return tuple(CacheCount(name, *row) for name, row in zip(self._names, rows))
 
@@ -141,10 +140,10 @@ class MemoryHierarchy:
         self._held[slot] = array
         self._state[SLOT[slot]] = array.ctypes.data
 
-    # For LaunchCaches ----------------------------------------------------------------------------------------------
+    # Used by LaunchCaches ------------------------------------------------------------------------------------------
 
     def seat(self, place: int, accesses: Accesses) -> None:
-        """A block begins at a place."""
+        """Assign a block to a resident place."""
         now, delay = int(self._state[SLOT["NOW"]]), int(accesses[0]) & ((1 << at.DELAY_BITS) - 1)
         self._held["ACCESS_TIME"].view(np.int64)[place] = now + delay
         self._held["STORED_LINE"].view(np.int64)[place] = -1
@@ -157,12 +156,12 @@ class MemoryHierarchy:
         return free
 
     def advance(self) -> int:
-        """See `caches.advance`."""
+        """Run resident blocks until at least one has ended; returns the number of ended blocks."""
         return int(self._advance(self._state.ctypes.data))
 
 
 class LaunchCaches:
-    """One kernel's blocks on their way through the caches. Several threads may deliver."""
+    """Simulates the accesses of one kernel's blocks. Several threads may call `deliver`."""
 
     def __init__(self, hierarchy: MemoryHierarchy, blocks: int, places: int) -> None:
         self._hierarchy = hierarchy
@@ -175,9 +174,9 @@ class LaunchCaches:
         self._lock = threading.Lock()
 
     def deliver(self, block: int, accesses: Accesses) -> None:
-        """What a block did. Runs all that can run before the next block is here."""
+        """Add the accesses of a block, and simulate as far as possible before the next block is available."""
         self._waiting[block] = accesses
-        # Whoever finds the caches busy goes on emulating, unless so much waits that memory would fill up.
+        # A thread that finds the caches busy continues emulating, unless so much is queued that memory would fill up.
         if self._lock.acquire(blocking=len(self._waiting) > len(self._seated)):
             try:
                 self._run()
@@ -185,7 +184,7 @@ class LaunchCaches:
                 self._lock.release()
 
     def finish(self) -> tuple[CacheCount, ...]:
-        """Run the rest, once all blocks are delivered; the launch's counts."""
+        """Simulate the rest after all blocks were delivered, and return the launch's counts."""
         with self._lock:
             self._run()
         assert self._next == self._blocks and not self._waiting
@@ -200,7 +199,7 @@ class LaunchCaches:
                     self._free.append(place)
 
     def _seat_all(self) -> bool:
-        """Give free places to the next blocks; whether all that have to be there are, and there is something to run."""
+        """Assign the next blocks to free places; returns whether all required blocks are present and there is work."""
         while self._free and self._next < self._blocks:
             accesses = self._waiting.pop(self._next, None)
             if accesses is None:

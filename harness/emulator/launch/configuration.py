@@ -1,4 +1,4 @@
-"""What a kernel is launched with: its grid and block, and how the emulator is to run them."""
+"""The launch configuration: grid and block of a kernel, and options of the emulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.model.plan import require_cluster
 from harness.support.errors import PlanError
 
 SHARED_ALIGNMENT = 1024
-"""Bytes: swizzles look at addresses within so many."""
+"""Alignment of shared memory in bytes, on which swizzles depend."""
 
 
 @dataclass(frozen=True)
@@ -22,38 +22,38 @@ class Geometry:
     block: tuple[int, int, int]
     dynamic_shared_bytes: int
     cluster: tuple[int, int, int] | None = None
-    """Thread blocks of a cluster; None where nobody asks for clusters, and every block is one."""
+    """Thread blocks per cluster; None without clusters, where every block is a cluster of its own."""
 
     @property
     def blocks_per_cluster(self) -> int:
-        """Thread blocks that run together."""
+        """Thread blocks per cluster."""
         return math.prod(self.cluster or (1,))
 
     @property
     def warps(self) -> int:
-        """Warps of a block."""
+        """Warps per block."""
         return -(-self.threads // LANES)
 
     @property
     def warp_pitch(self) -> int:
-        """How far apart the numbers of the warps of a cluster's blocks are. Warpgroups begin at multiples of four."""
+        """Difference between the warp numbers of consecutive blocks of a cluster; a multiple of four."""
         if self.blocks_per_cluster == 1:
             return self.warps
         return -(-self.warps // WARPGROUP_WARPS) * WARPGROUP_WARPS
 
     def shared_pitch(self, shared_bytes: int) -> int:
-        """How far apart the blocks of a cluster are in its shared memory, each with so many bytes."""
+        """Stride of a cluster's blocks in its shared memory, for blocks with this many bytes."""
         if self.blocks_per_cluster == 1:
             return max(1, shared_bytes)
         return -(-shared_bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
 
     @property
     def clusters(self) -> int:
-        """Clusters in the grid."""
+        """Number of clusters in the grid."""
         return self.blocks // self.blocks_per_cluster
 
     def cluster_of(self, block: int) -> int:
-        """The number of the cluster that a block is in."""
+        """Index of the cluster that contains a block."""
         place = coordinates(block, self.grid)
         extents = self.cluster or (1, 1, 1)
         x, y, z = (here // extent for here, extent in zip(place, extents))
@@ -61,7 +61,7 @@ class Geometry:
         return x + wide * (y + high * z)
 
     def block_of(self, cluster: int, rank: int) -> int:
-        """The number of the block that has this rank in its cluster."""
+        """Index of the block with this rank in a cluster."""
         extents = self.cluster or (1, 1, 1)
         counts = (self.grid[0] // extents[0], self.grid[1] // extents[1], self.grid[2] // extents[2])
         firsts, inside = coordinates(cluster, counts), coordinates(rank, extents)
@@ -70,7 +70,7 @@ class Geometry:
 
     @property
     def blocks(self) -> int:
-        """Thread blocks in the grid."""
+        """Number of thread blocks in the grid."""
         return math.prod(self.grid)
 
     @property
@@ -80,7 +80,7 @@ class Geometry:
 
 
 def with_cluster(geometry: Geometry, clusters: ClusterFacts, kernel: str) -> Geometry:
-    """The geometry with the cluster that the kernel asks for. Raises `PlanError` where a GPU does not launch it."""
+    """The geometry with the cluster that the kernel requires. Raises `PlanError` if a GPU would not launch it."""
     asked, required = geometry.cluster, clusters.required
     if asked is None and required is None and clusters.explicit:
         raise PlanError(f"kernel {kernel} is to be launched in clusters (.explicitcluster); give its Launch a cluster")
@@ -101,20 +101,20 @@ def with_cluster(geometry: Geometry, clusters: ClusterFacts, kernel: str) -> Geo
 
 
 MOST_BLOCKS = 1 << 25
-"""Of a launch, unless the limit of steps is higher: empty ones take half a minute."""
+"""Maximum blocks of a launch, unless the step limit is higher: that many empty blocks take half a minute."""
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """How to run, as opposed to what."""
+    """Options of the execution that do not affect what is computed."""
 
     step_limit: int
-    """Instructions that one warp may execute, and blocks that a launch may have, if more than `MOST_BLOCKS`."""
+    """Maximum instructions per warp, and maximum blocks of a launch if more than `MOST_BLOCKS`."""
     threads: int
-    """CPU cores to use."""
+    """Number of CPU cores to use."""
     seed: int
-    """0: warps take turns in order; other values permute them."""
+    """With 0 warps take turns in order; other values permute them."""
     shuffle: bool = False
-    """The seed permutes the blocks, too, and warps have turns of drawn lengths. Blocks then run on one core."""
+    """Permute the blocks, too, and give warps turns of random lengths. Blocks then run on one core."""
     cluster_limit: int = 0
-    """Instructions that all warps of a cluster may execute together; 0: any number."""
+    """Maximum instructions of all warps of a cluster together; 0 for no limit."""

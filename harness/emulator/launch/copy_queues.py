@@ -1,4 +1,4 @@
-"""The memory of copies in flight: each warp's queue, which grows while its copies are not waited for."""
+"""Memory for copies in flight: one queue per warp, which grows while its copies are not awaited."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from harness.emulator.native.object_loading import load_copies
 
 FIRST_CAPACITY = 32
 NARROWEST_BYTES = 4
-"""What one copy of one lane writes at the least (PTX ISA 9.7.9.25.3.1)."""
+"""Minimum bytes written by one copy of one lane (PTX ISA 9.7.9.25.3.1)."""
 _ON_FULL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 def capacity_limit(shared_bytes: int) -> int:
-    """Requests of one warp after which two of them have to write to the same place, as a power of two."""
+    """Number of requests of one warp beyond which two of them must overlap, as a power of two."""
     return int(max(FIRST_CAPACITY, 1 << (shared_bytes // NARROWEST_BYTES).bit_length()))
 
 
 class CopyQueues:
-    """The queues of one worker's warps. The runtime calls back where one is full."""
+    """The queues of one worker's warps. The runtime calls back if one is full."""
 
     def __init__(self, context: npt.NDArray[np.int64], warps: int, shared_bytes: int) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class CopyQueues:
         self._rings = [self._ring(FIRST_CAPACITY) for _ in range(warps)]
         for warp in range(warps):
             self._point(warp)
-        # ctypes frees the function when nothing holds it.
+        # ctypes frees the callback when nothing references it.
         self._on_full = _ON_FULL(self._grow)
         context[SLOT["DROP_COPIES"]] = load_copies()
         context[SLOT["COPY_QUEUES"]] = self._queues.ctypes.data
@@ -47,7 +47,7 @@ class CopyQueues:
         self._queues[warp, at.CAPACITY // 8] = len(self._rings[warp])
 
     def _grow(self, context: int) -> None:
-        """Twice the room for the warp that runs, unless it has all that a program can want."""
+        """Double the capacity of the current warp's queue, up to the limit."""
         warp = int(self._context[SLOT["FIRST_WARP"]] + self._context[SLOT["WARP_INDEX"]])
         old = self._rings[warp]
         if len(old) >= self._limit:

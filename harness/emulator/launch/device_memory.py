@@ -1,4 +1,4 @@
-"""Memory that kernels reach, as arrays of the host: buffers, the module's variables, parameters, and their counters."""
+"""Device memory as host arrays: buffers, module variables, parameters, and their counters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from harness.support.errors import PlanError
 
 @dataclass(frozen=True)
 class DeviceBuffer:
-    """A named array that kernels can reach."""
+    """A named array that kernels can access."""
 
     name: str
     data: npt.NDArray[np.uint8]
     """Its bytes, C-contiguous, one-dimensional."""
     written: npt.NDArray[np.uint8] | None = None
-    """For the sanitizer, of each byte: `NOBODY` wrote it yet, it was `GIVEN` as an input, or 0."""
+    """For the sanitizer, the state of each byte: `NOBODY` (unwritten), `GIVEN` (part of an input), or 0."""
 
 
 class BufferTables:
@@ -44,15 +44,15 @@ class BufferTables:
         rows = [[held.ctypes.data, held.nbytes, column] for held, column in zip(self._held, columns_of)]
         self._variables = np.array(rows, dtype=np.int64).reshape(-1, at.VARIABLE_BYTES // 8)
         self.names = tuple(self._names)
-        """What each column of the counters is about."""
+        """Name of the buffer of each column of the counters."""
         counted_bytes = [v.size_bytes for v in facts.variables if v.counted]
         self.sizes_bytes = (*(b.data.nbytes for b in buffers), facts.local_bytes, *counted_bytes)
-        """How large that is."""
+        """Size of the buffer of each column."""
         self._counters: list[npt.NDArray[np.int64]] = []
         self._shared: list[npt.NDArray[np.int64]] = []
 
     def attach(self, worker: Worker) -> None:
-        """Give a worker the tables, and counters of its own."""
+        """Give a worker the tables, and its own counters."""
         counters = np.zeros((len(self._facts.sites), len(self._names), at.COUNTERS_PER_ENTRY), dtype=np.int64)
         shared = np.zeros((len(self._facts.sites), at.SHARED_COUNTERS_PER_SITE), dtype=np.int64)
         self._counters.append(counters)
@@ -66,10 +66,10 @@ class BufferTables:
         worker.set("VARIABLE_COUNT", len(self._variables))
 
     def traffic(self) -> tuple[SiteTraffic, ...]:
-        """What all workers counted in global and local memory, by instruction and buffer."""
+        """Traffic of global and local memory over all workers, by instruction and buffer."""
         total = np.sum(self._counters, axis=0)
         rows = []
-        # Of a request whose lanes are in several buffers, one has the request and each its bytes.
+        # If the lanes of a request access several buffers, one of them counts the request, and each counts its bytes.
         numbers, columns = np.nonzero(total.any(axis=-1))
         for number, column, counted in zip(numbers.tolist(), columns.tolist(), total[numbers, columns].tolist()):
             site = self._facts.sites[number]
@@ -79,7 +79,7 @@ class BufferTables:
         return tuple(rows)
 
     def shared_traffic(self) -> tuple[SharedTraffic, ...]:
-        """The same for shared memory, which has no buffers."""
+        """Traffic of shared memory over all workers, by instruction."""
         total = np.sum(self._shared, axis=0)
         rows = []
         for number in np.flatnonzero(total[:, 0]):
@@ -90,7 +90,10 @@ class BufferTables:
 
 
 def parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """The values of a kernel's parameters as they lie in memory. Raises `PlanError` where they do not fit it."""
+    """The values of a kernel's parameters in their memory layout.
+
+    Raises `PlanError` if they do not match the kernel.
+    """
     if len(values) != len(facts.parameters):
         raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; the plan gives {len(values)}")
     end = max((p.offset + p.size_bytes for p in facts.parameters), default=0)

@@ -1,4 +1,4 @@
-"""What a block did, as the runtime recorded it -> `execution.events.BlockEvents`. See `memory/trace.py`, too."""
+"""Converts the runtime's records of a block to `execution.events.BlockEvents`; see `memory/trace.py`."""
 
 from __future__ import annotations
 
@@ -46,41 +46,41 @@ _Words = npt.NDArray[np.int64]
 
 
 def event_site(site: Site) -> EventSite:
-    """What a listener is told of an instruction."""
+    """The description of an instruction for listeners."""
     kind = None if site.memory is None else site.memory.in_global
     return EventSite(site.form, kind, *site.file_and_line)
 
 
 class EventWatcher:
-    """Stands between the workers of one launch and the listener, which hears of one block at a time."""
+    """Serializes the calls of one launch's workers to the listener."""
 
     def __init__(self, listener: EventListener, sizes: Sequence[int]) -> None:
-        """`sizes`: bytes of what each column of the counters is about."""
+        """`sizes`: bytes of the buffer of each column of the counters."""
         self._listener = listener
         lines = np.cumsum([-(-size // cache.LINE_BYTES) for size in sizes])
         self.first_lines: list[int] = [0, *lines[:-1].tolist()]
         self._lock = threading.Lock()
         self.error: BaseException | None = None
-        """What the listener raised where nobody could catch it."""
+        """An exception of the listener, which cannot propagate through native code."""
 
     def see_shared(self, block: int, contents: npt.NDArray[np.uint8]) -> None:
-        """The block gets on."""
+        """Pass the contents of shared memory to the listener when a block advances."""
         try:
             with self._lock:
                 if self._listener.wants_shared(block):
                     self._listener.shared_memory(block, contents)
-        except BaseException as error:  # it would get lost in native code, which is who calls
+        except BaseException as error:  # it cannot propagate through the calling native code
             self.error = self.error or error
 
     def finish(self, failed: bool) -> None:
-        """The launch is over. Raises what the listener raised."""
+        """End the launch. Raises the listener's exception, if any."""
         if self.error is not None:
             raise self.error
         if not failed:
             self._listener.end()
 
     def deliver(self, events: BlockEvents) -> None:
-        """The block is over."""
+        """Pass the events of a finished block to the listener."""
         if self.error is not None:
             raise self.error
         with self._lock:
@@ -88,7 +88,7 @@ class EventWatcher:
 
 
 class EventBuffer(TraceBuffer):
-    """Where one worker's runtime records events beside accesses."""
+    """The buffer in which one worker's runtime records events as well as accesses."""
 
     def __init__(self, worker: Worker, sites: Sequence[Site], watcher: EventWatcher, blocks: int) -> None:
         super().__init__(worker.context, sites, watcher.first_lines)
@@ -96,7 +96,7 @@ class EventBuffer(TraceBuffer):
         self._site_kinds = np.array([KINDS.index(event_site(site).kind or KINDS[0]) for site in sites] or [0], np.uint8)
         count = 1 + at.BARRIER_SLOTS * blocks + len(worker.shared) // 8 + 1
         self._clocks = np.zeros(count, dtype=np.int64)
-        # ctypes frees the function when nothing holds it.
+        # ctypes frees the callback when nothing references it.
         self._on_step = _ON_STEP(self._see_shared)
         worker.set("EVENT_CLOCKS", self._clocks.ctypes.data)
         worker.set("EVENT_CLOCK_COUNT", count)
@@ -108,7 +108,7 @@ class EventBuffer(TraceBuffer):
         self._watcher.see_shared(self._worker.get("BLOCK"), contents)
 
     def hand_over(self, blocks: Sequence[int], warps: int) -> None:
-        """Tell the watcher of the blocks of one cluster, in the order of their ranks."""
+        """Pass the events of one cluster's blocks to the watcher, in order of rank."""
         records = self.records()
         numbers = records[:, 0] & ((1 << at.WARP_BITS) - 1)
         landed = _landings(records)
@@ -153,7 +153,7 @@ def _value(what: _Words) -> _Words:
 
 
 def _landings(records: _Words) -> dict[tuple[int, int, int], int]:
-    """(kind, warp of a cp.async or -1, number) -> when the last of the copy landed, for all blocks of a cluster."""
+    """Landing time of each copy's last part, by (kind, warp of a cp.async or -1, number), for a cluster's blocks."""
     marks = records[(records[:, 1] & 15) == 0]
     codes = _code(marks[:, 1])
     marks, codes = marks[np.isin(codes, tuple(_LANDS))], codes[np.isin(codes, tuple(_LANDS))]
@@ -167,9 +167,9 @@ def _landings(records: _Words) -> dict[tuple[int, int, int], int]:
 
 
 def _copied_sectors(moments: _Words, what: _Words, is_access: npt.NDArray[np.bool_]) -> _Words:
-    """For each entry, the sectors of the warp's accesses right before it: those of a copy that is issued there.
+    """For each entry, the number of sectors of the warp's preceding accesses, which are those of a copy issued there.
 
-    Each warp's own accesses and events alternate in the order of its moments; other warps' stand in between.
+    Each warp's accesses and events are in the order of its moments; those of other warps may be interleaved.
     """
     counts = SECTORS_OF_MASK[what & 15]
     found = np.zeros(len(what), np.int64)
@@ -186,7 +186,7 @@ def _copied_sectors(moments: _Words, what: _Words, is_access: npt.NDArray[np.boo
 def _paired(
     entries: tuple[_Words, _Words, _Words], sectors: _Words, first_warp: int, landed: dict[tuple[int, int, int], int]
 ) -> tuple[Records, Records, Records, _Words]:
-    """Waits and copies, each with its beginning and its end; arrivals, and each warp's return."""
+    """Waits and copies, each with begin and end; arrivals; and the return of each warp."""
     times, warps, what = entries
     rows = zip(
         times.tolist(), warps.tolist(), ((what >> event.SITE_AT) - 1).tolist(), _code(what).tolist(),

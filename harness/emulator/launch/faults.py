@@ -1,4 +1,4 @@
-"""What a kernel did wrong -> one message that names kernel, source line, block, thread, buffer and offset."""
+"""Describes a kernel's fault in one message with kernel, source line, block, thread, buffer and offset."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ class Cluster:
     """The blocks that ran together with the one at fault."""
 
     blocks: tuple[tuple[int, int, int], ...]
-    """Coordinates, by rank; one where there are no clusters."""
+    """Coordinates by rank; a single block without clusters."""
     tagged: bool
-    """Whether addresses of shared memory have the rank of their block."""
+    """Whether addresses of shared memory contain the rank of their block."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The runtime's record of a fault, with what is needed to explain it."""
+    """The runtime's record of a fault, with the data needed to explain it."""
 
     kernel: str
     kind: str
     site: Site | None
-    """The instruction; None where it is the block as a whole."""
+    """The instruction; None if the block as a whole is at fault."""
     block: int
     warp: int
     lane: int
     lanes: int
-    """Lanes that are missing or at fault, as bits."""
+    """Mask of lanes that are missing or at fault."""
     address: int
     size_bytes: int
     step_limit: int
     shared_bytes: int
     waiting: tuple[tuple[int, int, str], ...]
-    """For each warp, by its block's rank, where it waits, in words, or that it has exited; only of a deadlock."""
+    """For a deadlock: for each warp, identified by its block's rank, where it waits or that it has exited, in words."""
     grid: tuple[int, int, int]
     cluster: Cluster
     threads: tuple[int, int, int]
@@ -47,9 +47,9 @@ class Fault:
     variables: tuple[tuple[str, int], ...]
     local_bytes: int
     spinning: int = 0
-    """Clusters of blocks that wait for each other in vain, where that is why one of them was stopped."""
+    """Number of deadlocked clusters, if that is why one of them was stopped; else 0."""
     left_at: Site | None = None
-    """Where the block returned whose shared memory is asked for; of an "ended block"."""
+    """For an "ended block": where the block returned whose shared memory was accessed."""
 
 
 def describe(fault: Fault) -> KernelFault:
@@ -131,7 +131,7 @@ def _read_only(fault: Fault) -> str:
 
 
 def _target(fault: Fault) -> tuple[str | None, int, int]:
-    """Name, size and byte offset of what the address points to or near."""
+    """Name, size and byte offset of the object at or near the address."""
     window, offset = fault.address >> at.WINDOW_BITS, fault.address & ((1 << at.WINDOW_BITS) - 1)
     if window == at.SHARED_WINDOW:
         return _shared_target(fault, offset)
@@ -148,9 +148,9 @@ def _target(fault: Fault) -> tuple[str | None, int, int]:
 
 
 def _shared_target(fault: Fault, offset: int) -> tuple[str, int, int]:
-    """As `_target`. In a cluster the address says which block's shared memory it is."""
+    """Name, size and byte offset for an address in shared memory, which in a cluster identifies the block."""
     rank, within = offset >> at.RANK_SHIFT, offset & ((1 << at.RANK_SHIFT) - 1)
-    if within >> (at.RANK_SHIFT - 1):  # a little before the next block's
+    if within >> (at.RANK_SHIFT - 1):  # just below the next block's memory
         rank, within = rank + 1, within - (1 << at.RANK_SHIFT)
     if not fault.cluster.tagged or len(fault.cluster.blocks) == 1 or rank >= len(fault.cluster.blocks):
         return "shared memory", fault.shared_bytes, offset - (1 << 32 if offset >> 31 else 0)
@@ -207,9 +207,9 @@ def _deadlock(fault: Fault) -> str:
 
 
 def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_by: Site | None) -> str:
-    """In words, where a warp looks at an mbarrier in vain; `word` is the barrier itself.
+    """Describe the mbarrier at which a warp waits; `word` is its contents.
 
-    `expected_by`: what last said how many bytes are to come.
+    `expected_by` is the instruction that last set the expected bytes.
     """
     arrivals = word & ((1 << proxy.COUNT_BITS) - 1)
     missing = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - proxy.NO_BYTES
@@ -265,7 +265,7 @@ def _matrix_descriptor(fault: Fault) -> str:
 
 
 def _tensor_coordinate(fault: Fault) -> str:
-    """`size_bytes` is an element's, or 0 where the coordinate is negative and may not be."""
+    """`size_bytes` is the element size, or 0 if the coordinate is negative but may not be."""
     if not fault.size_bytes:
         return (
             f"a box that is stored begins at coordinate {fault.address}; only one that is loaded may begin before its "
@@ -345,7 +345,7 @@ def _copies_in_flight(fault: Fault) -> str:
 
 
 def _step_limit(fault: Fault) -> str:
-    """`size_bytes` is how many instructions the warps of the cluster may run together, where they met that limit."""
+    """`size_bytes` is the instruction limit of the cluster's warps, if that limit was reached."""
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
     who = f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped"
     if fault.size_bytes:

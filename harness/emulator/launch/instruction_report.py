@@ -1,4 +1,4 @@
-"""Executions of basic blocks -> instructions by kind and source line, and how far ahead of their use loads come."""
+"""Converts execution counts of basic blocks to instructions by kind and source line, and to load-to-use distances."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import NamedTuple
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.block_executions import BlockExecutions
-from harness.emulator.ptx.blocks import Block, Graph, build_graph, registers_of
-from harness.emulator.ptx.call_parameters import lower_call_parameters
-from harness.emulator.ptx.inline import inline_calls
-from harness.emulator.ptx.instruction_kinds import kind_of, product_flops
-from harness.emulator.ptx.instructions import Imm, Instruction
-from harness.emulator.ptx.parser import parse
+from harness.emulator.launch.instruction_kinds import kind_of, product_flops
 from harness.execution.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
+from harness.ptx.blocks import Block, Graph, build_graph, registers_of
+from harness.ptx.call_parameters import lower_call_parameters
+from harness.ptx.inline import inline_calls
+from harness.ptx.instructions import Imm, Instruction
+from harness.ptx.parser import parse
 from harness.support.pipe_rates import RESULT_CYCLES
 
 BATCH_INSTRUCTIONS = 64
-"""Loads that are issued within so many instructions of each other are awaited together."""
+"""Loads issued within this many instructions of each other are awaited together."""
 MOST_STEPS = 1 << 17
-"""Basic blocks that are followed; it takes about half a second."""
+"""Maximum number of basic block executions that are analysed, which takes about half a second."""
 
 
 def instruction_report(
     ptx: str, entry: str, executed: BlockExecutions, are_connected: bool = False
 ) -> InstructionReport:
-    """What the kernel `entry` of the module `ptx` executed. Raises what parsing raises; it was parsed before."""
+    """The instructions that the kernel `entry` of the module `ptx` executed. Raises what parsing raises."""
     graph = _graph_of(ptx, entry)
     waits, warps = _waits(graph, executed)
     dependent = sum(
@@ -39,7 +39,7 @@ def instruction_report(
 
 @lru_cache(maxsize=4)
 def _graph_of(ptx: str, entry: str) -> Graph:
-    """The blocks as `codegen.kernel.generate` numbers them."""
+    """The basic blocks, numbered as in `codegen.kernel.generate`."""
     module = parse(ptx)
     flat = inline_calls(module, module.functions[entry])
     lower_call_parameters(flat)
@@ -59,7 +59,7 @@ def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount
 
 
 def _dependent_cycles(block: Block) -> int:
-    """Of the longest chain in which each instruction takes what another one makes. Global memory is left out."""
+    """Cycles of the longest dependency chain in the block, without loads of global memory."""
     ready: dict[str, int] = {}
     longest = 0
     for instruction in (*block.body, *([block.branch] if block.branch else ())):
@@ -74,36 +74,36 @@ def _dependent_cycles(block: Block) -> int:
 
 
 class _Event(NamedTuple):
-    """What an instruction has to do with loads and copies."""
+    """An instruction related to loads or copies."""
 
     position: int
-    """In its block."""
+    """Position in its block."""
     instruction: Instruction
     reads: frozenset[str]
-    """Registers that loads have written, of those that it reads."""
+    """Registers that it reads and that loads have written."""
     is_load: bool
     """Whether it loads or copies from global memory."""
     loaded: frozenset[str]
-    """The registers that it loads; empty for a copy."""
+    """Registers that it loads; empty for a copy."""
     commits: bool
     waits_for: int | None
-    """How many groups of copies may stay under way, where it waits for the others."""
+    """For a wait: number of groups of copies that may stay in flight; else None."""
 
 
 @dataclass
 class _Warp:
-    """How far one warp has come."""
+    """The state of one warp along its path."""
 
     position: int = 0
-    """Instructions executed up to the basic block that it is in."""
+    """Number of instructions executed before the current basic block."""
     has_waited: bool = False
-    """Whether it has waited, in this block, for a load that the block issues: ptxas puts the others before that."""
+    """Whether it has waited, in this block, for a load issued by the block: ptxas moves the other loads before that."""
     pending: dict[str, tuple[int, Instruction]] = field(default_factory=dict)
-    """Register -> when it was loaded, and by what."""
+    """Time and instruction of pending loads, by register."""
     open_copy: tuple[int, Instruction] | None = None
-    """The latest copy that no group has yet."""
+    """The latest copy that is not yet committed to a group."""
     groups: list[tuple[int, Instruction]] = field(default_factory=list)
-    """The latest copy of each group that is under way."""
+    """The latest copy of each group in flight."""
 
 
 _Found = Counter[tuple[bool, str, int, int, int]]
@@ -160,7 +160,7 @@ def _event(position: int, instruction: Instruction, loads: set[str]) -> _Event |
 
 
 def _loads(instruction: Instruction) -> bool:
-    """Whether it is a load of global memory, or a copy from there that its own warp waits for."""
+    """Whether it is a load of global memory, or a copy from there that its own warp awaits."""
     memory = instruction.facts.memory
     if memory is None or kind_of(instruction) != MEMORY:
         return False

@@ -1,4 +1,4 @@
-"""One kernel launch: lay out contexts, warps and buffers, spread the blocks over the CPU's cores, collect counts."""
+"""Runs one kernel launch: sets up contexts, warps and buffers, distributes blocks over CPU cores, collects counts."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ from harness.model.finding import Finding
 from harness.support.errors import KernelFault, PlanError
 
 MAX_SHARED_BYTES = 227 * 1024
-"""What a block may have on sm_90, static and dynamic; more cannot be launched."""
+"""Maximum static plus dynamic shared memory of a block on sm_90; a kernel that needs more cannot be launched."""
 MAX_STATIC_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True)
 class LaunchCounts:
-    """What a launch did."""
+    """The results of a launch."""
 
     sites: tuple[SiteTraffic, ...]
-    """By instruction and buffer."""
+    """Traffic by instruction and buffer."""
     shared: tuple[SharedTraffic, ...]
-    """Empty unless the kernel was compiled to count them."""
+    """Traffic by instruction; empty unless the kernel was compiled to count it."""
     warp_instructions: int
     lane_instructions: int
     seconds: float
     findings: tuple[Finding, ...] | None = None
-    """None unless the kernel was compiled for the sanitizer."""
+    """The sanitizer's findings; None unless the kernel was compiled for it."""
     executed: BlockExecutions | None = None
-    """None unless the kernel was compiled to count its instructions."""
+    """Execution counts; None unless the kernel was compiled to count instructions."""
     notes: tuple[str, ...] = ()
-    """What the kernel did that is undefined on a GPU, and is no fault."""
+    """Remarks on behaviour of the kernel that is undefined on a GPU but not a fault."""
 
 
 @dataclass(frozen=True)
 class LaunchEvents:
-    """Who is told what the blocks of a launch do."""
+    """The listener to the events of a launch."""
 
     listener: EventListener
     number: int
-    """Of the launch in its plan."""
+    """Index of the launch in its plan."""
     resident: int | None = None
-    """Blocks that one multiprocessor holds at a time, where that is known."""
+    """Resident blocks per multiprocessor, if known."""
 
 
 def launch(
@@ -76,13 +76,13 @@ def launch(
     events: LaunchEvents | None = None,
     resident: Callable[[], int] | None = None,
 ) -> LaunchCounts:
-    """Run a kernel over its grid. `listener` is told what each block read and wrote, `events` hears all that it did.
+    """Run a kernel over its grid. `listener` receives each block's accesses; `events` receives all of its events.
 
     `module` has the variables that the kernel shares with earlier launches; without it they have their initial values.
-    `resident` says how many clusters the GPU holds at a time, mostly of one block; without it, all of them.
+    `resident()` is the number of clusters (usually blocks) that the GPU holds at a time; without it, all of them.
 
-    `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for what the kernel did
-    wrong, with the first faulting block's report, whatever the number of cores; `PlanError` for an impossible launch.
+    `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for errors of the kernel, with
+    the report of the first faulting block for any number of cores; `PlanError` for an invalid launch.
     """
     facts = kernel.facts
     most_blocks = max(MOST_BLOCKS, options.step_limit)
@@ -128,7 +128,7 @@ def launch(
             worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
         return worker
 
-    # The sanitizer knows blocks only one after the other.
+    # The sanitizer supports only blocks that run one after the other.
     takes_turns = facts.ordered and recorder is None
     run = GridRun(geometry, stop_at, run_blocks, new_worker, listener, progress)
     started = time.perf_counter()
@@ -185,7 +185,7 @@ def _watcher(
 
 
 def _notes(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[str, ...]:
-    """A sentence about the first shuffle of the text that read lanes which are not there, if one did."""
+    """A sentence about the first shuffle, in text order, that read inactive lanes, if any did."""
     numbers = [number for worker in workers if (number := worker.get("ABSENT_SOURCE"))]
     if not numbers:
         return ()
@@ -256,7 +256,7 @@ def _fault_of(
 
 
 def _left_at(worker: Worker, facts: KernelFacts, address: int) -> Site | None:
-    """Where the block that has the rank of this address returned last, as far as the kernel's text tells."""
+    """The instruction at which the block with the rank of this address last returned, if known."""
     rank = (address & 0xFFFFFFFF) >> at.RANK_SHIFT
     if worker.get("FAULT_KIND") != at.FAULT["ended block"] or rank >= worker.get("CLUSTER_SIZE"):
         return None
@@ -267,7 +267,7 @@ def _left_at(worker: Worker, facts: KernelFacts, address: int) -> Site | None:
 
 
 def _wait_of(worker: Worker, facts: KernelFacts, warp: int) -> str:
-    """Where a warp that cannot go on is, in words; by its number in the cluster."""
+    """Describe where a warp that cannot continue waits; `warp` is its number in the cluster."""
     status = worker.warp_word(warp, at.STATUS)
     if status == at.EXITED:
         return "have exited"
@@ -286,7 +286,10 @@ def _wait_of(worker: Worker, facts: KernelFacts, warp: int) -> str:
 
 
 def _site_of(worker: Worker, facts: KernelFacts) -> Site | None:
-    """The instruction at fault; for a warp that was stopped in a loop, where its lowest lane would go on."""
+    """The instruction at fault.
+
+    For a warp stopped in a loop, the instruction at which its lowest lane would continue.
+    """
     number = worker.get("FAULT_SITE")
     if number >= 0:
         return facts.sites[number]

@@ -1,4 +1,4 @@
-"""How many blocks of a launch a GPU holds at a time."""
+"""Number of blocks of a launch that a GPU holds at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.support.gpus import GPUS, Gpu
 
 
 def residency_of(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
-    """What one multiprocessor does with the blocks of a launch. Raises `PlanError` where not even one fits."""
+    """Residency of the blocks of a launch on one multiprocessor. Raises `PlanError` if not even one fits."""
     shared = used.shared_bytes + geometry.dynamic_shared_bytes
     found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
     if not found.blocks:
@@ -24,7 +24,10 @@ def residency_of(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) ->
 
 
 def resident_clusters(compiled: CompiledKernel, step: Launch, geometry: Geometry) -> int:
-    """How many of a launch's clusters an H200 holds at a time; where nobody knows its registers, as if it had few."""
+    """Number of a launch's clusters that an H200 holds at a time.
+
+    An unknown number of registers is assumed to be small.
+    """
     used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
     registers = 1 if used is None else used.registers
     shared = geometry.dynamic_shared_bytes + (0 if used is None else used.shared_bytes)

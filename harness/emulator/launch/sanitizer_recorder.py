@@ -1,8 +1,7 @@
-"""The sanitizer as Python sees it: its memory for one launch, and the findings in words."""
+"""Python's side of the sanitizer: its memory for one launch, and its findings in words."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,17 +12,18 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
-from harness.emulator.ptx.types import TYPES
 from harness.model.finding import Finding, Place
+from harness.ptx.names import source_name
+from harness.ptx.types import TYPES
 
 _OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]
 
 
 class LaunchRecorder:
-    """The sanitizer's state during one launch, with the findings behind it.
+    """The sanitizer's state during one launch, and the findings after it.
 
-    `buffers` are names and sizes; `written` has, for each, a map of its bytes (`NOBODY`, `GIVEN` or 0, see
+    `buffers` are names and sizes; `written` has for each a map of its bytes (`NOBODY`, `GIVEN` or 0, see
     `sanitizer_layout`), which outlives the launch and is updated.
     """
 
@@ -83,11 +83,11 @@ class LaunchRecorder:
 
     @property
     def address(self) -> int:
-        """Where the state is, for the worker's context."""
+        """Address of the state, for the worker's context."""
         return self._state.ctypes.data
 
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, in the order in which it was met; one per kind and pair of source lines."""
+        """Findings in order of occurrence; one per kind and pair of source lines."""
         table = self._findings.reshape(-1, at.FINDING_WORDS)[: self._get("FINDING_COUNT")]
         merged: dict[tuple[object, ...], Finding] = {}
         for row in table:
@@ -115,7 +115,7 @@ class LaunchRecorder:
     def _table(self, slot: str, sizes: Sequence[int], maps: Sequence[int], shift: int) -> None:
         table = self._words(slot, 2 * len(sizes)).reshape(-1, 2)
         for row, size, map_address in zip(table, sizes, maps):
-            # Zeros that nobody touches take no memory.
+            # Pages of zeros that are never accessed use no physical memory.
             cells = np.zeros(((size >> shift) + 1) * at.GLOBAL_CELL_BYTES // 8, dtype=np.int64)
             self._memory.append(cells)
             row[:] = cells.ctypes.data, map_address
@@ -199,7 +199,7 @@ class LaunchRecorder:
         )
 
     def _outside_its_array(self, what: str, address: int, array: int, target: str, offset: int) -> str:
-        """An access at `offset` of `target`, whose address was made from that of another array."""
+        """Describe an access at `offset` of `target` whose address was computed from that of another array."""
         variable = self._facts.shared_variables[array]
         within = (address & _OFFSET_MASK) % self._shared_pitch - variable.offset
         name, _ = _shared_target((variable,), variable.offset)
@@ -208,7 +208,7 @@ class LaunchRecorder:
         return f"{what} at offset {within} bytes of {name}, {size}; that lies {there}"
 
     def _of_registers(self, kind: int, site: int, here: Place, before: int, there: Place, count: int) -> Finding:
-        """What is done at `here` with a register of the product of `there`, or the other way round."""
+        """A finding on a register of the product at `there` that is accessed at `here`, or vice versa."""
         sites = self._facts.sites
         is_first = site == before
         earlier = f"'{sites[before].form}' at {self._at(before, there)}"
@@ -223,7 +223,10 @@ class LaunchRecorder:
         )
 
     def _of_lanes(self, kind: int, site: int, other: int, mask: int, second: int) -> str:
-        """What is undefined between lanes of one warp. `second` is the lane that is read, or the other lane's mask."""
+        """Describe undefined behaviour between lanes of one warp.
+
+        `second` is the source lane, or the other lane's mask.
+        """
         form = self._facts.sites[site].form
         if kind == at.MASKS_DIFFER:
             return (
@@ -234,7 +237,7 @@ class LaunchRecorder:
         return f"'{form}' with mask {mask:#010x} reads lane {second}, {why}; what comes is undefined"
 
     def _remedy(self, here: Place, there: Place, in_flight: str) -> str:
-        """`in_flight`: the opcode of what is not over; empty where it is."""
+        """The remedy for a race. `in_flight` is the opcode of an unfinished operation; empty if there is none."""
         if in_flight:
             return f"that is still in flight: {WAITS[in_flight]}"
         if here.block == there.block:
@@ -269,11 +272,11 @@ class LaunchRecorder:
         return Place(file, line, machine.coordinates(block, grid), machine.coordinates(own, threads))
 
     def _neighbour(self, here: Place, rank: int) -> Extents:
-        """The coordinates of the block that has this rank in the cluster that `here` is in."""
+        """Coordinates of the block with this rank in the cluster of `here`."""
         return machine.coordinates(self._geometry.block_of(self._cluster_of(here), rank), self._geometry.grid)
 
     def _target(self, address: int, here: Place) -> tuple[str, int]:
-        """What is at an address, which a thread at `here` looks at, and the offset in it."""
+        """The object at an address that a thread at `here` accesses, and the offset in it."""
         window, offset = address >> machine.WINDOW_BITS, address & _OFFSET_MASK
         if window == machine.SHARED_WINDOW:
             rank, offset = divmod(offset, self._shared_pitch)
@@ -294,7 +297,7 @@ _OF_REGISTERS = {
     at.MISSING_WGMMA_FENCE: "takes a register that the {0} touched, and no wgmma.fence lies between the two; put one "
     "(wgmma.fence.sync.aligned) before the first product of its group",
 }
-"""What an instruction does; the one before it is left out."""
+"""Descriptions of an access to a register, without the other instruction."""
 _ROLES = {
     at.ROLE_ADDRESS: "an address from a register",
     at.ROLE_VALUE: "a value from a register",
@@ -309,11 +312,10 @@ def _line(place: Place | None) -> tuple[str, int] | None:
 
 
 def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[str, int]:
-    """The variable, and the offset in it. A C++ name is mangled: what the user wrote is its last part."""
+    """The variable, by its name in the source, and the offset in it."""
     for variable in reversed(variables):
         if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
-            written = re.search(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$", variable.name)
-            return f"shared memory {written.group(1) if written else variable.name}", offset - variable.offset
+            return f"shared memory {source_name(variable.name)}", offset - variable.offset
     return "shared memory", offset
 
 
@@ -328,11 +330,11 @@ WAITS = {
     ),
     "wgmma.mma_async": "its warpgroup has to wait for it first (wgmma.wait_group)",
 }
-"""Opcode -> what is to be done before what it has under way is touched."""
+"""What has to precede an access to data in flight, by opcode."""
 
 
 def _granule(sites: Sequence[Site], space: str) -> int:
-    """Bytes of the narrowest element by which this space is accessed: nothing smaller has to be told apart."""
+    """Bytes of the narrowest element by which this space is accessed, which is the granularity of shadow cells."""
     widths = [16]
     for site in sites:
         if site.memory is None:

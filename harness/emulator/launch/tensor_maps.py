@@ -1,6 +1,6 @@
-"""Tensor maps as the emulator has them; only a GPU's driver knows what a GPU's look like.
+"""Tensor maps in the emulator's own format; the format of real GPUs is known to their driver only.
 
-A kernel is given them by value, or the address of a buffer beside the plan's own where they lie one behind the other.
+A kernel receives tensor maps by value, or by address in a separate buffer that contains them consecutively.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from harness.model.plan import Plan
 from harness.model.tensor_map import MAX_RANK, PIECE_BYTES, TensorMap
 
 MAPS = "tensor maps"
-"""What that buffer is called."""
+"""Name of that buffer."""
 
 
 def addressed(plan: Plan) -> tuple[TensorMap, ...]:
-    """Those whose address is an argument, in the order in which they lie there."""
+    """Tensor maps whose address is an argument, in their order in the buffer."""
     given = (step.args for step in plan.launches if not toolchain_of(step.kernel).tensor_maps_by_value)
     return tuple(dict.fromkeys(argument for args in given for argument in args if isinstance(argument, TensorMap)))
 
 
 def encode(tensor_map: TensorMap, address: int) -> np.void:
-    """The argument of a launch, of 128 bytes; `address` is the buffer's."""
+    """The 128-byte argument of a launch; `address` is the buffer's."""
     rank = len(tensor_map.extents)
     padding = (0,) * (MAX_RANK - rank)
     swizzle = tensor_map.swizzle // PIECE_BYTES

@@ -1,7 +1,7 @@
-"""What a block did, as the runtime recorded it -> its accesses in the order in which they happen.
+"""Converts the accesses that the runtime recorded for a block to an array in order of time.
 
-The emulator runs a warp up to a barrier before it turns to the next; on a GPU they take turns all the time. A record
-says how many instructions its warp had executed, barriers included, and sorting by that puts the warps side by side.
+The emulator runs a warp up to a barrier before the next one, while a GPU interleaves them. A record contains the number
+of instructions that its warp had executed, including waits at barriers; sorting by it interleaves the warps.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.kernel_facts import Site
 
 Accesses = npt.NDArray[np.uint64]
-"""One block's accesses in order, each as `cache_layout` says."""
+"""One block's accesses in order, in the format of `cache_layout`."""
 
 RECORDS = 1 << 15
 _ON_FULL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _BEYOND_L1 = ("cg", "cv", "volatile", "relaxed", "acquire", "mmio", "bulk")
-"""Modifiers of loads that the L1 does not answer (PTX ISA 9.7.9.1 and 8), and of copies that TMA makes."""
+"""Modifiers of loads that bypass L1 (PTX ISA 9.7.9.1 and 8), and of copies by TMA."""
 
 
 def access_kind(site: Site) -> int:
-    """What an instruction means to the caches."""
+    """The kind of access of an instruction in the cache model."""
     kind = None if site.memory is None else site.memory.in_global
     if kind == "atomic":
         return cache.REDUCTION if site.is_reduction else cache.ATOMIC
@@ -38,20 +38,20 @@ def access_kind(site: Site) -> int:
 
 
 class BlockListener(Protocol):
-    """Who wants to know what blocks did."""
+    """Receives the accesses of blocks."""
 
     @property
     def first_lines(self) -> Sequence[int]:
-        """The number of each buffer's first line."""
+        """Number of each buffer's first line."""
         ...
 
     def deliver(self, block: int, accesses: Accesses) -> None:
-        """What one block did. Called from any thread; each block once, in about the order of their numbers."""
+        """Called once per block, from any thread, in approximate order of block index."""
         ...
 
 
 class TraceBuffer:
-    """Where one worker's runtime records, a block at a time."""
+    """The buffer in which one worker's runtime records, one block at a time."""
 
     def __init__(self, context: npt.NDArray[np.int64], sites: Sequence[Site], first_lines: Sequence[int]) -> None:
         self._context = context
@@ -59,7 +59,7 @@ class TraceBuffer:
         self._kinds = np.array([access_kind(site) for site in sites] or [0], dtype=np.uint8)
         self._first_lines = np.array(first_lines, dtype=np.int64)
         self._earlier: list[npt.NDArray[np.int64]] = []
-        # ctypes frees the function when nothing holds it.
+        # ctypes frees the callback when nothing references it.
         self._on_full = _ON_FULL(self._make_room)
         context[SLOT["TRACE_END"]] = self._records.ctypes.data + self._records.nbytes
         context[SLOT["TRACE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
@@ -68,14 +68,14 @@ class TraceBuffer:
         self._rewind()
 
     def records(self) -> npt.NDArray[np.int64]:
-        """(entries, 2): moments, and what happened, of all since the last call."""
+        """Array (entries, 2) of moments and descriptions since the last call."""
         self._make_room(0)
         records = np.concatenate(self._earlier)
         self._earlier = []
         return records
 
     def take(self, blocks: int, warps: int) -> list[Accesses]:
-        """All since the last call, of each of the `blocks` that ran; their warps' numbers are `warps` apart."""
+        """Accesses since the last call, for each of the `blocks` that ran, whose warp numbers differ by `warps`."""
         records = self.records()
         if blocks == 1:
             return [_in_order(records[:, 0], records[:, 1])]

@@ -1,4 +1,4 @@
-"""One core of the host at work: its context, and the memory of the blocks that run together, mostly of one."""
+"""The state of one host core: its context, and the memory of the blocks that run together (usually one)."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ class Worker:
         return int(self.warps[start : start + 4].view(np.int32)[0])
 
     def warp_steps(self, warp: int) -> int:
-        """How many instructions a warp has executed, by its number in its cluster."""
+        """Number of instructions that a warp has executed, by the warp's number in its cluster."""
         start = warp * self.warp_bytes + at.SAVED_STEPS
         return int(self.warps[start : start + 8].view(np.int64)[0])
 
 
 @functools.lru_cache(maxsize=64)
 def _thread_numbers(block: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
-    """(warps, bytes): x, y and z of every lane's thread, as they lie one behind the other in the state of a warp."""
+    """Array (warps, bytes): x, y and z of every lane's thread, in the layout of a warp's state."""
     assert (at.TID_Y, at.TID_Z) == (at.TID_X + 4 * at.LANES, at.TID_X + 8 * at.LANES)
     x, y, _ = block
     warps = -(-math.prod(block) // at.LANES)

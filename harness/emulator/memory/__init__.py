@@ -1,1 +1,1 @@
-"""A warp's requests -> bytes, sectors and banks, and what caches leave of them. Compiled by Numba."""
+"""Runtime functions for memory: bytes, sectors and banks of requests, asynchronous copies, and the cache model."""

@@ -1,15 +1,15 @@
-"""Copies from global to shared memory that their threads do not wait for: cp.async (PTX ISA 9.7.9.25.3).
+"""Asynchronous copies from global to shared memory: cp.async (PTX ISA 9.7.9.25.3).
 
-A copy may happen at any time between its issue and the wait that covers it. Here it happens as late as it may, and its
-destination holds NaN patterns until then: whoever reads too early, the issuing thread that forgot to wait or a warp
-that still needed what was there, computes with NaN. The source is read when the copy lands, too, so that overwriting it
-in between shows. A copy that nothing waits for never lands: there is no other way to know that it has.
+A copy may complete at any time between its issue and the wait that covers it. Here it completes as late as possible,
+and its destination contains NaN patterns until then: a thread that reads too early, because it forgot to wait or
+because it still needed the old data, computes with NaN. The source is also read when the copy completes, so that
+overwriting it in between is visible. A copy without a wait never completes, since its completion could not be observed.
 
-Groups belong to threads. Each copy of a lane has the number of the group that it will be committed in, and each lane
-the number of groups that it has committed, so any mixture of lanes may issue, commit and wait. Copies to one place land
-in the order of their issue.
+Groups belong to threads. Each copy of a lane has the number of the group in which it will be committed, and each lane
+counts its committed groups, so lanes may issue, commit and wait in any combination. Copies to the same place complete
+in order of issue.
 
-Whatever else may complete a copy (an mbarrier, a bulk group) would be another rule for which requests to `land`.
+Other ways to complete a copy (an mbarrier, a bulk group) would be further rules for which requests to `land`.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ GLOBAL = at.SPACES["global"]
 COPY_SIZE = at.FAULT["copy size"]
 COPIES_IN_FLIGHT = at.FAULT["copies in flight"]
 OFFSETS = at.DATA
-"""Where generated code leaves each lane's offset in shared memory, 4 bytes; the source's addresses are in ADDRESSES."""
+"""Where generated code stores each lane's offset in shared memory, 4 bytes; source addresses are in ADDRESSES."""
 SIZES = at.DATA_2
-"""And how many bytes of the source the lane wants, 4 bytes."""
+"""Where generated code stores the number of bytes of the source that each lane reads, 4 bytes."""
 
 
 def queue_of(ctx: int) -> int:
-    """The queue of the warp that runs."""
+    """The queue of the current warp."""
     return int(load64(ctx + COPY_QUEUES) + QUEUE_BYTES * warp_number(ctx))
 
 
 def request_of(queue: int, number: int) -> int:
-    """Where a request of a queue is."""
+    """Address of a request in a queue."""
     return int(load64(queue + REQUESTS) + REQUEST_BYTES * (number & (load64(queue + CAPACITY) - 1)))
 
 
 def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int, past_l1: int) -> int:
-    """Check, count and queue a copy of `size` bytes to each active lane's place. 1 on a fault, else 0.
+    """Check, count and queue a copy of `size` bytes to each active lane's place. Returns 1 on a fault, else 0.
 
-    Lanes that want no byte of their source do not look at it. `past_l1`: 1 for cp.async.cg, whose sectors are counted
-    by where they go, too; 0 for cp.async.ca.
+    Lanes that read no bytes do not access their source. `past_l1` is 1 for cp.async.cg, whose sectors also depend on
+    the destination, and 0 for cp.async.ca.
     """
     if mask == 0:
         return 0
@@ -113,7 +113,7 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int, past_l1: in
 
 
 def commit_copies(ctx: int, mask: int) -> int:
-    """The active lanes' copies since their last commit become a group. Always 0."""
+    """Commit the active lanes' copies since their last commit as a group. Returns 0."""
     queue = queue_of(ctx)
     for lane in range(32):
         if (mask >> lane) & 1:
@@ -122,7 +122,7 @@ def commit_copies(ctx: int, mask: int) -> int:
 
 
 def land(ctx: int, request: int, lanes: int, time: int) -> None:
-    """The copies of these lanes happen; `time` is the sanitizer's."""
+    """Complete the copies of these lanes; `time` is the sanitizer's."""
     size = load64(request + SIZE)
     for lane in range(32):
         if not (lanes >> lane) & 1:
@@ -142,7 +142,7 @@ def land(ctx: int, request: int, lanes: int, time: int) -> None:
 
 
 def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
-    """The active lanes wait until at most the `pending` latest groups of each are in flight. Always 0."""
+    """Complete the active lanes' copies, except for the `pending` latest groups of each. Returns 0."""
     queue = queue_of(ctx)
     note_now(ctx, NO_SITE, event.WAITS_FOR_COPIES, pending)
     time = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
@@ -150,7 +150,7 @@ def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
     tail = load64(queue + TAIL)
     left = mask
     for number in range(head, tail):
-        # A lane's groups end in order: behind the first copy that stays in flight all of its copies do.
+        # A lane's groups complete in order: behind the first copy that stays in flight, all of its copies do.
         if left == 0:
             break
         request = request_of(queue, number)
@@ -171,7 +171,7 @@ def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
 
 
 def drop_copies(ctx: int) -> int:
-    """A cluster begins: what the one before it left in flight will not land any more. Always 0."""
+    """Discard copies in flight when a cluster begins. Returns 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state) if state else 0
     for warp in range(load64(ctx + CLUSTER_WARPS)):
@@ -190,4 +190,4 @@ def drop_copies(ctx: int) -> int:
 EXPORTS: dict[str, Callable[..., int]] = {
     function.__name__: function for function in (issue_copy, commit_copies, wait_for_copies, drop_copies)
 }
-"""Name -> function, for kernels with such copies."""
+"""Functions by name, for kernels with such copies."""

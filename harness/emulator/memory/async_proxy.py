@@ -1,4 +1,4 @@
-"""What kernels call that have mbarriers, bulk copies or products of warpgroups; an object file of its own."""
+"""Runtime functions for kernels with mbarriers, bulk copies or warpgroup products; a separate object file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.emulator.sanitizer.product_registers import fence_registers
 
 
 def drop_async(ctx: int) -> int:
-    """A cluster begins. Always 0."""
+    """Reset the state when a cluster begins. Returns 0."""
     drop_bulk(ctx)
     drop_products(ctx)
     return 0
@@ -33,4 +33,4 @@ EXPORTS: dict[str, Callable[..., int]] = {
         fence_registers, drop_async, land_left_stores,
     )
 }  # fmt: skip
-"""As `runtime.EXPORTS`."""
+"""Functions by name, as in `runtime.EXPORTS`."""

@@ -1,7 +1,7 @@
-"""st.async and red.async (PTX ISA 9.7.9.12, 9.7.13.7): values that go to another block's shared memory on their own.
+"""st.async and red.async (PTX ISA 9.7.9.12, 9.7.13.7): asynchronous stores to another block's shared memory.
 
-They are in flight as bulk copies are, and land with them: where a warp of that block waits for the mbarrier that counts
-their bytes.
+They are in flight like bulk copies, and complete with them: when a warp of that block waits for the mbarrier that
+counts their bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from harness.emulator.sanitizer.vector_clock import tick
 
 NOT_REMOTE = at.FAULT["own block"]
 BARRIERS, VALUES = at.HOSTS, at.DATA
-"""Where generated code leaves each lane's mbarrier, 8 bytes, and its values, a row of 32 lanes each."""
+"""Where generated code stores each lane's mbarrier, 8 bytes, and its values, one row of 32 lanes each."""
 
 
 def issue_value(ctx: int, warp: int, site: int, mask: int, element: int, count: int, reduction: int) -> int:
-    """Queue each active lane's `count` values of `element` bytes, 4 or 8. 1 on a fault, else 0.
+    """Queue each active lane's `count` values of `element` bytes, 4 or 8. Returns 1 on a fault, else 0.
 
-    `reduction`: address of the function that combines them with what is there; 0 where they take its place.
+    `reduction` is the address of the function that combines them with the old values; 0 to replace these.
     """
     size = element * count
     for lane in range(32):

@@ -1,15 +1,15 @@
-"""Bank conflicts of shared memory: how many wavefronts a warp's request takes, and how few it could take.
+"""Bank conflicts of shared memory: the number of wavefronts of a warp's request, and the minimum possible.
 
-Shared memory has 32 banks of 4 bytes; successive words lie in successive banks. In one wavefront each bank serves one
+Shared memory has 32 banks of 4 bytes; successive words are in successive banks. In one wavefront each bank serves one
 word, to any number of lanes (CUDA C++ Programming Guide, "Shared Memory" of compute capability 5.x and later). Accesses
-of 8 bytes per lane are served by half warps and those of 16 bytes by quarter warps, so a group of lanes never wants
-more than 32 words. Loads for which all lanes 2 n and 2 n + 1 agree, or all lanes n and n + 2 of each four, fill half as
-many registers, and their groups are twice as large (said by NVIDIA's Greg Smith in its developer forum, topic 77228, of
-compute capability 7.x; an H200's counters say the same). A group takes as many wavefronts as its busiest bank has
-distinct words.
+of 8 bytes per lane are served by half warps and those of 16 bytes by quarter warps, so a group of lanes requests at
+most 32 words. Loads for which all lanes 2 n and 2 n + 1 have equal addresses, or all lanes n and n + 2 of each four,
+fill half as many registers, and their groups are twice as large (according to NVIDIA's Greg Smith in its developer
+forum, topic 77228, for compute capability 7.x; confirmed by an H200's counters). A group takes as many wavefronts as
+its busiest bank has distinct words.
 
-An asynchronous copy is counted as a store of its size, when it is issued: an H200 counts the same where it brings more
-than zeros, and some wavefronts twice where src-size is 0.
+An asynchronous copy is counted as a store of its size, when it is issued: an H200 counts the same if it copies more
+than zeros, and counts some wavefronts twice if src-size is 0.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from harness.emulator.abi.raw_memory import load32, load64, store64
 
 SHARED_WINDOW = at.SHARED_WINDOW
 WORDS = at.DATA_3
-"""Scratch: the distinct words of a group, 32 at most."""
+"""Scratch: the distinct words of a group, at most 32."""
 BANKS = at.DATA_3 + 8 * 32
-"""Scratch: how many of them each bank has."""
+"""Scratch: the number of distinct words in each bank."""
 
 
 def add_word(warp: int, count: int, word: int) -> int:
-    """Add a 4-byte word to the `count` distinct ones of a group; the new count."""
+    """Add a 4-byte word to the `count` distinct ones of a group, and return the new count."""
     for index in range(count - 1, -1, -1):
         if load64(warp + WORDS + 8 * index) == word:
             return count
@@ -37,7 +37,7 @@ def add_word(warp: int, count: int, word: int) -> int:
 
 
 def busiest_bank(warp: int) -> int:
-    """The most words that one bank has."""
+    """Maximum number of words in one bank."""
     most = 0
     for bank in range(32):
         most = max(most, load64(warp + BANKS + 8 * bank))
@@ -45,7 +45,7 @@ def busiest_bank(warp: int) -> int:
 
 
 def shared_offset(warp: int, lane: int, generic: int) -> int:
-    """Where in shared memory the lane's access is, in bytes; -1 where it is elsewhere."""
+    """Byte offset in shared memory of the lane's access; -1 if it is elsewhere."""
     if generic == 0:
         return int(load32(warp + at.ADDRESSES + 4 * lane)) & 0xFFFFFFFF
     address = int(load64(warp + at.ADDRESSES + 8 * lane))
@@ -53,7 +53,7 @@ def shared_offset(warp: int, lane: int, generic: int) -> int:
 
 
 def pairs_agree(warp: int, mask: int, generic: int, distance: int) -> bool:
-    """Whether each active lane has the address of the one whose number differs in the bit `distance`, if active."""
+    """Whether each active lane has the address of the lane whose number differs in the bit `distance`, if active."""
     for lane in range(32):
         other = lane ^ distance
         both = (mask >> lane) & (mask >> other) & 1
@@ -63,9 +63,9 @@ def pairs_agree(warp: int, mask: int, generic: int, distance: int) -> bool:
 
 
 def count_shared(ctx: int, warp: int, site: int, mask: int, size: int, generic: int, load: int) -> int:
-    """Count one request of `size` bytes per lane, a load or a store. Always 0.
+    """Count one request of `size` bytes per lane, a load or a store. Returns 0.
 
-    ADDRESSES holds 32-bit offsets or, where `generic` is 1, 64-bit addresses of which some may be elsewhere.
+    ADDRESSES contains 32-bit offsets or, if `generic` is 1, 64-bit addresses, some of which may be elsewhere.
     """
     lanes_per_group = 32 if size <= 4 else 128 // size
     if load and size > 4 and (pairs_agree(warp, mask, generic, 1) or pairs_agree(warp, mask, generic, 2)):

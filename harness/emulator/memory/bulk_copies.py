@@ -1,20 +1,20 @@
-"""Bulk copies (PTX ISA 9.7.9.25.4 f.): runs of bytes, and boxes of a tensor, between global and shared memory.
+"""Bulk copies (PTX ISA 9.7.9.25.4 f.): contiguous bytes and boxes of a tensor, between global and shared memory.
 
-As with cp.async, a copy happens as late as it may, and what it writes in shared memory is NaN until then. A load lands
-where some warp waits for the phase of its mbarrier that is not over, if the loads before it do not end that phase, and
-then counts its bytes there; one that nobody waits for never lands. A store lands where its thread waits for its bulk
+As with cp.async, a copy completes as late as possible, and its destination in shared memory contains NaN until then. A
+load completes when some warp waits for the current phase of its mbarrier, unless earlier loads complete that phase, and
+then counts its bytes there; without a wait it never completes. A store completes when its thread waits for its bulk
 group, and at the latest when the last warp of its block ends, as on an H100; the sanitizer reports that. Bytes and
-sectors are counted at the issue: each row of the box takes whole sectors. What of a box lies outside its tensor is
-loaded as zeros, which count at the mbarrier, and not stored; but a store, or a reduction, moves whole pieces of 16
-bytes, and the last one of a row may reach beyond the tensor. A box that goes to global memory cannot begin at a
-negative coordinate. An H200 does so; PTX is silent about it.
+sectors are counted at issue: each row of the box takes whole sectors. Elements of a box outside its tensor are loaded
+as zeros, which count at the mbarrier, and are not stored; but a store, or a reduction, moves whole pieces of 16 bytes,
+and the last one of a row may extend beyond the tensor. A box that is stored to global memory cannot begin at a negative
+coordinate. This is an H200's behaviour; PTX does not define it.
 
-A copy to several blocks of a cluster (`.multicast::cluster`) is one for each of them, with its own mbarrier; what it
-reads is counted once. One out of a block's shared memory lands in another block's as a load does.
+A copy to several blocks of a cluster (`.multicast::cluster`) is one copy for each of them, with its own mbarrier; what
+it reads is counted once. A copy from a block's shared memory to another block's completes like a load.
 
-The swizzle exchanges pieces of 16 bytes by address (PTX ISA 5.5.7): the lower bits of a piece's number within 128 bytes
-are flipped by the number of the 128 bytes. Rows of a box that are narrower than their swizzle's span begin a span
-apart, and an H100 leaves what is between them alone; the mbarrier counts what is moved.
+The swizzle exchanges pieces of 16 bytes by address (PTX ISA 5.5.7): the low bits of a piece's number within 128 bytes
+are XORed with the number of the 128 bytes. Rows of a box that are narrower than their swizzle's span begin a span
+apart, and an H100 does not modify the gaps; the mbarrier counts the bytes that are moved.
 """
 
 from __future__ import annotations
@@ -74,28 +74,31 @@ COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
 BAD_COORDINATE, NO_BLOCK = at.FAULT["tensor coordinate"], at.FAULT["cluster rank"]
 NOT_REMOTE, BARRIER_ELSEWHERE = at.FAULT["own block"], at.FAULT["mbarrier elsewhere"]
 PIECE = 16
-"""Bytes that move together."""
+"""Bytes that are moved together."""
 BOX_ALIGNMENT = 128
-"""Of a box in shared memory, in bytes."""
+"""Alignment of a box in shared memory, in bytes."""
 SOURCES = at.DATA
-"""Where generated code leaves each lane's tensor map or source's address, 8 bytes; shared memory: ADDRESSES."""
+"""Where generated code stores each lane's tensor map or source address, 8 bytes; the shared memory address is in
+ADDRESSES."""
 BARRIERS = at.DATA + 256
-"""The lane's mbarrier, 8 bytes."""
+"""Where generated code stores each lane's mbarrier, 8 bytes."""
 SIZES = at.DATA_2
-"""Coordinates of each lane's box, 4 bytes, 128 bytes apart; or how many bytes it copies."""
+"""Where generated code stores the coordinates of each lane's box, 4 bytes, 128 bytes apart; or the number of bytes to
+copy."""
 LAST_COORDINATE = at.HOSTS
-"""The fifth coordinate."""
+"""Where generated code stores the fifth coordinate."""
 RECEIVERS = at.DATA_3 + 256
-"""The blocks that a multicast of the lane goes to, as bits, 4 bytes."""
+"""Where generated code stores the mask of destination blocks of a lane's multicast, 4 bytes."""
 
 
 # Issue, commit, wait --------------------------------------------------------------------------------------------------
 
 
 def issue_bulk(ctx: int, warp: int, site: int, mask: int, direction: int, rank: int, reductions: int) -> int:
-    """Check, count and queue each active lane's copy. 1 on a fault, else 0.
+    """Check, count and queue each active lane's copy. Returns 1 on a fault, else 0.
 
-    `reductions`: address of the functions that combine, for each type of a tensor's elements; 0 where none does.
+    `reductions` is the address of the reduction functions, one for each type of a tensor's elements; 0 for a plain
+    copy.
     """
     for lane in range(32):
         if (mask >> lane) & 1 and issue_one(ctx, warp, site, lane, direction, rank, reductions):
@@ -104,7 +107,7 @@ def issue_bulk(ctx: int, warp: int, site: int, mask: int, direction: int, rank: 
 
 
 def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: int, reductions: int) -> int:
-    """One lane's copy."""
+    """Check, count and queue one lane's copy. Returns 1 on a fault, else 0."""
     copy = begin_copy(ctx, site, lane)
     if copy == 0:
         return 1
@@ -152,10 +155,13 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
 
 
 def begin_copy(ctx: int, site: int, lane: int) -> int:
-    """Where the next copy of the ring will be, with what all have; 0, and a fault on record, where there is no room."""
+    """Address of the next copy in the ring, with its common fields set.
+
+    Returns 0 and records a fault if the ring is full.
+    """
     state = load64(ctx + ASYNC_PROXY)
     number = load64(state + TAIL)
-    # A multicast takes as many places as it has receivers.
+    # A multicast takes one entry per destination.
     if number - load64(state + HEAD) + load64(ctx + CLUSTER_SIZE) > load64(state + proxy.CAPACITY):
         set_fault(ctx, TOO_MANY, site, lane, 0, load64(state + proxy.CAPACITY))
         return 0
@@ -170,7 +176,7 @@ def begin_copy(ctx: int, site: int, lane: int) -> int:
 
 
 def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> int:
-    """The tensor map of a lane, and the coordinates of its box. 1 on a fault, else 0."""
+    """Set the tensor map of a lane, and the coordinates of its box. Returns 1 on a fault, else 0."""
     outer, rank, site = load64(warp + SOURCES + 8 * lane), load64(copy + RANK), load64(copy + SITE)
     tensor_map = host_of(ctx, outer, proxy.MAP_BYTES)
     if tensor_map == 0 or load64(tensor_map) != proxy.MAGIC or load64(tensor_map + proxy.MAP_RANK) != rank:
@@ -206,7 +212,7 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
 
 
 def describe_run(ctx: int, warp: int, copy: int, lane: int, direction: int) -> int:
-    """How many bytes a lane copies, and where they are in global memory or, of a copy between blocks, in its own."""
+    """Set the bytes that a lane copies, and their address in global memory or, between blocks, in its own block."""
     outer, size, site = load64(warp + SOURCES + 8 * lane), load32(warp + SIZES + 4 * lane), load64(copy + SITE)
     store64(copy + BYTES, size)
     store64(copy + ADDRESS, outer)
@@ -230,7 +236,7 @@ def describe_run(ctx: int, warp: int, copy: int, lane: int, direction: int) -> i
 
 
 def checked_place(ctx: int, site: int, lane: int, address: int, size: int, alignment: int, own: int) -> int:
-    """The place of bytes in shared memory, the block's `own` or any; below 0, and a fault on record, if in none."""
+    """The place of bytes in shared memory, the block's `own` or any; negative, with a fault recorded, if in none."""
     place = place_of(ctx, address, size)
     if place == ENDED:
         set_fault(ctx, ENDED_BLOCK, site, lane, address, size)
@@ -245,7 +251,7 @@ def checked_place(ctx: int, site: int, lane: int, address: int, size: int, align
 
 
 def barrier_of(ctx: int, site: int, lane: int, address: int, target: int) -> int:
-    """The place of the mbarrier that counts a copy to `target`; -1, and a fault on record, where none can."""
+    """The place of the mbarrier that counts a copy to `target`; -1, with a fault recorded, if it is invalid."""
     place = place_of(ctx, address, proxy.MBARRIER_BYTES)
     if place < 0 or place & (proxy.MBARRIER_BYTES - 1):
         set_fault(ctx, NO_MBARRIER, site, lane, address, proxy.MBARRIER_BYTES)
@@ -257,7 +263,7 @@ def barrier_of(ctx: int, site: int, lane: int, address: int, target: int) -> int
 
 
 def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) -> int:
-    """A copy to this place of shared memory, or from it, is in flight. 1 on a fault, else 0."""
+    """Add a copy to or from this place of shared memory to those in flight. Returns 1 on a fault, else 0."""
     state = load64(ctx + ASYNC_PROXY)
     number = load64(state + TAIL)
     copy = copy_at(state, number)
@@ -287,7 +293,7 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
 
 
 def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> None:
-    """Tell the sanitizer of a copy that is issued: all but what it writes in shared memory."""
+    """Report an issued copy to the sanitizer, except for what it writes in shared memory."""
     time = tick(state)
     store64(copy + ISSUED, time)
     site, stores, size = load64(copy + SITE), load64(copy + STORES), load64(copy + BYTES)
@@ -306,7 +312,7 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
 
 
 def commit_bulk(ctx: int, mask: int) -> int:
-    """The active lanes' stores since their last commit become a group. Always 0."""
+    """Commit the active lanes' stores since their last commit as a group. Returns 0."""
     groups = load64(load64(ctx + ASYNC_PROXY) + GROUPS) + 8 * 32 * warp_number(ctx)
     for lane in range(32):
         if (mask >> lane) & 1:
@@ -315,7 +321,7 @@ def commit_bulk(ctx: int, mask: int) -> int:
 
 
 def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
-    """The active lanes wait until at most the `pending` latest groups of each are in flight. Always 0."""
+    """Complete the active lanes' stores, except for the `pending` latest groups of each. Returns 0."""
     state = load64(ctx + ASYNC_PROXY)
     for number in range(load64(state + HEAD), load64(state + TAIL)):
         copy = copy_at(state, number)
@@ -330,7 +336,7 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
 
 
 def land_left_stores(ctx: int) -> int:
-    """The running block has ended: its stores and reductions that no thread waited for happen. Always 0."""
+    """Complete the stores and reductions of the current block, which has ended, that no thread awaited. Returns 0."""
     state, sanitizer, own = load64(ctx + ASYNC_PROXY), load64(ctx + SANITIZER), load64(ctx + CLUSTER_RANK)
     for number in range(load64(state + HEAD), load64(state + TAIL)):
         copy = copy_at(state, number)
@@ -345,7 +351,7 @@ def land_left_stores(ctx: int) -> int:
 
 
 def drop_bulk(ctx: int) -> None:
-    """A cluster begins: what the one before it left in flight will not land any more."""
+    """Discard copies in flight when a cluster begins."""
     state = load64(ctx + ASYNC_PROXY)
     store64(state + HEAD, 0)
     store64(state + TAIL, 0)

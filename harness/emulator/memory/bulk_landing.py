@@ -1,4 +1,4 @@
-"""Bulk copies happen, late as they may be: bytes move, mbarriers count them. See `bulk_copies.py`."""
+"""Completes bulk copies: moves their bytes and counts them at mbarriers. See `bulk_copies.py`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ADDRESS, ISSUED, REDUCTION, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.RED
 FROM_GLOBAL, FROM_SHARED = proxy.FROM_GLOBAL, proxy.FROM_SHARED
 BAD_BYTES = at.FAULT["mbarrier bytes"]
 PIECE = 16
-"""Bytes that move together."""
+"""Bytes that are moved together."""
 
 
 def forget_landed(state: int) -> None:
-    """The ring begins with a copy that is in flight."""
+    """Remove completed copies from the front of the ring."""
     head = load64(state + HEAD)
     while head < load64(state + TAIL) and load64(copy_at(state, head) + IN_FLIGHT) == 0:
         head += 1
@@ -46,7 +46,7 @@ def forget_landed(state: int) -> None:
 
 
 def land_loads(ctx: int, barrier: int) -> int:
-    """The loads that this phase of an mbarrier counts happen, and are counted. 1 on a fault, else 0."""
+    """Complete and count the loads that this phase of an mbarrier counts. Returns 1 on a fault, else 0."""
     state = load64(ctx + ASYNC_PROXY)
     landed = 0
     for number in range(load64(state + HEAD), load64(state + TAIL)):
@@ -73,19 +73,19 @@ def land_loads(ctx: int, barrier: int) -> int:
 
 
 def landing_time(ctx: int, barrier: int) -> int:
-    """When the warp that runs, and looks at this mbarrier, sees its copies land, where events are recorded."""
+    """Time at which copies complete for the current warp, which tests this mbarrier, if events are recorded."""
     return int(max(now(ctx, running_warp(ctx)), load64(mbarrier_clock(ctx, barrier))))
 
 
 def note_landing(ctx: int, number: int, barrier: int) -> None:
-    """The copy of this number has landed."""
+    """Record that the copy with this number has completed."""
     if load64(ctx + EVENT_CLOCKS):
         time = landing_time(ctx, barrier)
         note(ctx, running_warp(ctx), warp_number(ctx), NO_SITE, event.BULK_COPY_LANDS, number, time)
 
 
 def take_bytes(ctx: int, place: int, size: int) -> int:
-    """`complete_tx` of so many bytes on the mbarrier at a host address. 1 where it cannot count so many."""
+    """`complete_tx` of `size` bytes on the mbarrier at a host address. Returns 1 if the count overflows, else 0."""
     word = load64(place)
     left = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - size
     if left < 0:
@@ -99,7 +99,7 @@ def take_bytes(ctx: int, place: int, size: int) -> int:
 
 
 def land(ctx: int, copy: int) -> None:
-    """The copy happens."""
+    """Complete a copy."""
     if load64(copy + SOURCE) == FROM_GLOBAL:
         move_rows(ctx, copy)
     else:
@@ -116,7 +116,7 @@ def land(ctx: int, copy: int) -> None:
 
 
 def move_rows(ctx: int, copy: int) -> None:
-    """Between shared and global memory."""
+    """Move the rows between shared and global memory."""
     bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE) if load64(copy + RANK) else 0
     first, last, width, pitch = first_inside(copy), last_inside(copy), row_bytes(copy), row_pitch(copy)
     shared, stores, function = load64(ctx + SHARED_ORIGIN), load64(copy + STORES), load64(copy + REDUCTION)
@@ -139,7 +139,7 @@ def move_rows(ctx: int, copy: int) -> None:
 
 
 def move_within_cluster(ctx: int, copy: int) -> None:
-    """Out of another block's shared memory, or of what was in registers when the copy was issued."""
+    """Move bytes from another block's shared memory, or from registers as of the copy's issue."""
     function, size = load64(copy + REDUCTION), load64(copy + BYTES)
     target, source = load64(ctx + SHARED_ORIGIN) + load64(copy + SHARED), copy + COORDINATES
     if load64(copy + SOURCE) == FROM_SHARED:
@@ -155,7 +155,7 @@ def move_within_cluster(ctx: int, copy: int) -> None:
 
 
 def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> None:
-    """16 bytes, of which global memory has those from `first` up to, not including, `last`."""
+    """Move 16 bytes, of which the range from `first` up to, excluding, `last` is in global memory."""
     if first == 0 and last == PIECE:
         source = inner if stores else outer
         target = outer if stores else inner
@@ -173,7 +173,7 @@ def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> No
 
 
 def combine_piece(scratch: int, function: int, inner: int, outer: int, first: int, last: int) -> None:
-    """16 bytes of shared memory are added, or what the function does, to those of global memory."""
+    """Combine 16 bytes of shared memory with those of global memory by the reduction function."""
     store64(scratch + proxy.REDUCTION_ROW, load64(inner))
     store64(scratch + proxy.REDUCTION_ROW + 8, load64(inner + 8))
     for byte in range(first, last):

@@ -1,4 +1,4 @@
-"""The rows of a bulk copy, of which a box of a tensor has many: where they are, and what of them is counted."""
+"""The rows of a bulk copy, such as a box of a tensor: their addresses, and how they are counted."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ RANK, BYTES, MAP, SITE, ADDRESS, COORDINATES = (
 MAP_BOX, MAP_EXTENTS, MAP_STRIDES = proxy.MAP_BOX, proxy.MAP_EXTENTS, proxy.MAP_STRIDES
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 PIECE = 16
-"""Bytes that move together."""
+"""Bytes that are moved together."""
 TRACED_SECTORS = 32
 LINE = 128
 OUTSIDE = -(1 << 62)
 
 
 def copy_at(state: int, number: int) -> int:
-    """Where a copy of the ring is."""
+    """Address of a copy in the ring."""
     return int(load64(state + COPIES) + COPY_BYTES * (number & (load64(state + CAPACITY) - 1)))
 
 
 def host_of(ctx: int, address: int, size: int) -> int:
-    """Host address of `size` bytes outside shared and local memory; 0 where there are none."""
+    """Host address of `size` bytes outside shared and local memory; 0 if the address is invalid."""
     window = address >> at.WINDOW_BITS
     offset = address & OFFSET_MASK
     if window == at.PARAM_WINDOW:
@@ -46,7 +46,7 @@ def host_of(ctx: int, address: int, size: int) -> int:
 
 
 def column_of(ctx: int, address: int) -> int:
-    """Where accesses to what is at a valid address are counted; `CONSTANT` where nobody may store, or below 0."""
+    """Counter column for a valid address; `CONSTANT` if it may not be written; negative if it is not counted."""
     window = address >> at.WINDOW_BITS
     if window >= at.FIRST_BUFFER_WINDOW:
         return int(window - at.FIRST_BUFFER_WINDOW)
@@ -56,12 +56,12 @@ def column_of(ctx: int, address: int) -> int:
 
 
 def swizzled(offset: int, bits: int) -> int:
-    """Where in shared memory the bytes lie that would be at `offset` without a swizzle."""
+    """Swizzled location in shared memory of the bytes at `offset`."""
     return offset ^ (((offset >> 7) & ((1 << bits) - 1)) << 4)
 
 
 def rows_of(copy: int) -> int:
-    """How many runs of bytes it has."""
+    """Number of rows, which are contiguous runs of bytes."""
     rows = 1
     for dimension in range(1, load64(copy + RANK)):
         rows *= load32(load64(copy + MAP) + MAP_BOX + 4 * dimension)
@@ -69,7 +69,7 @@ def rows_of(copy: int) -> int:
 
 
 def row_address(copy: int, row: int) -> int:
-    """Virtual address of a run's first byte, inside the tensor or not; `OUTSIDE` where all of the run is outside."""
+    """Virtual address of a row's first byte, inside the tensor or not; `OUTSIDE` if all of the row is outside."""
     rank, tensor_map = load64(copy + RANK), load64(copy + MAP)
     if rank == 0:
         return int(load64(copy + ADDRESS))
@@ -87,7 +87,7 @@ def row_address(copy: int, row: int) -> int:
 
 
 def row_bytes(copy: int) -> int:
-    """Bytes of a run, inside the tensor or not."""
+    """Bytes of a row, inside the tensor or not."""
     if load64(copy + RANK) == 0:
         return int(load64(copy + BYTES))
     tensor_map = load64(copy + MAP)
@@ -95,7 +95,7 @@ def row_bytes(copy: int) -> int:
 
 
 def row_pitch(copy: int) -> int:
-    """How far apart runs are in shared memory before a swizzle: those of fewer bytes than a swizzle's have gaps."""
+    """Stride of rows in shared memory before the swizzle; rows narrower than the swizzle's span have gaps."""
     if load64(copy + RANK) == 0:
         return int(load64(copy + BYTES))
     bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE)
@@ -103,22 +103,22 @@ def row_pitch(copy: int) -> int:
 
 
 def shared_bytes(copy: int) -> int:
-    """How much shared memory a copy needs: what it moves, and the gaps between runs."""
+    """Extent of a copy in shared memory: its bytes and the gaps between rows."""
     return int(rows_of(copy) * row_pitch(copy))
 
 
 def parts_of(copy: int) -> int:
-    """How many parts a copy has in shared memory: one, or all its pieces where there are gaps between runs."""
+    """Number of contiguous parts in shared memory: one, or all pieces if there are gaps between rows."""
     return int(1 if row_pitch(copy) == row_bytes(copy) else load64(copy + BYTES) // PIECE)
 
 
 def part_bytes(copy: int) -> int:
-    """Bytes of such a part."""
+    """Bytes of one part."""
     return int(load64(copy + BYTES) // parts_of(copy))
 
 
 def part_place(copy: int, place: int, part: int) -> int:
-    """Where a part lies of a copy that begins at this place."""
+    """Place of a part of a copy that begins at `place`."""
     if row_pitch(copy) == row_bytes(copy):
         return place
     pieces = row_bytes(copy) // PIECE
@@ -127,14 +127,14 @@ def part_place(copy: int, place: int, part: int) -> int:
 
 
 def first_inside(copy: int) -> int:
-    """Bytes of each run before the tensor begins."""
+    """Bytes of each row before the tensor begins."""
     if load64(copy + RANK) == 0:
         return 0
     return int(max(0, -load64(copy + COORDINATES)) * load64(load64(copy + MAP) + proxy.MAP_ELEMENT))
 
 
 def last_inside(copy: int) -> int:
-    """Bytes of each run before the tensor ends, in whole pieces for a store; not more than the run has."""
+    """Bytes of each row before the tensor ends, in whole pieces for a store; at most those of the row."""
     if load64(copy + RANK) == 0:
         return int(load64(copy + BYTES))
     tensor_map = load64(copy + MAP)
@@ -146,7 +146,7 @@ def last_inside(copy: int) -> int:
 
 
 def leaves_buffer(ctx: int, copy: int) -> int:
-    """Address of a run whose last piece reaches beyond its buffer; 0 where none does."""
+    """Address of a row whose last piece extends beyond its buffer; 0 if none does."""
     first, last = first_inside(copy), last_inside(copy)
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
@@ -156,10 +156,10 @@ def leaves_buffer(ctx: int, copy: int) -> int:
 
 
 def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
-    """Add the copy to the counters of its instruction and buffer: a request even where all of its box is outside.
+    """Add the copy to the counters of its instruction and buffer: one request even if all of its box is outside.
 
-    `place`: of its bytes in shared memory. An H100 counts a sector of global memory once for each line of shared memory
-    that bytes of it go to or come from, and each sector of shared memory that a load fills with zeros
+    `place` is the start of its bytes in shared memory. An H100 counts a sector of global memory once for each line of
+    shared memory to or from which its bytes are moved, and each sector of shared memory that a load fills with zeros
     (tests/hardware/copies_h100.json).
     """
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
@@ -188,7 +188,7 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
             if is_inside:
                 zeros += sectors_between(target + last, target + width)
             sectors += zeros
-            # They arrive as what L2 has does, and nothing is read behind it.
+            # They arrive like data from L2, but nothing is read from behind it.
             for _ in range(zeros):
                 trace_sectors(ctx, warp, site, buffer, latest, latest + 1)
     if buffer >= 0:
@@ -196,12 +196,12 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
 
 
 def sectors_between(begin: int, end: int) -> int:
-    """How many sectors these bytes are in."""
+    """Number of sectors that contain these bytes."""
     return ((end - 1) >> 5) - (begin >> 5) + 1 if begin < end else 0
 
 
 def trace_sectors(ctx: int, warp: int, site: int, buffer: int, low: int, high: int) -> None:
-    """Record a request for these sectors of a buffer, where somebody wants to know."""
+    """Record a request for these sectors of a buffer, if requests are traced."""
     if buffer >= 0 and is_recorded(ctx, buffer):
         for piece in range(low, high, TRACED_SECTORS):
             some = min(TRACED_SECTORS, high - piece)

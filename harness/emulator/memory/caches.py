@@ -1,7 +1,7 @@
-"""L1 of each SM, and the L2 that they share, as the runtime's kind of compiled code: all addresses are plain integers.
+"""Simulation of the L1 of each SM and of the shared L2, compiled like the runtime: all addresses are plain integers.
 
-A line is 128 bytes of four sectors; caches keep lines and know which of their sectors they have. Tags are line numbers
-plus one, so that zero is an empty way. Of a set's ways the one used longest ago is replaced, unless an L1 draws lots.
+A line is 128 bytes of four sectors; caches store lines with a mask of valid sectors. Tags are line numbers plus one, so
+that zero is an empty way. Replacement is least recently used within a set, except for an L1 with random replacement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store
 
 MAX = (1 << 63) - 1
 SPREAD = 0x9E3779B1
-"""An odd number without a pattern. What is multiplied by it is as good as drawn by lot, and the same every time."""
+"""An odd multiplier whose products serve as reproducible pseudorandom numbers."""
 L1_SKEW = at.L1_SKEW
 L2_SKEW = at.L2_SKEW
 L2_DIRTY_WAYS = at.L2_DIRTY_WAYS
@@ -57,18 +57,18 @@ L2_READ, L2_WRITE, DRAM_READ, DRAM_WRITE = range(4)
 
 
 def sectors(mask: int) -> int:
-    """How many of a line's four sectors are in `mask`."""
+    """Number of sectors in `mask`."""
     return (mask & 1) + ((mask >> 1) & 1) + ((mask >> 2) & 1) + ((mask >> 3) & 1)
 
 
 def fetched(mask: int) -> int:
-    """The sectors that DRAM delivers where those of `mask` are missing: pairs of 64 bytes."""
+    """The sectors that DRAM delivers if those of `mask` are missing: pairs of 64 bytes."""
     pairs = (mask | (mask >> 1)) & 0b0101
     return pairs | (pairs << 1)
 
 
 def count(state: int, line: int, what: int, amount: int) -> None:
-    """Add sectors to a counter of the buffer that `line` belongs to."""
+    """Add sectors to a counter of the buffer that contains `line`."""
     firsts = load64(state + FIRST_LINES)
     buffer = load64(state + BUFFER_COUNT) - 1
     while load64(firsts + 8 * buffer) > line:
@@ -78,14 +78,14 @@ def count(state: int, line: int, what: int, amount: int) -> None:
 
 
 def tick(state: int) -> int:
-    """A number that rises with every access, to know what was used when."""
+    """A number that increases with every access, for the replacement order."""
     now: int = load64(state + TICK) + 1
     store64(state + TICK, now)
     return now
 
 
 def find(tags: int, first: int, ways: int, line: int) -> int:
-    """The way of a set, which begins at entry `first`, that has `line`; -1 if none."""
+    """The way of the set beginning at entry `first` that contains `line`; -1 if none does."""
     for way in range(first, first + ways):
         if load32(tags + 4 * way) == line + 1:
             return way
@@ -93,7 +93,7 @@ def find(tags: int, first: int, ways: int, line: int) -> int:
 
 
 def oldest(used: int, first: int, ways: int, since: int) -> int:
-    """The way that was used longest ago, of those used after `since`; an empty one was never used, which is 0."""
+    """The least recently used way of those used after `since`; an empty way has 0 as time of use."""
     found = first
     least = MAX
     for way in range(first, first + ways):
@@ -115,7 +115,7 @@ def home(state: int, line: int) -> int:
 
 
 def l2_entry(state: int, partition: int, line: int) -> int:
-    """The entry of `line` in a partition: the one that it has, or the oldest of its set, emptied."""
+    """The entry of `line` in a partition: its current one, or the evicted least recently used one of its set."""
     ways = load64(state + L2_SET_WAYS)
     sets = load64(state + L2_SETS)
     # Neighbours that belong to different partitions have the same set number in each.
@@ -137,13 +137,13 @@ def l2_entry(state: int, partition: int, line: int) -> int:
 
 
 def read_from_l2(state: int, partition: int, line: int, mask: int) -> int:
-    """An SM at `partition` asks for sectors. Always 0."""
+    """Read sectors from L2 for an SM at `partition`. Returns 0."""
     count(state, line, L2_READ, sectors(mask))
     valid = load64(state + L2_VALID)
     owner = home(state, line)
     missing = mask
     if owner != partition:
-        # The SM's own partition keeps what came from the other one.
+        # The SM's own partition also stores data that came from the other one.
         copy = l2_entry(state, partition, line)
         missing = mask & ~load8(valid + copy)
         store8(valid + copy, load8(valid + copy) | mask)
@@ -158,7 +158,7 @@ def read_from_l2(state: int, partition: int, line: int, mask: int) -> int:
 
 
 def write_to_l2(state: int, line: int, mask: int) -> int:
-    """Sectors arrive, of which nothing has to be fetched. Always 0."""
+    """Write sectors to L2, without fetching any. Returns 0."""
     count(state, line, L2_WRITE, sectors(mask))
     entry = l2_entry(state, home(state, line), line)
     valid = load64(state + L2_VALID) + entry
@@ -172,7 +172,7 @@ def write_to_l2(state: int, line: int, mask: int) -> int:
 
 
 def clean_oldest(state: int, entry: int) -> None:
-    """Write back the oldest dirty line of the set that `entry` is in, if the set has too many."""
+    """Write back the oldest dirty line of the set that contains `entry`, if the set has too many."""
     ways = load64(state + L2_SET_WAYS)
     dirty = load64(state + L2_DIRTY)
     used = load64(state + L2_USED)
@@ -194,11 +194,12 @@ def clean_oldest(state: int, entry: int) -> None:
 
 
 def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
-    """Bring sectors into the L1 of an SM; those that it did not have."""
+    """Load sectors into the L1 of an SM; returns the mask of those that missed."""
     sets = load64(state + L1_SETS)
     if sets == 0:
         return mask
-    # Each run of as many lines as there are sets begins at another set, so that rows of a pitch do not all meet in few.
+    # Each group of as many lines as there are sets starts at another set, so that rows with a large pitch spread over
+    # sets.
     ways = load64(state + L1_SET_WAYS)
     first = (sm * sets + (line + line // sets * L1_SKEW) % sets) * ways
     tags = load64(state + L1_TAGS)
@@ -223,9 +224,9 @@ def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
 
 
 def unmerged(state: int, resident: int, line: int, mask: int, delay: int) -> int:
-    """The sectors of a store that the block has not stored to at the very same time.
+    """The sectors of a store that the block has not stored at the same time already.
 
-    Warps whose rows begin in the middle of a sector share it; the SM sends it to the L2 once.
+    Warps whose rows begin in the middle of a sector share it; the SM sends it to L2 once.
     """
     lines = load64(state + STORED_LINE) + 8 * resident
     masks = load64(state + STORED_MASK) + 8 * resident
@@ -236,7 +237,7 @@ def unmerged(state: int, resident: int, line: int, mask: int, delay: int) -> int
 
 
 def access(state: int, resident: int, word: int) -> None:
-    """One access of a resident block."""
+    """Simulate one access of a resident block."""
     line = (word >> LINE_SHIFT) & LINE_MASK
     mask = (word >> MASK_SHIFT) & 0xF
     kind = (word >> KIND_SHIFT) & KIND_MASK
@@ -258,14 +259,14 @@ def access(state: int, resident: int, word: int) -> None:
     else:
         read_from_l2(state, partition, line, mask)
         write_to_l2(state, line, mask)
-        if kind == REDUCTION:  # L2 combines what it has, and sends nothing back
+        if kind == REDUCTION:  # L2 combines the values and returns nothing
             count(state, line, L2_READ, -sectors(mask))
 
 
 def advance(state: int) -> int:
-    """Let all resident blocks run, a quantum each in turns, until at least one has ended; how many have.
+    """Run all resident blocks in turns, a quantum each, until at least one has ended; returns how many have.
 
-    A place whose block has ended, or that has none, has 0 as its next access. 0 where there is nothing to run.
+    A place without a running block has 0 as its next access. Returns 0 if there is nothing to run.
     """
     residents = load64(state + RESIDENTS)
     nexts = load64(state + NEXT_ACCESS)
@@ -298,4 +299,4 @@ def advance(state: int) -> int:
 
 
 EXPORTS = {"advance": advance}
-"""Name -> function, for who asks for the cache model."""
+"""Functions by name, for the cache model."""

@@ -1,4 +1,4 @@
-"""Between memory and the warp's DATA area, where each element of a vector access has a row of 32 lanes."""
+"""Copies between memory and the warp's DATA area, in which each element of a vector access has a row of 32 lanes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MISALIGNED = at.FAULT["misaligned"]
 
 
 def copy_in(host: int, out: int, lane: int, element_bytes: int, count: int) -> None:
-    """One lane's `count` elements -> DATA, where each element has a row of 32 lanes."""
+    """Copy one lane's `count` elements to DATA, where each element has a row of 32 lanes."""
     for item in range(count):
         if element_bytes == 4:
             store32(out + 128 * item + 4 * lane, load32(host + 4 * item))
@@ -34,7 +34,7 @@ def copy_in(host: int, out: int, lane: int, element_bytes: int, count: int) -> N
 
 
 def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) -> None:
-    """The other way."""
+    """Copy one lane's `count` elements from DATA to memory."""
     for item in range(count):
         if element_bytes == 4:
             store32(host + 4 * item, load32(source + 128 * item + 4 * lane))
@@ -48,7 +48,7 @@ def copy_out(host: int, source: int, lane: int, element_bytes: int, count: int) 
 
 def gather(warp: int, mask: int, element_bytes: int, count: int) -> int:
     """Copy `count` elements of each active lane from its host address to the warp's DATA area."""
-    if mask == at.FULL_MASK and element_bytes == 4:  # mostly so
+    if mask == at.FULL_MASK and element_bytes == 4:  # the common case
         for item in range(count):
             for lane in range(32):
                 word = load32(load64(warp + at.HOSTS + 8 * lane) + 4 * item)
@@ -61,7 +61,7 @@ def gather(warp: int, mask: int, element_bytes: int, count: int) -> int:
 
 
 def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
-    """Copy each active lane's elements from the DATA area to its host address; where two meet, the higher lane wins."""
+    """Copy each active lane's elements from DATA to its host address; where two overlap, the higher lane wins."""
     for lane in range(32):
         if (mask >> lane) & 1:
             copy_out(load64(warp + at.HOSTS + 8 * lane), warp + at.DATA, lane, element_bytes, count)
@@ -69,16 +69,16 @@ def scatter(warp: int, mask: int, element_bytes: int, count: int) -> int:
 
 
 def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: int) -> None:
-    """Record a stray or misaligned access to the block's own shared memory."""
+    """Record an out-of-bounds or misaligned access to the block's own shared memory."""
     kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
     address = (offset + load64(ctx + SHARED_TAG)) & 0xFFFFFFFF
     set_fault(ctx, kind, site, lane, address | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
-    """`translate` and `gather` for 32-bit shared offsets in ADDRESSES, without the detour. 1 on a fault, else 0.
+    """`translate` and `gather` in one step for 32-bit shared offsets in ADDRESSES. Returns 1 on a fault, else 0.
 
-    Of the shapes that loops consist of, only what is not in order comes here: see `codegen.shared_loads`.
+    Loads of the common shapes come here only if an offset is invalid: see `codegen.shared_loads`.
     """
     size = element_bytes * count
     base = load64(ctx + SHARED_BASE)
@@ -94,8 +94,8 @@ def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, c
 
 
 def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
-    """The other direction: DATA to shared memory. 1 on a fault, else 0."""
-    # Inner loops live here: what does not change is read once, and the common case has a loop of its own.
+    """Store DATA to 32-bit shared offsets in ADDRESSES. Returns 1 on a fault, else 0."""
+    # Inner loops use this: invariants are loaded once, and the common case has a loop of its own.
     size = element_bytes * count
     base = load64(ctx + SHARED_BASE)
     limit = load64(ctx + SHARED_SIZE) - size
@@ -118,7 +118,7 @@ def shared_store(ctx: int, warp: int, site: int, mask: int, element_bytes: int, 
 
 
 def permute(warp: int) -> int:
-    """DATA[lane] = DATA_2[ADDRESSES[lane]] on 32-bit words: a shuffle whose lanes are known only at run time."""
+    """DATA[lane] = DATA_2[ADDRESSES[lane]] on 32-bit words: a shuffle with variable source lanes."""
     for lane in range(32):
         source = load32(warp + at.ADDRESSES + 4 * lane) & 31
         store32(warp + at.DATA + 4 * lane, load32(warp + at.DATA_2 + 4 * source))

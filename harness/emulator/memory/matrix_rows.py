@@ -1,4 +1,4 @@
-"""Rows of ldmatrix and stmatrix: 16 bytes of shared memory each, one after the other in the warp's DATA area."""
+"""Rows of ldmatrix and stmatrix: 16 bytes of shared memory each, consecutive in the warp's DATA area."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROW_BYTES = 16
 
 
 def checked_offset(ctx: int, warp: int, site: int, lane: int, generic: int) -> int:
-    """Where in shared memory the lane's row is; -1, and a fault on record, where there can be none."""
+    """Offset in shared memory of the lane's row; -1, with a fault recorded, if it is invalid."""
     offset = int(shared_offset(warp, lane, generic))
     limit = load64(ctx + SHARED_SIZE) - ROW_BYTES
     if offset < 0:
@@ -26,7 +26,10 @@ def checked_offset(ctx: int, warp: int, site: int, lane: int, generic: int) -> i
 
 
 def load_rows(ctx: int, warp: int, site: int, mask: int, generic: int) -> int:
-    """Shared memory -> DATA, a row for each lane in `mask`. 1 on a fault, else 0. ADDRESSES: see `count_shared`."""
+    """Load a row for each lane in `mask` from shared memory to DATA.
+
+    Returns 1 on a fault, else 0. ADDRESSES as in `count_shared`.
+    """
     base = load64(ctx + SHARED_BASE)
     for lane in range(32):
         if (mask >> lane) & 1:
@@ -40,7 +43,10 @@ def load_rows(ctx: int, warp: int, site: int, mask: int, generic: int) -> int:
 
 
 def store_rows(ctx: int, warp: int, site: int, mask: int, generic: int) -> int:
-    """The other direction. Where two rows meet, the higher lane's stays."""
+    """Store a row for each lane in `mask`.
+
+    Of overlapping rows, the highest lane's remains. Returns 1 on a fault, else 0.
+    """
     base = load64(ctx + SHARED_BASE)
     for lane in range(32):
         if (mask >> lane) & 1:

@@ -1,9 +1,9 @@
-"""mbarrier objects (PTX ISA 9.7.13.15): 64 bits of shared memory that count arrivals, and bytes that copies bring.
+"""mbarrier objects (PTX ISA 9.7.13.15): 64 bits of shared memory that count arrivals and bytes of copies.
 
-A phase is over once no arrival and no byte is missing; the next one begins at once, with as many arrivals to wait for.
-How the bits are used is nobody's business but ours, see `abi/async_proxy_layout.py`. A look at a barrier (`test_wait`,
-`try_wait`) is where the bulk copies land that the phase counts, if it is that phase which is waited for and it is not
-over; the warp then lets the others have a turn.
+A phase completes once no arrival and no byte is pending; the next one begins at once, with the same number of expected
+arrivals. The format of the bits is the emulator's own, see `abi/async_proxy_layout.py`. A test of a barrier
+(`test_wait`, `try_wait`) completes the bulk copies that the phase counts, if it is the phase that is waited for and not
+yet complete; the warp then yields to the others.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ COUNT_BITS, COUNT_MASK = proxy.COUNT_BITS, (1 << proxy.COUNT_BITS) - 1
 BYTES_AT, NO_BYTES, PHASE_AT, VALID_AT = proxy.BYTES_AT, proxy.NO_BYTES, proxy.PHASE_AT, proxy.VALID_AT
 BARRIER_BYTES = proxy.MBARRIER_BYTES
 COUNTS = at.DATA
-"""Where generated code leaves each lane's count, or parity, 4 bytes; the barriers' addresses are in ADDRESSES."""
+"""Where generated code stores each lane's count, or parity, 4 bytes; barrier addresses are in ADDRESSES."""
 TRANSFERS = at.DATA_2
-"""How many bytes more each lane's phase waits for, 4 bytes, with a sign."""
+"""The number by which each lane changes its phase's pending bytes, 4 bytes, signed."""
 TOKENS = at.DATA_3
-"""The phases: what an arrival gives, and a wait by phase takes; 8 bytes for each lane."""
+"""Phases, 8 bytes per lane: the result of an arrival, and the operand of a wait by phase."""
 ARRIVES, DROPS, OWN = 1, 2, 4
-"""What `mbarrier_arrive` does besides counting bytes: arrive, and leave later phases with fewer arrivals. The barrier
-has to be the block's own (`.shared::cta`)."""
+"""Flags of `mbarrier_arrive`: arrive; reduce the expected arrivals of later phases; require the barrier to be the
+block's own (`.shared::cta`)."""
 
 
 def place_at(ctx: int, warp: int, site: int, lane: int, own: int) -> int:
-    """The place of the lane's barrier, of the block's `own` or of any; below 0, and a fault on record, if of none."""
+    """The place of the lane's barrier, the block's `own` or any; negative, with a fault recorded, if it is invalid."""
     address = load64(warp + at.ADDRESSES + 8 * lane)
     return int(checked_place(ctx, site, lane, address, BARRIER_BYTES, BARRIER_BYTES, own))
 
 
 def live_place(ctx: int, warp: int, site: int, lane: int, own: int) -> int:
-    """The same, of a barrier that has been initialised."""
+    """The place of the lane's barrier, which has to be initialized; negative, with a fault recorded, if it is not."""
     place = place_at(ctx, warp, site, lane, own)
     if place >= 0 and (load64(load64(ctx + SHARED_ORIGIN) + place) >> VALID_AT) & 3 != 1:
         set_fault(ctx, NO_MBARRIER, site, lane, load64(warp + at.ADDRESSES + 8 * lane), BARRIER_BYTES)
@@ -51,12 +51,12 @@ def live_place(ctx: int, warp: int, site: int, lane: int, own: int) -> int:
 
 
 def expected_by(ctx: int, place: int) -> int:
-    """Where the instruction is noted that last said how many bytes are to come, for messages."""
+    """Address of the record of the instruction that last set the expected bytes, for messages."""
     return int(load64(load64(ctx + ASYNC_PROXY) + proxy.EXPECTED_BY) + 4 * (place // BARRIER_BYTES))
 
 
 def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
-    """`mbarrier.init`. 1 on a fault, else 0."""
+    """`mbarrier.init`. Returns 1 on a fault, else 0."""
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
@@ -77,7 +77,7 @@ def mbarrier_init(ctx: int, warp: int, site: int, mask: int) -> int:
 
 
 def mbarrier_inval(ctx: int, warp: int, site: int, mask: int) -> int:
-    """`mbarrier.inval`: the place holds nothing again. 1 on a fault, else 0."""
+    """`mbarrier.inval`: invalidate the barrier. Returns 1 on a fault, else 0."""
     for lane in range(32):
         if (mask >> lane) & 1:
             place = live_place(ctx, warp, site, lane, 1)
@@ -88,7 +88,7 @@ def mbarrier_inval(ctx: int, warp: int, site: int, mask: int) -> int:
 
 
 def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> int:
-    """Count bytes and arrivals; the phase before is in TOKENS afterwards. 1 on a fault, else 0."""
+    """Count bytes and arrivals, and leave the previous phase in TOKENS. Returns 1 on a fault, else 0."""
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
@@ -127,7 +127,7 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
 
 
 def settled(word: int, pending: int, expected: int, left: int) -> int:
-    """A barrier's word with these counts, in its next phase where nothing is missing in this one."""
+    """A barrier's word with these counts, advanced to the next phase if nothing is pending."""
     phase = (word >> PHASE_AT) & 1
     if pending == 0 and left == NO_BYTES:
         phase ^= 1
@@ -136,7 +136,7 @@ def settled(word: int, pending: int, expected: int, left: int) -> int:
 
 
 def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> int:
-    """The lanes whose phase is over, as bits; -1 on a fault. What their barriers count lands now."""
+    """Mask of the lanes whose phase is complete; -1 on a fault. Copies that their barriers count complete now."""
     done, over = 0, -1
     for lane in range(32):
         if not (mask >> lane) & 1:

@@ -1,4 +1,4 @@
-"""Distinct 32-byte sectors of one warp request: the unit in which a GPU moves bytes between its L1 and beyond."""
+"""Distinct 32-byte sectors of one warp request: the unit in which a GPU moves bytes between L1 and L2."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from harness.emulator.abi.raw_memory import load64, store64
 
 
 def insert_sector(seen: int, count: int, sector: int) -> int:
-    """Add a sector number to the `count` distinct ones at address `seen`; the new count.
+    """Add a sector number to the `count` distinct ones at address `seen`, and return the new count.
 
-    Lanes mostly touch the sector of the lane before, so the search runs backwards.
+    Lanes mostly access the previous lane's sector, so the search runs backwards.
     """
     index = count - 1
     while index >= 0:

@@ -1,8 +1,8 @@
-"""What each warp request touches and when, recorded for the cache model. See `launch/tracing.py` for the other end.
+"""Records the sectors and the time of each warp request for the cache model; `launch/tracing.py` reads the records.
 
-Where events are wanted, too (`abi/event_layout.py`), barriers, waits and copies stand between the requests, and the
-clocks of warps that meet at an mbarrier are set: who waits goes on when the last one has arrived, and what it executed
-while it looked in vain took no time.
+If events are requested as well (`abi/event_layout.py`), barriers, waits and copies are recorded between the requests,
+and the clocks of warps that meet at an mbarrier are synchronized: a waiting warp resumes at the time of the last
+arrival, and instructions executed during unsuccessful tests take no time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NO_SITE = -1
 
 
 def is_traced(ctx: int) -> bool:
-    """Whether anybody wants to know."""
+    """Whether requests are traced."""
     return bool(load64(ctx + TRACE_NEXT))
 
 
 def is_recorded(ctx: int, column: int) -> bool:
-    """Whether requests to what has this column of the counters are: buffers, and for events variables of the module."""
+    """Whether requests with this counter column are recorded: buffers, and for events also module variables."""
     if not is_traced(ctx):
         return False
     buffers = load64(ctx + BUFFER_COUNT)
@@ -54,10 +54,10 @@ def is_recorded(ctx: int, column: int) -> bool:
 
 
 def moment_of(ctx: int, warp: int) -> int:
-    """When a warp's request happens, such that no two requests of a block happen at once.
+    """The moment of a warp's request, unique within the block.
 
-    In the high bits the instructions that the warp has executed or waited for at barriers, up to the end of the basic
-    block that it is in; below, the number of the request within that block, and the number of the warp.
+    The high bits contain the instructions that the warp has executed or waited for at barriers, up to the end of the
+    current basic block; the low bits contain the number of the request within that block, and the warp's number.
     """
     time: int = (load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD)) << at.REQUEST_BITS
     time = max(time, load64(warp + at.LAST_MOMENT) + 1)
@@ -67,7 +67,7 @@ def moment_of(ctx: int, warp: int) -> int:
 
 
 def append(ctx: int, moment: int, what: int) -> None:
-    """One entry more."""
+    """Append an entry."""
     if load64(ctx + TRACE_NEXT) == load64(ctx + TRACE_END):
         call_host(load64(ctx + TRACE_FULL), ctx)
     place = load64(ctx + TRACE_NEXT)
@@ -77,9 +77,10 @@ def append(ctx: int, moment: int, what: int) -> None:
 
 
 def record(ctx: int, warp: int, site: int, buffer: int, distinct: int) -> int:
-    """Append the lines of a request that touches the `distinct` sectors in DATA_3. Always 0.
+    """Append the lines of a request that accesses the `distinct` sectors in DATA_3. Returns 0.
 
-    Above a sector's number, from bit `TARGET_AT` on, there may be where it goes: it is read once for each such place.
+    Above a sector's number, from bit `TARGET_AT` on, there may be its destination: the sector is read once for each
+    destination.
     """
     time = moment_of(ctx, warp)
     kind = load8(load64(ctx + TRACE_KINDS) + site)
@@ -102,18 +103,18 @@ def record(ctx: int, warp: int, site: int, buffer: int, distinct: int) -> int:
 
 
 def running_warp(ctx: int) -> int:
-    """Where the state of the warp that runs is."""
+    """Address of the current warp's state."""
     return int(load64(ctx + WARPS) + load64(ctx + WARP_INDEX) * load64(ctx + WARP_BYTES))
 
 
 def now(ctx: int, warp: int) -> int:
-    """The clock of the warp that runs; it stands still while the warp looks at an mbarrier in vain."""
+    """The clock of the current warp, which is stopped while the warp tests an mbarrier without success."""
     since = load64(warp + at.WAITS_SINCE)
     return int(since - 1 if since else load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD))
 
 
 def note(ctx: int, warp: int, number: int, site: int, code: int, value: int, time: int) -> None:
-    """Append what happened to the warp of this number, where events are wanted."""
+    """Append an event of the warp with this number, if events are recorded."""
     if load64(ctx + EVENT_CLOCKS):
         request = max(time << at.REQUEST_BITS, load64(warp + at.LAST_MOMENT) + 1)
         store64(warp + at.LAST_MOMENT, request)
@@ -122,14 +123,14 @@ def note(ctx: int, warp: int, number: int, site: int, code: int, value: int, tim
 
 
 def note_now(ctx: int, site: int, code: int, value: int) -> None:
-    """The same of the warp that runs."""
+    """Append an event of the current warp at the current time, if events are recorded."""
     if load64(ctx + EVENT_CLOCKS):
         warp = running_warp(ctx)
         note(ctx, warp, warp_number(ctx), site, code, value, now(ctx, warp))
 
 
 def note_step(ctx: int, index: int, time: int) -> None:
-    """All of the running block gets on, as its warp `index` sees. Shared memory may be looked at."""
+    """Record that the whole block advances, as seen by its warp `index`. Shared memory may be sampled now."""
     if load64(ctx + EVENT_CLOCKS):
         warp = load64(ctx + WARPS) + index * load64(ctx + WARP_BYTES)
         note(ctx, warp, load64(ctx + FIRST_WARP) + index, NO_SITE, event.STEP, 0, time)
@@ -137,50 +138,50 @@ def note_step(ctx: int, index: int, time: int) -> None:
 
 
 def start_clocks(ctx: int) -> None:
-    """A cluster begins: nobody has arrived anywhere."""
+    """Reset all clocks when a cluster begins."""
     if load64(ctx + EVENT_CLOCKS):
         for index in range(load64(ctx + EVENT_CLOCK_COUNT)):
             store64(load64(ctx + EVENT_CLOCKS) + event.CLOCK_BYTES * index, 0)
 
 
 def barrier_clock(ctx: int, number: int) -> int:
-    """Where the clock of a barrier of the running block is."""
+    """Address of the clock of a barrier of the current block."""
     slot = 1 + at.BARRIER_SLOTS * load64(ctx + CLUSTER_RANK) + number
     return int(load64(ctx + EVENT_CLOCKS) + event.CLOCK_BYTES * slot)
 
 
 def mbarrier_clock(ctx: int, place: int) -> int:
-    """Where the clock of the mbarrier at this place of shared memory is."""
+    """Address of the clock of the mbarrier at this place of shared memory."""
     slot = 1 + at.BARRIER_SLOTS * load64(ctx + CLUSTER_SIZE) + place // 8
     return int(load64(ctx + EVENT_CLOCKS) + event.CLOCK_BYTES * slot)
 
 
 def set_forward(clock: int, time: int) -> None:
-    """The clock at an address shows this time, if it shows no later one."""
+    """Set the clock at an address to the maximum of itself and `time`."""
     store64(clock, max(load64(clock), time))
 
 
 def arrive_at_cluster_in_time(ctx: int) -> None:
-    """The warp that runs arrives at the barrier of its cluster. Its steps are saved only when its turn is over."""
+    """Record that the current warp arrives at the cluster barrier. Its steps are saved only when its turn ends."""
     if load64(ctx + EVENT_CLOCKS):
         set_forward(load64(ctx + EVENT_CLOCKS), now(ctx, running_warp(ctx)))
 
 
 def arrive_in_time(ctx: int, place: int) -> None:
-    """The warp that runs arrives at an mbarrier, or sends bytes there."""
+    """Record that the current warp arrives at an mbarrier, or sends bytes there."""
     if load64(ctx + EVENT_CLOCKS):
         set_forward(mbarrier_clock(ctx, place), now(ctx, running_warp(ctx)))
 
 
 def begin_look(ctx: int, warp: int, site: int, place: int) -> None:
-    """The warp that runs looks at an mbarrier, for the first time or once more."""
+    """Record that the current warp tests an mbarrier, for the first time or again."""
     if load64(ctx + EVENT_CLOCKS) and load64(warp + at.WAITS_SINCE) == 0:
         note(ctx, warp, warp_number(ctx), site, event.WAITS_AT_MBARRIER, place, now(ctx, warp))
         store64(warp + at.WAITS_SINCE, 1 + load64(ctx + STEPS) + load64(warp + at.CLOCK_LEAD))
 
 
 def end_wait(ctx: int, warp: int, site: int, place: int) -> None:
-    """The phase is over: the warp goes on when the last one had arrived."""
+    """Record that the phase is complete: the warp resumes at the time of the last arrival."""
     if load64(ctx + EVENT_CLOCKS):
         time = max(now(ctx, warp), load64(mbarrier_clock(ctx, place)))
         store64(warp + at.WAITS_SINCE, 0)

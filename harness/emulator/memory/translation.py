@@ -1,8 +1,8 @@
-"""Virtual addresses of a warp's request -> host addresses: checked for bounds and alignment, counted in sectors.
+"""Translates virtual addresses of a warp's request to host addresses; checks bounds and alignment, and counts sectors.
 
-A copy that does not pass L1 (`cp.async.cg`) is counted as an H100 counts it (tests/hardware/copies_h100.json). L1 knows
-such a copy by where it goes: it counts each sector of shared memory once for each line of global memory that its bytes
-are from, and asks L2 for a sector of global memory once for each sector of shared memory that it goes to.
+A copy that bypasses L1 (`cp.async.cg`) is counted as by an H100 (tests/hardware/copies_h100.json), by its destination:
+L1 counts each sector of shared memory once for each line of global memory that its bytes come from, and requests a
+sector of global memory from L2 once for each sector of shared memory that it goes to.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED, READ_ONLY = at.FAULT["misaligned"], at.FAULT["read-only memory"]
 OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 LINES_OF_TARGETS = at.DATA_2 + 128
-"""Scratch, 8 bytes per lane: where a copy's bytes go, and the line they are from."""
+"""Scratch, 8 bytes per lane: the destination of a copy's bytes, and their source line."""
 
 
 def count(ctx: int, site: int, column: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
-    """Add to the counters of one memory instruction and one buffer. `distinct` bytes need so many sectors at least."""
+    """Add to the counters of one memory instruction and one buffer. `distinct` determines the minimum of sectors."""
     entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * load64(ctx + COUNTER_COLUMNS) + column)
     store64(entry, load64(entry) + requests)
     store64(entry + 8, load64(entry + 8) + requested)
@@ -60,14 +60,15 @@ def is_new(warp: int, mask: int, lane: int, host: int) -> bool:
 
 
 def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int, targets: int) -> int:
-    """As `translate`. `sizes`: address of 32 words, the bytes that each lane reads; 0 where all read `size`.
+    """Translate as `translate`, with a size per lane and destinations.
 
-    `targets`: address of 32 words, the offsets in shared memory that the lanes' bytes go to without passing L1; 0 where
-    they do not. Alignment is that of `size`.
+    `sizes` is the address of 32 words, the bytes that each lane reads; 0 if all read `size`. `targets` is the address
+    of 32 words, the offsets in shared memory to which a copy past L1 goes; 0 for other accesses. Alignment is that of
+    `size`.
     """
     words = 1 if size < 4 else size >> 2
     requests = 1
-    # Mostly all lanes are in one window. Where they are not, each window is gone through by itself.
+    # Usually all lanes are in one window. Otherwise each window is processed separately.
     while mask:
         window = -1
         others = 0
@@ -98,7 +99,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                 if here == at.SHARED_WINDOW:
                     base, limit, buffer = load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE), -1
                     if load64(ctx + TAGGED):
-                        # The address says which block of the cluster: each is looked at below.
+                        # The address identifies the block of the cluster: each is checked below.
                         base, limit = load64(ctx + SHARED_ORIGIN), -1
                 elif here == at.LOCAL_WINDOW:
                     base, limit = load64(ctx + LOCAL_BASE), load64(ctx + LOCAL_SIZE)
@@ -141,7 +142,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
             host = base + offset + lane * stride
             store64(warp + at.HOSTS + 8 * lane, host)
             if buffer >= 0:
-                # Addresses mostly rise from lane to lane; only where they do not is there something to look up.
+                # Addresses usually ascend from lane to lane; a search is only needed otherwise.
                 if host > highest:
                     highest = host
                     unique_bytes += wanted
@@ -153,7 +154,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                     target = load32(targets + 4 * lane) >> 5 << TARGET_AT
                     before = distinct
                     distinct = insert_sector(warp + LINES_OF_TARGETS, distinct, target | sector >> 2)
-                    # Events are of what is counted here, and caches are asked for more.
+                    # Events need what is counted here; the cache model needs more.
                     if distinct > before or load64(ctx + EVENT_CLOCKS) == 0:
                         fetched = insert_sector(warp + at.DATA_3, fetched, target | sector)
                 else:
@@ -169,9 +170,9 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
 
 
 def translate_run(ctx: int, warp: int, site: int, size: int) -> int:
-    """As `translate` for a full warp whose lanes follow each other within one buffer, as in most requests; 1 for done.
+    """Translate a full warp whose lanes are consecutive within one buffer, the common case. Returns 1 if done.
 
-    0, and nothing is done, where they do not, or where something is wrong with them.
+    Returns 0, without any effect, if they are not, or if an address is invalid.
     """
     first = load64(warp + at.ADDRESSES)
     strays = first & (size - 1)
@@ -192,7 +193,10 @@ def translate_run(ctx: int, warp: int, site: int, size: int) -> int:
 
 
 def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
-    """Virtual addresses of the active lanes -> host addresses, checked and counted. 1 on a fault, else 0."""
+    """Translate the active lanes' virtual addresses to host addresses, checked and counted.
+
+    Returns 1 on a fault, else 0.
+    """
     if mask == 0xFFFFFFFF and space != SPACE_SHARED and space != SPACE_LOCAL and translate_run(ctx, warp, site, size):
         return 0
     return int(translate_lanes(ctx, warp, site, space, mask, size, 0, 0))

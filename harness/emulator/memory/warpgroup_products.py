@@ -1,19 +1,19 @@
-"""Products of a warpgroup that its warps do not wait for: wgmma.mma_async (PTX ISA 9.7.15).
+"""Asynchronous products of a warpgroup: wgmma.mma_async (PTX ISA 9.7.15).
 
-D += A B for 64 rows, of which each of the four warps has 16. A product happens as late as it may, at the wait that
-covers it: what has been written over its operands in shared memory by then, it computes with. Registers of A are taken
-at the issue, for to a compiler they are free from there on.
+D += A B for 64 rows, of which each of the four warps has 16. A product completes as late as possible, at the wait that
+covers it, and uses its operands in shared memory as of then. Registers of A are read at issue, since a compiler may
+reuse them afterwards.
 
-An accumulator that is under way is not in its register, which holds a *ticket* instead: NaN, in which the number of the
-accumulator is hidden. Whoever computes with it too early has NaN; a compiler that moves it to another register before
-the wait, which ptxas undoes, moves the ticket. The wait puts the sums in all registers that hold their tickets.
+The register of an accumulator in flight contains a *ticket*: a NaN that encodes the number of the accumulator. A thread
+that uses it too early computes with NaN. If a compiler moves it to another register before the wait, which ptxas
+undoes, it moves the ticket. The wait writes the sums to all registers that contain their tickets.
 
-The four warps meet at each wait, because a product is one instruction of all four: none of them is done with it before
-the others have issued it, and when one of them is, all are. Columns come in slices of 8, which are those of an
-`mma.m16n8`: the same registers, and the same arithmetic (`codegen/dot_product.py`).
+The four warps meet at each wait, because a product is one instruction of all four: it completes for none of them before
+the others have issued it, and then for all. Columns are processed in slices of 8, which are those of an `mma.m16n8`,
+with the same registers and the same arithmetic (`codegen/dot_product.py`).
 
-Tiles in shared memory are made of 8 rows of 16 bytes, 8 steps of 16 bits each or, where they lie the other way, 8 steps
-of 8 rows or columns; a descriptor says where, see `piece_at` (PTX ISA 9.7.15.5.1).
+Tiles in shared memory consist of 8 rows of 16 bytes, with 8 steps of K of 16 bits each or, if transposed, 8 rows or
+columns; a descriptor gives their location, see `piece_at` (PTX ISA 9.7.15.5.1).
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ ROW = 128
 """Bytes of a register's 32 lanes."""
 PIECE = 16
 SLICE_PLACES = 0
-"""In the scratch memory: addresses of D's registers (4), A's (4) and B's (2), as the product's function wants them."""
+"""In the scratch memory: addresses of D's registers (4), A's (4) and B's (2), as expected by the product's function."""
 SLICE_A, SLICE_B = 128, 128 + 4 * ROW
 
 
 def queue_of(state: int, warp: int) -> int:
-    """The products of a warp, by its number."""
+    """The queue of products of a warp, by the warp's number."""
     return int(load64(state + proxy.QUEUES) + QUEUE_BYTES * warp)
 
 
 def product_at(queue: int, number: int) -> int:
-    """Where a product of a queue is."""
+    """Address of a product in a queue."""
     return int(queue + PRODUCTS + PRODUCT_BYTES * (number & (PRODUCT_CAPACITY - 1)))
 
 
 def copy_row(source: int, target: int) -> None:
-    """The 32 lanes of a register."""
+    """Copy the 32 lanes of a register."""
     for place in range(0, ROW, 8):
         store64(target + place, load64(source + place))
 
@@ -79,19 +79,19 @@ def copy_row(source: int, target: int) -> None:
 
 
 def ticket_in(word: int) -> int:
-    """The number of the ticket that a register's lane holds; -1 where it holds none."""
+    """The ticket in a register's lane; -1 if it contains none."""
     if word & TICKET_MASK != TICKET:
         return -1
     return (((word >> 16) & 0xF) << LOW_BITS) | (word & ((1 << LOW_BITS) - 1))
 
 
 def is_under_way(queue: int, ticket: int) -> bool:
-    """Whether some product that has not happened adds to it."""
+    """Whether a product in flight adds to the ticket's accumulator."""
     return bool(load64(queue + LAST + 8 * ticket) > load64(queue + FIRST))
 
 
 def free_ticket(queue: int) -> int:
-    """A ticket that is not under way; -1 where there is none."""
+    """A ticket that is not in flight; -1 if there is none."""
     ticket = load64(queue + CURSOR)
     for _ in range(TICKETS):
         ticket = (ticket + 1) & (TICKETS - 1)
@@ -102,7 +102,7 @@ def free_ticket(queue: int) -> int:
 
 
 def accumulator(queue: int, warp: int, place: int, keeps: int) -> int:
-    """The ticket for a register of D, which begins with what that has, or with zeros; -1 where all are taken."""
+    """The ticket for a register of D, initialized with its value or with zeros; -1 if none is free."""
     held = ticket_in(load32(warp + place))
     if held >= 0 and not is_under_way(queue, held):
         held = -1
@@ -123,10 +123,11 @@ def accumulator(queue: int, warp: int, place: int, keeps: int) -> int:
 def issue_product(
     ctx: int, warp: int, site: int, function: int, places: int, shape: int, keeps: int, a: int, b: int, marks: int
 ) -> int:
-    """Queue a product. 1 on a fault, else 0.
+    """Queue a product. Returns 1 on a fault, else 0.
 
-    `places`: address of the places of D's registers in the warp's state, and of A's where it is in registers, 4 bytes
-    each. `keeps`: whether D is added to. `a` and `b`: descriptors. `marks`: where those of the sanitizer are, if any.
+    `places` is the address of the locations of D's registers in the warp's state, followed by A's if in registers, 4
+    bytes each. `keeps`: whether to add to D. `a` and `b` are descriptors. `marks` is the location of the sanitizer's
+    marks, or 0.
     """
     queue = queue_of(load64(ctx + ASYNC_PROXY), warp_number(ctx))
     number = load64(queue + NEXT)
@@ -161,7 +162,7 @@ def issue_product(
 
 
 def commit_products(ctx: int) -> int:
-    """The warp's products since its last commit become a group. Always 0."""
+    """Commit the warp's products since its last commit as a group. Returns 0."""
     queue = queue_of(load64(ctx + ASYNC_PROXY), warp_number(ctx))
     store64(queue + COMMITTED, load64(queue + COMMITTED) + 1)
     return 0
@@ -171,7 +172,7 @@ def commit_products(ctx: int) -> int:
 
 
 def piece_at(descriptor: int, group: int, step: int, turned: int) -> int:
-    """Offset, before the swizzle, of the first 16 bytes of 8: of 8 rows or columns, and half of K."""
+    """Offset, before the swizzle, of the first of 8 pieces of 16 bytes: 8 rows or columns, and half of K."""
     mode = (descriptor >> 62) & 3
     start = (descriptor & 0x3FFF) << 4
     leading, stride = ((descriptor >> 16) & 0x3FFF) << 4, ((descriptor >> 32) & 0x3FFF) << 4
@@ -184,7 +185,7 @@ def piece_at(descriptor: int, group: int, step: int, turned: int) -> int:
 
 
 def load_pieces(ctx: int, descriptor: int, group: int, step: int, turned: int, target: int) -> int:
-    """8 rows of 16 bytes -> a register's 32 lanes. 1 where they are not in shared memory, else 0."""
+    """Load 8 rows of 16 bytes to a register's 32 lanes. Returns 1 if they are not in shared memory, else 0."""
     mode = (descriptor >> 62) & 3
     bits = (4 - mode) & 3
     start = piece_at(descriptor, group, step, turned)
@@ -214,7 +215,10 @@ def load_pieces(ctx: int, descriptor: int, group: int, step: int, turned: int, t
 
 
 def multiply(ctx: int, state: int, queue: int, product: int, rank: int) -> int:
-    """The product happens, for the 16 rows of the warp that is number `rank` of its warpgroup. 1 on a fault, else 0."""
+    """Compute a product for the 16 rows of the warp with index `rank` in its warpgroup.
+
+    Returns 1 on a fault, else 0.
+    """
     scratch = load64(state + proxy.SCRATCH)
     shape, descriptor = load64(product + SHAPE), load64(product + proxy.DESCRIPTOR_B)
     of_slice = (shape >> SHAPE_SLICE) & 0xF
@@ -256,9 +260,9 @@ def multiply(ctx: int, state: int, queue: int, product: int, rank: int) -> int:
 
 
 def visit_operands(ctx: int, product: int, warp: int, over: int) -> None:
-    """A warp begins to read its part of a product in shared memory or, where it is `over`, has read it by that time.
+    """Report to the sanitizer that a warp begins to read its part of a product, or has read it by the time `over`.
 
-    Of B, which all four read, each warp tells of a quarter: two of 8 rows. That is a fourth of the time.
+    All four warps read B; each reports a quarter of it, which takes a fourth of the time.
     """
     shape, rank = load64(product + SHAPE), warp & (at.WARPGROUP_WARPS - 1)
     for column in range((shape & 0xFF) // ((shape >> SHAPE_SLICE) & 0xF)):
@@ -276,7 +280,7 @@ def visit_operands(ctx: int, product: int, warp: int, over: int) -> None:
 def visit_rows(
     ctx: int, product: int, descriptor: int, start: int, warp: int, over: int, first: int, apart: int
 ) -> None:
-    """Some of 8 rows of 16 bytes. What is beyond shared memory is a fault when the product happens."""
+    """Report some of 8 rows of 16 bytes. Rows beyond shared memory become a fault when the product completes."""
     state = load64(ctx + SANITIZER)
     issued = load64(product + ISSUED)
     bits = (4 - ((descriptor >> 62) & 3)) & 3
@@ -292,7 +296,7 @@ def visit_rows(
 
 
 def watch_registers(ctx: int, warp: int, site: int, places: int, shape: int, marks: int, number: int) -> None:
-    """A product takes its registers; of A none may be a sum that is under way."""
+    """Check the registers that a product takes; those of A may not contain sums in flight."""
     registers = shape & 0xFF
     if not (shape >> SHAPE_SHARED_A) & 1:
         for register in range(registers, registers + 4):
@@ -301,7 +305,10 @@ def watch_registers(ctx: int, warp: int, site: int, places: int, shape: int, mar
 
 
 def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int, kind: int) -> int:
-    """A register that may be an accumulator is touched, and some lane holds what looks like a ticket. Always 0."""
+    """Check an access to a register that may be an accumulator, if some lane contains what looks like a ticket.
+
+    Returns 0.
+    """
     index = warp_number(ctx)
     queue = queue_of(load64(ctx + ASYNC_PROXY), index)
     for lane in range(32):
@@ -315,7 +322,7 @@ def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int, kin
 
 
 def watch_fragment(ctx: int, warp: int, site: int, mask: int, used: int) -> int:
-    """A register is written that product number `used`, minus 1, has as A. Always 0."""
+    """Check a write to a register that product number `used` - 1 has as A. Returns 0."""
     index = warp_number(ctx)
     queue = queue_of(load64(ctx + ASYNC_PROXY), index)
     if mask and used > load64(queue + FIRST):
@@ -329,7 +336,7 @@ def watch_fragment(ctx: int, warp: int, site: int, mask: int, used: int) -> int:
 
 
 def redeem(state: int, queue: int, warp: int, before: int) -> None:
-    """Sums take the places of their tickets, those whose last product was number `before` or later and is over."""
+    """Replace tickets by sums, for accumulators whose last product has completed and is number `before` or later."""
     held = load64(state + proxy.HELD)
     for index in range(load32(held)):
         place = warp + load32(held + 4 + 4 * index)
@@ -340,7 +347,7 @@ def redeem(state: int, queue: int, warp: int, before: int) -> None:
 
 
 def keep_sources(queue: int) -> None:
-    """Accumulators that begin with one that is over take its value: its ticket is free."""
+    """Copy the initial values of accumulators that refer to completed ones, whose tickets become free."""
     for number in range(load64(queue + FIRST), load64(queue + NEXT)):
         product = product_at(queue, number)
         for register in range(load64(product + SHAPE) & 0xFF):
@@ -352,7 +359,7 @@ def keep_sources(queue: int) -> None:
 
 
 def warpgroup_arrives(ctx: int) -> int:
-    """A warp waits for its products; the last of the four lets those happen, for all of them. 1 on a fault, else 0."""
+    """A warp waits for its products; the last of the four completes them for all. Returns 1 on a fault, else 0."""
     state = load64(ctx + ASYNC_PROXY)
     first = load64(ctx + WARP_INDEX) & ~(at.WARPGROUP_WARPS - 1)
     width = load64(ctx + WARP_BYTES)
@@ -389,7 +396,7 @@ def warpgroup_arrives(ctx: int) -> int:
 
 
 def meet_in_time(ctx: int, first: int) -> None:
-    """The warps of a warpgroup, whose states begin at `first`, go on at the same time, where events are recorded."""
+    """Synchronize the clocks of a warpgroup, whose warp states begin at `first`, if events are recorded."""
     latest, width = 0, load64(ctx + WARP_BYTES)
     for warp in range(first, first + at.WARPGROUP_WARPS * width, width):
         latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
@@ -398,7 +405,7 @@ def meet_in_time(ctx: int, first: int) -> None:
 
 
 def drop_products(ctx: int) -> None:
-    """A cluster begins: what the one before it had under way is over."""
+    """Discard products in flight when a cluster begins."""
     state = load64(ctx + ASYNC_PROXY)
     for warp in range(load64(ctx + CLUSTER_WARPS)):
         queue = queue_of(state, warp)

@@ -13,7 +13,7 @@ from harness.emulator.instruments import Instruments
 from harness.emulator.native.tier import Tier
 
 if TYPE_CHECKING:
-    from harness.emulator.ptx.instructions import Module
+    from harness.ptx.instructions import Module
 
 _LENGTHS = struct.Struct("<QQ")
 
@@ -65,6 +65,6 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> 
 @lru_cache(maxsize=1)
 def _parsed(ptx: str) -> Module:
     """The module. Kernels of one module are built one after the other, and its text is long."""
-    from harness.emulator.ptx.parser import parse
+    from harness.ptx.parser import parse
 
     return parse(ptx)

@@ -19,14 +19,13 @@ def source_hash() -> str:
 
     Found from files, so that a warm start imports neither Numba nor the code generator.
     """
-    emulator = Path(__file__).parents[1]
-    return hash_of_rooms(emulator)
+    return hash_of_sources(Path(__file__).parents[2])
 
 
-def hash_of_rooms(emulator: Path) -> str:
-    """A hash of names and texts of all modules in the rooms of the folder `emulator`, but for those `ABOVE`."""
-    sources = sorted(
-        source for source in emulator.rglob("*/*.py") if source.relative_to(emulator).parts[0] not in ABOVE
-    )
-    parts = (part for source in sources for part in (str(source.relative_to(emulator)).encode(), source.read_bytes()))
+def hash_of_sources(harness: Path) -> str:
+    """A hash of names and texts of all modules in `harness/ptx` and in the emulator's rooms, but for those `ABOVE`."""
+    emulator = harness / "emulator"
+    rooms = (source for source in emulator.rglob("*/*.py") if source.relative_to(emulator).parts[0] not in ABOVE)
+    sources = sorted((*rooms, *(harness / "ptx").rglob("*.py")))
+    parts = (part for source in sources for part in (str(source.relative_to(harness)).encode(), source.read_bytes()))
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

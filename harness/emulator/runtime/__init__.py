@@ -1,1 +1,1 @@
-"""The functions that generated code calls, and the one that runs blocks and their warps."""
+"""Runtime functions that generated code calls, and the scheduler that runs blocks and their warps."""

@@ -1,7 +1,7 @@
-"""The blocks of a cluster: which one runs, and the barrier at which all their warps meet (PTX ISA 9.7.13.3).
+"""The blocks of a cluster: the current block, and the barrier of all their warps (PTX ISA 9.7.13.3).
 
-A cluster's blocks are in the worker's memory together, see `abi/cluster_memory.py`. The context describes the block
-whose warp runs; `enter_block` makes it describe another one.
+A cluster's blocks share the worker's memory, see `abi/cluster_memory.py`. The context describes the block of the
+current warp; `enter_block` switches to another one.
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ from harness.emulator.sanitizer.cluster_barrier import (
 )
 
 IDLE, ARRIVED, COMPLETED = range(3)
-"""What a warp has to do with the barrier: nothing; it has arrived, and others have not; all have, and it may go on."""
+"""State of a warp at the barrier: not involved; has arrived, while others have not; all have arrived, and it may
+continue."""
 ARRIVES_TWICE, DID_NOT_ARRIVE = range(2)
-"""What is wrong, for the message."""
+"""Kinds of misuse, for the message."""
 MISUSE = at.FAULT["cluster barrier"]
 
 
 def begin_cluster(ctx: int, cluster: int) -> None:
-    """Its coordinates."""
+    """Set the coordinates of a cluster."""
     wide, high = load64(ctx + NCLUSTERID_X), load64(ctx + NCLUSTERID_Y)
     store64(ctx + CLUSTERID_X, cluster % wide)
     store64(ctx + CLUSTERID_Y, (cluster // wide) % high)
@@ -82,7 +83,7 @@ def begin_cluster(ctx: int, cluster: int) -> None:
 
 
 def enter_block(ctx: int, rank: int) -> None:
-    """The context describes the block that has this rank in the running cluster."""
+    """Make the context describe the block with this rank in the current cluster."""
     wide, high = load64(ctx + CLUSTER_NCTAID_X), load64(ctx + CLUSTER_NCTAID_Y)
     inner_x, inner_y, inner_z = rank % wide, (rank // wide) % high, rank // (wide * high)
     x = load64(ctx + CLUSTERID_X) * wide + inner_x
@@ -106,12 +107,12 @@ def enter_block(ctx: int, rank: int) -> None:
 
 
 def warp_at(ctx: int, rank: int, index: int) -> int:
-    """Where the state of a warp of any block of the cluster is."""
+    """Address of the state of a warp of any block of the cluster."""
     return int(load64(ctx + WARPS_ORIGIN) + (rank * load64(ctx + WARP_PITCH) + index) * load64(ctx + WARP_BYTES))
 
 
 def leave_block(ctx: int, warp: int) -> None:
-    """A warp has returned for good. Whoever waits at the cluster's barrier does not wait for it."""
+    """Handle a warp that has returned for good: the cluster barrier no longer waits for it."""
     place = load64(ctx + LIVE_WARPS) + 4 * load64(ctx + CLUSTER_RANK)
     left = load32(place) - 1
     store32(place, left)
@@ -127,7 +128,7 @@ def leave_block(ctx: int, warp: int) -> None:
 
 
 def watch_copies_to_ended(ctx: int, warp: int) -> None:
-    """The sanitizer is told of what other blocks have sent to the one that has ended, and nobody has waited for."""
+    """Report to the sanitizer what other blocks have sent to the ended block without a wait."""
     state, own = load64(ctx + ASYNC_PROXY), load64(ctx + CLUSTER_RANK)
     for number in range(load64(state + proxy.HEAD), load64(state + proxy.TAIL)):
         copy = copy_at(state, number)
@@ -142,7 +143,7 @@ def watch_copies_to_ended(ctx: int, warp: int) -> None:
 
 
 def cluster_arrive(ctx: int, warp: int, site: int, mask: int, is_relaxed: int) -> int:
-    """`barrier.cluster.arrive`: a warp arrives, where any of its lanes is there. 1 on a fault, else 0."""
+    """`barrier.cluster.arrive`: the warp arrives if any of its lanes is active. Returns 1 on a fault, else 0."""
     if mask == 0:
         return 0
     if load32(warp + at.CLUSTER_STATE) != IDLE:
@@ -158,7 +159,7 @@ def cluster_arrive(ctx: int, warp: int, site: int, mask: int, is_relaxed: int) -
 
 
 def cluster_wait(ctx: int, warp: int, site: int, mask: int) -> int:
-    """`barrier.cluster.wait`: the scheduler, to which the warp returns, is to let it wait. 1 on a fault, else 0."""
+    """`barrier.cluster.wait`: request that the scheduler suspends the warp. Returns 1 on a fault, else 0."""
     store32(warp + at.CLUSTER_WAITS, 1 if mask else 0)
     if mask and load32(warp + at.CLUSTER_STATE) == IDLE:
         set_fault(ctx, MISUSE, site, 0, DID_NOT_ARRIVE, 0)
@@ -169,7 +170,7 @@ def cluster_wait(ctx: int, warp: int, site: int, mask: int) -> int:
 
 
 def wait_for_cluster(ctx: int, warp: int) -> None:
-    """A warp has returned to the scheduler at `barrier.cluster.wait`."""
+    """Suspend a warp that has returned to the scheduler at `barrier.cluster.wait`."""
     if load32(warp + at.CLUSTER_WAITS) == 0:
         return
     if load32(warp + at.CLUSTER_STATE) == COMPLETED:
@@ -180,7 +181,7 @@ def wait_for_cluster(ctx: int, warp: int) -> None:
 
 
 def go_on(ctx: int, warp: int, number: int) -> None:
-    """All have arrived, and the warp knows it."""
+    """Let a warp continue after all have arrived."""
     store32(warp + at.CLUSTER_STATE, IDLE)
     store32(warp + at.STATUS, at.READY)
     if load64(ctx + SANITIZER):
@@ -188,7 +189,7 @@ def go_on(ctx: int, warp: int, number: int) -> None:
 
 
 def complete_barrier(ctx: int) -> None:
-    """Where all warps that have not returned have arrived, those that wait go on."""
+    """Release the waiting warps once all warps that have not returned have arrived."""
     latest, arrived = 0, 0
     for rank in range(load64(ctx + CLUSTER_SIZE)):
         for index in range(load64(ctx + WARP_COUNT)):
@@ -218,7 +219,7 @@ def complete_barrier(ctx: int) -> None:
 
 
 def enter_blocked(ctx: int) -> None:
-    """No warp can go on: the context describes the first block of the cluster that has not ended."""
+    """Make the context describe the first block that has not ended, when no warp can continue."""
     rank = 0
     while load32(load64(ctx + LIVE_WARPS) + 4 * rank) == 0:
         rank += 1

@@ -1,6 +1,6 @@
-"""The functions that generated code calls, and the one that calls generated code.
+"""Lists the runtime functions that generated code calls, and the one that calls generated code.
 
-They are written in a subset of Python that `codegen/python_subset.py` makes LLVM IR of. All addresses are plain
+They are written in a subset of Python that `codegen/python_subset.py` compiles to LLVM IR. All addresses are plain
 integers.
 """
 
@@ -30,14 +30,14 @@ from harness.emulator.sanitizer.watch import (
 
 
 def fault(ctx: int, warp: int, kind: int, site: int, mask: int, detail: int) -> int:
-    """Record a fault that generated code found itself; the lane is the lowest in `mask`, `detail` for the message."""
+    """Record a fault detected by generated code, for the lowest lane in `mask`; `detail` is for the message."""
     set_fault(ctx, kind, site, lowest_lane(mask), detail, 0)
     store64(ctx + FAULT_MASK, mask & 0xFFFFFFFF)
     return 1
 
 
 def note_absent_source(ctx: int, site: int, lanes: int) -> int:
-    """At `site`, these lanes read others that are not there; keeps the first site of the text. Always 0."""
+    """Record that at `site` these lanes read inactive lanes; the first site in text order is stored. Returns 0."""
     known = load64(ctx + ABSENT_SOURCE)
     if lanes and (known == 0 or site + 1 < known):
         store64(ctx + ABSENT_SOURCE, site + 1)
@@ -52,10 +52,10 @@ CORE = _by_name(
     fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
     run_blocks, cluster_arrive, cluster_wait, note_absent_source,
 )  # fmt: skip
-"""Name -> function; arguments and results are 64-bit integers."""
+"""Functions by name; arguments and results are 64-bit integers."""
 
 SANITIZER = _by_name(
     watch_shared, watch_memory, watch_lanes, watch_fence, watch_cluster_fence, watch_proxy_fence, watch_members,
     watch_sources, watch_undefined, watch_array,
 )  # fmt: skip
-"""The same, for kernels that are watched."""
+"""Functions by name, for kernels that are compiled for the sanitizer."""

@@ -1,4 +1,4 @@
-"""Clusters of thread blocks, mostly of one, one after the other; their warps in turns, barriers between them."""
+"""The scheduler: runs clusters (usually of one block) in sequence, their warps in turns, and implements barriers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PAST_LIMIT = at.FAULT["step limit"]
 
 
 def start_cluster(ctx: int, cluster: int) -> None:
-    """The blocks of a cluster begin: one, where nobody asked for clusters."""
+    """Start the blocks of a cluster, which is one block without clusters."""
     begin_cluster(ctx, cluster)
     size = load64(ctx + CLUSTER_SIZE)
     for rank in range(size - 1, -1, -1):
@@ -86,7 +86,7 @@ def start_cluster(ctx: int, cluster: int) -> None:
 
 
 def start_block(ctx: int) -> None:
-    """Hostile memory, and every warp at the first block of code."""
+    """Fill memory with NaN patterns, and set every warp to the first basic block."""
     fill_ones(load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE))
     warps = load64(ctx + WARP_COUNT)
     fill_ones(load64(ctx + LOCALS), load64(ctx + LOCAL_SIZE) * 32 * warps)
@@ -115,14 +115,14 @@ def start_block(ctx: int) -> None:
 
 
 def draw(ctx: int) -> int:
-    """The next random number of this cluster, of 30 bits."""
+    """The next random number of this cluster, 30 bits."""
     state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
     store64(ctx + RANDOM, state)
     return int(state >> 33)
 
 
 def permute_warps(ctx: int, warps: int) -> None:
-    """Another order for ready warps to run in."""
+    """Permute the order in which ready warps run."""
     order = load64(ctx + ORDER)
     for index in range(warps - 1, 0, -1):
         other = draw(ctx) % (index + 1)
@@ -132,7 +132,7 @@ def permute_warps(ctx: int, warps: int) -> None:
 
 
 def order_warps(ctx: int, cluster: int, blocks: int) -> None:
-    """The order in which ready warps run: their numbers, or a permutation drawn from the seed and the cluster."""
+    """Set the order in which ready warps run: ascending, or a permutation by the seed and the cluster."""
     warps, place = load64(ctx + WARP_COUNT), 0
     for rank in range(blocks):
         for index in range(warps):
@@ -146,12 +146,12 @@ def order_warps(ctx: int, cluster: int, blocks: int) -> None:
 
 
 def turn_length(ctx: int) -> int:
-    """Instructions until others have a turn; where blocks are shuffled 1 to 2048, so that warps overtake each other."""
+    """Maximum instructions of a turn; random from 1 to 2048 if shuffled, so that warps overtake each other."""
     return 1 << draw(ctx) % 12 if load64(ctx + PLACES) else at.TURN_INSTRUCTIONS
 
 
 def population(bits: int) -> int:
-    """How many of the low 32 bits are set."""
+    """Number of set bits among the low 32."""
     total = 0
     for lane in range(32):
         total += (bits >> lane) & 1
@@ -159,7 +159,7 @@ def population(bits: int) -> int:
 
 
 def lowest_lane(bits: int) -> int:
-    """Number of the lowest set bit; 31 where none is set."""
+    """Index of the lowest set bit; 31 if none is set."""
     lane = 0
     while lane < 31 and not (bits >> lane) & 1:
         lane += 1
@@ -173,7 +173,7 @@ def waits_at(warp: int, number: int) -> bool:
 
 
 def arrive(ctx: int, warp: int) -> None:
-    """Count a warp in at its barrier; the one that completes it releases all who wait there, and their vote."""
+    """Count a warp at its barrier; when the barrier is complete, release all waiting warps and compute their vote."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
     slot = load64(ctx + BARRIERS) + 8 * number
     sanitizer = load64(ctx + SANITIZER)
@@ -217,34 +217,36 @@ def arrive(ctx: int, warp: int) -> None:
     if released == load64(ctx + WARP_COUNT):
         note_step(ctx, 0, latest)
     if sanitizer:
-        # Of a cluster there are others, who do not know.
+        # Of a cluster there are other blocks, which do not know it.
         everyone = released == load64(ctx + WARP_COUNT) and load64(ctx + CLUSTER_SIZE) == 1
         reset_barrier(sanitizer, watched_barrier(ctx, number), everyone)
 
 
 def note_arrival(ctx: int, warp: int, number: int) -> None:
-    """The warp that runs arrives at a barrier, where events are recorded."""
+    """Record that the current warp arrives at a barrier, if events are recorded."""
     set_forward(barrier_clock(ctx, number), load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
     code = event.ARRIVES if load32(warp + at.BARRIER_ARRIVES) else event.WAITS_AT_BARRIER
     note_now(ctx, load32(warp + at.BARRIER_SITE), code, number)
 
 
 def watched_barrier(ctx: int, number: int) -> int:
-    """What the sanitizer knows a barrier of the running block as."""
+    """The sanitizer's ID of a barrier of the current block."""
     return int(CLUSTER_BARRIERS + at.BARRIER_SLOTS * load64(ctx + CLUSTER_RANK) + number)
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:
-    """Run clusters `first` up to, not including, `last`, one after the other: `ENDED`, or what another one came to.
+    """Run clusters `first` up to, excluding, `last`, in sequence.
 
-    Mostly a cluster is one block. Where PLACES is not 0, it has the numbers of the clusters at those places. Where a
-    cluster was suspended, PLACE says which one, and `first` has to be that one the next time.
+    Returns `ENDED`, or the status of a cluster that did not end.
+
+    Usually a cluster is one block. If PLACES is not 0, it contains the indices of the clusters at those places. If a
+    cluster was suspended, PLACE contains its place, and `first` has to be that place in the next call.
     """
     shuffled = load64(ctx + PLACES)
     for place in range(first, last):
         if load64(ctx + SUSPENDED) == 0:
             cluster = load64(shuffled + 8 * place) if shuffled else place
-            # Another worker met a fault in an earlier cluster: what follows it does not count.
+            # Another worker has faulted in an earlier cluster, so later ones do not matter.
             if cluster > load64(load64(ctx + STOP_AT)):
                 return at.ENDED
             start_cluster(ctx, cluster)
@@ -259,7 +261,7 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
 
 
 def run_cluster(ctx: int) -> int:
-    """Run the cluster that the context describes until it ends, or as `run_blocks` says."""
+    """Run the cluster that the context describes until it ends or is suspended, as described for `run_blocks`."""
     entry = load64(ctx + ENTRY)
     size, pitch = load64(ctx + CLUSTER_SIZE), load64(ctx + WARP_PITCH)
     warps = load64(ctx + WARP_COUNT) * size

@@ -1,10 +1,10 @@
-"""Whether the warps of a cluster spin: wait in loops for what another block has to do.
+"""Detects whether the warps of a cluster spin, which means that they wait in loops for another block.
 
-A warp that spins on a flag is, loop after loop, in the very same state: its registers, and where its lanes are. Now and
-then the state of all warps at the end of a round is remembered, and held against that of the rounds behind it. Loops
-that count or back off are not found so: they are suspended after `PATIENCE_STEPS`.
+A warp that spins on a flag has the same state in every iteration: its registers, and the locations of its lanes. From
+time to time the state of all warps at the end of a round is stored and compared with that of the following rounds.
+Loops that count or back off are not detected; their clusters are suspended after `PATIENCE_STEPS`.
 
-It is a guess, from which only the order of blocks follows: who is taken to spin goes on later.
+The detection is heuristic and affects only the order of blocks: a cluster that is considered to spin continues later.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from harness.emulator.abi.raw_memory import load32, load64
 from harness.emulator.runtime.clusters import warp_at
 
 FIRST_LOOK = 1 << 16
-"""Instructions of a cluster's warps until its state is remembered; from time to time it takes twice as many."""
+"""Number of instructions of a cluster's warps before its state is first stored; the interval doubles from time to
+time."""
 SHORT_TURN = 1 << 12
-"""Of a warp, and until the first look, in a cluster that was suspended before: it will spin again, or it is awaited."""
+"""Instructions per turn of a warp, and until the state is stored, in a cluster that was suspended before: it probably
+spins again, or others wait for it."""
 ROUNDS_COMPARED = 4
-"""A round is a turn of each warp. At barriers two rounds may alternate."""
+"""Number of rounds compared. A round is a turn of each warp; at barriers two states may alternate."""
 
 
 def state_of(ctx: int) -> int:
-    """A number that tells states of the cluster's warps apart: registers and places of all that have not ended."""
+    """A hash of the state of the cluster's warps: registers and locations of all that have not ended."""
     found = 0
     size = load64(ctx + WARP_BYTES)
     for rank in range(load64(ctx + CLUSTER_SIZE)):

@@ -1,11 +1,11 @@
-"""mbarriers, bulk copies and operands of products as the sanitizer sees them.
+"""Tracks mbarriers, bulk copies and operands of products in memory for the sanitizer.
 
-An arrival releases what its warp knows to those who find its phase over, and to nobody before. A bulk copy is an access
-at the end of time, as in `copies_in_flight.py`, until it lands: a load then is its issuer's access, which the mbarrier
-that counts it tells to all who wait there; a store has read shared memory when its thread's wait for its group is over.
-A product of a warpgroup reads its operands until the wait that covers it.
+An arrival releases what its warp knows to warps that observe the completed phase, and to none before. A bulk copy is an
+access with the time `PENDING`, as in `copies_in_flight.py`, until it completes: a load then counts as its issuer's
+access, which is released by the mbarrier that counts it; a store has read shared memory once its thread's wait for its
+group is over. A warpgroup product reads its operands until the wait that covers it.
 
-What a store or a product reads has to lie before a proxy fence, see `vector_clock.py`, unless a copy brought it.
+Data that a store or a product reads has to be covered by a proxy fence, see `vector_clock.py`, unless a copy wrote it.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ BARRIER_BYTES = 8
 
 
 def shared_cell(state: int, index: int) -> int:
-    """Where a cell of shared memory is."""
+    """Address of a shadow cell of shared memory."""
     return int(load64(state + SHARED_CELLS) + (READERS + ENTRY_BYTES * load64(state + WARPS)) * index)
 
 
 def begin_mbarrier(state: int, warp: int, lane: int, site: int, offset: int) -> None:
-    """`mbarrier.init` is a plain write: who uses the barrier has to know of it."""
+    """`mbarrier.init` is a plain write: users of the barrier have to be ordered after it."""
     note_writer(shared_cell(state, offset >> load64(state + SHARED_SHIFT)), warp, lane, site, 0, tick(state))
 
 
 def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, releases: int) -> None:
-    """A thread arrives, or has found the phase over. What lanes do in one instruction has one time."""
+    """A thread arrives, or has observed the completed phase. Lanes of one instruction share one time."""
     note_remote(state, warp, lane, site, offset, BARRIER_BYTES)
     index = offset >> load64(state + SHARED_SHIFT)
     check(state, RAW, warp, 1 << lane, site, 0, SHARED_ADDRESS + offset, BARRIER_BYTES, shared_cell(state, index))
@@ -82,14 +82,14 @@ def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, relea
 
 
 def finish_mbarrier_phase(state: int, offset: int) -> None:
-    """All have arrived, and all bytes have come."""
+    """Release the phase: all arrivals and all bytes are complete."""
     finish_phase(state, offset >> load64(state + SHARED_SHIFT))
 
 
 def watch_global_run(
     state: int, warp: int, lane: int, site: int, time: int, address: int, size: int, stores: int, combines: int
 ) -> None:
-    """A copy reads, or writes, these bytes of global memory, or `combines` with them, as an atomic does."""
+    """A copy reads or writes these bytes of global memory, or `combines` with them like an atomic."""
     window = address >> WINDOW_BITS
     if window < FIRST_VARIABLE_WINDOW:
         return
@@ -118,7 +118,7 @@ def watch_global_run(
 
 
 def read_until_landed(state: int, warp: int, lane: int, site: int, time: int, offset: int, size: int) -> None:
-    """A store reads these bytes of shared memory at some time until it lands."""
+    """A store reads these bytes of shared memory at any time until it completes."""
     read_shared(state, warp, 1 << lane, site, 0, time, offset, size)
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
@@ -128,7 +128,7 @@ def read_until_landed(state: int, warp: int, lane: int, site: int, time: int, of
 
 
 def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size: int, cell: int) -> None:
-    """Report that the asynchronous proxy reads here what a thread wrote without a proxy fence behind it."""
+    """Report that the asynchronous proxy reads what a thread wrote without a subsequent proxy fence."""
     for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
         when, info = load64(writer), load64(writer + 8)
         if not is_fenced(state, warp, when, info) and unordered(state, warp, lanes, when, info) < 0:
@@ -138,10 +138,10 @@ def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size
 
 
 def read_operand(state: int, warp: int, site: int, time: int, offset: int, size: int) -> None:
-    """A product of a warpgroup reads these bytes of shared memory until the wait that covers it."""
+    """A warpgroup product reads these bytes of shared memory until the wait that covers it."""
     shift = load64(state + SHARED_SHIFT)
     address, everyone = SHARED_ADDRESS + offset, machine.FULL_MASK
-    # The four warps issue it together, so that one lane that knows is enough.
+    # The four warps issue it together, so the knowledge of any one lane suffices.
     few = few_lanes(state, warp)
     knowing = few if few else everyone
     first = warp & ~(WARPGROUP_WARPS - 1)
@@ -157,7 +157,7 @@ def read_operand(state: int, warp: int, site: int, time: int, offset: int, size:
 
 
 def settle_operand(state: int, warp: int, issued: int, time: int, offset: int, size: int) -> None:
-    """The product has read them."""
+    """The product has finished reading these bytes."""
     shift = load64(state + SHARED_SHIFT)
     first = warp & ~(WARPGROUP_WARPS - 1)
     for index in range(offset >> shift, (offset + size) >> shift):
@@ -165,24 +165,24 @@ def settle_operand(state: int, warp: int, issued: int, time: int, offset: int, s
 
 
 def touched_early(state: int, kind: int, thread: int, site: int, product: int, issued: int) -> None:
-    """Report that a thread reads, or writes, a register of a product that is under way."""
+    """Report that a thread reads or writes a register of a product in flight."""
     report(state, kind, site, thread, 0, 0, product, issued, thread)
 
 
 def settle_source(state: int, warp: int, issued: int, offset: int, size: int) -> None:
-    """A copy to another block has read these bytes of its own block's shared memory."""
+    """A copy to another block has finished reading these bytes of its own block's shared memory."""
     time, shift = tick(state), load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * warp, PENDING + issued, time)
 
 
 def end_before_wait(state: int, site: int, thread: int, offset: int, size: int) -> None:
-    """Report that the block of a store's thread has ended, and the thread has not waited for the store."""
+    """Report that a thread's block has ended without a wait for the thread's store."""
     report(state, NOT_AWAITED, site, thread, SHARED_ADDRESS + offset, size, 0, tick(state), thread)
 
 
 def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:
-    """The copy of a thread lands; a load's mbarrier tells those who wait there."""
+    """Complete a thread's copy; the mbarrier of a load releases it to waiting threads."""
     time, warp = tick(state), thread >> 5
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):

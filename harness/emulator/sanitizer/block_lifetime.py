@@ -1,8 +1,8 @@
-"""How long a block's shared memory is there for the other blocks of its cluster: from its start to its end.
+"""Tracks the lifetime of a block's shared memory for accesses from other blocks of its cluster.
 
-Who reaches for another block's shared memory has to know that the block runs: by a barrier of the cluster, or anything
-else that came from there. And the block has to know of each such access before its last warp returns; only then is its
-end behind it, whatever the schedule.
+A thread that accesses another block's shared memory has to know that the block has started, by a cluster barrier or any
+other synchronization with it. And the block has to know of each such access before its last warp returns; only then is
+the block's end ordered after the access in every schedule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED_ADDRESS = at.SHARED_ADDRESS
 
 
 def note_remote(state: int, warp: int, lane: int, site: int, place: int, size: int) -> None:
-    """A thread reaches for shared memory, perhaps another block's."""
+    """A thread accesses shared memory, possibly another block's."""
     if load64(state + CLUSTER_BLOCKS) == 1:
         return
     owner, own = place // load64(state + SHARED_PITCH), warp // load64(state + BLOCK_WARPS)
@@ -46,7 +46,7 @@ def remote_entry(state: int, owner: int, warp: int) -> int:
 
 
 def knows_start(state: int, warp: int, lane: int, owner: int) -> bool:
-    """Whether a lane has heard of the block `owner`, or its own block has met all at the cluster's barrier."""
+    """Whether a lane has synchronized with the block `owner`, or its own block has passed the cluster barrier."""
     start, pitch = load64(state + BLOCK_START), load64(state + BLOCK_WARPS)
     if load64(load64(state + MET) + 8 * (warp // pitch)) > start:
         return True
@@ -59,12 +59,12 @@ def knows_start(state: int, warp: int, lane: int, owner: int) -> bool:
 
 
 def meet_cluster(state: int, warp: int) -> None:
-    """The warp has found the cluster's barrier complete: all blocks have started."""
+    """The warp has passed the cluster barrier, so all blocks have started."""
     store64(load64(state + MET) + 8 * (warp // load64(state + BLOCK_WARPS)), tick(state))
 
 
 def end_warp(state: int, warp: int, left_at: int, is_last: int) -> None:
-    """A warp returns for good, the last of its block or not. `left_at`: the instruction."""
+    """A warp, possibly the last of its block, returns for good at the instruction `left_at`."""
     warps, block = load64(state + WARPS), warp // load64(state + BLOCK_WARPS)
     known = load64(state + KNOWN_AT_END) + clock_bytes(warps) * block
     merge(known, clock_of(state, warp), warps)
@@ -83,5 +83,5 @@ def end_warp(state: int, warp: int, left_at: int, is_last: int) -> None:
 
 
 def end_before_copy(state: int, warp: int, left_at: int, site: int, thread: int, place: int, size: int) -> None:
-    """The block of a warp has ended, and something is under way to it that another block's `thread` has sent."""
+    """Report that a warp's block has ended while data sent by another block's `thread` is in flight to it."""
     report(state, EARLY_EXIT, site, thread, SHARED_ADDRESS + place, size, left_at, tick(state), 32 * warp)

@@ -1,9 +1,9 @@
-"""A clock: up to when one knows what each warp of the cluster did, and what of it lies before a proxy fence.
+"""Clocks: up to which time each warp's actions are known, and which of them are before a proxy fence.
 
-Most of what is known of a warp is known of all its lanes. One lane that arrives at an mbarrier, or sets a flag, tells
-what it did itself, and what others told it; of the lanes beside it nothing. So a clock has a second time for each warp,
-and the lanes of which that is known. Where several lanes have told of themselves at different times, the latest is
-taken for all of them: an error on the side of silence.
+Usually knowledge of a warp applies to all of its lanes. But a lane that arrives at an mbarrier, or sets a flag,
+releases only its own actions and what it acquired from others. So a clock has a second time for each warp, with the
+lanes to which it applies. If several lanes were released at different times, the latest is used for all of them, which
+may miss races but does not report false ones.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ FULL_MASK = machine.FULL_MASK
 
 
 def clock_bytes(warps: int) -> int:
-    """Of one clock."""
+    """Bytes of one clock."""
     return 8 * CLOCK_WORDS * warps
 
 
 def raise_to(place: int, time: int) -> None:
-    """The word at `place` becomes the maximum of itself and `time`."""
+    """Set the word at `place` to the maximum of itself and `time`."""
     if load64(place) < time:
         store64(place, time)
 
 
 def fenced_part(clock: int, warps: int) -> int:
-    """The part of a clock that is of what lies before a proxy fence; the first part is of what is known at all."""
+    """The part of a clock for actions before a proxy fence; the first part is for all known actions."""
     return clock + clock_bytes(warps) // 2
 
 
 def latest(part: int, warps: int, other: int) -> int:
-    """Up to when something is known of `other`, of whichever of its lanes."""
+    """Latest time up to which actions of any lane of `other` are known."""
     return int(max(load64(part + 8 * other), load64(part + 8 * (warps + other))))
 
 
 def lanes_known(part: int, warps: int, other: int, when: int) -> int:
-    """The lanes of `other` of which it is known what they did at `when`."""
+    """Mask of the lanes of `other` whose actions at the time `when` are known."""
     if when <= load64(part + 8 * other):
         return FULL_MASK
     if when <= load64(part + 8 * (warps + other)):
@@ -47,7 +47,7 @@ def lanes_known(part: int, warps: int, other: int, when: int) -> int:
 
 
 def tell(part: int, warps: int, other: int, time: int, lanes: int) -> None:
-    """What these lanes of `other` did up to `time` is known."""
+    """Record that the actions of these lanes of `other` up to `time` are known."""
     everyone, some, mask = part + 8 * other, part + 8 * (warps + other), part + 8 * (2 * warps + other)
     if time <= load64(everyone):
         return
@@ -71,7 +71,7 @@ def tell(part: int, warps: int, other: int, time: int, lanes: int) -> None:
 
 
 def merge_parts(part: int, told: int, warps: int) -> None:
-    """What one part of a clock has, another has from now on."""
+    """Merge one part of the clock `told` into another clock's."""
     for other in range(warps):
         raise_to(part + 8 * other, load64(told + 8 * other))
         time = load64(told + 8 * (warps + other))
@@ -80,6 +80,6 @@ def merge_parts(part: int, told: int, warps: int) -> None:
 
 
 def merge(clock: int, told: int, warps: int) -> None:
-    """What the clock `told` knows, `clock` knows from now on."""
+    """Merge the clock `told` into `clock`."""
     merge_parts(clock, told, warps)
     merge_parts(fenced_part(clock, warps), fenced_part(told, warps), warps)

@@ -1,6 +1,6 @@
-"""The barrier of a cluster as the sanitizer sees it: who arrives releases, who finds it complete acquires.
+"""The cluster barrier in the sanitizer: an arriving warp releases, and a warp that passes the barrier acquires.
 
-An arrival that is `.relaxed` releases what its warp did before its last fence of at least the cluster's scope.
+A `.relaxed` arrival releases what its warp did before its last fence of at least cluster scope.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ARRIVING, COMPLETE = at.ARRIVING, at.COMPLETE
 
 
 def arrive_at_cluster_barrier(state: int, warp: int, is_relaxed: int) -> None:
-    """The warp releases what it knows to those who wait."""
+    """Release the warp's knowledge to the waiting warps."""
     if not is_relaxed:
         arrive_at_barrier(state, warp, ARRIVING)
         return
@@ -39,19 +39,19 @@ def arrive_at_cluster_barrier(state: int, warp: int, is_relaxed: int) -> None:
         merge(clock, clock_of(state, warp), warps)
         if few_lanes(state, warp):
             merge(clock, few_clock_of(state, warp), warps)
-        # Of what the warp did itself, only what lies before the fence.
+        # Of the warp's own actions, only those before the fence.
         store64(everyone, max(known, fenced))
         store64(some, told)
         store64(lanes, who)
 
 
 def fence_cluster(state: int, warp: int) -> None:
-    """A fence of at least the cluster's scope."""
+    """A fence of at least cluster scope."""
     raise_to(load64(state + CLUSTER_FENCED) + 8 * warp, tick(state))
 
 
 def finish_cluster_barrier(state: int) -> None:
-    """All have arrived. Whoever does so next is there for the next time."""
+    """All warps have arrived; later arrivals belong to the next use."""
     arrived, complete = barrier_clock(state, ARRIVING), barrier_clock(state, COMPLETE)
     for offset in range(0, barrier_bytes(state), 8):
         store64(complete + offset, load64(arrived + offset))
@@ -59,6 +59,6 @@ def finish_cluster_barrier(state: int) -> None:
 
 
 def leave_cluster_barrier(state: int, warp: int) -> None:
-    """The warp knows what all who arrived had known."""
+    """The warp acquires what all arriving warps knew."""
     leave_barrier(state, warp, COMPLETE)
     meet_cluster(state, warp)

@@ -1,10 +1,11 @@
-"""Asynchronous copies as the sanitizer sees them: accesses at the end of time until the wait that covers them.
+"""Tracks asynchronous copies, which are accesses with the time `PENDING` until the wait that covers them.
 
-A copy writes its destination and reads its source at some moment between its issue and its wait. What comes before the
-issue is ordered as with any access of the issuing thread. What comes behind it finds the time `PENDING` in the cells,
-which nobody knows, not even the issuing thread: every access to the destination and every write to the source is a
-race. The wait puts its own time there: from then on the copy is an access of the issuing thread, which others know from
-a barrier behind the wait. Two copies in flight to one place race, whatever they bring (PTX ISA 9.7.9.25.3.2).
+A copy writes its destination and reads its source at some time between its issue and its wait. Accesses before the
+issue are ordered as with any access of the issuing thread. Accesses after it find the time `PENDING` in the cells,
+which no thread knows, not even the issuing one: every access to the destination and every write to the source is a
+race. The wait stores its own time: from then on the copy is an access of the issuing thread, which others know after a
+barrier that follows the wait. Two copies in flight to the same place race, regardless of their data (PTX ISA
+9.7.9.25.3.2).
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ DESTINATION, SOURCE_BYTES, SOURCE_CELL = copy_layout.DESTINATION, copy_layout.SO
 def overwrite_shared(
     state: int, warp: int, lane: int, site: int, time: int, offset: int, size: int, combines: int
 ) -> None:
-    """`lane` issues a copy to these bytes: whoever used them has to be done with them.
+    """`lane` issues a copy to these bytes, to which earlier accesses have to be ordered before.
 
-    One that `combines` with what is there is an atomic, which other atomics need not wait for.
+    A copy that `combines` with the old value is an atomic, which does not race with other atomics.
     """
     note_remote(state, warp, lane, site, offset, size)
     shift, warps, floor = load64(state + SHARED_SHIFT), load64(state + WARPS), load64(state + FLOOR)
@@ -61,7 +62,7 @@ def overwrite_shared(
 
 
 def read_source(state: int, warp: int, lane: int, site: int, time: int, address: int, size: int) -> int:
-    """`lane` issues a copy from these bytes: they have to be there. Their first cell; 0 where there is none."""
+    """`lane` issues a copy from these bytes, which have to be written. Returns their first cell; 0 if there is none."""
     window = address >> WINDOW_BITS
     if window < FIRST_VARIABLE_WINDOW:
         return 0
@@ -84,12 +85,12 @@ def read_source(state: int, warp: int, lane: int, site: int, time: int, address:
 
 
 def cells_of(size: int, shift: int) -> int:
-    """How many cells these bytes of a source touch; they begin where a cell does, but may end within one."""
+    """Number of cells that these bytes of a source touch; they begin at a cell, but may end within one."""
     return (size + (1 << shift) - 1) >> shift
 
 
 def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
-    """A request was issued; the virtual addresses of its sources are in ADDRESSES."""
+    """Handle an issued request; the virtual addresses of its sources are in ADDRESSES."""
     state = load64(ctx + SANITIZER)
     time = tick(state)
     warp = warp_number(ctx)
@@ -106,13 +107,13 @@ def watch_copy(ctx: int, warp_state: int, site: int, request: int) -> None:
 
 
 def settle_entry(entry: int, pending: int, time: int) -> None:
-    """What the copy left here happens at `time`, unless another access has taken the place."""
+    """Set the time of a copy's entry to `time`, unless another access has replaced it."""
     if load64(entry) == pending:
         store64(entry, time)
 
 
 def settle(state: int, request: int, lanes: int, time: int) -> None:
-    """The copies of these lanes land."""
+    """Complete the copies of these lanes."""
     pending = PENDING + load64(request + ISSUED)
     shift = load64(state + SHARED_SHIFT)
     width = READERS + ENTRY_BYTES * load64(state + WARPS)

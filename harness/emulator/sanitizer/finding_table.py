@@ -1,4 +1,4 @@
-"""Findings, counted by kind and pair of instructions; the first of each is kept in full."""
+"""Counts findings by kind and pair of instructions; details of the first of each are stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS
 def report(
     state: int, kind: int, site: int, thread: int, address: int, size: int, before: int, when: int, other: int
 ) -> None:
-    """Count a finding: what `thread` does now at `site`, and what thread `other` did at `when` at site `before`."""
+    """Count a finding: `thread` accesses now at `site`, and thread `other` did at `when` at site `before`."""
     table = load64(state + FINDINGS)
     count = load64(state + FINDING_COUNT)
     for index in range(count):

@@ -1,7 +1,7 @@
-"""Registers of warpgroups' products: who touched them since the last `wgmma.fence`. See `codegen/product_registers.py`.
+"""Checks registers of warpgroup products for accesses since the last `wgmma.fence`; see `codegen/product_registers.py`.
 
-A warp's marks are in its state, see `MARKS` of `abi/async_proxy_layout.py`: generated code sets those of ordinary
-instructions, and here are those of products.
+A warp's marks are in its state, see `MARKS` in `abi/async_proxy_layout.py`. Generated code sets those of ordinary
+instructions; the functions here set those of products.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FRAGMENT_REGISTERS = 4
 
 
 def list_bytes(marks: int) -> int:
-    """Of one of the lists: 4 for each of the registers that lie before the marks."""
+    """Bytes of one list of marks: 4 for each of the registers located before the marks."""
     return ((marks - REGISTERS) >> ROW_BITS) << 2
 
 
 def fence_registers(warp: int, marks: int) -> int:
-    """`wgmma.fence`. Always 0."""
+    """`wgmma.fence`: clear the marks. Returns 0."""
     store32(warp + marks, 0)
     fill_ones(warp + marks + MARKS, 2 * list_bytes(marks))
     return 0
@@ -37,7 +37,7 @@ def fence_registers(warp: int, marks: int) -> int:
 def use_registers(
     state: int, index: int, warp: int, site: int, marks: int, places: int, shape: int, product: int
 ) -> None:
-    """A product begins. `places` are those of its registers; `product` is its number, plus 1."""
+    """Check and mark the registers, at `places`, of a product that begins; `product` is its number plus 1."""
     sums, size, found = shape & 0xFF, (shape >> SHAPE_SIZE) & 0xFF, 0
     fragments = 0 if (shape >> SHAPE_SHARED_A) & 1 else FRAGMENT_REGISTERS
     for register in range(sums + fragments):
@@ -59,5 +59,8 @@ def use_registers(
 
 
 def unfenced(state: int, index: int, site: int, before: int) -> None:
-    """Report that a product takes a register that `before` touched; where that is itself, that it is the first."""
+    """Report that a product uses a register that `before` accessed without a fence.
+
+    `before` is `site` if no fence preceded the first product.
+    """
     report(state, MISSING_WGMMA_FENCE, site, 32 * index, 0, 0, before, load64(state + TIME), 32 * index)

@@ -1,7 +1,8 @@
-"""What a cell remembers of its piece of memory, and what an access finds there: the last write and the reads since.
+"""Shadow cells: the last write to a piece of memory and the reads since, and the check of an access against them.
 
-A race is two accesses by different threads to one cell, one of them a write, not both strong, of which neither is known
-to happen before the other. Two stores of the same value are none: whoever comes last, memory holds the same.
+A race is two accesses by different threads to one cell, at least one of them a write, not both strong, of which neither
+is known to happen before the other. Two stores of the same value do not race: the result does not depend on their
+order.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ DATA = machine.DATA
 
 
 def info_word(lanes: int, site: int, strong: int, warp: int) -> int:
-    """Who: the word beside a time."""
+    """The word next to a time, which identifies the access."""
     return (lanes << 32) | (site << SITE_AT) | (STRONG_BIT if strong else 0) | warp
 
 
 def check(
     state: int, kind: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, entry: int
 ) -> bool:
-    """Whether the access in `entry` races with what `lanes` of `warp` do now; it is reported then."""
+    """Whether the access in `entry` races with the current one by `lanes` of `warp`; if so, it is reported."""
     when = load64(entry)
     info = load64(entry + 8)
     if when == 0 or (strong and info & STRONG_BIT):
@@ -46,7 +47,7 @@ def check(
 
 
 def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> int:
-    """Those of `lanes` that read at `when` and that `lane`, which reads now, does not know to have read before it."""
+    """Those of `lanes`, which read at `when`, whose reads are not known to `lane`, which reads now."""
     left = lanes
     for other in range(32):
         clock = load64(state + LANE_CLOCKS) + 8 * (1024 * warp + 32 * lane + other)
@@ -56,19 +57,19 @@ def still_unknown(state: int, warp: int, lane: int, when: int, lanes: int) -> in
 
 
 def readers_of(info: int) -> int:
-    """The lanes that read by themselves."""
+    """Mask of the reading lanes."""
     return 0 if info & WARPGROUP_BIT else (info >> 32) & machine.FULL_MASK
 
 
 def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
-    """Remember readers of this warp; those that they happened after need not be remembered any more.
+    """Record readers of this warp; earlier reads that happened before theirs are dropped.
 
-    Those that read before get the time of those that read now. So who has released its read since then is left out:
-    it could not have released the later one. So is a product: who knows of this warp knows of that.
+    Earlier reads that are kept get the current time. So releases since then are ignored: they could not have released
+    the later read. The same holds for a product: knowledge of this warp implies knowledge of it.
     """
     seen = load64(entry)
     if seen >= PENDING:
-        # A copy, or a product, of this warp still reads, and what it leaves is the later one's.
+        # A copy or product of this warp is still reading; the later one's entry is kept.
         if time < seen:
             return
         lanes |= readers_of(load64(entry + 8))
@@ -88,7 +89,7 @@ def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong
 
 
 def global_reader(state: int, cell: int, warp: int) -> int:
-    """The entry for a reader of this warp; 0 where two others fill them."""
+    """The entry for a reader of this warp; 0 if both entries are used by others."""
     start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
     free = 0
     for index in range(GLOBAL_READERS):
@@ -105,7 +106,7 @@ def global_reader(state: int, cell: int, warp: int) -> int:
 
 
 def same_value(warp_state: int, host: int, element: int, lane: int, other: int, item: int, together: bool) -> bool:
-    """Whether `lane` stores what is there already or, in the same instruction, what `other` stores."""
+    """Whether `lane` stores the value that is already there or that `other` stores in the same instruction."""
     row = warp_state + DATA + 32 * element * item
     for byte in range(element):
         mine = load8(row + element * lane + byte)
@@ -119,7 +120,7 @@ def check_written(
     state: int, warp_state: int, warp: int, lane: int, site: int, strong: int, time: int, address: int, size: int,
     entry: int, host: int, element: int, item: int,
 ) -> None:  # fmt: skip
-    """Report a store's race with the write in `entry`, unless both wrote one value. `host`: where it goes."""
+    """Report a store's race with the write in `entry`, unless both store one value. `host` is the destination."""
     when, info = load64(entry), load64(entry + 8)
     if when == 0:
         return

@@ -1,20 +1,21 @@
-"""Which accesses happened before which, whatever the schedule: vector clocks, by warp, and by lane within a warp.
+"""Vector clocks by warp, and by lane within a warp, which define a happens-before order that holds in every schedule.
 
-An access carries the time at which it ran. A thread knows another's accesses up to some time; what it does not know is
-not ordered with what it does, even if it ran before. Knowledge comes from barriers, from `__syncwarp`, and from strong
-accesses (atomics, volatile, release and acquire) to one address; shuffles and votes give none (PTX ISA, 9.7.9.6).
+An access has the time at which it ran. A thread knows another's accesses up to some time; accesses that it does not
+know are unordered with its own, even if they ran before. Knowledge comes from barriers, from `__syncwarp`, and from
+strong accesses (atomics, volatile, release and acquire) to one address; shuffles and votes give none (PTX ISA,
+9.7.9.6).
 
-Of shared memory a lane that releases speaks for itself and for those that it knows of, and what some lanes acquire, the
-others of their warp know from a `__syncwarp` on. Kept simple where the error is on the side of silence: lanes that have
-acquired different things since the last `__syncwarp` know all of it, through global memory a warp speaks and hears as
-one, and what comes from other blocks there is a prefix of time, not a vector. Only what lies before a fence for the
-whole GPU is released to other blocks; within a block no fence is asked for.
+In shared memory, a lane releases its own actions and those that it knows of, and what some lanes acquire, the other
+lanes of their warp know after a `__syncwarp`. Simplifications may miss races but report no false ones: lanes that have
+acquired different things since the last `__syncwarp` know all of it; through global memory a warp releases and acquires
+as a whole, and knowledge of other blocks is a prefix of time instead of a vector. Only actions before a GPU-wide fence
+are released to other blocks; within a block no fence is required.
 
-An asynchronous copy carries the end of time until its thread waits for it, see `copies_in_flight.py`.
+An asynchronous copy has the time `PENDING` until its thread waits for it, see `copies_in_flight.py`.
 
-The asynchronous proxy (bulk copies that store, products of warpgroups) sees what a thread wrote only behind a
-`fence.proxy.async`, of the writer's or of whoever has come to know of the write. What lies before such a fence has
-times of its own, which go where the others go.
+The asynchronous proxy (bulk copies that store, products of warpgroups) sees what a thread wrote only after a
+`fence.proxy.async`, by the writer or by a thread that knows of the write. Actions before such a fence have separate
+times, which are released together with the others.
 """
 
 from __future__ import annotations
@@ -53,29 +54,29 @@ PROXY_BIT, WARPGROUP_BIT, WARPGROUP_WARPS = at.PROXY_BIT, at.WARPGROUP_BIT, mach
 
 
 def tick(state: int) -> int:
-    """The time of what happens now."""
+    """Advance and return the current time."""
     time = load64(state + TIME) + 1
     store64(state + TIME, time)
     return int(time)
 
 
 def clock_of(state: int, warp: int) -> int:
-    """What all lanes of a warp know."""
+    """Clock of what all lanes of a warp know."""
     return int(load64(state + CLOCKS) + clock_bytes(load64(state + WARPS)) * warp)
 
 
 def few_clock_of(state: int, warp: int) -> int:
-    """What only `few_lanes` of a warp know."""
+    """Clock of what only the `few_lanes` of a warp know."""
     return int(load64(state + FEW_CLOCKS) + clock_bytes(load64(state + WARPS)) * warp)
 
 
 def few_lanes(state: int, warp: int) -> int:
-    """The lanes that have heard something since the last `__syncwarp` which the others have not."""
+    """Mask of the lanes that have acquired something since the last `__syncwarp` that the others have not."""
     return int(load64(load64(state + FEW_LANES) + 8 * warp))
 
 
 def met_until(state: int, warp: int) -> int:
-    """All lanes of a warp know what any of them did up to this time."""
+    """The time up to which all lanes of a warp know each other's actions."""
     return int(load64(clock_of(state, warp) + 8 * warp))
 
 
@@ -85,9 +86,9 @@ def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
 
 
 def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
-    """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the lane that made it; or -1."""
+    """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the accessing lane; else -1."""
     if when >= PENDING:
-        # Nobody knows the end of a copy in flight; what an earlier block did not wait for is no more.
+        # The end of a copy in flight is unknown; copies that an earlier block did not wait for are discarded.
         if when - PENDING <= load64(state + BLOCK_START):
             return -1
     elif when <= load64(state + BLOCK_START):
@@ -112,7 +113,7 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
 
 
 def lowest(lanes: int) -> int:
-    """Number of the lowest lane; there is one."""
+    """Index of the lowest set lane; at least one has to be set."""
     lane = 0
     while not (lanes >> lane) & 1:
         lane += 1
@@ -120,7 +121,7 @@ def lowest(lanes: int) -> int:
 
 
 def known_to(state: int, warp: int, lanes: int, other: int, when: int) -> int:
-    """The lanes of `other` of which all of `lanes` know what they did at `when`."""
+    """The lanes of `other` whose actions at `when` are known to all of `lanes`."""
     warps = load64(state + WARPS)
     known = lanes_known(clock_of(state, warp), warps, other, when)
     if known != FULL_MASK and lanes & ~few_lanes(state, warp) == 0:
@@ -129,7 +130,7 @@ def known_to(state: int, warp: int, lanes: int, other: int, when: int) -> int:
 
 
 def unordered_lanes(state: int, warp: int, lanes: int, when: int, authors: int) -> int:
-    """A lane among `lanes` that does not know what another of its warp, of `authors`, did; plus 32 x that; or -1."""
+    """A lane among `lanes` that does not know an action of another in `authors`, plus 32 x that one; else -1."""
     for lane in range(32):
         if not (lanes >> lane) & 1:
             continue
@@ -142,7 +143,7 @@ def unordered_lanes(state: int, warp: int, lanes: int, when: int, authors: int) 
 
 
 def knows_warpgroup(state: int, warp: int, lanes: int, first: int, when: int) -> bool:
-    """Whether lanes are of the warpgroup that begins with `first`, or know what one of its warps did at `when`."""
+    """Whether lanes belong to the warpgroup that begins with `first`, or know what one of its warps did at `when`."""
     if warp & ~(WARPGROUP_WARPS - 1) == first:
         return True
     warps, told = load64(state + WARPS), 0
@@ -154,7 +155,7 @@ def knows_warpgroup(state: int, warp: int, lanes: int, first: int, when: int) ->
 
 
 def begin_cluster(state: int, cluster: int) -> None:
-    """All that went before is another cluster's: of blocks that run one after the other, another block's."""
+    """Begin a cluster: earlier accesses belong to other clusters' blocks."""
     time = tick(state)
     store64(state + BLOCK_START, time)
     store64(state + FLOOR, time)
@@ -163,7 +164,7 @@ def begin_cluster(state: int, cluster: int) -> None:
     store64(entry + 8, cluster)
     store64(state + BLOCK_COUNT, load64(state + BLOCK_COUNT) + 1)
     fill_ones(load64(state + LOCAL_MAP), load64(state + LOCAL_BYTES))
-    # Other clocks hold times from before this block, which are as good as none.
+    # Other clocks contain times from before this block, which have no effect.
     for warp in range(load64(state + WARPS)):
         store64(load64(state + OTHER_PREFIX) + 8 * warp, 0)
         store64(load64(state + FENCED) + 8 * warp, 0)
@@ -172,14 +173,14 @@ def begin_cluster(state: int, cluster: int) -> None:
 
 
 def tell_all_lanes(state: int, warp: int) -> None:
-    """What some lanes of a warp know, all know."""
+    """Share what some lanes of a warp know with all of its lanes."""
     if few_lanes(state, warp):
         merge(clock_of(state, warp), few_clock_of(state, warp), load64(state + WARPS))
         store64(load64(state + FEW_LANES) + 8 * warp, 0)
 
 
 def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
-    """The warp releases what it knows to those who wait there."""
+    """Release the warp's knowledge to those who wait at the barrier."""
     time = tick(state)
     tell_all_lanes(state, warp)
     store64(clock_of(state, warp) + 8 * warp, time)
@@ -192,28 +193,28 @@ def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
 
 
 def barrier_clock(state: int, barrier: int) -> int:
-    """What those know who have arrived there; three words more are behind it."""
+    """Clock of what the arrived warps know; three more words follow it."""
     return int(load64(state + BARRIER_CLOCKS) + barrier_bytes(state) * barrier)
 
 
 def barrier_bytes(state: int) -> int:
-    """Of what is kept for one barrier."""
+    """Bytes of the state of one barrier."""
     return int(clock_bytes(load64(state + WARPS)) + 24)
 
 
 def leave_barrier(state: int, warp: int, barrier: int) -> None:
-    """The warp acquires what all who arrived had known."""
+    """The warp acquires what all arrived warps knew."""
     clock, warps = barrier_clock(state, barrier), load64(state + WARPS)
     merge(clock_of(state, warp), clock, warps)
     rest = clock + clock_bytes(warps)
     raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(rest))
     raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(rest + 8))
-    # What one thread fenced before the barrier, another may release behind it.
+    # What one thread fenced before the barrier, another may release after it.
     raise_to(load64(state + FENCED) + 8 * warp, load64(rest + 16))
 
 
 def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
-    """The barrier is ready for its next use. Where `everyone` was there, all know all."""
+    """Reset the barrier for its next use. If `everyone` arrived, all warps know everything."""
     clock = barrier_clock(state, barrier)
     for place in range(clock, clock + barrier_bytes(state), 8):
         store64(place, 0)
@@ -222,7 +223,7 @@ def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
 
 
 def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
-    """`bar.warp.sync` of the lanes in `group`: each knows what any of them knew."""
+    """`bar.warp.sync` of the lanes in `group`: each acquires what any of them knew."""
     time = tick(state)
     if group == started:
         tell_all_lanes(state, warp)
@@ -251,12 +252,12 @@ def synchronise_shared(state: int, warp: int, lanes: int, index: int, releases: 
 
 
 def shared_clock(state: int, table: int, index: int) -> int:
-    """What was released at a cell of shared memory: `SHARED_SYNC`, or `PHASE_SYNC`."""
+    """The clock released at a cell of shared memory, in the table `SHARED_SYNC` or `PHASE_SYNC`."""
     return table + clock_bytes(load64(state + WARPS)) * index
 
 
 def acquire(state: int, warp: int, lanes: int, clock: int) -> None:
-    """These lanes of a warp know what was released there."""
+    """These lanes of a warp acquire the clock."""
     few = few_lanes(state, warp) | lanes
     merge(few_clock_of(state, warp), clock, load64(state + WARPS))
     store64(load64(state + FEW_LANES) + 8 * warp, few)
@@ -265,7 +266,7 @@ def acquire(state: int, warp: int, lanes: int, clock: int) -> None:
 
 
 def speaks_for(state: int, warp: int, lane: int) -> int:
-    """A lane, and those that it has met in a `__syncwarp` of some lanes since the last one of all."""
+    """A lane, and those with which it has met in a partial `__syncwarp` since the last full one."""
     lanes, met = 1 << lane, met_until(state, warp)
     if load64(load64(state + LANE_SYNC) + 8 * warp) > met:
         for author in range(32):
@@ -275,7 +276,7 @@ def speaks_for(state: int, warp: int, lane: int) -> int:
 
 
 def release(state: int, warp: int, lane: int, clock: int) -> None:
-    """What a lane knows, and what it did, is released there."""
+    """Release a lane's knowledge and its own actions to the clock."""
     warps, time = load64(state + WARPS), load64(state + TIME)
     merge(clock, clock_of(state, warp), warps)
     if (few_lanes(state, warp) >> lane) & 1:
@@ -287,7 +288,7 @@ def release(state: int, warp: int, lane: int, clock: int) -> None:
 
 
 def not_released_since(state: int, warp: int, lanes: int, when: int) -> int:
-    """Those of `lanes` that have released nothing since `when`."""
+    """Those of `lanes` that have not released anything since `when`."""
     released = load64(state + RELEASED) + RELEASED_BYTES * warp
     if load64(released + RELEASED_BYTES - 8) >= when:
         for lane in range(32):
@@ -297,7 +298,7 @@ def not_released_since(state: int, warp: int, lanes: int, when: int) -> int:
 
 
 def finish_phase(state: int, index: int) -> None:
-    """An mbarrier's phase is over: what was released to it is there for those who find it so."""
+    """Complete an mbarrier's phase: what was released to it can be acquired."""
     merge(
         shared_clock(state, load64(state + SHARED_SYNC), index),
         shared_clock(state, load64(state + PHASE_SYNC), index),
@@ -306,7 +307,7 @@ def finish_phase(state: int, index: int) -> None:
 
 
 def fence_proxy(state: int, warp: int, mask: int) -> None:
-    """`fence.proxy.async` of some lanes: the asynchronous proxy sees what they did, and know of others."""
+    """`fence.proxy.async`: what these lanes did, and know of others, becomes visible to the asynchronous proxy."""
     warps, time, clock = load64(state + WARPS), tick(state), clock_of(state, warp)
     fenced = fenced_part(clock, warps)
     merge_parts(fenced, clock, warps)
@@ -322,7 +323,7 @@ def fence_proxy(state: int, warp: int, mask: int) -> None:
 
 
 def is_fenced(state: int, warp: int, when: int, info: int) -> bool:
-    """Whether an access that the warp knows of lies before a proxy fence, or was none of a thread's."""
+    """Whether an access known to the warp is before a proxy fence, or was not made by a thread."""
     if info & PROXY_BIT or when >= PENDING or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):
         return True
     if when <= load64(state + BLOCK_START):
@@ -335,7 +336,7 @@ def is_fenced(state: int, warp: int, when: int, info: int) -> bool:
 
 
 def synchronise_global(state: int, warp: int, cell: int, releases: bool, acquires: bool, fenced: bool) -> None:
-    """A strong access to a cell of global memory; `fenced` where it is its own fence."""
+    """A strong access to a cell of global memory; `fenced` if it includes a fence."""
     own, others = cell + GLOBAL_SYNC, cell + GLOBAL_SYNC + 8
     if acquires:
         raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(own))

@@ -1,8 +1,7 @@
-"""Lanes of a warp that work together, and what the PTX ISA leaves undefined between them (9.7.9.6, 9.7.13.3 ff.).
+"""Checks warp-level operations for undefined behaviour between lanes (PTX ISA 9.7.9.6, 9.7.13.3 ff.).
 
-A lane waits for all lanes that its mask names, until they come to the same instruction with the same mask; a shuffle
-reads one of those. A lane that is not in its own mask, or a mask that names a lane on another path, ends the kernel
-whether or not it is watched.
+A lane waits for all lanes in its mask until they reach the same instruction with the same mask; a shuffle reads one of
+those. A lane that is not in its own mask, or a mask with a lane on another path, is a fault even without the sanitizer.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LANES = machine.LANES
 
 
 def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
-    """The lanes `mask` execute an operation, each with the members that it names in HOSTS. Always 0."""
+    """The lanes `mask` execute an operation with the member masks in HOSTS. Returns 0."""
     state = load64(ctx + SANITIZER)
     first = LANES * warp_number(ctx)
     tick(state)
@@ -38,7 +37,7 @@ def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
 
 
 def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
-    """The lanes `mask` read those in ADDRESSES; each names its members in HOSTS. Always 0."""
+    """The lanes `mask` read the lanes in ADDRESSES, with the member masks in HOSTS. Returns 0."""
     state = load64(ctx + SANITIZER)
     first = LANES * warp_number(ctx)
     tick(state)
@@ -52,7 +51,7 @@ def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
 
 
 def watch_undefined(ctx: int, site: int, role: int, mask: int) -> int:
-    """The lanes `mask` use a register that nobody wrote. Always 0."""
+    """The lanes `mask` use an undefined register. Returns 0."""
     if mask == 0:
         return 0
     state = load64(ctx + SANITIZER)

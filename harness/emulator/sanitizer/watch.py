@@ -1,6 +1,6 @@
-"""What generated code calls: once per request of a warp, after its addresses were found good.
+"""Entry points of the sanitizer: called once per request of a warp, after its addresses were validated.
 
-Loads are watched after they ran. Stores are watched before, with their values in the warp's DATA area.
+Loads are checked after they ran, stores before, with their values in the warp's DATA area.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ NOBODY, GIVEN = at.NOBODY, at.GIVEN
 
 
 def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
-    """Report a read of memory that holds nothing."""
+    """Report a read of unwritten memory."""
     report(state, UNINITIALISED, site, 32 * warp + lowest(lanes), address, size, 0, 0, 0)
 
 
 def check_read(state: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, cell: int) -> None:
-    """Report a load's races with the writes before it."""
+    """Report races of a load with earlier writes."""
     check(state, RAW, warp, lanes, site, strong, address, size, cell)
     check(state, RAW, warp, lanes, site, strong, address, size, cell + STRONG_WRITER)
 
@@ -76,9 +76,9 @@ def check_write(
     state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, size: int,
     cell: int, host: int, element: int, item: int,
 ) -> None:  # fmt: skip
-    """Report a store's or an atomic's races with the writes before it."""
+    """Report races of a store or an atomic with earlier writes."""
     if access & 3 == ATOMIC:
-        # It combines: its operand is not what it leaves.
+        # It combines, so its operand is not the stored value.
         check(state, WAW, warp, 1 << lane, site, STRONG, address, size, cell)
         return
     check_written(state, warp_state, warp, lane, site, access & STRONG, time, address, size, cell, host, element, item)
@@ -88,7 +88,7 @@ def check_write(
 
 
 def note_writer(cell: int, warp: int, lane: int, site: int, strong: int, time: int) -> None:
-    """Remember the write."""
+    """Record the write."""
     entry = cell + STRONG_WRITER if strong else cell
     store64(entry, time)
     store64(entry + 8, info_word(1 << lane, site, strong, warp))
@@ -145,14 +145,14 @@ def write_shared(
 
 
 def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, count: int, access: int) -> int:
-    """A request with 32-bit offsets into shared memory in ADDRESSES. Always 0."""
+    """Check a request with 32-bit offsets into shared memory in ADDRESSES. Returns 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state)
     warp = warp_number(ctx)
     size = element * count
     limit = load64(ctx + SHARED_SIZE) - size
     if access & 3 == LOAD:
-        # Lanes that load the same words, mostly neighbours, go together.
+        # Lanes that load the same words, usually neighbours, are handled together.
         lanes = 0
         offset = 0
         for lane in range(32):
@@ -179,7 +179,7 @@ def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, 
 
 
 def watch_array(ctx: int, warp_state: int, site: int, mask: int, size: int, is_wide: int, array: int) -> int:
-    """Accesses with addresses in ADDRESSES that belong to one array in the block's own shared memory. Always 0."""
+    """Check accesses whose addresses, in ADDRESSES, belong to one array in the block's own shared memory. Returns 0."""
     state = load64(ctx + SANITIZER)
     table = load64(state + SHARED_ARRAYS) + 16 * array
     first = load64(table)
@@ -192,7 +192,7 @@ def watch_array(ctx: int, warp_state: int, site: int, mask: int, size: int, is_w
             offset = load64(warp_state + ADDRESSES + 8 * lane) & OFFSET_MASK
             if load64(ctx + TAGGED):
                 offset &= OFFSET_IN_BLOCK
-        # Beyond all shared memory it is a fault.
+        # An access beyond all shared memory is a fault.
         if (offset < first or offset + size > end) and offset + size <= load64(ctx + SHARED_SIZE):
             place = SHARED_ADDRESS + own_place(ctx, offset)
             thread = 32 * warp_number(ctx) + lane
@@ -201,7 +201,7 @@ def watch_array(ctx: int, warp_state: int, site: int, mask: int, size: int, is_w
 
 
 def unwritten_bytes(written: int, size: int) -> int:
-    """How many of these bytes nobody wrote."""
+    """Number of unwritten bytes in this range."""
     count = 0
     for byte in range(size):
         count += load8(written + byte) == NOBODY
@@ -209,7 +209,10 @@ def unwritten_bytes(written: int, size: int) -> int:
 
 
 def write_bytes(state: int, warp: int, lane: int, site: int, address: int, written: int, size: int) -> None:
-    """These bytes hold something now. An input's stay what they are, so that every line that stores there is told."""
+    """Mark these bytes as written.
+
+    Those of an input keep their mark, so that every line that stores there is reported.
+    """
     given = 0
     for byte in range(size):
         if load8(written + byte) == GIVEN:
@@ -224,7 +227,7 @@ def touch_global(
     state: int, warp_state: int, warp: int, lane: int, site: int, access: int, time: int, address: int, offset: int,
     cells: int, host: int, element: int, count: int,
 ) -> None:  # fmt: skip
-    """One lane's access to global memory."""
+    """Check one lane's access to global memory."""
     shift = load64(state + GLOBAL_SHIFT)
     strong = access & STRONG
     size = element * count
@@ -253,7 +256,7 @@ def touch_global(
 def watch_memory(
     ctx: int, warp_state: int, site: int, space: int, mask: int, element: int, count: int, access: int
 ) -> int:
-    """A request that `translate` has put host addresses to. Always 0."""
+    """Check a request whose host addresses `translate` has determined. Returns 0."""
     state = load64(ctx + SANITIZER)
     time = tick(state)
     warp = warp_number(ctx)
@@ -298,7 +301,7 @@ def watch_memory(
 
 
 def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
-    """`bar.warp.sync`: the active lanes, each with the members that it names in ADDRESSES. Always 0."""
+    """`bar.warp.sync`: the active lanes, with the member masks in ADDRESSES. Returns 0."""
     warp = warp_number(ctx)
     state = load64(ctx + SANITIZER)
     left = mask
@@ -311,19 +314,19 @@ def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
 
 
 def watch_fence(ctx: int) -> int:
-    """A fence for the whole GPU. Always 0."""
+    """A fence of GPU scope. Returns 0."""
     state = load64(ctx + SANITIZER)
     store64(load64(state + FENCED) + 8 * warp_number(ctx), tick(state))
     return 0
 
 
 def watch_cluster_fence(ctx: int) -> int:
-    """A fence for at least the cluster. Always 0."""
+    """A fence of at least cluster scope. Returns 0."""
     fence_cluster(load64(ctx + SANITIZER), warp_number(ctx))
     return 0
 
 
 def watch_proxy_fence(ctx: int, mask: int) -> int:
-    """`fence.proxy.async`, of shared memory. Always 0."""
+    """`fence.proxy.async` for shared memory. Returns 0."""
     fence_proxy(load64(ctx + SANITIZER), warp_number(ctx), mask)
     return 0

@@ -28,7 +28,7 @@ Load = Callable[[], "Variant"]
 PRELOADED = [
     "harness.execution.isolation.sealed_server",
     "harness.execution.isolation.planner",
-    "harness.operations.attention.problem",
+    "harness.operations.attention.operation",
 ]
 """What the server has imported, in this order: every planner begins with it."""
 COMPILERS = ("cupy", "numba.cuda")

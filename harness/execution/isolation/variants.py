@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.compilers.parameters import Parameter
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
@@ -39,6 +38,7 @@ from harness.model.registry import Registry
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
+from harness.ptx.parameters import Parameter
 from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
 
 LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}

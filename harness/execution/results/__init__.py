@@ -1,1 +1,1 @@
-"""What studies came to, kept in one local store: rows to look back on, and units of work that need not run again."""
+"""The local store of results: rows for later reference, and finished units of work that need not run again."""

@@ -1,4 +1,4 @@
-"""One row that is kept: what one variant came to, of what, where, and when. Plain data, in plain units."""
+"""One stored row: the result of one variant on one problem, with its device and time. Plain data, in plain units."""
 
 from __future__ import annotations
 
@@ -7,70 +7,71 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class KeptRow:
-    """What one variant came to in one study. What is not known is None, never 0; so is a number that is not finite.
+    """The result of one variant in one study. A value that is not known, or not finite, is None.
 
-    The fields are the store's columns, in order. Bytes have the level that their name says; `read_bytes` and
-    `write_bytes` are counted, at the `sectors` level.
+    The fields are the store's columns, in order. The names of byte counts give their level; `read_bytes` and
+    `write_bytes` are counted at the `sectors` level.
     """
 
     id: int | None = None
-    """The store's own number, in the order in which rows were kept; None until then."""
+    """The store's ID, ascending in the order of insertion; None before insertion."""
     kept_at: str | None = None
-    """When it was kept, UTC, such as `2026-03-01T12:00:00.000Z`; the same for all rows of one command."""
+    """UTC time of insertion, such as `2026-03-01T12:00:00.000Z`, equal for all rows of one command; None before
+    insertion."""
     study: str
     """The command: `compare`, `bench`, `traffic`, `fuzz`, `tune`."""
     operation: str
     problem: str | None = None
-    """All fields of the problem, as a JSON object; None for a campaign, which draws problems."""
+    """All fields of the problem, as a JSON object; None for a fuzzing campaign, which draws many problems."""
     headline: str | None = None
-    """The same in words, for people."""
+    """The problem in words."""
     regime: str | None = None
-    """How the inputs were drawn."""
+    """The distribution of the inputs."""
     seed: int | None = None
     variant: str
     algorithm: str | None = None
     backend: str | None = None
     """The toolchain, such as `cupy`."""
     tile: str | None = None
-    """The tile sizes that it used, such as `Br=64,Bc=32`."""
+    """The tile sizes used, such as `Br=64,Bc=32`."""
     asked_tile: str | None = None
-    """Those of them that were asked for; None where the variant, or `tune` before, chose."""
+    """The tile sizes that the user requested; None if they were the default or chosen by `tune`."""
     kernel_digest: str | None = None
-    """Of its kernels' PTX, without what only says where the source lies: see `plan_digest`."""
+    """Digest of the kernels' PTX without source locations; see `plan_digest`."""
     device_kind: str | None = None
     """`gpu` or `emulator`."""
     device: str | None = None
-    """Its name."""
+    """Name of the device."""
     arch: str | None = None
-    """What kernels were compiled for, such as `sm_90`."""
+    """Target architecture of the kernels, such as `sm_90`."""
     driver: str | None = None
-    """The GPU driver's version."""
+    """Version of the GPU driver."""
     versions: str | None = None
-    """Packages that decide what a kernel becomes, and Python: a JSON object, name -> version."""
+    """Versions of Python and of the packages that determine the compiled kernel: a JSON object, name -> version."""
     verdict: str
     """One of `VERDICTS`."""
     reason: str | None = None
-    """Why the verdict is not `pass`."""
+    """Why the verdict is not `pass`; None if it is."""
     max_abs_error: float | None = None
     """Largest |output - oracle| of the main output."""
     error_over_budget: float | None = None
-    """The largest error over its budget, of all outputs."""
+    """Largest ratio of error to budget over all outputs."""
     error_over_expected: float | None = None
-    """The largest error over what is expected, of all outputs."""
+    """Largest ratio of error to expected error over all outputs."""
     compulsory_bytes: int | None = None
     claimed_bytes: int | None = None
-    """Read and written, as the variant's own closed form says."""
+    """Bytes read, by the variant's own formula; the next field has the bytes written."""
     requested_bytes: int | None = None
-    """Read and written, as the lanes asked for them."""
+    """Bytes read as requested by the lanes; the next field has the bytes written."""
     read_bytes: int | None = None
     write_bytes: int | None = None
     l2_read_bytes: int | None = None
-    """As the caches that were modelled leave it; so are the next three."""
+    """Bytes read from L2 by the cache model; the next three fields have L2 writes, DRAM reads and DRAM writes."""
     l2_write_bytes: int | None = None
     dram_read_bytes: int | None = None
     dram_write_bytes: int | None = None
     gpu_read_bytes: int | None = None
-    """What the GPU's own counters say, at the `sectors` level; at L2 and DRAM the next ones."""
+    """Bytes read by the GPU's own counters at the `sectors` level; the next fields have writes, L2 and DRAM."""
     gpu_write_bytes: int | None = None
     gpu_l2_read_bytes: int | None = None
     gpu_l2_write_bytes: int | None = None
@@ -79,30 +80,30 @@ class KeptRow:
     allocated_bytes: int | None = None
     launches: int | None = None
     time_ms: float | None = None
-    """Median, on a GPU."""
+    """Median time on a GPU."""
     time_low_ms: float | None = None
-    """The true median lies between this and the next, with a confidence of 95 %."""
+    """Lower bound of the true median, with a confidence of 95 %; the next field has the upper bound."""
     time_high_ms: float | None = None
     sustained_ms: float | None = None
-    """Mean, run back to back."""
+    """Mean time of back-to-back runs."""
     findings: int | None = None
-    """How many kinds of mistakes the sanitizer found; None where it did not look."""
+    """Number of kinds of errors that the sanitizer found; None if it did not run."""
     examples: int | None = None
-    """Of a campaign: cases run."""
+    """Number of cases that a campaign ran."""
     refused: int | None = None
-    """Those of them that the variant did not take."""
+    """Number of those cases that the variant did not support."""
     failing_case: str | None = None
-    """Of a campaign that found something: the smallest, as `fuzz --replay` takes it."""
+    """Smallest failing case of a campaign, in the format of `fuzz --replay`; None if nothing failed."""
     local_bytes: int | None = None
-    """Read and written in the threads' local memory, at the `sectors` level."""
+    """Bytes of the threads' local memory, read plus written, at the `sectors` level."""
 
     @property
     def total_bytes(self) -> int | None:
-        """Read and written, counted, at the `sectors` level, of global and of local memory."""
+        """Counted bytes read plus written, of global and local memory, at the `sectors` level."""
         if self.read_bytes is None or self.write_bytes is None:
             return None
         return self.read_bytes + self.write_bytes + (self.local_bytes or 0)
 
 
 COLUMNS = tuple(field.name for field in fields(KeptRow))
-"""Of the store's table `kept`, in order."""
+"""Columns of the store's table `kept`, in order."""

@@ -1,4 +1,4 @@
-"""Where the store lies, and whether everything is kept without being asked for: the user's settings."""
+"""Location of the store, and the setting that stores all results automatically."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FILE = "results.sqlite"
 def store_path() -> Path:
     """$ATTENTION_SANDBOX_RESULTS_DIR/results.sqlite, else in attention-sandbox in $XDG_DATA_HOME or ~/.local/share.
 
-    Not beside the cache of compiled things, which may be deleted at any time and is. Raises `UsageError` where there is
+    Separate from the cache of compiled kernels, which may be deleted at any time. Raises `UsageError` if there is
     neither a setting nor a home directory.
     """
     chosen = os.environ.get(DIRECTORY_VARIABLE)
     if chosen:
         return Path(os.path.abspath(chosen), FILE)
     base = os.environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):  # unset, or relative, which the XDG specification tells us to ignore
+    if not os.path.isabs(base):  # unset, or relative, which the XDG specification says to ignore
         home = os.path.expanduser("~")
         if not os.path.isabs(home):
             raise UsageError(f"there is no home directory to keep results in; set {DIRECTORY_VARIABLE}")
@@ -32,7 +32,7 @@ def store_path() -> Path:
 
 
 def keeps_always() -> bool:
-    """Whether $ATTENTION_SANDBOX_KEEP says so. Raises `UsageError` where it says neither `always` nor nothing."""
+    """Whether $ATTENTION_SANDBOX_KEEP is `always`. Raises `UsageError` if it has any other value."""
     text = os.environ.get(KEEP_VARIABLE, "")
     if text not in ("", "always"):
         raise UsageError(f"{KEEP_VARIABLE} is {shown(text)}; it is 'always', or unset, where --keep asks for it")

@@ -1,6 +1,6 @@
-"""Results as values that JSON has, and back: plain numbers, texts and containers, problems, and our own dataclasses.
+"""Converts results to JSON values and back: numbers, texts, containers, problems, and dataclasses of `harness`.
 
-Nothing is run to make them again but the constructors of dataclasses of `harness`: a store may lie where others write.
+Deserialization runs no code but the constructors of dataclasses of `harness`, since others may write to a store.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from harness.model.operation import operation_named
 from harness.model.problem import BaseProblem
 
 KIND = "="
-"""The key that says what an object is: `tuple`, `dict`, `problem`, `case`, or a class as `module:Name`."""
+"""The key that holds an object's type: `tuple`, `dict`, `problem`, `case`, or a class as `module:Name`."""
 
 
 def to_plain(value: Any) -> Any:
-    """What `from_plain` makes the same value of. Raises `TypeError` for what is none of these."""
+    """Convert a value for `from_plain`. Raises `TypeError` for unsupported types."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -40,7 +40,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(plain: Any) -> Any:
-    """The value. Raises `TypeError` or `ValueError` for what `to_plain` has not made."""
+    """Restore a value. Raises `TypeError` or `ValueError` for data that `to_plain` did not produce."""
     if isinstance(plain, list):
         return [from_plain(each) for each in plain]
     if not isinstance(plain, dict):

@@ -1,4 +1,4 @@
-"""What studies came to as rows to keep: of a comparison, of times on a GPU; other studies have their own."""
+"""Converts the results of comparisons and benchmarks to rows of the store; other studies make their own."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
 RAN = (PASS, UNDECIDED, FAIL)
-"""Verdicts of what got as far as an answer, so that its kernels are known."""
+"""Verdicts of variants that produced an answer, so that their kernels are known."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a variant makes of a problem, which not every study's rows say."""
+    """Properties of a variant's plan that not every study's rows contain."""
 
     tile: str | None
-    """The tile sizes that it uses; None where it declares none."""
+    """The tile sizes used; None if the variant declares none."""
     kernel_digest: str | None
-    """See `plan_digest`; None where it cannot be told."""
+    """The digest by `plan_digest`; None if it cannot be computed."""
 
 
 def made_of(variant: Variant, problem: BaseProblem, arch: str) -> Made:
-    """By asking it once more: what it compiled is in the compilers' caches. Never raises for what it does."""
+    """Plan the variant again, using the compilers' caches. Failures of the variant are not raised."""
     try:
         tile = tile_of(variant, problem)
         return Made(None if tile is None else tile_text(tile), plan_digest(make_plan(variant, problem), problem, arch))
@@ -44,12 +44,12 @@ def made_of(variant: Variant, problem: BaseProblem, arch: str) -> Made:
 
 
 def problem_text(problem: BaseProblem) -> str:
-    """A problem as rows have it: all of its fields, as JSON."""
+    """All fields of a problem, as JSON."""
     return json.dumps(problem.to_fields())
 
 
 def what_was_run(study: str, problem: BaseProblem, regime: str | None, seed: int | None) -> dict[str, Any]:
-    """The fields of a row that say what was computed."""
+    """The fields of a row that identify the computation."""
     return {
         "study": study,
         "operation": problem.operation,
@@ -62,17 +62,17 @@ def what_was_run(study: str, problem: BaseProblem, regime: str | None, seed: int
 
 
 def where_it_ran(device: Device) -> dict[str, Any]:
-    """The fields of a row that say where."""
+    """The fields of a row that identify the device."""
     return {"device_kind": device.kind, "device": device.name, "arch": device.arch}
 
 
 def who_ran(variant: Variant) -> dict[str, Any]:
-    """The fields of a row that say which variant."""
+    """The fields of a row that identify the variant."""
     return {"variant": variant.name, "algorithm": variant.algorithm, "backend": variant.backend}
 
 
 def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Variant]) -> list[KeptRow]:
-    """The rows of these variants, as they were compared, and of what could not be loaded."""
+    """Rows of the compared variants, and of those that could not be loaded."""
     named = {variant.name: variant for variant in variants}
     given = what_was_run(study, comparison.problem, comparison.regime, comparison.seed)
     given |= where_it_ran(comparison.device)
@@ -116,7 +116,7 @@ def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Varia
 def bench_rows(
     study: str, result: BenchResult, variants: Iterable[Variant], asked_tile: str | None = None
 ) -> list[KeptRow]:
-    """The rows of variants and of libraries, whose kernels nobody knows."""
+    """Rows of the timed variants and of libraries, whose kernels are unknown."""
     named: Mapping[str, Variant] = {variant.name: variant for variant in variants}
     given = what_was_run(study, result.problem, result.regime, result.seed) | where_it_ran(result.device)
     rows = []

@@ -1,9 +1,9 @@
-"""What the store's tables are, and the way from each earlier schema to this one."""
+"""The tables of the store, and the migrations from each earlier schema to the current one."""
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x41545342
-"""In the file's header (`PRAGMA application_id`), so that another program's database is not taken for a store: ATSB."""
+"""File format ID (`PRAGMA application_id`), ASCII `ATSB`, which distinguishes a store from other SQLite files."""
 
 _KEPT = """
 CREATE TABLE kept (
@@ -70,9 +70,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (_KEPT, "CREATE INDEX kept_by_variant ON kept (variant, id)", _UNITS),
     ("ALTER TABLE kept ADD COLUMN local_bytes INTEGER",),
 )
-"""The statements that lead from schema 0, which is an empty file, to 1, then from 1 to 2, and so on.
-
-What was released is never edited: a new column is a new entry, and a field of `KeptRow`.
-"""
+"""Migrations: the statements that lead from schema 0 (an empty file) to 1, then from 1 to 2, and so on.  A released
+migration is never edited: a new column needs a new entry here and a field of `KeptRow`."""
 SCHEMA = len(MIGRATIONS)
-"""What this version of the harness writes (`PRAGMA user_version`)."""
+"""Schema version that this version of the harness writes (`PRAGMA user_version`)."""

@@ -1,8 +1,8 @@
-"""The store: one SQLite file for the rows that studies keep, and for units of work that are finished.
+"""The store: one SQLite file for the rows that studies store, and for finished units of work.
 
-Any number of processes may read and write at once: the log is written ahead (WAL), who finds the file busy waits, and
-what belongs together is one transaction. A process that is killed leaves either all of a transaction or nothing of it.
-The file has to lie on a local disk; WAL shares memory between processes.
+Any number of processes may read and write concurrently: the file uses write-ahead logging (WAL), a process that finds
+it busy waits, and dependent writes form one transaction. If a process is killed, a transaction is either complete or
+absent. The file has to be on a local disk, since WAL shares memory between processes.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from harness.support.errors import StoreError
 from harness.support.printable import encodable
 
 BUSY_SECONDS = 30.0
-"""How long to wait for others who write. A transaction takes milliseconds."""
+"""How long to wait for other writers. A transaction takes milliseconds."""
 _RETRY_SECONDS = 0.01
 _INSERT = f"INSERT INTO kept ({', '.join(COLUMNS[1:])}) VALUES ({', '.join('?' * len(COLUMNS[1:]))})"
 
 
 def unit_key(*parts: Any) -> str:
-    """The key of a unit of work: a digest of all that its result depends on, as JSON has it, in this order.
+    """Key of a unit of work: a digest of everything that its result depends on, serialized as JSON in this order.
 
-    Dicts are the same in any order. Raises `TypeError` for what JSON does not have.
+    The order of dict items is ignored. Raises `TypeError` for values without a JSON equivalent.
     """
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Store:
-    """An open store. Threads may share one; a process that was forked opens its own.
+    """An open store. Threads may share one; a forked process opens its own.
 
-    Every method raises `StoreError`, in one line that says how to mend it, where the file cannot be used; nothing that
-    was kept before is touched then.
+    Every method raises `StoreError`, with a one-line remedy, if the file cannot be used; existing data is not modified
+    then.
     """
 
     def __init__(self, path: Path, *, create: bool = True, busy_seconds: float = BUSY_SECONDS) -> None:
-        """Open it, begin it where there is none and `create`, and bring an older one up to date."""
+        """Open the store, create it if missing and `create` is true, and migrate an older schema."""
         self.path = path
         self._busy_seconds = busy_seconds
         self._lock = threading.RLock()
@@ -74,14 +74,14 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """No more questions."""
+        """Close the connection. The store cannot be used afterwards."""
         with self._lock:
             self._connection.close()
 
     # Rows.
 
     def keep(self, rows: Iterable[KeptRow]) -> int:
-        """Keep these rows, all or none of them, with the time of now; how many they are."""
+        """Insert these rows in one transaction, with the current time. Returns their number."""
         now = _now()
         stamped = (dataclasses.replace(row, kept_at=now) for row in rows)
         values = [[_plain(getattr(row, column)) for column in COLUMNS[1:]] for row in stamped]
@@ -93,37 +93,37 @@ class Store:
     def select(
         self, columns: Sequence[str], where: str = "", values: Sequence[str | int | float] = ()
     ) -> list[tuple[Any, ...]]:
-        """These fields alone of the rows that `rows` would give: of ten thousand in some hundredths of a second."""
+        """The values of `columns` for the rows that `rows` would return; faster than building whole rows."""
         assert set(columns) <= set(COLUMNS)
         asked = f"SELECT {', '.join(columns)} FROM kept{f' WHERE {where}' if where else ''} ORDER BY id"
         with self._reading() as connection:
             return connection.execute(asked, values).fetchall()
 
     def has(self, where: str = "1", values: Sequence[str | int | float] = ()) -> bool:
-        """Whether any row fulfils the condition."""
+        """Whether any row satisfies the condition."""
         with self._reading() as connection:
             found = connection.execute(f"SELECT EXISTS (SELECT 1 FROM kept WHERE {where})", values).fetchone()
         return bool(found[0])
 
     def rows(self, where: str = "", values: Sequence[str | int | float] = ()) -> list[KeptRow]:
-        """Rows that fulfil a condition of SQL's over the fields of `KeptRow`, oldest first; `values` for its `?`."""
+        """Rows that satisfy an SQL condition over the fields of `KeptRow`, oldest first; `values` replace its `?`."""
         return [KeptRow(**dict(zip(COLUMNS, row))) for row in self.select(COLUMNS, where, values)]
 
     # Units of work.
 
     def finished(self, key: str) -> Any | None:
-        """What the unit of work with this key came to, as it was given to `finish`; None where it is not finished.
+        """The result of the unit of work with this key, as passed to `finish`; None if it is not finished.
 
-        Some microseconds: thousands may be asked for, one by one.
+        A lookup takes microseconds.
         """
         with self._reading() as connection:
             found = connection.execute("SELECT payload FROM finished_units WHERE key = ?", (key,)).fetchone()
         return None if found is None else json.loads(found[0])
 
     def finish(self, key: str, payload: Any) -> None:
-        """A unit of work is done: keep what it came to under its key (`unit_key`), in the place of what was there.
+        """Store the result of a unit of work under its key (`unit_key`), replacing any earlier one.
 
-        `payload` is anything that JSON has, but None. When this returns, it is on the disk.
+        `payload` is any JSON value except None. It is on disk when this method returns.
         """
         if payload is None:
             raise ValueError("a finished unit's payload is None, which says that it is not finished")
@@ -132,7 +132,7 @@ class Store:
             connection.execute("INSERT OR REPLACE INTO finished_units VALUES (?, ?, ?)", (key, text, _now()))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These units are not finished, such as when all that they are part of is done and told."""
+        """Delete the results of these units, such as when the job that they belong to is complete."""
         with self._writing() as connection:
             connection.executemany("DELETE FROM finished_units WHERE key = ?", [(key,) for key in keys])
 
@@ -149,7 +149,7 @@ class Store:
         try:
             return self._connected(f"{place}?mode={'rwc' if create else 'rw'}")
         except sqlite3.OperationalError:
-            # Of a folder that cannot be written to, only what nobody writes to at the same time can be read.
+            # In a folder without write access, a file can be read only if no process writes to it at the same time.
             if create or os.access(self.path.parent, os.W_OK):
                 raise
             return self._connected(f"{place}?mode=ro&immutable=1")
@@ -169,20 +169,20 @@ class Store:
         connection = self._connection
         schema = self._schema()
         if schema == SCHEMA:
-            # The journal's mode is a property of the file; setting it once more would ask for a lock.
+            # The journal mode is a property of the file; setting it again would request a lock.
             connection.execute("PRAGMA synchronous = FULL")
             return
         self._patiently("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         with self._writing():
-            for statements in MIGRATIONS[self._schema() :]:  # another process may have been first
+            for statements in MIGRATIONS[self._schema() :]:  # another process may have migrated it first
                 for statement in statements:
                     connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def _schema(self) -> int:
-        """The file's schema, 0 where it is empty."""
+        """The file's schema version; 0 if the file is empty."""
         schema = int(self._value("PRAGMA user_version"))
         if self._value("PRAGMA application_id") != APPLICATION_ID and (
             schema or self._value("SELECT count(*) FROM sqlite_master")
@@ -199,7 +199,7 @@ class Store:
         return self._connection.execute(statement).fetchone()[0]
 
     def _patiently(self, statement: str) -> None:
-        """Where SQLite does not wait for others by itself, as when the journal's mode changes."""
+        """Execute a statement for which SQLite does not wait if the file is busy, such as a change of journal mode."""
         until = time.monotonic() + self._busy_seconds
         while True:
             try:
@@ -217,7 +217,7 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction. IMMEDIATE: who is to write waits before it has read, and cannot be turned away later."""
+        """One transaction. It is IMMEDIATE: a writer waits before it reads, so it cannot fail for a conflict later."""
         with self._lock, self._errors_in_one_line():
             connection = self._connection
             connection.execute("BEGIN IMMEDIATE")
@@ -234,7 +234,7 @@ class Store:
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-            raise  # a mistake of ours, not the file's
+            raise  # an error of the harness, not of the file
         except sqlite3.Error as error:
             raise StoreError(_in_one_line(self.path, str(error), self._busy_seconds)) from error
         except OSError as error:
@@ -245,12 +245,12 @@ class Store:
 
 
 def open_store(*, create: bool = True) -> Store:
-    """The user's store, wherever `place.store_path` has it. Raises `StoreError`, `UsageError`."""
+    """Open the store at `place.store_path()`. Raises `StoreError` or `UsageError`."""
     return Store(store_path(), create=create)
 
 
 def _in_one_line(path: Path, error: str, busy_seconds: float) -> str:
-    """What SQLite says, with what to do about it."""
+    """SQLite's message in one line, with a remedy."""
     store, kept = f"the store of results {path}", "what was kept before is still there"
     if "locked" in error or "busy" in error:
         return f"{store} has been busy for {busy_seconds:g} s; end who writes to it, then run again"
@@ -271,9 +271,9 @@ def _now() -> str:
 
 
 def _plain(value: Any) -> Any:
-    """SQLite would keep NaN as NULL and infinity as a number that JSON and others do not have: both are not known.
+    """Replace NaN and infinity, which JSON does not have, by None.
 
-    A lone surrogate, which SQLite does not take, is kept as its escape.
+    A lone surrogate, which SQLite rejects, is stored as its escape sequence.
     """
     if isinstance(value, str):
         return encodable(value)

@@ -1,4 +1,4 @@
-"""What decides, besides a kernel's own text, what becomes of it: versions of packages, and of the GPU's driver."""
+"""Versions of the packages and the GPU driver that determine how a kernel is compiled and runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PACKAGES = (
     "nvidia-cuda-nvrtc-cu12",
     "torch",
 )
-"""Distributions whose version may change a figure; those that are not installed are not told."""
+"""Distributions whose version may change a result; those that are not installed are left out."""
 
 
 def package_versions() -> dict[str, str]:
-    """Name -> version, Python's own first."""
+    """Versions by package name, Python's own first."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -34,11 +34,11 @@ def package_versions() -> dict[str, str]:
 
 
 def driver_version() -> str | None:
-    """The GPU driver's, through NVML; None where that is not there."""
+    """Version of the GPU driver, from NVML; None if NVML is not available."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # not installed, no library, no permission: all mean that it is not known
+    except Exception:  # not installed, no library, no permission: the version is unknown
         return None

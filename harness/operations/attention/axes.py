@@ -16,13 +16,11 @@ from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, Item, NamedAxes
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.operations.attention.build import AttentionBuild
-from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
-from harness.operations.attention.masks.flashmask import FlashMask
-from harness.operations.attention.problem import Problem
-from harness.operations.attention.strategies import (
+from harness.operations.attention.case_values import (
     CAUSAL,
     DROPOUTS,
+    SCALES,
+    SOFTCAPS,
     about_square,
     fewer_keys_beside_edges,
     fewer_rows_beside_edges,
@@ -31,15 +29,20 @@ from harness.operations.attention.strategies import (
     steep_slopes,
     tile_edges,
 )
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
+from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.problem import Problem
+from harness.support.override import override
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads: a fraction of a second on the emulator."""
 MOST_EVER = 2**25
 """What even the least of its classes may come to. Tiles of 512 keys, a crowd and long rows go beyond together."""
 USUAL_WORK = 2**21
-"""Of a case with lengths as models have them: what users run most is worth more than a fraction of a second."""
+"""`MOST_WORK` of a case with lengths as models have them: what users run most may take longer."""
 BRIEF_WORK = 2**18
-"""Of a brief case."""
+"""`MOST_WORK` of a brief case."""
 RUNS_OF_CHECK = 4
 """How many times a property runs the kernel, at most, the first time among them."""
 LEAST_ROWS, LEAST_KEYS = 16, 16
@@ -79,15 +82,7 @@ BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (1
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
 APART_SHARE = 0.75
-"""Of the masks of a batch, those that tell sequences apart, if they can: little else shows one taken for another."""
-SCALES: Mapping[str, tuple[float | None, ...]] = {
-    "default": (None,),
-    "other": (1.0, 0.25),
-    "negative": (-0.25,),
-    "0": (0.0,),
-}
-SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
-"""Most scores of a normal draw are beyond the least, and none near 30."""
+"""Share of a batch's masks that differ by sequence, if they can: little else shows one taken for another."""
 # What hides mistakes, or takes long, comes up less readily; what is asked for most, more so, and columns of FlashMask,
 # which may go wrong in the most ways.
 WEIGHTS = {
@@ -133,7 +128,7 @@ LONE_ROW: Choice = {**PLAIN, Q_LEN: ONE, KV_LEN: LONGEST, MASK: NONE, HEADS: "1"
 
 
 class AttentionAxes(NamedAxes):
-    """See the module."""
+    """Lengths, heads, batches, masks, scales, edits, regimes and properties of attention."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
         """`most_tiles`: problems of at most so many tiles per head; then none is long or has a crowd of heads."""
@@ -158,14 +153,14 @@ class AttentionAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW,))
 
+    @override
     def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
-        """See `Axes.takes_too_long`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = _crowds(choice)
         return _least(rows, keys) * head_counts[0][0] * batches[0] * build.head_dim > MOST_EVER
 
+    @override
     def case(self, build: AttentionBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = _crowds(choice)
         # One after the other, each as large as the least of what is still to come lets it be.

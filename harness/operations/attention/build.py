@@ -12,10 +12,13 @@ from typing import Any
 from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
+from harness.support.override import override
 
 ROWS, KEYS, SPLIT = "Br", "Bc", "split"
 """What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
 lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
+TILE_NAMES = {"row": ROWS, "key": KEYS}
+"""What variants call the rows and the keys of a tile."""
 PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
@@ -36,62 +39,62 @@ class AttentionBuild(Build):
     tile_keys: int = 32
     """Keys per tile."""
     tile: str | None = None
-    """See `Build.tile`."""
     tried_first: tuple[tuple[str, int], ...] = ()
     """(dtype, head_dim) of builds that are tried before this one; see `rather`."""
     tried_last: tuple[tuple[str, int], ...] = ()
-    """The same of those after it; see `otherwise`."""
+    """(dtype, head_dim) of builds that are tried after this one; see `otherwise`."""
     features: tuple[str, ...] = ()
     """What scores and weights become, of `COMPILED_FEATURES`."""
     feature_order: tuple[str, ...] = COMPILED_FEATURES
     """Which of the features is the first that a build has alone; a campaign's seed decides."""
 
     @property
+    @override
     def rather(self) -> tuple[AttentionBuild, ...]:
-        """See `Build.rather`."""
         return self._others(self.tried_first)
 
     @property
+    @override
     def otherwise(self) -> tuple[AttentionBuild, ...]:
-        """See `Build.otherwise`."""
         return self._others(self.tried_last)
 
     def _others(self, others: Sequence[tuple[str, int]]) -> tuple[AttentionBuild, ...]:
         plain = dataclasses.replace(self, tried_first=(), tried_last=())
         return tuple(dataclasses.replace(plain, dtype=dtype, head_dim=head_dim) for dtype, head_dim in others)
 
+    @override
     def with_features(self, takes: Sequence[str], place: int) -> AttentionBuild:
-        """See `Build.with_features`."""
         sets = feature_sets([name for name in self.feature_order if name in takes])
         features = sets[place % len(sets)]
         return dataclasses.replace(self, features=tuple(name for name in COMPILED_FEATURES if name in features))
 
     @property
+    @override
     def less(self) -> Sequence[AttentionBuild]:
-        """See `Build.less`: fewer of its features, the most of them first."""
+        """Builds with fewer features: all but one, and so on down to none."""
         fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
         return [dataclasses.replace(self, features=chosen) for some in fewer for chosen in some]
 
+    @override
     def of_problem(self, problem: Problem) -> AttentionBuild:
-        """See `Build.of_problem`."""
         return dataclasses.replace(
             self, dtype=problem.dtype, head_dim=problem.head_dim, features=problem.compiled_features
         )
 
     @property
+    @override
     def traits(self) -> tuple[str, ...]:
-        """See `Build.traits`."""
         company = "alone" if len(self.features) == 1 else "with others"
         return self.dtype, head_dim_class(self.head_dim), *(f"{name} {company}" for name in self.features)
 
     @property
+    @override
     def is_usual(self) -> bool:
-        """See `Build.is_usual`."""
         return self.head_dim in USUAL_HEAD_DIMS
 
     @property
+    @override
     def is_wide(self) -> bool:
-        """See `Build.is_wide`."""
         return WARP_LANES < self.head_dim <= 3 * WARP_LANES
 
     @property
@@ -111,8 +114,8 @@ class AttentionBuild(Build):
             on |= dict(zip((DROPOUT, "dropout_seed"), dropout))
         return on
 
+    @override
     def sized(self, tile: TileSizes, text: str | None) -> AttentionBuild:
-        """See `Build.sized`."""
         keys = tile.get(SPLIT, tile.get(KEYS, self.tile_keys))
         return dataclasses.replace(self, tile_rows=tile.get(ROWS, self.tile_rows), tile_keys=keys, tile=text)
 
@@ -190,4 +193,4 @@ def builds_of(seed: int) -> tuple[AttentionBuild, ...]:
 
 
 BUILDS = builds_of(0)
-"""Of a campaign with seed 0, and of whatever draws cases otherwise."""
+"""The builds of a campaign with seed 0, and of tests that draw cases."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from harness.operations.attention.problem import Problem
 
 Words = npt.NDArray[np.uint64]
-"""Of 32 bits each, in 64: products fit."""
+"""Words of 32 bits, held in 64 so that products fit."""
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -70,7 +70,7 @@ def kept_keys(problem: Problem, batches: slice, heads: slice, rows: slice) -> np
 
 
 def _call(positions: Words) -> Words:
-    """Of rows, or of keys: which are drawn together."""
+    """The number of the call that draws each row, or each key; several share one."""
     calls: Words = positions // BLOCK * APART + positions % APART
     return calls
 

@@ -84,12 +84,13 @@ import numpy.typing as npt
 
 from harness.model.floating_formats import SMALLEST_STEP, U
 from harness.model.numerics import Numerics
-from harness.model.operation import WHOLE, Part
+from harness.model.operation import WHOLE, Part, Tolerance
+from harness.model.reference import Reference
 from harness.model.rounding import LAMBDA
 from harness.operations.attention.distances import Distances
 from harness.operations.attention.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
 from harness.operations.attention.exact_answers import nothing_but_the_answer, nothing_promised
-from harness.operations.attention.oracle import Block, Reference, answer_of, over_blocks, shapes_of
+from harness.operations.attention.oracle import Block, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.product_errors import product_errors
 from harness.operations.attention.rounding import NORMAL_WEIGHT, Roundings
@@ -107,34 +108,16 @@ LARGEST_ARGUMENT = np.float32(104)
 """exp(-104) is below the smallest float32: a weight that is further down is 0 in either sum."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The largest errors that a correct kernel may make, element by element, in float64.
-
-    0 where nothing but the answer, rounded to nearest, will do; inf where nothing is promised, not even a number; NaN
-    where the answer is not finite.
-    """
-
-    O: Float64Array
-    """Shape (batch, heads, q_len, head_dim)."""
-    lse: Float64Array
-    """Shape (batch, heads, q_len)."""
-    expected_O: Float64Array
-    """What a correct kernel's error is expected to stay below, as if roundings were random; at most `O`."""
-    expected_lse: Float64Array
-    """The same for lse."""
-
-
 def error_budget(
     problem: Problem,
     inputs: Mapping[str, np.ndarray],
-    reference: Reference,
+    answer: Mapping[str, Float64Array],
     numerics: Numerics = ANY_KERNEL,
     part: Part = WHOLE,
-) -> Budget:
-    """The budget for these very inputs; `reference` is the oracle's answer to them, `numerics` what is declared.
+) -> dict[str, Tolerance]:
+    """The budgets of O and lse for these very inputs; `answer` is the oracle's, `numerics` what is declared.
 
-    Of a part of the problem, `reference` and the budget are of that part only.
+    For a part of the problem, `answer` is that of the part, and so are the budgets.
     """
     shape_of_O, shape_of_lse = shapes_of(problem, part)
     O, expected_O = np.empty(shape_of_O), np.empty(shape_of_O)
@@ -143,8 +126,8 @@ def error_budget(
     @np.errstate(all="ignore")
     def allow(block: Block) -> None:
         at = block.where
-        answer = Reference(reference.O[at], reference.lse[at])
-        factors, near = None, answer
+        exactly = {name: array[at] for name, array in answer.items()}
+        factors, near = None, exactly
         if numerics.factors == "e4m3":
             factors = rounded_factors(problem, block, inputs)
             block = factors.block
@@ -159,20 +142,20 @@ def error_budget(
         if factors is None:
             exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
             # A NaN under a weight that float32 does not see is the answer all the same.
-            O[at][exact & np.isfinite(answer.O)] = 0.0
-        open_O, open_lse = nothing_promised(problem, block, np.abs(near.O) + O[at], numerics)
+            O[at][exact & np.isfinite(exactly["O"])] = 0.0
+        open_O, open_lse = nothing_promised(problem, block, np.abs(near["O"]) + O[at], numerics)
         if factors is not None:
             for budget, moved in (
-                ((O, expected_O), _apart(near.O, answer.O)),
-                ((lse, expected_lse), _apart(near.lse, answer.lse)),
+                ((O, expected_O), _apart(near["O"], exactly["O"])),
+                ((lse, expected_lse), _apart(near["lse"], exactly["lse"])),
             ):
                 for tier in budget:
                     tier[at] += moved
         O[at][open_O] = np.inf
         lse[at][open_lse] = np.inf
 
-    over_blocks(problem, inputs, allow, part, reference.blocks)
-    return Budget(O, lse, np.fmin(expected_O, O), np.fmin(expected_lse, lse))
+    over_blocks(problem, inputs, allow, part, answer.blocks if isinstance(answer, Reference) else None)
+    return {"O": Tolerance(O, np.fmin(expected_O, O)), "lse": Tolerance(lse, np.fmin(expected_lse, lse))}
 
 
 @dataclass(frozen=True)
@@ -202,9 +185,9 @@ class _Rows:
     largest_stored: Array
     """The larger of |s_j| and what it was before ALiBi: either may be what is stored."""
     query: Array | float
-    """Of `dot`, what is Q's scaling."""
+    """The part of `dot` that is due to Q's scaling."""
     expected_query: Array | float
-    """Of `expected_common`, the same."""
+    """The part of `expected_common` that is due to Q's scaling."""
     expected_dot: Array
     """sigma_j in the expected tier, but for what follows."""
     expected_common: Array | float
@@ -219,18 +202,23 @@ class _Rows:
     values: Array | None
     """v, (b, h, keys, d), where factors are e4m3; else None."""
     products: Array
-    """Of O's sum, where its products are of e4m3: relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
+    """Error of O's sum where products are e4m3, relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
     products_step: Float64Array | float
-    """The same for the smallest ones, absolute."""
+    """Absolute error of O's sum from the smallest products of e4m3."""
 
     @classmethod
     def of(
-        cls, problem: Problem, block: Block, answer: Reference, numerics: Numerics, factors: RoundedFactors | None
+        cls,
+        problem: Problem,
+        block: Block,
+        answer: Mapping[str, Float64Array],
+        numerics: Numerics,
+        factors: RoundedFactors | None,
     ) -> _Rows:
         rounding = Roundings.of(problem, numerics)
         n = block.keys_seen[..., None]
         m, scores = block.largest_scores()[..., None], block.scores
-        log_p = (scores - np.where(block.blind, 0.0, answer.lse)[..., None]).astype(np.float32)
+        log_p = (scores - np.where(block.blind, 0.0, answer["lse"])[..., None]).astype(np.float32)
         finite = np.isfinite(scores)
         if not finite.all():
             scores = np.where(finite, scores, m)
@@ -241,7 +229,7 @@ class _Rows:
         v = (factor := block.kept_factor) * _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
-        o = answer.O / unit
+        o = answer["O"] / unit
         distances = Distances.of(v / unit, o, block.kept)
         products = rounding.value_products(n.astype(np.float32))
         return cls(
@@ -330,7 +318,7 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
 
 
 def _expected(rows: _Rows) -> tuple[Array, Array]:
-    """The same as if roundings were random."""
+    """Expected errors of O and of log(sum exp), as `_proved` returns them, as if roundings were random."""
     r, p, n = rows.rounding, rows.p, rows.n
     sums = r.expected_sum(n)
     exp_error: Array = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
@@ -404,16 +392,16 @@ class _Stored:
     lse_answer: Float64Array
 
     @classmethod
-    def of(cls, answer: Reference, rows: _Rows, block: Block) -> _Stored:
-        o = np.abs(answer.O)
+    def of(cls, answer: Mapping[str, Float64Array], rows: _Rows, block: Block) -> _Stored:
+        o = np.abs(answer["O"])
         not_finite = ~np.isfinite(o)
         # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
         lost = SMALLEST * rows.n * (4 + rows.unit + o) + rows.products_step
-        without_keys, blind = (np.broadcast_to(x, answer.lse.shape) for x in (block.without_keys, block.blind))
-        return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer.lse)
+        without_keys, blind = (np.broadcast_to(x, answer["lse"].shape) for x in (block.without_keys, block.blind))
+        return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer["lse"])
 
     def of_O(self, error: Array) -> Float64Array:
-        """Of O, from its error in units of V."""
+        """The budget of O, from its error in units of V."""
         r = self.rows.rounding
         total: Float64Array = error * self.rows.unit + self.lost
         stored = (self.o + total) * (SLACK * r.output)
@@ -426,7 +414,7 @@ class _Stored:
         return total
 
     def of_lse(self, error: Array) -> Float64Array:
-        """Of lse, from the error of log(sum exp)."""
+        """The budget of lse, from the error of log(sum exp)."""
         r, n, m = self.rows.rounding, self.rows.n[..., 0], self.rows.m[..., 0]
         total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
         total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.operations.attention.masks import NO_MASK
-from harness.operations.attention.oracle import Block, Reference, answer_of, attention, blocks_of
+from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of
 from harness.operations.attention.problem import Problem
 
 Float64Array = npt.NDArray[np.float64]
@@ -54,12 +54,14 @@ def _without_some_keys(problem: Problem, inputs: Mapping[str, np.ndarray], tile_
         )
 
 
-def _answered(problem: Problem, inputs: Mapping[str, np.ndarray], mistake: Callable[[Block], Block]) -> Reference:
+def _answered(
+    problem: Problem, inputs: Mapping[str, np.ndarray], mistake: Callable[[Block], Block]
+) -> dict[str, Float64Array]:
     O, lse = np.empty(problem.q_shape), np.empty(problem.q_shape[:-1])
     for block in blocks_of(problem, inputs):
         answer = answer_of(mistake(block))
-        O[block.where], lse[block.where] = answer.O, answer.lse
-    return Reference(O, lse)
+        O[block.where], lse[block.where] = answer["O"], answer["lse"]
+    return {"O": O, "lse": lse}
 
 
 def _hiding(block: Block, keys: int, hide: Callable[[Mask], Mask | slice]) -> Block:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import WHOLE, Part
+from harness.model.reference import Reference
 from harness.operations.attention.dropout import kept_keys
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
@@ -24,7 +25,7 @@ BLOCK_BYTES = 4 * 2**20
 """How much one float64 matrix of scores may take, so that some of them fit a core's cache; a problem is handled in
 blocks of that size."""
 FEWEST_SCORES_TO_SPREAD = 2**24
-"""Of which blocks are spread over the cores: a tenth of a second's work of one."""
+"""Scores from which on blocks are spread over the cores: a tenth of a second on one."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +98,6 @@ class Block:
         return largest
 
 
-@dataclass(frozen=True, eq=False)
-class Reference(Mapping[str, Float64Array]):
-    """The answer in float64, by output."""
-
-    O: Float64Array
-    """Shape (batch, heads, q_len, head_dim)."""
-    lse: Float64Array
-    """Natural logarithm of sum exp(scores), a sink's among them, shape (batch, heads, q_len); -inf where a row sees no
-    key and has no sink."""
-    blocks: tuple[Block, ...] | None = field(default=None, repr=False)
-    """What it was worked out from, for whoever goes on from there; None where that is too much to keep."""
-
-    def __getitem__(self, output: str) -> Float64Array:
-        return {"O": self.O, "lse": self.lse}[output]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("O", "lse"))
-
-    def __len__(self) -> int:
-        return 2
-
-
 def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Iterator[Block]:
     """Every query row of the problem, or of a part of it, once, block by block, so that memory stays bounded.
 
@@ -174,7 +153,7 @@ def _block(
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
-    """See `Block.visible`; of `keys`, those that are no key of the problem's are sinks."""
+    """Which keys each row sees, shaped as `Block.visible`. The last of `keys` are sinks, which all rows see."""
     mask = problem.mask
     sequences = range(batches.start, batches.stop if mask.sequences > 1 else batches.start + 1)
     own_heads = range(heads.start, heads.stop if mask.tells_heads_apart else heads.start + 1)
@@ -220,26 +199,26 @@ def shapes_of(problem: Problem, part: Part) -> tuple[tuple[int, ...], tuple[int,
     return (*rows, problem.head_dim), rows
 
 
-def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference:
+def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference[Block]:
     """O = softmax(tau Q K^T + mask) V and its log-sum-exp, in float64 (Vaswani et al. 2017, equation 1).
 
     What scores become besides is `ScoreRule`'s, and which weights drop out `kept_keys`'. Fully masked rows give O = 0,
     and lse = -inf or the sink. A NaN in a visible key reaches the rows that see it, and no other; so it does where that
-    weight drops out, as 0 x NaN is NaN.
+    weight drops out, as 0 x NaN is NaN. O has shape (batch, heads, q_len, head_dim), lse (batch, heads, q_len).
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
     kept = tuple(blocks_of(problem, inputs, part)) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None
 
     def answer_block(block: Block) -> None:
         answer = answer_of(block)
-        O[block.where], lse[block.where] = answer.O, answer.lse
+        O[block.where], lse[block.where] = answer["O"], answer["lse"]
 
     over_blocks(problem, inputs, answer_block, part, kept)
-    return Reference(O, lse, kept)
+    return Reference({"O": O, "lse": lse}, kept)
 
 
-def answer_of(block: Block) -> Reference:
-    """The same of one block."""
+def answer_of(block: Block) -> dict[str, Float64Array]:
+    """O and lse of one block, shaped as its rows."""
     m = block.largest_scores()
     with np.errstate(invalid="ignore"):
         weights = np.exp(block.scores - m[..., None])
@@ -247,7 +226,7 @@ def answer_of(block: Block) -> Reference:
         sums = _weighted_sums(block.after_dropout(weights), block)
     denominator = np.where(block.blind, 1.0, denominator)
     O = np.where(block.without_keys[..., None], 0.0, sums / denominator[..., None])
-    return Reference(O, np.where(block.blind, -np.inf, m + np.log(denominator)))
+    return {"O": O, "lse": np.where(block.blind, -np.inf, m + np.log(denominator))}
 
 
 def _weighted_sums(weights: Float64Array, block: Block) -> Float64Array:

@@ -22,6 +22,7 @@ from harness.operations.attention.masks.blocks import Blocks
 from harness.operations.attention.masks.flashmask import FlashMask
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number, whole_number
+from harness.support.override import override
 
 MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
 SLOPES, SINKS = "slopes", "sinks"
@@ -187,7 +188,7 @@ class Problem(BaseProblem):
 
     @property
     def spans(self) -> tuple[Integers, Integers]:
-        """The same of all rows, each (sequences, q_len): one line for all sequences where they are alike.
+        """The runs of all rows, each (sequences, q_len): one line for all sequences where they are alike.
 
         Where the mask is no run, what a row sees lies within, and `keys_seen` says how much that is.
         """
@@ -249,13 +250,13 @@ class Problem(BaseProblem):
         return _tensors(self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, self.alibi, self.sinks)
 
     @property
+    @override
     def build_key(self) -> tuple[Hashable, ...]:
-        """See `BaseProblem.build_key`."""
         return (self.dtype, self.head_dim, *self.compiled_features)
 
     @property
+    @override
     def size_class(self) -> tuple[Hashable, ...]:
-        """See `BaseProblem.size_class`."""
         sizes = (self.batch * self.heads, self.group, self.q_len, self.kv_len)
         kinds = (self.mask.text, *self.compiled_features)
         return (self.head_dim, self.dtype, *kinds, *(size.bit_length() for size in sizes))
@@ -274,8 +275,8 @@ class Problem(BaseProblem):
         return 4 * self.head_dim * pairs
 
     @property
+    @override
     def headline(self) -> str:
-        """See `BaseProblem.headline`."""
         heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
         if self.kv_heads != self.heads:
             heads += f" ({self.kv_heads} for K and V)"
@@ -288,15 +289,17 @@ class Problem(BaseProblem):
              *rules, f"scale {self.tau:.6g}")
         )  # fmt: skip
 
+    @override
     def to_fields(self) -> dict[str, Any]:
-        """See `BaseProblem.to_fields`. `causal` repeats what `mask` says, for readers who know no other mask."""
+        """The fields as JSON values. `causal` repeats what `mask` says, for readers that know no other mask."""
         fields: dict[str, Any] = {}
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
         return fields
 
+    @override
     def to_short_fields(self) -> dict[str, Any]:
-        """See `BaseProblem.to_short_fields`. The sizes are always there; `causal` is, where it is all of the mask."""
+        """`to_fields` without defaults, but with all sizes; a mask that is only causal is given as `causal`."""
         # None stands for defaults that follow from other fields.
         plain = Problem(heads=self.heads, head_dim=self.head_dim).to_fields()
         sizes = ("heads", "q_len", "kv_len", "head_dim")
@@ -305,8 +308,9 @@ class Problem(BaseProblem):
         return short
 
     @classmethod
+    @override
     def from_fields(cls, fields: Mapping[str, Any]) -> Problem:
-        """See `BaseProblem.from_fields`. `causal` is taken, too: true adds that mask."""
+        """The problem with these fields; `causal` adds a causal mask. Raises `ProblemError`, `TypeError`."""
         given = dict(fields)
         causal = given.pop("causal", False)
         if not isinstance(causal, bool):
@@ -344,7 +348,7 @@ def _keys_seen(mask: Mask, heads: int, q_len: int, kv_len: int) -> Integers:
 
 
 MOST_PAIRS = 2**22
-"""Of rows and keys that are looked at together."""
+"""Pairs of a row and a key that are evaluated together."""
 
 
 @functools.lru_cache(maxsize=4)

@@ -24,9 +24,9 @@ class ProductErrors:
     proved: Array
     """Q's scaling apart."""
     expected: Array
-    """The same as if roundings were random."""
+    """Expected errors, as if roundings were random, without Q's scaling."""
     query: Array | float
-    """Of Q's scaling, proved: the same wherever a kernel multiplies by that Q."""
+    """Proved errors from Q's scaling, which all products with that Q share."""
     expected_query: Array | float
 
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from harness.model.floating_formats import UNIT_ROUNDOFF
 from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
+from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
+from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
-
-# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -150,7 +150,7 @@ def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64A
 
 
 def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tuple[Float64Array, Float64Array]:
-    """The same where the mask is no run: a head at a time where the mask tells them apart."""
+    """`_extremes` under a mask that is no run: one head at a time where heads have different masks."""
     if not problem.mask.tells_heads_apart:
         return _extremes_seen(V, problem.seen(sequence))
     heads = [_extremes_seen(V[:, [head]], problem.seen(sequence, head)) for head in range(problem.heads)]
@@ -159,7 +159,7 @@ def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tupl
 
 
 def _extremes_seen(V: Float64Array, seen: Visibility) -> tuple[Float64Array, Float64Array]:
-    """The same where row i of `seen`, (rows, keys), says which values are looked at."""
+    """`_extremes` of the values that row i of `seen`, (rows, keys), selects."""
     low, high = (np.zeros((*V.shape[:2], len(seen), V.shape[3])) for _ in range(2))
     for row in np.flatnonzero(seen.any(axis=1)):
         values = V[:, :, seen[row]]
@@ -188,13 +188,10 @@ PROPERTIES: dict[str, Property] = {
 
 def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
     """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
-    from harness.operations.attention.error_budget import error_budget
-    from harness.operations.attention.oracle import attention
-
     budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
     units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
     # A budget of 0 is not one of no error: it means the answer, rounded.
     return {
-        name: np.fmax(getattr(budget, name), units[name] * np.abs(output.astype(np.float64)))
+        name: np.fmax(budget[name].allowed, units[name] * np.abs(output.astype(np.float64)))
         for name, output in outputs.items()
     }

@@ -29,11 +29,12 @@ Array = npt.NDArray[np.float32]
 E4M3_WEIGHT = 2.0**6
 """P of the maximum at least, where it is rounded to e4m3."""
 TANH = {"accurate": 4 * U, "fast": 2.0**-11}
-"""Of a hyperbolic tangent: tanhf's, or that of tanh.approx."""
+"""Error of a hyperbolic tangent: tanhf's, or that of tanh.approx."""
 TANH_ABSOLUTE = {"accurate": 0.0, "fast": 17 * U}
-"""The same, absolute. A tangent may be 1 - 2 / (E + 1), E = exp(2 x). E is off by delta E, which moves that by 2 delta
-E / (E + 1)^2 = delta / (2 cosh^2 x), and delta <= 4u + |2 x| 6u (`EXP`, `ARGUMENT`): at most 4u. The sum is rounded by
-u, the quotient, up to 2, by 5u (`division`), the difference by u: 2 (u + 5u) + u. (E - 1) / (E + 1) is off by less."""
+"""Absolute error of a hyperbolic tangent. It may be 1 - 2 / (E + 1), E = exp(2 x). E is off by delta E, which moves
+that by 2 delta E / (E + 1)^2 = delta / (2 cosh^2 x), and delta <= 4u + |2 x| 6u (`EXP`, `ARGUMENT`): at most 4u. The
+sum is rounded by u, the quotient, up to 2, by 5u (`division`), the difference by u: 2 (u + 5u) + u.
+(E - 1) / (E + 1) is off by less."""
 NORMAL_WEIGHT = E4M3_SMALLEST_NORMAL / E4M3_WEIGHT
 """The smallest weight that is a normal number of e4m3, beside the maximum's."""
 MOST_IDLE_STEPS = 32
@@ -46,57 +47,57 @@ class Roundings:
     """Largest relative errors, unless they are said to be absolute."""
 
     scores: float
-    """Of storing S."""
+    """Storing S."""
     scores_step: float
-    """The same, absolute, for the smallest scores."""
+    """Storing the smallest scores; absolute."""
     query: float
-    """Of an element of Q that is scaled before the product, by factors that are normal numbers: all its roundings."""
+    """All roundings of an element of Q that is scaled before the product, by factors that are normal numbers."""
     query_random: float
-    """The same, expected over many elements: of each rounding of its own."""
+    """Roundings of each element of Q on its own, as expected over many elements."""
     query_common: float
-    """The same, of the factors' roundings, which all elements share."""
+    """Roundings of the factors that scale Q, which all elements share."""
     query_step: float
-    """The same, absolute, of q tau, for the smallest ones."""
+    """Scaling the smallest elements of Q; absolute, of q tau."""
     weights: float
-    """Of storing P."""
+    """Storing P."""
     weights_step: float
-    """The same, absolute, for the smallest weights."""
+    """Storing the smallest weights; absolute."""
     output: float
-    """Of storing O."""
+    """Storing O."""
     output_step: float
-    """The same, absolute, for the smallest outputs."""
+    """Storing the smallest elements of O; absolute."""
     e4m3: bool
     """Whether tensor cores multiply and add up numbers of e4m3: `score_products` and `value_products`."""
     addition: float
-    """Of one step of a sum, product included; of e4m3's, what comes besides."""
+    """One step of a sum, product included; for e4m3, what comes besides `score_products` and `value_products`."""
     random: bool
     """Whether the roundings of a sum are as likely up as down."""
     exp: float
-    """Of an exponential, whatever its argument."""
+    """An exponential, whatever its argument."""
     argument: float
-    """Of an exponential, per unit of its argument, its subtraction included."""
+    """An exponential, per unit of its argument, the subtraction of the maximum included."""
     frame: float
-    """Of an exponential, per unit of the score and of the maximum that is subtracted from it."""
+    """An exponential, per unit of the score and of the maximum that is subtracted from it."""
     rescale: float
-    """Of a weight, each time that the maximum rises or, where O is divided as it goes, a tile ends."""
+    """A weight, each time that the maximum rises or, where O is divided as it goes, a tile ends."""
     division: float
-    """Of O / l."""
+    """The quotient O / l."""
     score_roundings: int
-    """Of a product, besides one per element of q.k: the scale's own, its product, log2 e's; under a cap, the cap's."""
+    """Roundings of a score besides one per element of q.k: the scale, its product, log2 e; the cap, if any."""
     tanh: float
-    """Of a capped score: of the hyperbolic tangent, of its product with the cap, the cap's own, log2 e's."""
+    """A capped score: the hyperbolic tangent, its product with the cap, the cap itself, log2 e."""
     tanh_absolute: float
-    """The same, absolute, per unit of the cap: where the tangent is a difference of exponentials."""
+    """A capped score whose tangent is a difference of exponentials; absolute, per unit of the cap."""
     penalty: float
-    """Of ALiBi's penalty."""
+    """ALiBi's penalty."""
     penalized: float
-    """Of a score that ALiBi has taken something off."""
+    """A score after ALiBi's penalty is subtracted."""
     log: float
-    """Of lse, per unit of lse."""
+    """lse, per unit of lse."""
     log_of_sum: float
-    """Of lse, per unit of log l."""
+    """lse, per unit of log l."""
     log_absolute: float
-    """Of lse."""
+    """lse; absolute."""
 
     @classmethod
     def of(cls, problem: Problem, numerics: Numerics) -> Roundings:
@@ -154,7 +155,18 @@ class Roundings:
         return E4M3_STEP * math.ceil(elements / E4M3_DEPTH) if self.e4m3 else 0.0
 
     def value_products(self, keys: Array) -> Array:
-        """The same in O: `keys` that are seen one after the other begin and end within 32. P may be rounded up."""
+        """What adding up e4m3 products comes to in O. Runs of `keys` begin and end within 32; P may be rounded up."""
         visited = np.float32(E4M3_STEP * (1 + E4M3_UNIT_ROUNDOFF)) * (keys / np.float32(E4M3_DEPTH) + 2)
         steps: Array = (visited + np.float32(E4M3_CUT * MOST_IDLE_STEPS)).astype(np.float32)
         return steps if self.e4m3 else np.zeros_like(steps)
+
+
+NUMERICS_USED = (
+    "scores", "weights", "functions", "tanh", "sums", "one_score", "divides_last", "scaled_q", "factors",
+)  # fmt: skip
+"""The fields of `Numerics` that errors of attention depend on."""
+
+
+def numerics_used(problem: Problem) -> tuple[str, ...]:
+    """Those of a problem: a hyperbolic tangent is computed under a cap alone."""
+    return tuple(name for name in NUMERICS_USED if name != "tanh" or problem.softcap is not None)

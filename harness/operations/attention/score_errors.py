@@ -38,11 +38,11 @@ class ScoreErrors:
     proved: Array
     expected: Array
     common: Array | float
-    """Of the expected tier, what keys share."""
+    """The part of the expected error that all keys share."""
     query: Array | float
-    """Of `proved`, what is Q's scaling: whatever multiplies by the scaled Q sees the same of it."""
+    """The part of `proved` that is due to Q's scaling, which all products with that Q share."""
     expected_query: Array | float
-    """The same of `common`."""
+    """The part of `common` that is due to Q's scaling."""
     largest: Array
     """The largest magnitude of the score from the cap on: where it is stored in between, that is what is rounded."""
 

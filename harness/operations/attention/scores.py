@@ -33,7 +33,7 @@ class ScoreRule:
 
     @classmethod
     def of(cls, problem: Problem, inputs: Mapping[str, np.ndarray], heads: slice, rows: slice) -> ScoreRule:
-        """Of these query heads and rows."""
+        """The rule for these query heads and rows."""
         sinks = inputs["sinks"][heads].astype(np.float64) if problem.sinks else None
         penalty = None
         if problem.alibi:

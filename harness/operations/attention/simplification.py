@@ -21,6 +21,7 @@ from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.problem import DROPOUT, Problem
+from harness.operations.attention.words import has_default_scale
 
 RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
@@ -29,15 +30,15 @@ RISING = "rising"
 FEW = 4
 """Tiles of which every smaller number is tried."""
 PLAIN_MASKS = 3
-"""Of each kind, that are tried in place of another."""
+"""How many masks of each kind are tried in place of another."""
 
 
 FEWEST_KEYS = 16
-"""Of a shorter problem: as many as a tile of tensor cores."""
+"""Keys of the shortest problem: as many as a tile of tensor cores."""
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """See `Operation.size`: tiles first, then heads, batch, mask, the build, and how plain the inputs are."""
+    """How large a case is: tiles first, then heads, batch, mask, the build, and how plain the inputs are."""
     p = case.problem
     row_tiles, key_tiles = builds.of(case).tiles(p)
     return (
@@ -50,7 +51,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         len(p.mask.text),
         p.mask.text,
         len(p.compiled_features),
-        not _has_default_scale(p),
+        not has_default_scale(p),
         p.dropout_seed,
         len(case.edits),
         case.check is not None,
@@ -83,7 +84,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
         for plainer in part.plainer():
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
-    if not _has_default_scale(p):
+    if not has_default_scale(p):
         yield _changed(case, scale=None)
     if p.dropout_seed:
         yield _changed(case, dropout_seed=0)
@@ -108,7 +109,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room: two tiles of rows, three of keys, several heads."""
+    """A larger case with the same inputs: two tiles of rows, three of keys, several heads."""
     build = builds.of(case)
     kv_heads = max(2, case.problem.kv_heads_count)
     return _changed(
@@ -171,7 +172,7 @@ def _fewer_heads(case: Case) -> Iterator[Case]:
 
 
 def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
-    """The same tiles, the last one less full."""
+    """Cases with as many tiles, the last one less full."""
     p = case.problem
     for field, tile in (("q_len", build.tile_rows), ("kv_len", build.tile_keys)):
         length = getattr(p, field)
@@ -190,7 +191,7 @@ def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
 
 
 def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case:
-    """The same tiles, filled alike, with another build."""
+    """The case with another build: as many tiles, as full."""
     p = case.problem
 
     def length(old: int, old_tile: int, new_tile: int) -> int:
@@ -201,7 +202,7 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
         _with_features(case, plainer.features),
         dtype=plainer.dtype,
         head_dim=plainer.head_dim,
-        scale=None if _has_default_scale(p) else p.scale,
+        scale=None if has_default_scale(p) else p.scale,
         q_len=length(p.q_len, build.tile_rows, plainer.tile_rows),
         kv_len=length(p.kv_len, build.tile_keys, plainer.tile_keys),
     )
@@ -248,35 +249,3 @@ def _changed_problem(problem: Problem, **fields: Any) -> Problem:
     batch, kv_len = (fields.get(name, getattr(problem, name)) for name in ("batch", "kv_len"))
     mask: Mask = fields.get("mask", problem.mask)
     return dataclasses.replace(problem, **{**fields, "mask": mask.fitted(batch, kv_len)})
-
-
-def _has_default_scale(problem: Problem) -> bool:
-    return problem.scale == Problem(head_dim=problem.head_dim).scale
-
-
-def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
-    """What a case has beyond the plainest, in words; `tiles` of rows and of keys per head."""
-    problem = case.problem
-    takes = []
-    for count, length, what in ((tiles[0], problem.q_len, "rows"), (tiles[1], problem.kv_len, "keys")):
-        if length > 1:
-            takes.append(f"{count} tiles of {what}" if count > 1 else f"{length} {what}")
-    if problem.batch > 1:
-        takes.append(f"batch {problem.batch}")
-    if problem.heads > 1:
-        grouped = problem.kv_heads != problem.heads
-        takes.append(
-            f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
-        )
-    if problem.mask != NO_MASK:
-        named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
-        takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
-    if problem.softcap is not None:
-        takes.append(f"softcap {problem.softcap:g}")
-    takes += [name for name, is_on in (("ALiBi", problem.alibi), ("sinks", problem.sinks)) if is_on]
-    takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
-    if problem.dtype != "float32":
-        takes.append(problem.dtype)
-    if not _has_default_scale(problem):
-        takes.append(f"scale {problem.tau:g}")
-    return takes

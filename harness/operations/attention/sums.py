@@ -126,7 +126,7 @@ class _Questioner:
         self._random = random.Random(0)
 
     def order_of_O(self) -> SummationTree:
-        """See `ordered_sums`. Raises `OrderNotRevealed`, as the other two do."""
+        """The order in which P V is added up over keys. Raises `OrderNotRevealed`."""
         n = self._problem.kv_len
         if n == 1:
             return SummationTree(1, ())
@@ -141,7 +141,7 @@ class _Questioner:
         return tree
 
     def order_of_l(self) -> SummationTree:
-        """See `ordered_sums`."""
+        """The order in which weights are added up to the denominator. Raises `OrderNotRevealed`."""
         n = self._problem.kv_len
 
         def ask(triples: list[Triple]) -> list[bool]:
@@ -159,7 +159,7 @@ class _Questioner:
         return tree
 
     def order_of_S(self) -> SummationTree:
-        """See `ordered_sums`."""
+        """The order in which the products of a row of Q and a row of K are added up. Raises `OrderNotRevealed`."""
         n, last_key = self._problem.head_dim, self._problem.kv_len - 1
         if n == 1:
             return SummationTree(1, ())

@@ -28,7 +28,7 @@ def _answer(
     O = np.empty(shapes_of(problem, part)[0])
 
     def answer_block(block: Block) -> None:
-        O[block.where] = answer_of(mistake(block)).O
+        O[block.where] = answer_of(mistake(block))["O"]
 
     over_blocks(problem, inputs, answer_block, part)
     return {"O": O}

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import strategies as st
-
 from harness.model.axes import REGIME, Axes, Choice, Value
 from harness.model.build import Build, Builds
 from harness.model.case import Case
@@ -20,9 +18,10 @@ from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import DROPOUT
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
+from harness.support.override import override
 
 EDITED = "V"
-"""Of Q and K it would leave O and lse behind, and weights beyond 1."""
+"""The only input that is edited. After an edit of Q or K, O and lse would not fit, and weights exceed 1."""
 
 
 @dataclass(frozen=True)
@@ -32,66 +31,66 @@ class BackwardBuild(Build):
     forward: Any
     """Attention's own build."""
     tile: str | None = None
-    """See `Build.tile`."""
 
     @property
+    @override
     def plain_problem(self) -> BackwardProblem:
-        """See `Build.plain_problem`."""
         return backward(self.forward.plain_problem)
 
     @property
+    @override
     def rather(self) -> tuple[BackwardBuild, ...]:
-        """See `Build.rather`."""
         return tuple(BackwardBuild(each) for each in self.forward.rather)
 
     @property
+    @override
     def otherwise(self) -> tuple[BackwardBuild, ...]:
-        """See `Build.otherwise`."""
         return tuple(BackwardBuild(each) for each in self.forward.otherwise)
 
+    @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        """See `Build.with_features`. Gradients with caps, ALiBi or sinks are no problem of this operation."""
+        """The build with dropout, if attention's build would have it; this operation knows no cap, ALiBi or sinks."""
         return dataclasses.replace(
             self, forward=self.forward.with_features([name for name in takes if name == DROPOUT], place)
         )
 
     @property
+    @override
     def less(self) -> Sequence[BackwardBuild]:
-        """See `Build.less`."""
         return [BackwardBuild(each, self.tile) for each in self.forward.less]
 
     @property
+    @override
     def is_usual(self) -> bool:
-        """See `Build.is_usual`."""
         return bool(self.forward.is_usual)
 
     @property
+    @override
     def is_wide(self) -> bool:
-        """See `Build.is_wide`."""
         return bool(self.forward.is_wide)
 
+    @override
     def of_problem(self, problem: Any) -> BackwardBuild:
-        """See `Build.of_problem`."""
         return dataclasses.replace(self, forward=self.forward.of_problem(problem))
 
     @property
+    @override
     def traits(self) -> tuple[str, ...]:
-        """See `Build.traits`."""
         traits: tuple[str, ...] = self.forward.traits
         return traits
 
+    @override
     def sized(self, tile: TileSizes, text: str | None) -> BackwardBuild:
-        """See `Build.sized`."""
         return BackwardBuild(self.forward.sized(tile, text), text)
 
+    @override
     def tiles(self, problem: Any) -> tuple[int, ...]:
-        """See `Build.tiles`."""
         tiles: tuple[int, ...] = self.forward.tiles(problem)
         return tiles
 
 
 def builds_of(seed: int) -> tuple[BackwardBuild, ...]:
-    """See `Operation.builds_of`."""
+    """Attention's builds of a campaign with that seed, for gradients."""
     return tuple(map(BackwardBuild, operation_named("attention").builds_of(seed)))
 
 
@@ -109,19 +108,8 @@ def backward_case(case: Case) -> Case:
     return dataclasses.replace(case, problem=backward(case.problem), edits=edits)
 
 
-def cases(
-    builds: Sequence[BackwardBuild], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    """See `Operation.cases`."""
-    forward = operation_named("attention").cases([build.forward for build in builds], most_tiles, checks, takes)
-    return st.builds(_with_gradient, forward, st.sampled_from((None, None, None, *_own_regimes())))
-
-
-def _with_gradient(case: Case, regime: str | None) -> Case:
-    return backward_case(case if regime is None else dataclasses.replace(case, regime=regime))
-
-
-def _own_regimes() -> list[str]:
+def own_regimes() -> list[str]:
+    """The regimes that attention itself does not have."""
     return [name for name in REGIMES if forward_regime(name) != name]
 
 
@@ -135,31 +123,31 @@ class BackwardAxes(Axes):
         self._forward = axes
 
     @property
+    @override
     def values(self) -> Mapping[str, Sequence[Value]]:
-        """See `Axes.values`."""
         values = self._forward.values
-        return {**values, REGIME: (*values[REGIME], *map(Value, _own_regimes()))}
+        return {**values, REGIME: (*values[REGIME], *map(Value, own_regimes()))}
 
+    @override
     def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """See `Axes.meet`."""
         return self._forward.meet(one, other)
 
+    @override
     def takes_too_long(self, build: BackwardBuild, choice: Choice) -> bool:
-        """See `Axes.takes_too_long`."""
         return self._forward.takes_too_long(build.forward, choice)
 
     @property
+    @override
     def common(self) -> Sequence[Choice]:
-        """See `Axes.common`."""
         return self._forward.common
 
     @property
+    @override
     def long(self) -> Sequence[Choice]:
-        """See `Axes.long`."""
         return self._forward.long
 
+    @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         plain = {**choice, REGIME: forward_regime(choice[REGIME])}
         case = self._forward.case(build.forward, plain, rng, brief)
         return backward_case(dataclasses.replace(case, regime=choice[REGIME]))
@@ -169,7 +157,7 @@ class BackwardAxes(Axes):
 
 
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
-    """See `Operation.simpler`."""
+    """Cases that are smaller in one respect: attention's own regime first, then what makes attention's case smaller."""
     regime = case.regime
     if regime != forward_regime(regime):
         yield dataclasses.replace(case, regime=forward_regime(regime))
@@ -179,19 +167,19 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """See `Operation.size`."""
+    """How large a case is: the size of attention's case, then how plain the regime is."""
     sizes = operation_named("attention").size(_forward_case(case), _forward_builds(builds))
     return (*sizes, list(REGIMES).index(case.regime))
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """See `Operation.enlarged`."""
+    """A larger case with the same inputs, as attention enlarges it, in which a pattern has room."""
     larger = operation_named("attention").enlarged(_forward_case(case), _forward_builds(builds))
     return backward_case(dataclasses.replace(larger, regime=case.regime))
 
 
 def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
-    """Attention's."""
+    """Keys, then rows, each alone."""
     return [
         ProbedAxis(
             axis.name,

@@ -55,21 +55,24 @@ from harness.model.equal_products import mostly_equal_products
 from harness.model.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
+from harness.model.reference import Reference
 from harness.model.rounding import ARGUMENT, EXP, LAMBDA, addition, frame
-from harness.operations.attention_backward.oracle import Arrays, Block, Gradients, Sums, blocks_of, over_group
+from harness.operations.attention_backward.oracle import Arrays, Block, Sums, blocks_of, over_group
 from harness.operations.attention_backward.problem import BackwardProblem
 
 Float64Array = npt.NDArray[np.float64]
 
+NUMERICS_USED = ("scores", "weights", "functions", "sums")
+"""The fields of `Numerics` that errors of gradients depend on."""
 SLACK = 1.01
 """Covers (1 + u)^k <= exp(k u (1 + u)) for k up to 10^5, and products of errors of sums."""
 TINY = SMALLEST_STEP["float32"]
 LARGEST_ARGUMENT = 104.0
 """exp(-104) is below the smallest float32."""
 ABOUT_EQUAL = 0.5
-"""Of Cauchy's bound: a mean of terms that is at least 0.7 of their root mean square."""
+"""As a share of Cauchy's bound: a mean of terms that is at least 0.7 of their root mean square."""
 DROPOUT_ERROR = 2 * U
-"""Of 1 / (1 - P), rounded, and of a product with it."""
+"""Error of 1 / (1 - P), rounded, and of a product with it."""
 SCORE_ROUNDINGS, SUM_ROUNDINGS = 3, 2
 """Besides one per term: scale, its product and log2 e's; of a sum of products, tau's and the last."""
 
@@ -83,13 +86,13 @@ class Roundings:
     argument: float
     frame: float
     stored: float
-    """Of storing S and dP."""
+    """Error of storing S and dP."""
     stored_step: float
-    """The same, absolute, for the smallest ones."""
+    """Error of storing the smallest elements of S and dP; absolute."""
     factor: float
-    """Of P and dS as factors of a product."""
+    """Error of P and dS as factors of a product."""
     factor_step: float
-    """The same, absolute, for the smallest ones."""
+    """Error of the smallest elements of P and dS as factors; absolute."""
     output: float
     output_step: float
 
@@ -137,11 +140,11 @@ class _Totals:
     """What blocks are added up to."""
 
     errors: Sums
-    """Of P and dS, proved, through the products."""
+    """Proved errors of P and dS, carried through the products."""
     magnitudes: Sums
-    """Of what is added up, errors included."""
+    """Magnitudes of the terms, their errors included."""
     squares: Sums
-    """Of errors that are expected of each pair on its own."""
+    """Squares of the expected errors of single pairs of a row and a key."""
     common: Sums
     """Errors that are expected of a whole row alike."""
     products: Sums
@@ -191,7 +194,7 @@ def error_budget(
 ) -> dict[str, Tolerance]:
     """The budget for these very inputs, by output; `answer` is the oracle's."""
     r, totals = Roundings.of(problem, numerics), _Totals.zeros(problem, part)
-    kept = answer.blocks if isinstance(answer, Gradients) else None
+    kept = answer.blocks if isinstance(answer, Reference) else None
     with np.errstate(over="ignore", invalid="ignore"):
         for block in kept or blocks_of(problem, inputs, part):
             worst = _proved(block, r)
@@ -222,7 +225,7 @@ def _through(
 
 
 def _runs(block: Block) -> tuple[Float64Array | None, Float64Array | None, Float64Array | None]:
-    """See `_Totals.runs`: of the block's rows, dQ, dK and dV."""
+    """The block's part of `_Totals.runs`: dQ, dK and dV."""
     tau = abs(block.problem.tau)
     return (
         None if block.rows is None else tau * np.abs(block.ds @ block.k),
@@ -234,7 +237,7 @@ def _runs(block: Block) -> tuple[Float64Array | None, Float64Array | None, Float
 def _products_and_bounds(
     block: Block, seen: npt.NDArray[np.bool_]
 ) -> tuple[tuple[Float64Array | None, ...], tuple[Float64Array | None, ...]]:
-    """See `_Totals.products` and `_Totals.bounds`: of the block's rows, dQ, dK and dV."""
+    """The block's part of `_Totals.products` and of `_Totals.bounds`: dQ, dK and dV each."""
     tau = np.square(block.problem.tau)
     P, dS = np.square(block.dropped_p), np.square(block.ds)
     dQ: tuple[Float64Array | None, Float64Array | None] = (None, None)
@@ -291,7 +294,7 @@ def _step_of_dS(step: float, tau: float) -> float:
 
 
 def _dot_error(block: Block, r: Roundings) -> Float64Array:
-    """Of a score: sigma."""
+    """Sigma, the error of a score."""
     d, tau = block.q.shape[-1], abs(block.problem.tau)
     sigma: Float64Array = r.proved_sum(d + SCORE_ROUNDINGS) * tau * (np.abs(block.q) @ np.abs(block.k).mT) + d * TINY
     return sigma

@@ -17,13 +17,14 @@ of dK and dV at the keys that it sees; it reaches nobody else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import WHOLE, Part
+from harness.model.reference import Reference
 from harness.operations.attention.dropout import kept_keys
 from harness.operations.attention_backward.problem import BackwardProblem
 
@@ -251,25 +252,7 @@ class Sums:
         return {"dQ": self.dQ.reshape(b, h * g, r, d), "dK": self.dK, "dV": self.dV}
 
 
-@dataclass(frozen=True, eq=False)
-class Gradients(Mapping[str, Float64Array]):
-    """dQ, dK and dV in float64, by name, in the shapes of the outputs."""
-
-    outputs: Mapping[str, Float64Array]
-    blocks: tuple[Block, ...] | None = field(default=None, repr=False)
-    """What they were worked out from, for whoever goes on from there; None where that is too much to keep."""
-
-    def __getitem__(self, output: str) -> Float64Array:
-        return self.outputs[output]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.outputs)
-
-    def __len__(self) -> int:
-        return len(self.outputs)
-
-
-def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> Gradients:
+def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> Reference[Block]:
     """What the gradients are; of a part only what lies in it."""
     sums = Sums.zeros(problem, part)
     blocks: Iterable[Block] = blocks_of(problem, inputs, part)
@@ -283,7 +266,7 @@ def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> G
             None if block.keys is None else problem.tau * over_group(ds, block.q),
             None if block.keys is None else over_group(p, block.do),
         )
-    return Gradients(sums.as_outputs(), kept)
+    return Reference(sums.as_outputs(), kept)
 
 
 def over_group(weights: Float64Array, values: Float64Array) -> Float64Array:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from harness.model.floating_formats import UNIT_ROUNDOFF
 from harness.model.operation import operation_named
 from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid
-
-# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
+from harness.operations.attention_backward.error_budget import error_budget
+from harness.operations.attention_backward.oracle import gradients
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -76,9 +76,6 @@ PROPERTIES: dict[str, Property] = {
 
 def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
     """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
-    from harness.operations.attention_backward.error_budget import error_budget
-    from harness.operations.attention_backward.oracle import gradients
-
     budget = error_budget(trial.problem, inputs, gradients(trial.problem, inputs), trial.numerics)
     u = UNIT_ROUNDOFF[trial.problem.dtype]
     return {

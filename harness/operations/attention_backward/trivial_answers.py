@@ -22,7 +22,7 @@ def trivial_answers(problem: BackwardProblem, inputs: Mapping[str, np.ndarray]) 
 
 
 def _equal_weights(block: Block, first_key: int) -> Float64Array:
-    """Of a block with some of the keys, their mean: what all keys together would give is not known there."""
+    """Equal weights over the keys that a row sees. A block with some of the keys keeps the sum of their weights."""
     seen = block.visible.astype(np.float64)
     equal: Float64Array = seen * (block.p.sum(axis=-1, keepdims=True) / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
     return equal

@@ -15,14 +15,16 @@ from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
 from harness.model.case import Case, Edit
 from harness.model.problem import ELEMENT_BYTES
 from harness.model.property import SANITIZER
+from harness.operations.attention.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.support.override import override
 
 MOST_WORK = 2**20
 """Rows times keys times elements of a row, over all heads and sequences: a fraction of a second on the emulator."""
 BRIEF_WORK = 2**18
-"""Of a brief case."""
+"""`MOST_WORK` of a brief case."""
 RUNS_OF_CHECK = 3
 LEAST_ROWS = 16
 """What a kernel works for at least, however few there are."""
@@ -46,9 +48,6 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "groups of more than 16": ((17, 1), (40, 2)),
 }
 """(heads, kv_heads) of each class, the fewest first."""
-SCALES: Mapping[str, tuple[float | None, ...]] = {
-    "default": (None,), "other": (1.0, 0.25), "negative": (-0.25,), "0": (0.0,),
-}  # fmt: skip
 POOLS: Mapping[str, Callable[[int], int | None]] = {
     "holes": lambda used: None,
     "full": lambda used: max(1, used),
@@ -56,7 +55,7 @@ POOLS: Mapping[str, Callable[[int], int | None]] = {
 }
 """Pages that are in use -> pages that there are."""
 TABLES: Mapping[str, Callable[[int], int | None]] = {"fitting": lambda used: None, "longer": lambda used: used + 3}
-"""The same of the entries of a row of the table."""
+"""Entries that a row of the table needs -> entries that it has."""
 WEIGHTS = {
     LENGTHS: {ONE: 0.3, ALL_EMPTY: 0.1, LONG: 0.4, USUAL: 0.5},
     BATCH: {CROWD: 0.3},
@@ -96,15 +95,10 @@ LONE_LENGTH = 16_500
 LARGE_POOL = 70_000
 """Pages that there are then: more than 16 bits count."""
 LARGEST_POOL_BYTES = 2**27
-"""Of K; where the pages of a build come to more, the pool is as small as any."""
+"""Bytes of K in a large pool; where the pages of a build come to more, the pool is as small as any."""
 USUAL_LENGTHS = (128, 256, 384, 512, 777, 1000, 1024, 1500, 2048, 3000, 4096)
 LONG_LENGTHS = (1025, 1087, 1280, 1536, 2048, 2049)
 FEW_PAGES = 5
-
-SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
-"""Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
-LARGE_VALUES = (6e4, -6e4)
-"""For V: O stays below them. Scores that overflow would have no answer."""
 
 
 def one_edit(pick: Pick, problem: PagedProblem) -> Edit:
@@ -116,7 +110,7 @@ def one_edit(pick: Pick, problem: PagedProblem) -> Edit:
 
 
 class PagedAxes(NamedAxes):
-    """See the module."""
+    """Lengths, batches, rows, heads, pools, tables, scales, edits, regimes and properties of paged attention."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
         """`most_tiles`: at most so many times `tile_keys` in a sequence, and so many sequences."""
@@ -137,8 +131,8 @@ class PagedAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, APART, COMMON, (LONE_SEQUENCE,))
 
+    @override
     def case(self, build: PagedBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
         work = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
         q_len = rng.choice(ROW_COUNTS[choice[Q_LEN]])
@@ -185,7 +179,7 @@ class PagedAxes(NamedAxes):
 def with_pool(
     problem: PagedProblem, pages: Callable[[int], int | None], table_len: Callable[[int], int | None]
 ) -> PagedProblem:
-    """The same with another pool and another table."""
+    """The problem with another pool and another table."""
     fields = {**problem.to_fields(), "pages": pages(problem.pages_in_use)}
     fields["table_len"] = table_len(problem.table_shape[1])
     made: PagedProblem = PagedProblem.from_fields(fields)

@@ -10,6 +10,7 @@ from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.build import USUAL_HEAD_DIMS, head_dim_class
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.support.override import override
 
 SPLIT, KEYS = "split", "Bc"
 """What variants call the keys that they take at once: of a block where sequences are split, of a tile elsewhere."""
@@ -27,16 +28,15 @@ class PagedBuild(Build):
     tile_keys: int = 64
     """Keys that lengths are drawn around multiples of, besides pages."""
     tile: str | None = None
-    """See `Build.tile`."""
 
     @property
+    @override
     def is_usual(self) -> bool:
-        """See `Build.is_usual`."""
         return self.head_dim in USUAL_HEAD_DIMS
 
     @property
+    @override
     def is_wide(self) -> bool:
-        """See `Build.is_wide`."""
         return WARP_LANES < self.head_dim <= 2 * WARP_LANES
 
     @property
@@ -47,17 +47,17 @@ class PagedBuild(Build):
             page_size=self.page_size,
         )  # fmt: skip
 
+    @override
     def of_problem(self, problem: PagedProblem) -> PagedBuild:
-        """See `Build.of_problem`."""
         return dataclasses.replace(self, dtype=problem.dtype, head_dim=problem.head_dim, page_size=problem.page_size)
 
     @property
+    @override
     def traits(self) -> tuple[str, ...]:
-        """See `Build.traits`."""
         return self.dtype, head_dim_class(self.head_dim), page_size_class(self.page_size)
 
+    @override
     def sized(self, tile: TileSizes, text: str | None) -> PagedBuild:
-        """See `Build.sized`."""
         return dataclasses.replace(self, tile_keys=tile.get(SPLIT, tile.get(KEYS, self.tile_keys)), tile=text)
 
     def tiles(self, problem: PagedProblem) -> tuple[int, int]:
@@ -66,7 +66,7 @@ class PagedBuild(Build):
 
 
 def page_size_class(page_size: int) -> str:
-    """Of the smallest size, of a number that no split is a multiple of, longer than the shortest splits, others."""
+    """The class of a page size: the smallest, up to 64, or longer than the shortest splits."""
     if page_size > 64:
         return "pages of more than 64"
     return "pages of 16" if page_size == 16 else "pages of 17 to 64"
@@ -106,4 +106,4 @@ def builds_of(seed: int) -> tuple[PagedBuild, ...]:
 
 
 BUILDS = builds_of(0)
-"""Of a campaign with seed 0, and of whatever draws cases otherwise."""
+"""The builds of a campaign with seed 0, and of tests that draw cases."""

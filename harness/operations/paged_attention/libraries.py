@@ -27,7 +27,6 @@ class CudnnPaged(CudnnContender):
     """
 
     def __init__(self, stage: Any) -> None:
-        """See `CudnnContender`."""
         super().__init__(NAME, stage)
         self._problem: PagedProblem = stage.problem
 
@@ -89,6 +88,5 @@ def _contender(stage: Any) -> CudnnPaged:
     return CudnnPaged(stage).tried()
 
 
-def libraries() -> Mapping[str, Callable[[Any], CudnnPaged]]:
-    """Name -> what makes a contender of a stage."""
-    return {NAME: _contender}
+LIBRARIES: Mapping[str, Callable[[Any], CudnnPaged]] = {NAME: _contender}
+"""Name -> what makes a contender of a stage."""

@@ -72,9 +72,9 @@ def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[st
 
 
 def tolerance(
-    problem: PagedProblem, inputs: Arrays, known: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
+    problem: PagedProblem, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
 ) -> dict[str, Tolerance]:
-    """Attention's budget for each sequence, `known` being `answer`'s. Without keys, only the very answer will do.
+    """Attention's budget for each sequence; `answer` is the oracle's. Without keys, only the very answer will do.
 
     That budget holds for sums in any order and for weights that shrink whenever a maximum rises, or parts of the keys
     are put together that have a maximum each: so it is that of splits, too, however many there are.
@@ -85,7 +85,7 @@ def tolerance(
     for group in by_length(problem, sequences):
         if problem.lengths[group[0]] > 0:
             at = [sequence - sequences.start for sequence in group]
-            own: dict[str, Any] = {name: known[name][at] for name in found}
+            own: dict[str, Any] = {name: answer[name][at] for name in found}
             budget = attention().tolerance(
                 posed(problem, group), gathered(problem, inputs, group), own, numerics, of_each
             )

@@ -20,6 +20,7 @@ from harness.model.problem import (
 )
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number, whole_number
+from harness.support.override import override
 
 DTYPES = ("float16", "bfloat16", "float32")
 PAGE_SIZES = range(16, 257, 16)
@@ -244,13 +245,14 @@ class PagedProblem(BaseProblem):
         return q_bytes + 2 * self.keys_in_use * row_bytes + entries * ELEMENT_BYTES["int32"]
 
     @property
+    @override
     def build_key(self) -> tuple[Hashable, ...]:
-        """See `BaseProblem.build_key`."""
         return (self.dtype, self.head_dim, f"pages of {self.page_size}")
 
     @property
+    @override
     def size_class(self) -> tuple[Hashable, ...]:
-        """See `BaseProblem.size_class`: of the lengths, the longest and all together."""
+        """The orders of magnitude of all sizes; of the lengths, those of the longest and of their sum."""
         sizes = (self.sequences * self.kv_heads, self.group * self.q_len, max(self.lengths), sum(self.lengths))
         return (*self.build_key, *(size.bit_length() for size in sizes))
 
@@ -266,8 +268,8 @@ class PagedProblem(BaseProblem):
         return rows * length - rows * (rows - 1) // 2
 
     @property
+    @override
     def headline(self) -> str:
-        """See `BaseProblem.headline`."""
         heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
         grouped = "" if self.kv_heads == self.heads else f" over {self.kv_heads} of K and V"
         rows = "1 row" if self.q_len == 1 else f"{self.q_len} rows"
@@ -278,8 +280,9 @@ class PagedProblem(BaseProblem):
             f"scale {self.tau:.6g}"
         )
 
+    @override
     def to_fields(self) -> dict[str, Any]:
-        """See `BaseProblem.to_fields`. `in_use` is there only where a table said it."""
+        """The fields as JSON values; `in_use` only where it comes from a table that was given."""
         fields = super().to_fields() | {
             "lengths": list(self.lengths), "pages": self.pool_pages, "table_len": self.table_shape[1],
         }  # fmt: skip
@@ -287,8 +290,9 @@ class PagedProblem(BaseProblem):
             del fields["in_use"]
         return fields
 
+    @override
     def to_short_fields(self) -> dict[str, Any]:
-        """See `BaseProblem.to_short_fields`. Lengths, heads and head_dim are always there."""
+        """`to_fields` without defaults, but with lengths, heads and head_dim."""
         # What follows from other fields is left out where it does.
         plain = type(self)(lengths=self.lengths, prefix=self.prefix, page_size=self.page_size, head_dim=self.head_dim)
         always, expected = ("heads", "kv_heads", "lengths", "head_dim"), plain.to_fields()

@@ -19,11 +19,11 @@ MOST_TAKEN_ONE_BY_ONE = 12
 
 
 FEWEST_KEYS = 16
-"""Of the longest sequence of a shorter problem: a page."""
+"""Keys of the longest sequence of the shortest problem: a page."""
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """See `Operation.size`: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
+    """How large a case is: tiles first, then sequences, heads and rows, the build, and how plain the inputs are."""
     p: PagedProblem = case.problem
     build: PagedBuild = builds.of(case)
     return (
@@ -76,7 +76,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room: three sequences at least, of two tiles and a bit."""
+    """A larger case with the same inputs: three sequences at least, of two tiles and a bit."""
     p: PagedProblem = case.problem
     least = 2 * builds.of(case).tile_keys + p.page_size // 2 + 1
     lengths = tuple(max(length, least) for length in p.lengths)

@@ -11,7 +11,7 @@ from harness.operations.paged_attention.problem import PagedProblem, require_pag
 from harness.support.errors import UsageError
 
 
-def problem_of(arrays: Mapping[str, np.ndarray], dtype: str, said: Mapping[str, Any]) -> PagedProblem:
+def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> PagedProblem:
     """The problem that these arrays pose. Raises `UsageError` or `ProblemError` where they do not fit together."""
     Q, K, V, table, lengths = (arrays[name] for name in ("Q", "K", "V", "table", "lengths"))
     if K.shape != V.shape:
@@ -26,7 +26,7 @@ def problem_of(arrays: Mapping[str, np.ndarray], dtype: str, said: Mapping[str, 
     return PagedProblem(
         heads=Q.shape[1], kv_heads=K.shape[1], q_len=Q.shape[2], lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
         dtype=dtype, page_size=page_size, pages=pages, table_len=table.shape[1],
-        in_use=(int(np.count_nonzero(fill)), int(fill.sum())), **said,
+        in_use=(int(np.count_nonzero(fill)), int(fill.sum())), **fields,
     )  # fmt: skip
 
 

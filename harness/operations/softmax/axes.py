@@ -6,6 +6,7 @@ keeps of it. Sizes that would take long together are cut to what a case may cost
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,16 +14,28 @@ from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes
 from harness.model.case import Case, Edit
 from harness.model.property import SANITIZER
 from harness.operations.softmax.build import BLOCK_COLUMNS, SoftmaxBuild
-from harness.operations.softmax.inputs import REGIMES
+from harness.operations.softmax.inputs import BEYOND_EXP, REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
-from harness.operations.softmax.strategies import EDGES, LONGEST, special_values
+from harness.support.override import override
+
+LONGEST = 40
+"""Runs of `BLOCK_COLUMNS` columns that a row has at most: about 5,000."""
+EDGES = (1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+"""Columns at and beside the edges of a sector's worth, a warp and one or two blocks of threads."""
+
+SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0, math.nan, -math.inf)
+"""Nothing, signs, subnormal in float32 and in float16, what stands out of a normal draw, and what is not finite."""
+RAISING_VALUES = (0.0, 60.0, math.nan)
+"""Where weights lie at the edge of what a dtype holds, a maximum that is taken away would put them beyond."""
+LARGE_VALUES = (6e4, -6e4, math.inf)
+"""exp leaves float32 there: only where the regime has that already (`BEYOND_EXP`)."""
 
 MOST_ELEMENTS = 2**18
-"""Of X: a fraction of a second on the emulator."""
+"""Elements of X: a fraction of a second on the emulator."""
 MANY_AND_LONG = 9
 """Times as many where many rows and long ones meet, which is once: what strides over both shows nowhere else."""
 BRIEF_ELEMENTS = 2**16
-"""Of a brief case."""
+"""Elements of X in a brief case."""
 
 ROWS, COLUMNS, EDITS = "rows", "columns", "edits"
 NONE, SOME = "none", "some"
@@ -68,11 +81,18 @@ LONE_COLUMNS = 66_000
 """Columns of a lone row: more than 16 bits count, and more parts than a kernel that combines them has room for."""
 
 
-class SoftmaxAxes(NamedAxes):
-    """See the module."""
+def special_values(regime: str) -> tuple[float, ...]:
+    """What an element may be overwritten with."""
+    if regime == "subnormal":
+        return RAISING_VALUES
+    return SPECIAL_VALUES + (LARGE_VALUES if regime in BEYOND_EXP else ())
 
-    def __init__(self, most_tiles: int | None, checks: Sequence[str]) -> None:
-        """`most_tiles`: rows times runs of `BLOCK_COLUMNS` columns, at most."""
+
+class SoftmaxAxes(NamedAxes):
+    """Rows, columns, edits, regimes and properties of softmax."""
+
+    def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str] = ()) -> None:
+        """`most_tiles`: the most rows times runs of `BLOCK_COLUMNS` columns. There are no features to take."""
         self._most_tiles = MOST_ELEMENTS if most_tiles is None else most_tiles
         names: dict[str, Iterable[str]] = {
             ROWS: [name for name, counts in ROW_COUNTS.items() if counts[0] <= self._most_tiles],
@@ -83,8 +103,8 @@ class SoftmaxAxes(NamedAxes):
         }
         super().__init__(names, WEIGHTS, TOO_LONG, COMMON, (LONE_ROW,))
 
+    @override
     def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """See `Axes.case`."""
         rows_of_class, columns_of_class = ROW_COUNTS[choice[ROWS]], COLUMN_COUNTS[choice[COLUMNS]]
         most = MOST_ELEMENTS * (MANY_AND_LONG if (choice[ROWS], choice[COLUMNS]) == (MANY_ROWS, LONG) else 1)
         fitting = [n for n in columns_of_class if _runs(n) <= self._most_tiles]

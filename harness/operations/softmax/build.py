@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from harness.model.build import Build
 from harness.model.tile_sizes import TileSizes
 from harness.operations.softmax.problem import SoftmaxProblem
+from harness.support.override import override
 
 BLOCK_COLUMNS = 128
 """Columns that a block of threads takes at once, as most kernels have it: lengths are drawn around its multiples."""
@@ -18,7 +19,6 @@ class SoftmaxBuild(Build):
 
     dtype: str
     tile: str | None = None
-    """See `Build.tile`."""
 
     @property
     def plain_problem(self) -> SoftmaxProblem:
@@ -26,12 +26,12 @@ class SoftmaxBuild(Build):
         return SoftmaxProblem(rows=4, columns=BLOCK_COLUMNS, dtype=self.dtype)
 
     @property
+    @override
     def traits(self) -> tuple[str, ...]:
-        """See `Build.traits`."""
         return (self.dtype,)
 
+    @override
     def sized(self, tile: TileSizes, text: str | None) -> SoftmaxBuild:
-        """See `Build.sized`."""
         return SoftmaxBuild(self.dtype, text)
 
     def tiles(self, problem: SoftmaxProblem) -> tuple[int, int]:

@@ -44,6 +44,7 @@ Rows whose answer is not finite have no budget but a contract: see `oracle`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,8 @@ from harness.operations.softmax.problem import SoftmaxProblem
 
 Float64Array = npt.NDArray[np.float64]
 
+NUMERICS_USED = ("functions", "sums")
+"""The fields of `Numerics` that errors of softmax depend on."""
 SLACK = 1.01
 """Covers (1 + u)^k <= exp(k u (1 + u)), gamma_k <= k u / (1 - k u) for k up to 10^5, and the rounding in here."""
 LARGEST_ARGUMENT = 104.0
@@ -72,22 +75,27 @@ UNDERFLOW = SMALLEST_STEP["float32"]
 
 
 def error_budget(
-    problem: SoftmaxProblem, X: np.ndarray, Y: Float64Array, numerics: Numerics, part: Part = WHOLE
-) -> Tolerance:
-    """The budget for these very inputs, where `numerics` is declared; `Y` is the oracle's answer to the same part.
+    problem: SoftmaxProblem,
+    inputs: Mapping[str, np.ndarray],
+    answer: Mapping[str, Float64Array],
+    numerics: Numerics,
+    part: Part = WHOLE,
+) -> dict[str, Tolerance]:
+    """The budget of Y for these very inputs, where `numerics` is declared; `answer` is the oracle's to the same part.
 
-    Of `Numerics`, softmax heeds `functions` and `sums`: there are neither scores nor values.
+    It depends on the fields `NUMERICS_USED` of `numerics`: there are neither scores nor values.
     """
+    Y = answer["Y"]
     allowed, expected = np.empty(Y.shape), np.empty(Y.shape)
     with np.errstate(all="ignore"):
-        for where, x in blocks_of(problem, X, part):
+        for where, x in blocks_of(problem, inputs["X"], part):
             rows = _Rows.of(x, Y[where], numerics)
             proved, random = (rows.stored(error, problem.dtype) for error in (rows.proved(), rows.expected()))
             proved[rows.exact()] = 0.0
             no_number = np.isnan(Y[where])
             proved[no_number] = random[no_number] = np.nan
             allowed[where], expected[where] = proved, np.fmin(random, proved)
-    return Tolerance(allowed, expected)
+    return {"Y": Tolerance(allowed, expected)}
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class _Rows:
         return _times(self.p, np.expm1(SLACK * (own + division(self.numerics)) + denominator))
 
     def expected(self) -> Float64Array:
-        """The same as if roundings were random."""
+        """The error of Y before it is stored, as if roundings were random."""
         n = np.full((len(self.p), 1), float(self.p.shape[1]))
         repeated = np.all(self.is_max, axis=1, keepdims=True) & (self.numerics.functions == "fast")
         random = np.where(repeated | (self.numerics.sums != "nearest"), n, _random(n))

@@ -14,12 +14,12 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def known_mistakes(
-    problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]
+    problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None
 ) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
     """Y in float64 of each mistake, whole, with its name, such as `the answer with the last column not in the sum`."""
     if problem.columns < 2:
         return
-    Y = softmax(problem, inputs["X"])
+    Y = softmax(problem, inputs)["Y"]
     for name, column in (("last", -1), ("first", 0)):
         with np.errstate(divide="ignore", invalid="ignore"):
             yield f"the answer with the {name} column not in the sum", {"Y": Y / (1 - Y[:, column, None])}

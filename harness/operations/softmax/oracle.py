@@ -7,7 +7,7 @@ finite, -inf has the weight 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from harness.operations.softmax.problem import SoftmaxProblem
 Float64Array = npt.NDArray[np.float64]
 
 BLOCK_ELEMENTS = 2**19
-"""Of float64: a problem is handled so many at a time, that memory stays bounded."""
+"""Elements of float64 that are handled at a time, so that memory stays bounded."""
 
 
 def asked_rows(problem: SoftmaxProblem, part: Part = WHOLE) -> slice:
@@ -36,13 +36,13 @@ def blocks_of(problem: SoftmaxProblem, X: np.ndarray, part: Part = WHOLE) -> Ite
         yield slice(start - asked.start, stop - asked.start), X[start:stop].astype(np.float64)
 
 
-def softmax(problem: SoftmaxProblem, X: np.ndarray, part: Part = WHOLE) -> Float64Array:
+def softmax(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> dict[str, Float64Array]:
     """Y in float64, of shape (rows, columns) of the problem or of a part of it."""
     asked = asked_rows(problem, part)
     Y = np.empty((asked.stop - asked.start, problem.columns))
-    for where, x in blocks_of(problem, X, part):
+    for where, x in blocks_of(problem, inputs["X"], part):
         # np.max and not np.fmax: the latter swallows NaN.
         with np.errstate(invalid="ignore"):
             weights = np.exp(x - np.max(x, axis=1, keepdims=True))
             Y[where] = weights / np.sum(weights, axis=1, keepdims=True)
-    return Y
+    return {"Y": Y}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from harness.model.problem import ELEMENT_BYTES, INPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 DTYPES = ("float32", "float16", "bfloat16")
 FLOPS_PER_ELEMENT = 3
@@ -56,21 +57,22 @@ class SoftmaxProblem(BaseProblem):
 
     @property
     def flops(self) -> int:
-        """See `FLOPS_PER_ELEMENT`."""
+        """`FLOPS_PER_ELEMENT` for every element of X."""
         return FLOPS_PER_ELEMENT * self.rows * self.columns
 
     @property
+    @override
     def headline(self) -> str:
-        """See `BaseProblem.headline`."""
         rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
         columns = "1 column" if self.columns == 1 else f"{self.columns} columns"
         return f"softmax, {rows} x {columns}, {self.dtype}"
 
     @property
+    @override
     def build_key(self) -> tuple[Hashable, ...]:
-        """See `BaseProblem.build_key`."""
         return (self.dtype,)
 
+    @override
     def to_short_fields(self) -> dict[str, Any]:
-        """See `BaseProblem.to_short_fields`. The sizes are always there."""
+        """`to_fields` without defaults, but with both sizes."""
         return {"rows": self.rows, "columns": self.columns, **super().to_short_fields()}

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from harness.model.floating_formats import UNIT_ROUNDOFF
 from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
-
-# The oracle and the budget are imported where they are asked: the command line's help names the properties, too.
+from harness.operations.softmax.error_budget import error_budget
+from harness.operations.softmax.oracle import softmax
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -83,10 +83,6 @@ PROPERTIES: dict[str, Property] = {
 
 def _allowed(trial: Trial, inputs: Arrays, Y: np.ndarray) -> Float64Array:
     """How far off each element may be; at least its own rounding, for a budget of 0 means the answer, rounded."""
-    from harness.operations.softmax.error_budget import error_budget
-    from harness.operations.softmax.oracle import softmax
-
-    answer = softmax(trial.problem, inputs["X"])
-    allowed = error_budget(trial.problem, inputs["X"], answer, trial.numerics).allowed
+    allowed = error_budget(trial.problem, inputs, softmax(trial.problem, inputs), trial.numerics)["Y"].allowed
     rounding = UNIT_ROUNDOFF[trial.problem.dtype] * np.abs(Y.astype(np.float64))
     return np.where(allowed == 0, rounding, allowed)

@@ -13,10 +13,12 @@ from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
 
 FEW_COLUMNS = (1, 2, 31, 32, 33, BLOCK_COLUMNS - 1, BLOCK_COLUMNS, BLOCK_COLUMNS + 1)
+FEWEST_COLUMNS = 16
+"""Columns of the shortest problem."""
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """See `Operation.size`: elements first, then the build, and how plain the inputs are."""
+    """How large a case is: elements first, then the build, and how plain the inputs are."""
     p = case.problem
     rows, runs = builds.of(case).tiles(p)
     return (
@@ -57,7 +59,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
-    """The same inputs in a problem where a pattern has room: several rows, more than two blocks of columns."""
+    """A larger case with the same inputs: several rows, more than two blocks of columns."""
     p: SoftmaxProblem = case.problem
     return _changed(case, rows=max(p.rows, 4), columns=max(p.columns, 2 * BLOCK_COLUMNS + BLOCK_COLUMNS // 3))
 
@@ -82,6 +84,14 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
     if p.dtype != "float32":
         takes.append(p.dtype)
     return takes
+
+
+def shorter(problem: SoftmaxProblem) -> Iterator[tuple[str, SoftmaxProblem]]:
+    """The problem with half as many columns, and so on, each with the option that sets them."""
+    columns = problem.columns // 2
+    while columns >= FEWEST_COLUMNS:
+        yield f"--columns {columns}", dataclasses.replace(problem, columns=columns)
+        columns //= 2
 
 
 def _changed(case: Case, **fields: object) -> Case:

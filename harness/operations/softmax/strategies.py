@@ -7,29 +7,18 @@ first in every draw, and shrinking goes there: one row, one column, the first bu
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
 from harness.model.case import Case, Edit
+from harness.operations.softmax.axes import EDGES, LONGEST, special_values
 from harness.operations.softmax.build import BLOCK_COLUMNS, BUILDS, SoftmaxBuild
-from harness.operations.softmax.inputs import BEYOND_EXP, REGIMES
+from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
 
 MOST_TILES = 48
 """Rows times runs of `BLOCK_COLUMNS` columns."""
-LONGEST = 40
-"""Runs of `BLOCK_COLUMNS` columns that a row has at most: about 5,000."""
-EDGES = (1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
-"""Columns at and beside the edges of a sector's worth, a warp and one or two blocks of threads."""
-
-SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0, math.nan, -math.inf)
-"""Nothing, signs, subnormal in float32 and in float16, what stands out of a normal draw, and what is not finite."""
-RAISING_VALUES = (0.0, 60.0, math.nan)
-"""Where weights lie at the edge of what a dtype holds, a maximum that is taken away would put them beyond."""
-LARGE_VALUES = (6e4, -6e4, math.inf)
-"""exp leaves float32 there: only where the regime has that already (`BEYOND_EXP`)."""
 
 
 def problems(
@@ -81,13 +70,6 @@ def _problems(draw: st.DrawFn, builds: tuple[SoftmaxBuild, ...], most_tiles: int
     columns = draw(_columns(min(most_tiles, LONGEST) * BLOCK_COLUMNS + 1))
     runs = -(-columns // BLOCK_COLUMNS)
     return SoftmaxProblem(rows=draw(_rows(max(1, most_tiles // runs))), columns=columns, dtype=build.dtype)
-
-
-def special_values(regime: str) -> tuple[float, ...]:
-    """What an element may be overwritten with."""
-    if regime == "subnormal":
-        return RAISING_VALUES
-    return SPECIAL_VALUES + (LARGE_VALUES if regime in BEYOND_EXP else ())
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,11 @@ from harness.operations.softmax.problem import SoftmaxProblem
 Float64Array = npt.NDArray[np.float64]
 
 
-def trivial_answers(problem: SoftmaxProblem, X: np.ndarray) -> dict[str, TrivialAnswer]:
+def trivial_answers(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
     """Y of each trivial mistake, shape (rows, columns) of a part."""
     return {
         "equal probabilities": functools.partial(_equal_probabilities, problem),
-        "half of the columns": functools.partial(_half_of_the_columns, problem, X),
+        "half of the columns": functools.partial(_half_of_the_columns, problem, inputs["X"]),
     }
 
 

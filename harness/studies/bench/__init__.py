@@ -1,1 +1,1 @@
-"""`bench`: honest timing on a GPU."""
+"""`bench`: rigorous timing on a GPU."""

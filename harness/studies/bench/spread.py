@@ -1,4 +1,4 @@
-"""A sweep of times spread over the GPUs of a cluster: a task times all contenders at one value of the field."""
+"""Distributes a timing sweep over the GPUs of a cluster: one job per value of the field, with all contenders."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from harness.support.errors import SandboxError
 
 @dataclass(frozen=True)
 class PointAsked:
-    """One task: all contenders at one value."""
+    """All contenders at one value of the swept field."""
 
     token: str
-    """`ClusterClient.token`."""
+    """The cluster client's token (`ClusterClient.token`)."""
     loads: tuple[OriginLoad, ...]
     tile: str | None
-    """As --tile has it; None: what was tuned on the worker's machine, else each variant's own."""
+    """The value of --tile; None for the tuned tiles of the worker's machine, or else each variant's default."""
     timing: Timing
 
 
 def run_point(asked: PointAsked) -> BenchResult:
-    """In a worker. Raises `Unfit` where it has no usable GPU."""
+    """Time one point in a worker. Raises `Unfit` if the worker has no usable GPU."""
     variants = [variant_here(asked.token, load) for load in asked.loads]
     if asked.tile is not None:
         wanted = parse_tile(asked.tile)
@@ -46,9 +46,10 @@ def spread_points(
     known: Mapping[Value, BenchResult],
     done: Callable[[Value, BenchResult], None],
 ) -> list[BenchPoint]:
-    """A point for each value, in order. Those of `known` are not run; `done` is told each other one.
+    """Return a point for each value, in order.
 
-    A value that lost its GPUs has an error in each row. Raises `SandboxError` where all have.
+    Points in `known` are not run; `done` is called with each other one. A value that lost its GPUs has an error in each
+    row. Raises `SandboxError` if all values did.
     """
     results, lost = dict(known), dict[Value, str]()
     longest_first = sorted(asked.items(), key=lambda item: -item[1].timing.problem.flops)

@@ -1,4 +1,4 @@
-"""Times over a field of the problem: the tables, and the picture of time, bytes and intensity side by side."""
+"""Renders times over a field of the problem: tables, and a picture of time, bytes and intensity."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _KEYS = ("verdict", "time_ms", "time_low_ms", "time_high_ms", "sustained_ms", "s
 
 @dataclass(frozen=True)
 class BenchPoint:
-    """All contenders at one value."""
+    """All contenders at one value of the swept field."""
 
     value: Value
     result: BenchResult
 
 
 def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, format: str) -> str:
-    """Times in one of `FORMATS`, ending in a line break."""
+    """Render times in one of `FORMATS`, ending in a line break."""
     return bench_sweep_report(sweep, points, fixed).render(format)
 
 
 def bench_sweep_report(sweep: Sweep, points: Sequence[BenchPoint], fixed: str) -> Report:
-    """All that there is to say about times over a field."""
+    """The report of a timing sweep."""
     return Report(
         paragraphs=lambda: [
             f"Milliseconds, median of cold runs, against {sweep.field}; {fixed}",
@@ -61,7 +61,7 @@ def _table(sweep: Sweep, points: Sequence[BenchPoint]) -> Table:
 
 
 def draw_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, suffix: str) -> bytes:
-    """Three panels over the swept field: milliseconds, bytes at the sectors level, FLOP per byte."""
+    """Draw three panels over the swept field: milliseconds, bytes at the `sectors` level, FLOP per byte."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(16, 5.6))
@@ -96,7 +96,10 @@ _Line = tuple[str, str, str, str, list[tuple[Any, float]]]
 
 
 def _lines(points: Sequence[BenchPoint], height: Callable[[BenchPoint, BenchRow], float | None]) -> Iterator[_Line]:
-    """Label, colour, marker, dashes and points; a colour per algorithm, dashes per backend, equal lines once."""
+    """Label, colour, marker, dashes and points.
+
+    Each algorithm has a colour, each backend a dash style; equal lines merge.
+    """
     stems: dict[str, int] = {}
     drawn: dict[tuple[Any, ...], str] = {}
     for name in _names(points):
@@ -109,7 +112,7 @@ def _lines(points: Sequence[BenchPoint], height: Callable[[BenchPoint, BenchRow]
             yield name, GREY, MARKERS[len(drawn) % len(MARKERS)], ":", line
             continue
         if (stem, tuple(line)) in drawn:
-            continue  # the other backend's very same bytes
+            continue  # equal bytes of the other backend
         dashes = DASHES[sum(key[0] == stem for key in drawn) % len(DASHES)]
         drawn[stem, tuple(line)] = name
         number = stems.setdefault(stem, len(stems))
@@ -119,7 +122,7 @@ def _lines(points: Sequence[BenchPoint], height: Callable[[BenchPoint, BenchRow]
 
 
 def _names(points: Sequence[BenchPoint]) -> list[str]:
-    """Variants first, libraries last, each by name."""
+    """Names of variants, then of libraries, each sorted."""
     kinds = {row.variant: row.kind for point in points for row in point.result.rows}
     return sorted(kinds, key=lambda name: (kinds[name] == "library", name))
 

@@ -1,1 +1,1 @@
-"""`compare`: every variant on one problem, checked, counted, ranked."""
+"""`compare`: checks, counts and ranks all variants on one problem."""

@@ -1,4 +1,4 @@
-"""--against: what each variant is set beside, itself at a revision or as it was kept."""
+"""The option --against: a baseline for each variant, which is its code at a git revision or a stored result."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from harness.options.command import argument_type
 from harness.support.numbers import shown
 
 KEPT = "kept"
-"""What --against says for the store; what else it says is a revision."""
+"""The value of --against for stored results; any other value is a revision."""
 _ROW = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Which kept row each variant is set beside."""
+    """The stored row to use as each variant's baseline."""
 
     id: int | None = None
-    """This one, of one variant."""
+    """This row, of one variant; None to select by date."""
     until: str | None = None
-    """The newest that is not younger; None: the newest whose kernels differ."""
+    """The newest row up to this time; None for the newest row with other kernels."""
 
 
 def parse_against(text: str) -> str | Kept:
-    """A revision as it is, or which kept rows are meant. Raises `ValueError`."""
+    """Parse a revision, or a selection of stored rows. Raises `ValueError`."""
     word, colon, which = text.partition(":")
     if word != KEPT or (not colon and which):
         return text
@@ -42,7 +42,7 @@ def parse_against(text: str) -> str | Kept:
 
 
 def add_against(parser: argparse.ArgumentParser) -> None:
-    """--against."""
+    """Add the option --against."""
     parser.add_argument(
         "--against",
         type=argument_type(parse_against),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
     from harness.execution.protocol import Device
     from harness.model.variant import Variant
-    from harness.studies.compare.beside import Setting
+    from harness.studies.compare.baseline import Setting
     from harness.text.study_result import StudyResult
 
 
@@ -43,10 +43,10 @@ def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
 
 def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStack) -> StudyResult[Comparison]:
     from harness.execution.comparison import compare, lost_row
+    from harness.execution.holdout_inputs import HoldoutInputs
     from harness.execution.isolation.variants import begin_planners
     from harness.execution.results.rows import comparison_rows
-    from harness.execution.second_draw import SecondDraw
-    from harness.studies.compare.beside import Setting
+    from harness.studies.compare.baseline import Setting
     from harness.studies.compare.counterparts import counterparts
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import comparison_report
@@ -57,8 +57,8 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
     chosen = found.registry.select(arguments.variants, arguments.operation)
     kept = kept_results(arguments)
     known = kept.known(variant.name for variant in chosen)
-    beside = counterparts(arguments.against, chosen, found, until_compared)
-    twins = beside.twins()
+    baseline = counterparts(arguments.against, chosen, found, until_compared)
+    twins = baseline.twins()
     begin_planners(variant for variant in (*chosen, *twins.values()) if variant.name not in known)
     tile, chosen = tiled(arguments, chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
@@ -69,7 +69,7 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
         number = len(chosen) + len(twins) - len(known)
         check_size(arguments, [problem], number, emulated=executor.device.kind == "emulator")
         setting = Setting(problem, arguments.regime, arguments.seed, tile, executor.device.name)
-        beside.look_up(setting, [variant.name for variant in chosen])
+        baseline.look_up(setting, [variant.name for variant in chosen])
         chosen = _with_best_tiles(chosen, setting, executor.device)
         twins = dict(zip(twins, _with_best_tiles(_tiled(twins.values(), arguments.tile), setting, executor.device)))
         comparison = compare(
@@ -81,7 +81,7 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
             counter=counter_of(arguments, problem, executor.device, progress),
             tile=tile,
             sanitizer=sanitizer,
-            second=SecondDraw(problem, arguments.regime),
+            holdout=HoldoutInputs(problem, arguments.regime),
             lost=lost,
             known=known,
             step=progress.step,
@@ -89,7 +89,7 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
     names = {variant.name for variant in chosen}
     kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
     fresh = [variant for variant in chosen if variant.name not in known]
-    report = beside.told(comparison_report(comparison), comparison, chosen, twins)
+    report = baseline.with_changes(comparison_report(comparison), comparison, chosen, twins)
     # How a variant was is no failure of what it is.
     then = {twin.name for twin in twins.values()}
     judged = dataclasses.replace(comparison, rows=tuple(row for row in comparison.rows if row.variant not in then))

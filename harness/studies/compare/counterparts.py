@@ -1,4 +1,4 @@
-"""What variants are set beside in a comparison: nothing, themselves as they were in git, or as they were kept."""
+"""The baseline of a comparison: none, earlier versions from git, or stored rows."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from harness.execution.results.store import open_store
 from harness.model.discovery import Discovery
 from harness.model.variant import Variant
 from harness.studies.compare.against import Kept
-from harness.studies.compare.against_report import with_changes
-from harness.studies.compare.beside import Setting, beside_kept, beside_revision, kept_candidates
+from harness.studies.compare.baseline import Setting, compare_with_kept, compare_with_revision, kept_candidates
+from harness.studies.compare.baseline_report import with_changes
 from harness.studies.compare.past_variants import PastVariants, variants_at
 from harness.text.report import Report
 
 
 class Counterparts:
-    """Nothing: a plain comparison."""
+    """No baseline: a plain comparison."""
 
     def twins(self) -> Mapping[str, Variant]:
-        """A variant's name -> what is to be run beside it."""
+        """Variants to run in addition, by the name of the variant that they are the baseline of."""
         return {}
 
     def look_up(self, setting: Setting, names: Sequence[str]) -> None:
-        """Before anything runs: find what these variants are set beside. Raises `UsageError` where there is nothing."""
+        """Find the baselines of these variants before anything runs. Raises `UsageError` if there are none."""
 
-    def told(
+    def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
-        """The report with what changed; `variants` and `twins` as they were run."""
+        """The report, extended by the changes. `variants` and `twins` are as they were run."""
         return report
 
 
 class InGit(Counterparts):
-    """Themselves as they were at a revision, run in the same comparison."""
+    """Earlier versions of the variants, run in the same comparison."""
 
     def __init__(self, past: PastVariants) -> None:
         self._past = past
 
     def twins(self) -> Mapping[str, Variant]:
-        """See `Counterparts`."""
+        """The versions at the revision, by name of the current variant."""
         return self._past.variants
 
-    def told(
+    def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
-        """See `Counterparts`."""
-        found = beside_revision(comparison, variants, twins, self._past)
+        """The report, extended by the changes since the revision."""
+        found = compare_with_revision(comparison, variants, twins, self._past)
         return with_changes(report, found, self._past.revision)
 
 
 class InStore(Counterparts):
-    """Rows that were kept."""
+    """Stored rows."""
 
     def __init__(self, asked: Kept) -> None:
         self._asked = asked
         self._candidates: Mapping[str, Sequence[KeptRow]] = {}
 
     def look_up(self, setting: Setting, names: Sequence[str]) -> None:
-        """See `Counterparts`."""
+        """Read the candidates from the store. Raises `UsageError` if there are none."""
         with open_store(create=False) as store:
             self._candidates = kept_candidates(store, self._asked, setting, names)
 
-    def told(
+    def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
-        """See `Counterparts`."""
-        found = beside_kept(comparison, variants, self._asked, self._candidates)
+        """The report, extended by the changes since the stored results."""
+        found = compare_with_kept(comparison, variants, self._asked, self._candidates)
         return with_changes(report, found, "what was kept")
 
 
 def counterparts(
     against: str | Kept | None, variants: Sequence[Variant], found: Discovery, until_compared: contextlib.ExitStack
 ) -> Counterparts:
-    """What --against names; what it takes of disk is given back with `until_compared`. Raises `UsageError`."""
+    """The baseline that --against names. `until_compared` releases its files. Raises `UsageError`."""
     if isinstance(against, Kept):
         return InStore(against)
     if against is not None:

@@ -1,6 +1,7 @@
-"""Variants as they were at a revision: files from git in a folder of their own, code in processes of its own.
+"""Loads variants as of a git revision.
 
-What runs them is the harness as it is now, with its oracle, its budgets and its emulator.
+Their files are extracted to a folder, and their code runs in separate processes. They run under the current harness,
+with its oracle, its budgets and its emulator.
 """
 
 from __future__ import annotations
@@ -19,30 +20,32 @@ from harness.support.errors import PluginError, UsageError
 from harness.support.git import Commit, NoSuchFile, commit_of, extract, repository_of
 
 _SHORT = re.compile(r"[\w./~^-]{1,24}")
-"""Revisions that variants are called after as they were said."""
+"""Revisions that are short enough to be part of a variant's name."""
 
 
 @dataclass(frozen=True)
 class PastVariants:
-    """Of some variants, how they were."""
+    """Earlier versions of some variants."""
 
     revision: str
-    """What to call the revision."""
+    """Display name of the revision."""
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    """A variant's name now -> as it was, called `NAME@REVISION`."""
+    """Earlier version, named `NAME@REVISION`, by the current variant's name."""
     commits: Mapping[str, Commit] = field(default_factory=dict)
-    """A variant's name now -> what it was taken from."""
+    """Commit of the earlier version, by the current variant's name."""
     absent: Mapping[str, str] = field(default_factory=dict)
-    """A variant's name now -> why it cannot be had as it was."""
+    """Reason why there is no earlier version, by the current variant's name."""
 
 
 @contextlib.contextmanager
 def variants_at(
     revision: str, chosen: Iterable[Variant], found: Discovery, root: Path = REPOSITORY_ROOT
 ) -> Iterator[PastVariants]:
-    """These variants as they were, until the end of the block. `root`: where the package `variants` lies now.
+    """Load these variants as of a revision, until the block ends.
 
-    Raises `UsageError` where there is no such revision or repository, or where none of them can be had.
+    `root` is the current folder of the package `variants`.
+
+    Raises `UsageError` if there is no such revision or repository, or if no variant can be loaded.
     """
     names = [variant.name for variant in chosen]
     with tempfile.TemporaryDirectory(prefix="attention-sandbox-revision-") as folder:
@@ -59,7 +62,7 @@ def _past_variants(revision: str, names: list[str], found: Discovery, root: Path
     by_origin: dict[Origin | None, list[str]] = {}
     for name in names:
         origin = found.origins.get(name)
-        # All modules of the sandbox's own come from one folder.
+        # All modules of the sandbox's own variants come from one folder.
         key = Origin(MODULE, "", origin.package) if origin is not None and origin.kind == MODULE else origin
         by_origin.setdefault(key, []).append(name)
     for number, (origin, here) in enumerate(by_origin.items()):
@@ -91,7 +94,7 @@ def _why_never_in_git(origin: Origin | None) -> str | None:
 def _variants_of_origin(
     revision: str, origin: Origin, root: Path, folder: Path
 ) -> tuple[Commit, dict[str, Variant], dict[str, str]]:
-    """The commit, the variants by name, and what could not be loaded: a module's or plugin's name -> the reason."""
+    """The commit, the variants by name, and the reasons for those that could not be loaded, by module or plugin."""
     if origin.kind == MODULE:
         commit = commit_of(repository_of(root), revision)
         try:

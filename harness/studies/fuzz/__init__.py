@@ -1,12 +1,12 @@
-"""Campaigns: a search for a problem that breaks a variant, in a worker process, and what is found, shrunk.
+"""Campaigns: search for a problem on which a variant fails, in a worker process, and minimize it.
 
-campaign.py     chooses, steers, shrinks, adds up; the parent
-covering.py     which values go together, so that every two meet
-isolation.py    the worker's process as the parent sees it: asked, timed, replaced when it dies
+campaign.py     the parent process: chooses cases, steers the search, shrinks failures, counts
+covering.py     combines the values of axes, so that every pair occurs
+isolation.py    the parent's side of the worker process: time limits, and replacement when it dies
 worker.py       the worker's side
-examination.py  one case: run, held against the oracle and one property
-finding.py      what is wrong with a case, in numbers
-pattern.py      where the wrong elements lie and what they have in common
-result.py       what a campaign came to
+examination.py  runs one case and checks it against the oracle and one property
+finding.py      what is wrong with a case
+pattern.py      the positions of the wrong elements and what they have in common
+result.py       the result of a campaign
 report.py       results as text and as JSON
 """

@@ -1,6 +1,6 @@
-"""What is looked into once a failure is shrunk: whether it repeats, how it looks with room, and at which lengths.
+"""Analyses a minimized failure: its reproducibility, its pattern in a larger case, and the lengths at which it occurs.
 
-None of it changes that the variant failed. What the harness itself fails at here is listed and costs no more than that.
+The verdict is not affected. Errors of the harness during the analysis are listed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from harness.support.errors import SandboxError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
 OUT_OF_BOUNDS = "out of bounds"
-"""A kind of `KernelFault`, which a smaller overrun may have come before."""
+"""A kind of `KernelFault` that a smaller overrun may have preceded."""
 SHARE_OF_SHRINKING = 0.15
-"""How long other lengths are tried at most, of the time that shrinking may take, on top of it."""
+"""Time limit for trying other lengths, as a fraction of the shrinking time, in addition to it."""
 Failing = tuple[Case, Finding]
 
 
 @dataclass
 class HarnessFaults:
-    """What the harness itself failed at: listed beside the verdict, and never taken for the variant's mistake."""
+    """Errors of the harness itself, listed next to the verdict and never attributed to the variant."""
 
     texts: dict[str, None] = field(default_factory=dict)
-    """One line each, in the order in which they were met first."""
+    """One line per distinct error, in order of occurrence."""
 
     def add(self, text: str) -> None:
-        """One more, unless it was met before."""
+        """Add an error unless it is listed already."""
         self.texts[text] = None
 
     @contextlib.contextmanager
     def listed(self, doing: str) -> Iterator[None]:
-        """What is raised meanwhile is listed, and left at that."""
+        """A context manager that catches exceptions and lists them."""
         try:
             yield
         except WorkersGone:
@@ -54,21 +54,20 @@ class HarnessFaults:
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What came of looking into a failure."""
+    """The result of analysing a failure."""
 
     tiles: tuple[int, ...] = ()
-    """How many tiles the smallest case has, each way."""
+    """Number of tiles in the smallest case, along each axis."""
     takes: tuple[str, ...] = ()
-    """What it has beyond the plainest one, in words."""
+    """Features of the smallest case beyond the plainest problem, in words."""
     repeatable: bool = False
-    """Whether it failed in the same way once more, in a fresh process."""
+    """Whether the case failed in the same way again, in a fresh process."""
     larger: Failing | None = None
-    """One with room for a pattern that fails in the same way; None where none is known."""
+    """A larger case that fails in the same way and shows a pattern; None if none is known."""
     lengths: tuple[LengthsTried, ...] = ()
-    """At which lengths it fails and passes."""
+    """Lengths at which the case fails and passes."""
     sanitized: Finding | None = None
-    """What the sanitizer finds in the smallest case, which may be the cause; None where it finds nothing or did not
-    look."""
+    """The sanitizer's finding in the smallest case, a possible cause; None if it has none or did not run."""
 
 
 def look_into(
@@ -82,9 +81,9 @@ def look_into(
     sanitizes: bool,
     known: Mapping[Case, Answer],
 ) -> Aftermath:
-    """Run the smallest case once more and, where there are `shrink_seconds`, cases around it.
+    """Run the smallest case again and, if there are `shrink_seconds`, cases similar to it.
 
-    `sanitizes`: run it under the sanitizer, too, where that may show the cause. Answers that are `known` are used.
+    With `sanitizes`, it is also run under the sanitizer if that may show the cause. Answers in `known` are reused.
     """
     case, finding = smallest
     tiles: tuple[int, ...] = ()
@@ -109,7 +108,7 @@ def look_into(
         if asked not in known:
             workers.expect(asked)
 
-    # What ends or hangs its process costs too much time to be repeated many times.
+    # A case that kills or hangs its process takes too long to be repeated many times.
     if finding.kind not in (CRASH, TIMEOUT):
         with faults.listed("trying other lengths"):
             lengths = try_lengths(operation.probed_axes(case, sizes), ask, expect, SHARE_OF_SHRINKING * shrink_seconds)
@@ -127,12 +126,12 @@ def look_into(
         with faults.listed("running the smallest case under the sanitizer"):
             sanitized = workers.ask(dataclasses.replace(case, check=SANITIZER)).finding
             if sanitized is not None and sanitized.kind == finding.kind:
-                sanitized = None  # the same once more: the sanitizer found nothing before it
+                sanitized = None  # the same case again: the sanitizer had no finding before
     return Aftermath(tiles, takes, repeatable, larger, lengths, sanitized)
 
 
 def _larger_cases(case: Case, operation: Operation, sizes: Builds, lengths: tuple[LengthsTried, ...]) -> Iterator[Case]:
-    """Cases with room for a pattern, the roomiest first: enlarged, if need be at a length that is known to fail."""
+    """Larger cases, the largest first: enlarged, if need be at a length that is known to fail."""
     enlarged = operation.enlarged(case, sizes)
     yield enlarged
     for roomy in (enlarged, case):

@@ -1,4 +1,4 @@
-"""What a battery came to, as Markdown for the summary of a job: a row per variant, and what is wrong."""
+"""Renders the outcomes of a conformance battery as Markdown for a CI job's summary: a row per variant, and failures."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ WORDS = {"passed": "pass", "failed": "**fail**", "skipped": UNKNOWN}
 
 @dataclass(frozen=True)
 class Outcome:
-    """One demand of one variant."""
+    """The outcome of one demand on one variant."""
 
     variant: str
     demand: str
-    """A name of `DEMANDS`."""
+    """A name in `DEMANDS`."""
     outcome: str
-    """`passed`, `failed` or `skipped`, as pytest calls them."""
+    """`passed`, `failed` or `skipped`, as in pytest."""
     text: str = ""
-    """What is wrong, or why it does not apply."""
+    """What is wrong, or why the demand does not apply."""
 
 
 def battery_report(outcomes: Sequence[Outcome], tables: Iterable[str] = ()) -> str:
-    """As Markdown, ending in a line break; `tables` are further ones, that are Markdown already."""
+    """Markdown that ends in a line break. `tables` are further tables in Markdown."""
     found: dict[str, dict[str, Outcome]] = {}
     for each in outcomes:
         found.setdefault(each.variant, {})[each.demand] = each

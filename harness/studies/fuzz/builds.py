@@ -1,4 +1,4 @@
-"""What a variant's kernels are compiled for in a campaign: the builds that it takes, with the tiles it declares."""
+"""Chooses the builds of a campaign: compile-time features that a variant supports, combined with its declared tiles."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from harness.model.variant import Variant
 from harness.support.errors import SandboxError
 
 STAGES = "stages"
-"""What they call how many tiles are on chip at once. A mistake in how copies are waited for may take more than two."""
+"""Name of the tile size that is the number of pipeline stages. Errors in waiting for copies may need more than two
+stages."""
 SMALLEST_AT, LARGEST_AT, STAGED_AT = 3, 5, 4
-"""Where tiles other than the default one come in, in the order of builds; the largest sooner if it has stages: what is
-found there would be found late otherwise."""
+"""Positions of builds with other than the default tile. The largest tile comes sooner if it has stages, since errors
+there would be found late otherwise."""
 
 
 def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
-    """Those of `builds` that the variant takes for a plain problem, with its own tiles, and two more of other tiles.
+    """The `builds` that the variant supports for a plain problem, with its own tiles, and two more with other tiles.
 
-    Those are the smallest tile, and the largest among those with most stages. Where it takes none of the builds, all of
-    them: then its refusals are what there is to report.
+    Those are the smallest tile, and the largest tile among those with the most stages. If it supports none of the
+    builds, all are returned, so that its refusals are reported.
     """
     choices = ((*build.rather, build, *build.otherwise) for build in builds)
     found = [first for each in choices if (first := _first_taken(variant, each)) is not None]
@@ -32,7 +33,7 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
     if not plain:
         return tuple(builds)
     tiles = _smallest_first(variant, plain[0])
-    # A build with one of its tiles, counted from the smallest one or from the largest; None: its default one.
+    # A build with one of its tiles, indexed from the smallest or from the largest; None: its default one.
     places: list[tuple[Build, int | None]] = [(build, None) for build in plain]
     if tiles:
         dtype = plain[0].plain_problem.build_key[0]
@@ -43,7 +44,7 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
 
 
 def _at_its_place(variant: Variant, plain: Build, place: int, which: int | None) -> Build:
-    """With as many as it takes of the features that are due there, and that tile."""
+    """A build with as many supported features as are due at that position, and with that tile."""
     wanted = plain.with_features(variant.takes, place)
     build = _first_taken(variant, (wanted, *wanted.less)) or plain
     if which is None:
@@ -58,14 +59,14 @@ def _smallest_first(variant: Variant, build: Build) -> list[TileSizes]:
 
 
 def _most_staged(tiles: Sequence[TileSizes]) -> list[TileSizes]:
-    """Those of most stages, the largest of them, are last."""
+    """The tiles with the most stages, sorted so that the largest is last."""
     return sorted(tiles, key=lambda tile: tile.get(STAGES, 0))
 
 
 def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
-    """The builds that the sanitizer looks at in a campaign: the plainest, a wide one, and the one with most stages.
+    """The builds that are run under the sanitizer: the plainest, a wide one, and the one with the most stages.
 
-    It compiles each once more. A race that needs none of these is as likely in any build.
+    The sanitizer compiles each of them separately. A race that needs none of these is equally likely in any build.
     """
     wide = [build for build in builds if build.is_wide]
     staged = [build for build in builds if _stages(build)]
@@ -73,13 +74,13 @@ def sanitized_builds(builds: Sequence[Build]) -> tuple[Build, ...]:
 
 
 def traits_not_met(builds: Sequence[Build], met: Collection[str]) -> tuple[str, ...]:
-    """Features and classes of values that builds have compiled in, but none whose name is in `met`, in their order."""
+    """Features and value classes that some build includes, but none whose name is in `met`, in order."""
     seen = {trait for build in builds if build.name in met for trait in build.traits}
     return tuple(dict.fromkeys(trait for build in builds for trait in build.traits if trait not in seen))
 
 
 def builds_with(builds: Builds, case: Case) -> Builds | None:
-    """`builds`, and the case's own at their end where a campaign with another seed drew it; None: there is none."""
+    """`builds`, extended by the case's own build if it was drawn with another seed; None if it has none."""
     wanted = (case.problem.build_key, case.tile)
     if any(each.key == wanted for build in builds.known for each in (build, *build.less)):
         return builds
@@ -104,7 +105,7 @@ def _is_taken(variant: Variant, build: Build) -> bool:
     try:
         return refusal_of(variant, build.plain_problem) is None
     except SandboxError:
-        return True  # the first case will meet this again and report it
+        return True  # reported by the first case
 
 
 def _tiles(variant: Variant, build: Build) -> Sequence[TileSizes]:

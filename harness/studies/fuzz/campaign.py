@@ -1,6 +1,7 @@
-"""One campaign: cases for one variant, chosen on purpose or drawn by Hypothesis, examined, and shrunk where they fail.
+"""One campaign on one variant.
 
-The parent chooses and shrinks; the worker runs. A worker that dies takes one case with it and nothing of the search.
+Cases are chosen systematically or drawn by Hypothesis, examined, and shrunk if they fail. The parent process chooses
+and shrinks; worker processes run cases. A worker that dies loses one case and none of the search.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.studies.fuzz.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.examiners import Examiners
-from harness.studies.fuzz.finding import SUSPICIOUS, Answer, Finding
+from harness.studies.fuzz.finding import SUSPICIOUS, WRONG_ANSWER, Answer, Finding
 from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import INCOMPLETE, CampaignResult, Failure
@@ -47,13 +48,14 @@ if TYPE_CHECKING:
     from harness.execution.cluster.cluster_client import ClusterClient
 
 WORKERS = 2
-"""Of a long campaign, processes of its own: more would wait for Hypothesis."""
+"""Worker processes of a long campaign; more would wait for Hypothesis."""
 
 MADE_UP_AT_ONCE = 32
-"""Examples of one search of those that make up for what searches repeated: several workers are at them."""
+"""Examples per search when repeated examples are replaced, so that several workers are busy."""
 
 Progress = Callable[[int, float, str], None]
-"""Told, after each example, how many there were, what part of the campaign is done, and what met, in a few words."""
+"""Callback after each example, with the number of examples, the completed fraction, and a short summary of the
+coverage."""
 
 
 def _ignore(examples: int, part: float, met: str) -> None:
@@ -61,7 +63,7 @@ def _ignore(examples: int, part: float, met: str) -> None:
 
 
 EMULATOR, USUAL = Machine(), CampaignSettings()
-"""What campaigns have unless told otherwise."""
+"""The default machine and settings."""
 
 
 def run_campaign(
@@ -74,12 +76,12 @@ def run_campaign(
     cluster: ClusterClient | None = None,
     log: CampaignLog | None = None,
 ) -> CampaignResult:
-    """Search for a case that breaks the variant that `load` makes, and shrink it.
+    """Search for a case on which the variant fails, and minimize it.
 
-    `load` is called in planner processes, so it has to be picklable (`Load`). Never raises for what a variant
-    does; raises `UsageError` for settings that make no sense, `WorkersGone`. `operation` is the variant's. `cluster`:
-    workers that the cases are spread over, instead of a process or two of this machine. `log`: what it came to before
-    it was cut off.
+    `load` is called in planner processes, so it has to be picklable (`Load`). `operation` is the variant's. Cases are
+    distributed over the workers of `cluster` if given, else over one or two processes of this machine. `log` has the
+    results of an interrupted run. Failures of the variant are not raised. Raises `UsageError` for invalid settings, and
+    `WorkersGone`.
     """
     chosen = operation_named(operation)
     how = dataclasses.replace(
@@ -103,12 +105,12 @@ def run_campaign(
             text = str(error) if isinstance(error, SandboxError) else f"the harness itself: {place_in_harness(error)}"
             if campaign.first is None:
                 return campaign.result("error", text)
-            campaign.faults.add(text)  # what was found is reported all the same
+            campaign.faults.add(text)  # the findings so far are reported nevertheless
         return campaign.conclude()
 
 
 def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0) -> Answer:
-    """One case once more, in a worker process. Raises `UsageError` for a regime or property that does not exist."""
+    """Run one case again in a worker process. Raises `UsageError` for an unknown regime or property."""
     operation = operation_of(case.problem)
     if case.regime not in operation.regimes:
         raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
@@ -118,13 +120,13 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
         return worker.ask(case)
 
 
-# No `Exception`, which Hypothesis would take for a failure.
+# Not derived from `Exception`, which Hypothesis would treat as a failure.
 class _Over(BaseException):
-    """The time is up."""
+    """The time limit was reached."""
 
 
 class _Enough(BaseException):
-    """There are as many examples as there were to be."""
+    """The requested number of examples was reached."""
 
 
 @dataclass
@@ -136,9 +138,9 @@ class _Campaign:
     operation: Operation
     began: float = field(default_factory=time.monotonic)
     answers: dict[Case, Answer] = field(default_factory=dict)
-    """Of all cases so far. Hypothesis runs its smallest example again and must not find it flaky."""
+    """Answers to all cases so far. Hypothesis runs its smallest example again and must get the same answer."""
     known: dict[Case, Answer] = field(default_factory=dict)
-    """Answers of searches that a worker made, to cases that are yet to be counted."""
+    """Answers from searches made by workers, to cases that are not yet counted."""
     examples: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     undecided: Counter[str] = field(default_factory=Counter)
@@ -154,15 +156,15 @@ class _Campaign:
     remembered: bool = False
     log: CampaignLog = field(default_factory=CampaignLog)
     sanitizes: bool = False
-    """Whether cases are not run under the sanitizer all along, but can be."""
+    """Whether the sanitizer is available but not applied to all cases."""
     faults: HarnessFaults = field(default_factory=HarnessFaults)
     unexamined: int = 0
-    """Examples of which nothing is known, because the harness itself failed."""
+    """Number of examples without a result because of an error of the harness."""
     out_of_time: bool = False
-    """Whether the search was ended by its time."""
+    """Whether the time limit ended the search."""
 
     def search_until_time_is_up(self) -> None:
-        """As `search`, as far as the time goes."""
+        """Run `search` until the time limit."""
         try:
             with contextlib.suppress(_Enough):
                 self.search()
@@ -170,7 +172,7 @@ class _Campaign:
             self.out_of_time = self.first is None
 
     def search(self) -> None:
-        """All examples, or until something is found and shrunk."""
+        """Run all examples, or until a failure is found and minimized."""
         workers, how = self.workers, self.how
         if not set(self.operation.regimes) - set(workers.fails_in):
             raise SandboxError(
@@ -216,7 +218,7 @@ class _Campaign:
             self._simplify()
 
     def _make_up_for_repeated(self, sequence: ExampleSequence, searches: int) -> None:
-        """What several searches met counts once: others take its place, as long as there are some."""
+        """Replace examples that several searches repeated, as long as there are new ones."""
         before = -1
         while self.first is None and before < self.examples < (self.how.examples or 0):
             before = self.examples
@@ -232,7 +234,7 @@ class _Campaign:
                     self._explore(search)
 
     def conclude(self) -> CampaignResult:
-        """The result, after the smallest failure ran once more in a fresh process."""
+        """Run the smallest failure again in a fresh process and return the result."""
         if self.first is not None:
             assert self.smallest is not None
             failure = self._failure()
@@ -257,7 +259,7 @@ class _Campaign:
         return self.result("pass", None)
 
     def result(self, verdict: str, reason: str | None, failure: Failure | None = None) -> CampaignResult:
-        """With the counts of now."""
+        """A result with the current counts."""
         now = time.monotonic()
         return CampaignResult(
             variant=self.name,
@@ -279,7 +281,7 @@ class _Campaign:
         )
 
     def _try_past_failures(self) -> None:
-        """Those that this campaign, or one with another seed, could have drawn."""
+        """Run past failures that this campaign, with any seed, could have drawn."""
         for case in self.past.cases():
             known_check = case.check is None or case.check in (self.how.checks or ())
             to_be_asked = case.regime in self.operation.regimes and not self._is_declared(case)
@@ -292,7 +294,7 @@ class _Campaign:
                 self.past.forget(case)
 
     def _explore(self, search: Search) -> None:
-        """Hypothesis's search, here or by a worker, and, where something fails, its shrinking, which is always here."""
+        """Run a Hypothesis search, here or in a worker, and shrink a failure, which always happens here."""
         self._mind_the_time()
         found = self.log.searches.get(search.number) or self.workers.searched(search)
         met: dict[Case, None] = {}
@@ -303,12 +305,12 @@ class _Campaign:
             for case, _ in found:
                 met[case] = None
                 if self._hold(case)[0]:
-                    search.run(self._hold)  # with the same answers up to here
+                    search.run(self._hold)  # with the same answers so far
         if self.first is None:
             self.log.searched(search.number, met)
 
     def _is_known(self, entry: Chosen | Search) -> bool:
-        """Whether it was done before the campaign was cut off."""
+        """Whether an entry was finished before the campaign was interrupted."""
         return entry.number in self.log.searches if isinstance(entry, Search) else entry.case in self.log.answers
 
     def _hold(self, case: Case) -> Held:
@@ -317,11 +319,11 @@ class _Campaign:
         return self._fails(case), self.answers[case].error_over_budget
 
     def _is_declared(self, case: Case) -> bool:
-        """Whether the variant says that it may fail there."""
+        """Whether the variant declares that it may fail on the case."""
         return is_declared(case, self.workers.fails_in, self.operation)
 
     def _fails(self, case: Case) -> bool:
-        """Whether the case fails, in the way that is shrunk if there is one; then it may be the smallest so far."""
+        """Whether the case fails, in the way that is being shrunk if any; if so, update the smallest failing case."""
         finding = self._answer(case).finding
         if finding is None:
             return False
@@ -329,10 +331,14 @@ class _Campaign:
             self.kind, self.first, self.smallest = finding.kind, (case, finding), (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
             self.workers.forget()
-        if finding.kind != self.kind:
-            return False  # another mistake, met while shrinking: one at a time
         assert self.smallest is not None
-        if self._size(case) < self._size(self.smallest[0]):
+        is_smaller = self._size(case) < self._size(self.smallest[0])
+        if finding.kind != self.kind:
+            # A wrong lse may come of what makes O wrong, too, in a simpler case. Anything else is another mistake.
+            if not (is_smaller and finding.kind == WRONG_ANSWER and self.smallest[1].is_of_optional_output):
+                return False
+            self.kind = finding.kind
+        if is_smaller:
             self.smallest = (case, finding)
         return True
 
@@ -351,7 +357,7 @@ class _Campaign:
         return self.operation.size(case, self.sizes)
 
     def _simplify(self) -> None:
-        """What was found, or Hypothesis shrank to, made smaller; kept for the next campaign whenever that ends."""
+        """Minimize the failure further, and store it for the next campaign even if interrupted."""
         assert self.smallest is not None
         try:
             with self.faults.listed("making what fails simpler"):
@@ -432,7 +438,7 @@ class _Campaign:
 
 
 def _workers(how: CampaignSettings, machine: Machine) -> int:
-    """A usual campaign is over before a further one has started and compiled what the first one has."""
+    """A default campaign is over before a second worker has started and compiled the same kernels."""
     is_long = how.examples is None or how.examples > FIRST_EXAMPLES
     return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
 

@@ -1,4 +1,4 @@
-"""The cases of one round that are chosen on purpose. None of them depends on what came of those before it."""
+"""The systematically chosen cases of one round. They do not depend on the results of earlier cases."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from harness.studies.fuzz.covering import NOTHING, Covering
 from harness.studies.fuzz.rounds import Round
 
 SANITIZED_EACH = 3
-"""Of so many examples in a build that the sanitizer looks at, it looks at one: that is one in ten of all or so."""
+"""In a build for the sanitizer, one of this many examples is sanitized, which is about one in ten of all."""
 COMMON_EACH, COMMON_AT = 12, (1, 4, 9)
-"""Of so many examples of a build's first ones, those at these places, none of which is the sanitizer's, are of what
-users ask for most."""
+"""Of every this many first examples of a build, those at these indices use common problem sizes. None of them is a
+sanitized one."""
 MOST_DRAWN_AGAIN = 20
-"""Where so many draws one after the other give nothing new, there is nothing new."""
+"""After this many consecutive draws without a new case, no more are drawn."""
 
 Row = dict[str, str]
 
 
 class ChosenCases:
-    """Those of `part`, by the rows of `covering`."""
+    """Cases of the builds in `part`, which follow the rows of `covering`."""
 
     def __init__(self, axes: Axes, covering: Covering, part: Round, seed: int) -> None:
         self._axes, self._covering = axes, covering
@@ -35,12 +35,12 @@ class ChosenCases:
         self._has_common = part.has_common
 
     def draw(self, is_known: Callable[[Case], bool]) -> tuple[Row, Case] | None:
-        """One more, which is not known, with the row that it is of; None where there is nothing new."""
+        """Draw a case that is not known, with its row; None if there is nothing new."""
         while self._drawn_again < MOST_DRAWN_AGAIN:
             self._drawn_again += 1
             number, build = next(self._builds)
             looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and self._covering.is_sanitized(build)
-            given = {CHECK: SANITIZER} if looked_at else self._common(number)
+            given = {CHECK: SANITIZER} if looked_at else self._common(number, build)
             row = self._covering.row(build, given)
             if self._axes.takes_too_long(build, row):
                 self._covering.withdraw(row)
@@ -52,6 +52,6 @@ class ChosenCases:
             return row, case
         return None
 
-    def _common(self, number: int) -> Choice:
-        """What is common, in a share of the examples of a round that has it."""
-        return self._covering.common() if self._has_common and number % COMMON_EACH in COMMON_AT else NOTHING
+    def _common(self, number: int, build: Build) -> Choice:
+        """The values of a common problem, for a share of the examples in rounds that include such."""
+        return self._covering.common(build) if self._has_common and number % COMMON_EACH in COMMON_AT else NOTHING

@@ -1,7 +1,7 @@
-"""The battery that every variant of anybody's can be put through: a few demands, each held on drawn problems.
+"""The conformance battery for any variant: a few demands, each tested on drawn problems.
 
-A demand is met, does not apply, or is broken on a problem that is shrunk and told with a line that repeats it. Nothing
-here knows a test runner; `harness.pytest_plugin` makes a test of each.
+A demand is met, does not apply, or fails on a problem that is minimized and reported with a line that reproduces it.
+This module is independent of test runners; `harness.pytest_plugin` makes a test of each demand.
 """
 
 from __future__ import annotations
@@ -31,36 +31,37 @@ from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import KernelFault, SandboxError
 
 DEFAULT_EXAMPLES = 60
-"""Of the answer; other demands take a share of it."""
+"""Number of cases for the demand on the answer; other demands use a fraction of it."""
 FEWEST_ATTEMPTS = 8
-"""Problems whose bytes and inputs are held: a claim that is wrong for causal masks alone should not slip through."""
+"""Minimum number of problems for the demands on bytes and inputs, so that a claim that is wrong for causal masks only
+is found."""
 FEWEST_EXAMPLES = 4
 FAILS_ALREADY = "it fails 'answer' already"
 EMULATOR = Machine()
 
 
 class DoesNotApply(Exception):
-    """The variant does not say what the demand would hold it to. The message says what."""
+    """The variant does not declare what the demand tests. The message says what is missing."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A variant, and how hard to look at it."""
+    """A variant, and how thoroughly to test it."""
 
     variant: Variant
-    """Isolated: nothing of it runs in this process."""
+    """The variant, isolated: its code does not run in this process."""
     origin: Origin
-    """Where campaigns load it from."""
+    """Where campaigns load the variant from."""
     examples: int = DEFAULT_EXAMPLES
-    """Cases for the answer."""
+    """Number of cases for the demand on the answer."""
     seed: int = 0
-    """Same seed, same cases, on the same version of Hypothesis."""
+    """The same seed gives the same cases, on the same version of Hypothesis."""
 
     @cached_property
     def attempts(self) -> Sequence[Attempt]:
-        """The variant on a share of drawn problems, edge shapes and all that it takes, run once each and not held.
+        """One attempt each on drawn problems, edge shapes and all supported features, without checking answers.
 
-        Raises `DoesNotApply` where it takes none.
+        Raises `DoesNotApply` if the variant supports none of them.
         """
         operation = operation_named(self.variant.operation)
         executor = EMULATOR.executor()
@@ -89,20 +90,22 @@ class Subject:
 
     @cached_property
     def wrong_answer(self) -> str | None:
-        """What a search without further checks finds, shrunk."""
+        """The minimized failure that a search without further checks finds; None if it finds none."""
         return self._with_command_to_repeat(self._campaign(1.0))
 
     def violation(self, share: float, *checks: str) -> str | None:
-        """The same of a search in which some of `checks` is held in a part of the cases.
+        """The minimized failure of a search that applies some of `checks` to a share of the cases.
 
-        Raises `DoesNotApply` where the answer is wrong already: one mistake is told once. Only the sanitizer, which may
-        know why, looks all the same, and tells what takes it to be seen.
+        None if there is none.
+
+        Raises `DoesNotApply` if the answer is wrong already, so that one error is reported once. The sanitizer runs
+        even then, since it may find the cause, and reports only findings of its own.
         """
         if SANITIZER not in checks and self.wrong_answer is not None:
             raise DoesNotApply(FAILS_ALREADY)
         result = self._campaign(share, *checks)
         if result.verdict == UNDECIDED:
-            return None  # of the answer; a check needs no budget
+            return None  # the answer is undecided; a check needs no budget
         is_checks_own = result.failure is not None and result.failure.case.check is not None
         if result.reason is not None and not is_checks_own and self.wrong_answer is not None:
             raise DoesNotApply(FAILS_ALREADY)
@@ -124,13 +127,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Demand:
-    """One thing that a variant has to meet."""
+    """One requirement on a variant."""
 
     name: str
     idea: str
-    """One line: what is asked."""
+    """One line that states the requirement."""
     broken: Callable[[Subject], str | None]
-    """None, or what is wrong: a line, and below it where and how to see it again. Raises `DoesNotApply`."""
+    """Function that returns None or the failure: one line, followed by where it occurs and how to reproduce it. Raises
+    `DoesNotApply`."""
 
 
 def _takes_something(subject: Subject) -> str | None:
@@ -197,11 +201,11 @@ DEMANDS: Mapping[str, Demand] = {
         Demand("claim", "claimed bytes are counted bytes, reads and writes each", _claims_what_is_counted),
     )
 }
-"""In the order in which they are looked at, by name."""
+"""Demands by name, in the order of testing."""
 
 
 def _with_call_to_repeat(subject: Subject, done: Attempt, reason: str) -> str:
-    """A reason with its problem, and a line of Python that repeats it."""
+    """A reason, followed by the problem and a line of Python that reproduces it."""
     problem = done.problem
     plugin = f", plugin={plugin_file(subject.origin)!r}"
     call = f"harness.compare(harness.{type(problem).__name__}.from_fields({problem.to_short_fields()!r})"

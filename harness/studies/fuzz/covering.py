@@ -1,8 +1,8 @@
-"""Which values of which axes go together in a campaign's examples, so that every two of them meet in one.
+"""Combines values of the operation's axes for a campaign's examples, so that every pair of values occurs in one.
 
-A covering array of strength two, made row by row: each row takes, axis by axis, the value that makes the most pairs
-that have not met, after Cohen et al. 1997 (AETG, doi:10.1109/32.605761). Rows that meet nothing new go to the pairs
-that met least. So it has no fixed length: a campaign that ends early has met the most that it could.
+A covering array of strength two, built row by row: each row takes, axis by axis, the value that completes the most new
+pairs, after Cohen et al. 1997 (AETG, doi:10.1109/32.605761). Rows without new pairs use the pairs that occurred least.
+So it has no fixed length: a campaign that ends early has covered as much as it could.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from harness.model.property import SANITIZER
 from harness.studies.fuzz.builds import traits_not_met
 
 BUILD = "build"
-"""The axis of what is compiled in, which is the campaign's own."""
+"""Name of the axis of compile-time features, which is the campaign's own."""
 AGAIN = 0.5
-"""What a pair is worth that has met: this divided by how often, times both weights. A new one is worth 1."""
+"""The gain of a pair that has occurred: this divided by the number of times, times both weights. A new pair gains 1."""
 PAIRING_ROWS = 200
-"""So many rows are there to let pairs meet; what comes after them repeats, and is to be quick."""
+"""Number of rows that serve to cover pairs; later rows repeat pairs and have to be fast."""
 CHECKED_LATER = 0.25
-"""The share of later rows that hold a property, which takes a run or two more."""
+"""Share of later rows that check a property, which takes one or two more runs."""
 WHOLE_LATER = 0.25
-"""The share of later rows whose cases may take as long as any; the others are brief ones."""
+"""Share of later rows whose cases may be long; the others are brief."""
 LONG_AFTER = 1
-"""So many choices of what is common come before those of what is long, which are of the first build even so."""
+"""Number of common choices that precede the long ones."""
 NOTHING: Choice = MappingProxyType({})
 AlongAxis = tuple[str, str]
 Pair = tuple[AlongAxis, AlongAxis]
@@ -38,31 +38,31 @@ Pair = tuple[AlongAxis, AlongAxis]
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a campaign met."""
+    """What a campaign covered."""
 
     met: int
-    """Pairs of values of two axes that were in one example that the variant took."""
+    """Number of pairs of values of two axes that occurred in one example that the variant supported."""
     pairs: int
-    """All that there are, of values that the variant takes and that can go together."""
+    """Number of possible pairs, of values that the variant supports and that can be combined."""
     axes: tuple[str, ...]
-    """Their names."""
+    """Names of the axes."""
     not_met: Mapping[str, tuple[str, ...]]
-    """By axis, values that no example had."""
+    """Values that no example had, by axis."""
     values: Mapping[str, tuple[int, int]]
-    """By axis, how many values were met, and how many there are."""
+    """Number of covered values and of all values, by axis."""
     not_met_in_builds: tuple[str, ...] = ()
-    """Features, alone and with others, and classes of values that no build of an example has compiled in."""
+    """Features, alone and combined, and value classes that no example's build included."""
 
 
 class Covering:
-    """Chooses rows, and keeps the books of what has met."""
+    """Chooses rows and records which pairs have occurred."""
 
     def __init__(
         self, axes: Axes, builds: Sequence[Build], sanitized: Sequence[Build], left_out: Sequence[str], seed: int
     ) -> None:
-        """`sanitized`: the builds that the sanitizer may look at, for each of which it compiles once more.
+        """`sanitized` are the builds that the sanitizer may run, for each of which it compiles separately.
 
-        `left_out`: regimes that are not drawn.
+        `left_out` are regimes that are not drawn.
         """
         self._axes = axes
         self._rng = random.Random(seed)
@@ -76,26 +76,30 @@ class Covering:
         self._weights = {(axis, v.name): v.weight for axis, values in self.values.items() for v in values}
         self._rows = 0
         self.is_brief = False
-        """Whether the case of the last row is to be a brief one."""
+        """Whether the case of the last row is to be brief."""
         self._tried: Counter[Pair] = Counter()
         self._met: set[Pair] = set()
         self._seen: dict[str, set[str]] = {axis: set() for axis in self.values}
         self._apart: dict[Pair, bool] = {}
-        # What is long comes after a few of what is common, and once.
+        # Long cases follow a few common ones, and come once.
         self._common = deque((*axes.common[:LONG_AFTER], *axes.long, *axes.common[LONG_AFTER:]))
         self._once = axes.long
 
-    def common(self) -> Choice:
-        """The next of the choices that each campaign meets on purpose, in turn; nothing where there are none."""
-        if not self._common:
-            return NOTHING
-        choice = self._common.popleft()
-        if choice not in self._once:
+    def common(self, build: Build) -> Choice:
+        """The next of the common choices that each campaign includes, cyclically; empty if there are none.
+
+        A long choice is used only once, in the first build, where it takes the least time.
+        """
+        is_first = build == self._builds[0]
+        choice = next((each for each in self._common if is_first or each not in self._once), NOTHING)
+        if choice:
+            self._common.remove(choice)
+        if choice and choice not in self._once:
             self._common.append(choice)
         return {axis: name for axis, name in choice.items() if any(v.name == name for v in self.values[axis])}
 
     def row(self, build: Build, given: Choice = NOTHING) -> dict[str, str]:
-        """A value for each axis, with that build and what else is given."""
+        """A value for each axis, with that build and the other given values."""
         row = {BUILD: self._names[build], **given}
         self._rows += 1
         is_later = self._rows > PAIRING_ROWS
@@ -110,23 +114,23 @@ class Covering:
         return row
 
     def withdraw(self, row: Choice) -> None:
-        """That row has no case in its build: its pairs are still to meet in others, which are tried sooner."""
+        """Report that no case exists for that row in its build: its pairs are tried in others, and sooner."""
         self._rows -= 1
         self._tried.subtract(pair for pair in self._pairs(row) if pair[0][0] != BUILD)
 
     def is_sanitized(self, build: Build) -> bool:
-        """Whether the sanitizer may look at that build, and there is a value that asks it to."""
+        """Whether the sanitizer may run that build, and there is a value that requests it."""
         return build.name in self._sanitized and any(value.name == SANITIZER for value in self.values[CHECK])
 
     def took(self, row: Choice) -> None:
-        """An example of that row was run, and not refused."""
+        """Record that an example of that row ran and was supported."""
         self._met.update(self._pairs(row))
         for axis, name in row.items():
             self._seen[axis].add(name)
 
     @property
     def coverage(self) -> Coverage:
-        """Of the rows that were taken."""
+        """The coverage of the recorded rows."""
         seen = {one for pair in self._met for one in pair}
         missing = {
             axis: tuple(value.name for value in values if (axis, value.name) not in seen)
@@ -149,7 +153,7 @@ class Covering:
 
     @property
     def so_far(self) -> str:
-        """What has met, in a few words for a line of progress: pairs, and values of the axes that are not complete."""
+        """A short summary for the progress bar: pairs, and the coverage of incomplete axes."""
         open_axes = (axis for axis, values in self.values.items() if len(self._seen[axis]) < len(values))
         counts = (f"{axis} {len(self._seen[axis])}/{len(self.values[axis])}" for axis in open_axes)
         return ", ".join((f"{len(self._met):,} pairs", *counts))
@@ -157,11 +161,12 @@ class Covering:
     def _best(self, axis: str, row: Choice) -> str:
         gains = [(self._gain((axis, value.name), row), self._rng.random(), value.name) for value in self.values[axis]]
         gain, _, name = max(gains)
-        # The plainest value goes with everything but what the row may have come to; then it is the least that is wrong.
+        # The plainest value can be combined with anything except what the row already implies; then it is the smallest
+        # error.
         return name if gain >= 0 else self.values[axis][0].name
 
     def _gain(self, one: AlongAxis, row: Choice) -> float:
-        """What the value is worth in this row; less than 0 where it does not go with what is there."""
+        """The gain of adding the value to this row; negative if it cannot be combined with the row."""
         gain, own_order, own_weight = 0.0, self._order[one[0]], self._weights[one]
         for other in row.items():
             pair = (one, other) if own_order < self._order[other[0]] else (other, one)

@@ -1,4 +1,4 @@
-"""Where the failures of past campaigns are kept, to be tried first by the next."""
+"""Stores the failures of past campaigns, which the next campaign tries first."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from harness.support.file_replacement import replace_files
 
 FILE = "cases.jsonl"
 MOST_KEPT = 20
-"""The oldest go."""
+"""Maximum number of stored failures; the oldest are dropped."""
 
 
 class PastFailures:
-    """The smallest cases that failed, the last one first, as a file of a variant's folder; nothing without a folder."""
+    """The smallest failing cases, newest first, in a file of the variant's folder; empty without a folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE
 
     def cases(self) -> list[Case]:
-        """All that can still be read: an operation may have changed meanwhile."""
+        """All cases that are still readable, since an operation may have changed."""
         try:
             lines = [] if self._path is None else self._path.read_text().splitlines()
         except OSError:
@@ -35,11 +35,11 @@ class PastFailures:
         return found
 
     def keep(self, case: Case) -> None:
-        """Put it before the others."""
+        """Insert the case at the front."""
         self._write([case, *(other for other in self.cases() if other != case)][:MOST_KEPT])
 
     def forget(self, case: Case) -> None:
-        """It fails no more."""
+        """Remove a case that no longer fails."""
         self._write([other for other in self.cases() if other != case])
 
     def _write(self, cases: list[Case]) -> None:
@@ -49,9 +49,9 @@ class PastFailures:
 
 
 def failure_folder(variant: str) -> Path | None:
-    """A folder for the failures of one variant in the user's cache; None where there is no cache."""
+    """The folder for failures of one variant in the user's cache; None if there is no cache."""
     cache = default_cache()
     if cache.directory is None or cache.why_unusable() is not None:
         return None
-    # A variant's name may hold anything but blanks, commas and wildcards, a slash too.
+    # A variant's name may contain anything but blanks, commas and wildcards, even a slash.
     return cache.directory / "failures" / "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in variant)

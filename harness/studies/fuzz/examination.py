@@ -1,4 +1,4 @@
-"""One case, start to end: inputs drawn, kernels run, outputs held against the oracle and, if so asked, one property."""
+"""Examines one case: draws inputs, runs kernels, checks outputs against the oracle and, if requested, one property."""
 
 from __future__ import annotations
 
@@ -50,17 +50,14 @@ from harness.support.exception_place import place_in_harness
 if TYPE_CHECKING:
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
-ROWS, KEYS = "Br", "Bc"
-"""What variants call their rows and keys per tile."""
-
 
 def examine(case: Case, variant: Variant, executor: Executor, sanitizer: EmulatorSanitizer | None = None) -> Answer:
-    """Run `variant` on `case`, under the sanitizer too where there is one. What goes wrong is the answer's finding.
+    """Run `variant` on `case`, under the sanitizer too if given. Failures become the answer's finding.
 
-    All that a variant does wrong raises a `SandboxError`, as its code runs in another process and its kernels on an
-    executor. Any other exception is the harness's own mistake, which becomes the answer's fault.
+    All errors of a variant are raised as `SandboxError`, since its code runs in another process and its kernels on an
+    executor. Any other exception is an error of the harness and becomes the answer's fault.
 
-    Raises `UsageError` for a regime or a property that does not exist.
+    Raises `UsageError` for an unknown regime or property.
     """
     try:
         return _examine(case, variant, executor, sanitizer)
@@ -92,7 +89,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     assert case.check is not None
     held = properties[case.check]
     if held.same_bits and not variant.deterministic:
-        return answer  # who does not claim the same bits every time is not held to it
+        return answer  # a variant that does not declare determinism need not repeat its bits
     assert done.execution is not None
 
     def run(asked: BaseProblem, values: Arrays) -> Arrays:
@@ -111,7 +108,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
 def _sanitizer_finding(
     sanitizer: EmulatorSanitizer, variant: Variant, problem: BaseProblem, inputs: Arrays
 ) -> Finding | None:
-    """The first thing that the sanitizer finds. What keeps it from looking is met again, and told, by the run."""
+    """The sanitizer's first finding. Errors that prevent it from running are reported by the run itself."""
     try:
         found = sanitizer.check(variant, problem, make_plan(variant, problem), inputs)
     except (SandboxError, UnsupportedProblem):
@@ -148,26 +145,26 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
     if accuracy.suspicious:
         over = accuracy.error_over_expected
         reason = f"within its budget, but {over:.3g} x the error that is expected"
-        return Answer(Finding(SUSPICIOUS, reason, accuracy.guilty.worst), error_over_budget=ratio)
+        return Answer(Finding(SUSPICIOUS, reason, accuracy.worst_output.worst), error_over_budget=ratio)
     if accuracy.passed:
         weak = done.power is not None and not done.power.decides
         nearest = done.power.nearest if done.power is not None and weak else None
         return Answer(error_over_budget=ratio, undecided=nearest)
-    guilty = accuracy.guilty
-    reason, first = guilty.reason or "", guilty.first_wrong
-    if first is None:  # not even the shape is right
+    worst_output = accuracy.worst_output
+    reason, first = worst_output.reason or "", worst_output.first_wrong
+    if first is None:  # the shape is wrong
         return Answer(Finding(WRONG_ANSWER, reason), error_over_budget=ratio)
-    kind = WRONG_ANSWER if guilty is accuracy.main else f"wrong {first.output}"
-    finding = Finding(kind, reason, first, int(guilty.wrong.sum()), guilty.wrong.size)
+    kind = WRONG_ANSWER if worst_output is accuracy.main else f"wrong {first.output}"
+    finding = Finding(kind, reason, first, int(worst_output.wrong.sum()), worst_output.wrong.size)
     try:
-        finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, guilty, first))
-    except Exception as error:  # the answer is wrong, whatever becomes of its description
+        finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, worst_output, first))
+    except Exception as error:  # the answer is wrong, even if its description fails
         return Answer(finding, error_over_budget=ratio, fault=f"describing what is wrong: {place_in_harness(error)}")
     return Answer(finding, error_over_budget=ratio)
 
 
-def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first: Element) -> str:
-    """What the wrong elements look like, and which known mistake they are equal to, if any."""
+def _pattern_of(done: Attempt, question: Question, worst_output: OutputAccuracy, first: Element) -> str:
+    """Describe the pattern of the wrong elements, and known errors that they match."""
     assert done.execution is not None and done.accuracy is not None
     operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
     got, answer = done.execution.outputs[first.output].astype(np.float64), question.answer[first.output]
@@ -176,15 +173,15 @@ def _pattern_of(done: Attempt, question: Question, guilty: OutputAccuracy, first
         first.axes,
         got,
         answer,
-        guilty.wrong,
-        guilty.unwritten,
-        tile.get(ROWS),
-        is_main=guilty is done.accuracy.main,
+        worst_output.wrong,
+        worst_output.unwritten,
+        tile.get(operation.tile_names.get("row", "")),
+        is_main=worst_output is done.accuracy.main,
         has_features=bool(problem.features),
     )
-    if problem.flops > MOST_FLOPS or guilty.unwritten.any():
+    if problem.flops > MOST_FLOPS or worst_output.unwritten.any():
         return pattern
-    mistakes = operation.known_mistakes(problem, question.inputs, tile.get(KEYS))
+    mistakes = operation.known_mistakes(problem, question.inputs, tile.get(operation.tile_names.get("key", "")))
     allowed = question.tolerance(done.variant.numerics)[first.output].allowed
-    equals = recognised(first.output, first.axes, got, answer, allowed, guilty.wrong, mistakes)
+    equals = recognised(first.output, first.axes, got, answer, allowed, worst_output.wrong, mistakes)
     return pattern if equals is None else f"{pattern}; {equals}"

@@ -1,4 +1,4 @@
-"""Whoever examines a campaign's cases: processes of this machine, or workers of a cluster."""
+"""The protocol for examining a campaign's cases: implemented by local processes and by workers of a cluster."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.search import Search
 
 Searched = Sequence[tuple[Case, Answer]]
-"""The different cases of a search in order, up to the first that fails."""
+"""The distinct cases of a search with their answers, in order, up to the first failure."""
 
 
 class Examiners(Protocol):
-    """A context manager; one thread may use it. Every method raises `SandboxError` where none can be had."""
+    """A context manager for use by one thread. Every method raises `SandboxError` if no worker can be started."""
 
     def __enter__(self) -> Examiners: ...
 
@@ -23,42 +23,42 @@ class Examiners(Protocol):
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """What kernels may have compiled in, with the variant's own tiles."""
+        """The builds of kernels, with the variant's own tiles."""
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """The features of problems that the variant takes."""
+        """The problem features that the variant supports."""
 
     @property
     def fails_in(self) -> tuple[str, ...]:
         """Regimes in which the variant declares that it fails."""
 
     def start(self) -> None:
-        """Some that are ready; what the variant says of itself is known from here."""
+        """Start workers. The variant's properties are known afterwards."""
 
     def ahead(self, usual: int) -> int:
-        """How many entries of the sequence they want to know of, where `usual` would do for a few processes."""
+        """How many entries of the sequence to announce ahead; `usual` is enough for a few processes."""
 
     def ahead_of(self, search: Search) -> int:
-        """The same while that search is on."""
+        """How many entries to announce ahead while that search runs."""
 
     def expect(self, case: Case) -> None:
-        """`case` is going to be asked about."""
+        """Announce that `case` will be passed to `ask`."""
 
     def expect_search(self, search: Search) -> None:
-        """`search` is going to be asked about."""
+        """Announce that `search` will be passed to `searched`."""
 
     def ask(self, case: Case) -> Answer:
-        """What comes of `case`. A process that dies or hangs is the answer too."""
+        """The answer to `case`. A process that dies or hangs is an answer as well."""
 
     def searched(self, search: Search) -> Searched | None:
-        """What came of an expected search; None where whoever asks has to search."""
+        """The result of an announced search; None if the caller has to run the search."""
 
     def candidates(self, number: int) -> int:
-        """How many simpler cases to expect at once, of `number` that there are."""
+        """How many of `number` simpler cases to announce at once."""
 
     def forget(self) -> None:
-        """Nothing is expected any more."""
+        """Cancel all announcements."""
 
     def end(self) -> None:
-        """The next case meets a fresh process."""
+        """End the workers, so that the next case runs in a fresh process."""

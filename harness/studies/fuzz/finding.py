@@ -1,4 +1,4 @@
-"""What is wrong with one case, and what one examination of a case comes to. Plain data, small enough for a pipe."""
+"""The result of examining one case, and what is wrong with it. Plain data, small enough for a pipe."""
 
 from __future__ import annotations
 
@@ -16,35 +16,41 @@ NO_PLAN, NO_COMPILATION, ERROR = "plan error", "compile error", "error"
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong."""
+    """What is wrong with one case."""
 
     kind: str
-    """A word or two, such as `wrong answer`, `out of bounds`, `timeout`, `batch-invariance`."""
+    """A short name, such as `wrong answer`, `out of bounds`, `timeout`, `batch-invariance`."""
     reason: str
-    """In full."""
+    """The full description."""
     first: Element | None = None
-    """The first wrong element, in the order in which the output is stored; the worst one of what is suspicious."""
+    """The first wrong element in memory order; for a suspicious answer, the worst element."""
     wrong: int | None = None
-    """How many elements are wrong, of `first.output`."""
+    """Number of wrong elements of `first.output`."""
     elements: int | None = None
-    """Of how many."""
+    """Total number of elements of `first.output`."""
     pattern: str | None = None
-    """Where they lie and what they have in common."""
+    """The positions of the wrong elements and what they have in common."""
+
+    @property
+    def is_of_optional_output(self) -> bool:
+        """Whether an optional output such as lse is wrong, and the main one is not known to be."""
+        return self.first is not None and self.kind == f"wrong {self.first.output}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the examination of one case came to."""
+    """The result of examining one case."""
 
     finding: Finding | None = None
-    """None where nothing is known to be wrong."""
+    """What is wrong; None if nothing is known to be."""
     refusal: str | None = None
-    """The variant's reason for not taking the problem."""
+    """The variant's reason for not supporting the problem; None if it does."""
     error_over_budget: float | None = None
-    """Largest ratio over all outputs; None where it did not get that far."""
+    """Largest ratio over all outputs; None if no outputs were checked."""
     fault: str | None = None
-    """What the harness itself failed at, which says nothing about the variant; beside a finding, in describing it."""
+    """An error of the harness, which says nothing about the variant. It may accompany a finding, if describing that
+    failed."""
     undecided: str | None = None
-    """The trivial wrong answer that would have passed, too; None where the case decides."""
+    """The trivial wrong answer that would have passed as well; None if the case is decisive."""
     broken: bool = False
-    """The process that says this is of no further use, as after a fault on a GPU."""
+    """Whether the answering process is unusable, as after a fault on a GPU."""

@@ -1,8 +1,9 @@
-"""The campaign's side of a worker process: cases with a time limit, and a fresh process after it died or hung.
+"""The parent's side of a worker process that examines cases.
 
-Whatever a kernel does to its process (a segmentation fault, an endless loop) costs that process and becomes the answer
-to the case that it was at; the next case meets a fresh one. The variant's own code is not even there: the worker, which
-knows the oracle, asks a planner process of its own (`harness.execution.isolation`).
+It enforces time limits and replaces a process that dies or hangs. Whatever a kernel does to its process (a segmentation
+fault, an endless loop) becomes the answer to the current case; the next case runs in a fresh process. The variant's own
+code does not run there: the worker, which knows the oracle, delegates it to a planner process
+(`harness.execution.isolation`).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from harness.support.child_process import LOOK_SECONDS, CpuTimeSample
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
-"""Imports and, on a GPU, a context; a machine may be busy."""
+"""Time limit for imports and, on a GPU, a context, on a busy machine."""
 COMPILE_SECONDS = 60.0
-"""On top of the time for a case, where a worker may have to compile for it."""
+"""Time added to a case's limit if the worker may have to compile for it."""
 PATIENCE = 20.0
-"""How many times as long by the clock as by the processor: other work may be going on, and a GPU is waited for."""
+"""Ratio of the wall-clock limit to the processor-time limit, because of other load and waits for a GPU."""
 STEADY = 6.0
-"""How many times as long a case may take of which one thread block after the other ends: slow, but not stuck."""
+"""Factor on the time limit of a case whose thread blocks keep finishing: slow, but not stuck."""
 SANITIZED = 10.0
-"""How many times as long a case may take that the sanitizer looks at, which runs it several times and slowly."""
+"""Factor on the time limit of a sanitized case, which runs several times and slowly."""
 
 
 Kernel = tuple[Hashable, ...]
@@ -44,17 +45,17 @@ class Worker(ForkedProcess):
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
-        """`case_seconds`: how long a case may go on, once its kernels are compiled, until a thread block of it ends.
+        """`case_seconds` limits the time of a case, after compilation, until one of its thread blocks finishes.
 
-        Seconds of the processor, so that a busy machine does not make a slow kernel of a quick one. The sanitizer has
-        more, and so has a case of which blocks do end.
+        It is processor time, so that a busy machine does not make a fast kernel slow. The limit is larger for the
+        sanitizer, and for a case whose blocks keep finishing.
         """
         super().__init__(load)
         self._machine, self._case_seconds = machine, case_seconds
         self.builds = builds
-        """What kernels may have compiled in; once a process has started: what the variant takes, with its tiles."""
+        """The requested builds; after the first start, those that the variant supports, with its tiles."""
         self.takes: tuple[str, ...] = ()
-        """The features of problems that the variant takes; known once a process has started."""
+        """Problem features that the variant supports; known after the first start."""
         self.fails_in: tuple[str, ...] = ()
         """Regimes in which the variant declares that it fails; known once a process has started."""
         self._is_ready = False
@@ -76,23 +77,26 @@ class Worker(ForkedProcess):
         self._log.close()
 
     def begin(self) -> None:
-        """Start a process, if there is none, without waiting until it is ready."""
+        """Start a process if there is none, without waiting until it is ready."""
         if self._process is not None:
             return
-        # Not forked from this process: CUDA and LLVM do not survive a fork, and nothing of it may be inherited.
+        # Spawned, not forked: CUDA and LLVM do not survive a fork, and the child must inherit no state.
         preload(serve.__module__)
         self._fork(serve, self._machine, self.builds, daemon=False)  # it has a planner of its own
         self._compiled, self.met = set(), set()
 
     def start(self) -> None:
-        """A process that is ready. Raises `SandboxError` where the variant or the executor cannot be had there."""
+        """Start a process and wait until it is ready.
+
+        Raises `SandboxError` if the variant or the executor cannot be loaded there.
+        """
         self.begin()
         if not self.is_ready(START_SECONDS):
             self.end()
             raise SandboxError(f"a worker process was not ready within {START_SECONDS:g} s")
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Whether the process that was begun has loaded the variant, within that time. Raises as `start` does."""
+        """Wait up to `seconds` for the process to be ready, and return whether it is. Raises as `start` does."""
         if self._is_ready:
             return True
         if self._process is None or not self._waited(seconds):
@@ -115,7 +119,7 @@ class Worker(ForkedProcess):
         return True
 
     def ask(self, case: Case) -> Answer:
-        """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
+        """The answer to `case`. A process that dies or hangs is an answer as well. Raises as `start` does."""
         self.hand(case)
         while (found := self.collect()) is None:
             wait(self.resume(), timeout=LOOK_SECONDS)
@@ -123,11 +127,11 @@ class Worker(ForkedProcess):
 
     @property
     def load(self) -> int:
-        """Cases that were handed over and not yet collected."""
+        """Number of cases that were sent and whose answers were not yet collected."""
         return len(self._handed)
 
     def hand(self, case: Case) -> None:
-        """Let the process examine `case` after those that it has. Raises as `start` does."""
+        """Queue a case for the process. Raises as `start` does."""
         self.resume()
         self._handed.append(case)
         self.met.add(kernel_of(case))
@@ -136,9 +140,9 @@ class Worker(ForkedProcess):
         self._send(case)
 
     def resume(self) -> list[Connection | int]:
-        """What to wait for, of a process that has all that was handed over: a fresh one if the last one is lost.
+        """The objects to wait on for answers.
 
-        Raises as `start` does.
+        A fresh process is started with the queued cases if the last one was lost. Raises as `start` does.
         """
         if not self._is_ready:
             self.start()
@@ -149,9 +153,9 @@ class Worker(ForkedProcess):
         return [self._connection, self._process.sentinel]
 
     def collect(self) -> tuple[Case, Answer] | None:
-        """The oldest case that was handed over, if its answer is there by now. That its process died or hangs is one.
+        """The oldest queued case with its answer, if available; the death or hang of its process is an answer as well.
 
-        What was handed over after it is for a fresh process then.
+        The cases queued behind it then go to a fresh process.
         """
         if not self._handed or not self._is_ready:
             return None
@@ -170,7 +174,7 @@ class Worker(ForkedProcess):
         return case, answer
 
     def end(self) -> None:
-        """End the process, whatever it is doing; nothing is handed over any more."""
+        """Kill the process and clear the queue."""
         self._handed.clear()
         self._lose()
 
@@ -190,7 +194,7 @@ class Worker(ForkedProcess):
             self._connection.send(case)
 
     def _received(self, case: Case) -> Answer | None:
-        """What the process says of its oldest case; None where that goes on."""
+        """The process's answer to its oldest case; None while the case is running."""
         assert self._connection is not None
         try:
             answer = self._connection.recv()
@@ -208,19 +212,19 @@ class Worker(ForkedProcess):
         return answer
 
     def _begin_oldest(self) -> None:
-        """The process gets to its oldest case now."""
+        """Reset the clock: the process begins its oldest case now."""
         self._looked_at, self._begun, self._progressed = time.monotonic(), None, None
 
     def seconds_for(self, case: Case) -> float:
-        """How long `case` may go on without an answer or a thread block that ends, in seconds of the processor."""
+        """Limit of processor time for `case` to answer or to finish a thread block."""
         looked_at = self._machine.sanitize or case.check == SANITIZER
         once = 0 if kernel_of(case) in self._compiled else COMPILE_SECONDS
         return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 
     def _overdue(self, seconds: float) -> str | None:
-        """What to say of a process that is at its oldest case for too long. Looks at it now and then."""
+        """Why the process exceeded its limit; None if it did not. Samples its processor time now and then."""
         if time.monotonic() < self._looked_at + LOOK_SECONDS:
-            return None  # as nearly always
+            return None  # the common case
         assert self._process is not None and self._process.pid is not None
         now = CpuTimeSample.of(self._process.pid)
         self._looked_at = now.clock
@@ -233,14 +237,14 @@ class Worker(ForkedProcess):
         return None
 
     def _waited(self, seconds: float) -> bool:
-        """Until it says something or dies; False where it does neither in time."""
+        """Wait for a message or for the death of the process; False after `seconds` without either."""
         assert self._connection is not None and self._process is not None
         return bool(wait([self._connection, self._process.sentinel], timeout=seconds))
 
 
 def kernel_of(case: Case) -> Kernel:
-    """What is compiled in varies by this, masks' kinds among it, and so does what the sanitizer watches.
+    """The values that determine compilation, including the kind of mask, and those that determine sanitizing.
 
-    A worker compiles, or loads from the disk cache, each of them once.
+    A worker compiles each combination once, or loads it from the disk cache.
     """
     return case.problem.build_key, case.problem.features, case.tile, case.check == SANITIZER

@@ -1,4 +1,4 @@
-"""Campaigns as rows to keep."""
+"""Converts campaigns to rows of the store."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from harness.studies.fuzz.result import CampaignResult
 def campaign_rows(results: Iterable[CampaignResult], variants: Iterable[Variant], device: Device) -> list[KeptRow]:
     """A row per campaign of these variants.
 
-    A campaign draws its problems, so there is none in it. The digest is that of the operation's plainest problem, for
-    who asks whether the kernel is still the one that was searched; None where the variant does not take that.
+    A campaign draws many problems, so a row has none. The digest is that of the operation's plainest problem, to
+    identify the kernel that was fuzzed; None if the variant does not support that problem.
     """
     named = {variant.name: variant for variant in variants}
     rows = []

@@ -1,7 +1,7 @@
-"""At which lengths a failure occurs: the smallest case once more, a little shorter and longer along each axis.
+"""Finds the lengths at which a failure occurs: runs the smallest case at nearby lengths along each axis.
 
-Shrinking leaves one small case, which looks alike for many mistakes: a kernel that loses its last key and one that
-loses the first key of each tile both fail with one key. Their lengths tell them apart.
+Shrinking yields one small case, which looks alike for many errors: a kernel that drops its last key and one that drops
+the first key of each tile both fail with one key. The failing lengths distinguish them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from harness.studies.fuzz.finding import TIMEOUT, Answer
 from harness.support.errors import UsageError
 
 MOST_PER_AXIS, MOST_BETWEEN = 48, 16
-"""Lengths around the failing one that are tried along one axis, and further ones to find where failures begin."""
+"""Maximum number of lengths tried around the failing one per axis, and of further ones to find where failures begin."""
 FEWEST_FOR_A_RULE = 3
-"""Failing lengths that have to agree on a remainder before it is reported."""
+"""Minimum number of failing lengths that have to share a remainder before it is reported."""
 
 
 @dataclass(frozen=True)
 class LengthsTried:
-    """What was tried along one axis."""
+    """The lengths tried along one axis."""
 
     axis: str
-    """Its name, such as `kv_len`."""
+    """Name of the axis, such as `kv_len`."""
     tile: int
-    """See `ProbedAxis.tile`."""
+    """The tile size along the axis, as in `ProbedAxis.tile`."""
     fails: tuple[int, ...]
-    """Lengths at which the case fails in any way, in order."""
+    """Lengths at which the case fails in any way, ascending."""
     passes: tuple[int, ...]
-    """Lengths at which it passes with two draws of inputs, in order. Those that are refused are in neither."""
+    """Lengths at which it passes with two draws of inputs, ascending. Unsupported lengths are in neither tuple."""
 
     @property
     def text(self) -> str:
@@ -48,7 +48,7 @@ class LengthsTried:
 
     @property
     def _remainder(self) -> int | None:
-        """What all failing lengths leave when divided by the tile, and no passing one does."""
+        """The remainder modulo the tile that all failing lengths and no passing ones have; None if there is none."""
         remainders = {length % self.tile for length in self.fails}
         if len(self.fails) < FEWEST_FOR_A_RULE or len(remainders) > 1:
             return None
@@ -57,7 +57,7 @@ class LengthsTried:
 
 
 def lengths_around(length: int, tile: int) -> list[int]:
-    """What to try for a case that fails at `length`, the most telling ones first."""
+    """The lengths to try for a case that fails at `length`, the most informative first."""
     ends = (edge + beside for edge in (tile, 2 * tile, 3 * tile) for beside in (0, 1, -1))
     near = (length - 1, length + 1, length + tile, length + 2 * tile, length - tile, 1, 2)
     more = range(1, 2 * tile + 3)
@@ -71,17 +71,15 @@ def try_lengths(
     expect: Callable[[Case], None],
     seconds: float,
 ) -> tuple[LengthsTried, ...]:
-    """The case that fails, at other lengths, for so many seconds: one axis after the other, each alone.
+    """Run the failing case at other lengths, along one axis after the other, for up to `seconds`.
 
-    A length that is being tried when the time is up is waited for.
-
-    `expect` is called with a case that is going to be asked about. Lengths that make no problem are left out. A case
-    that never ends is the last one.
+    A run in progress at the time limit is completed. `expect` is called in advance with each case that will be passed
+    to `ask`. Lengths without a valid problem are skipped. A case that hangs ends the search.
     """
     until = time.monotonic() + seconds
     found: list[LengthsTried] = []
     for number, axis in enumerate(axes):
-        # Each axis has its share, so that a slow first one does not use up all of it.
+        # Each axis has its share of the time, so that a slow first one does not use all of it.
         share = time.monotonic() + (until - time.monotonic()) / (len(axes) - number)
         fails, passes, left_out = {axis.length}, set[int](), set[int]()
         planned = iter(lengths_around(axis.length, axis.tile))
@@ -98,7 +96,7 @@ def try_lengths(
                 continue
             if upcoming is not None and (following := case_at(axis, upcoming)) is not None:
                 expect(following)
-            # Two draws of inputs: with one of them a wrong answer may be near the right one by chance.
+            # Two draws of inputs: with a single one, a wrong answer may be close to the right one by chance.
             answers = (ask(each) for each in (case, dataclasses.replace(case, seed=case.seed ^ 1)))
             failed = next((answer for answer in answers if not _passed(answer)), None)
             if failed is None:
@@ -114,9 +112,9 @@ def try_lengths(
 
 
 def _between(fails: set[int], passes: set[int], left_out: set[int]) -> int | None:
-    """Half-way between a length that fails and the next that passes, or the other way round; None where all are known.
+    """The midpoint between a failing and the next passing length, or vice versa; None if all lengths are known.
 
-    So the length is found from which on it fails.
+    This bisection finds the length at which failures begin.
     """
     tried = sorted(fails | passes)
     for low, high in itertools.pairwise(tried):
@@ -131,7 +129,7 @@ def _passed(answer: Answer) -> bool:
 
 
 def case_at(axis: ProbedAxis, length: int) -> Case | None:
-    """The case of that length; None where there is no such problem, as of more rows than a mask allows."""
+    """The case with that length; None if there is no such problem, as with more rows than a mask allows."""
     try:
         return axis.at(length)
     except UsageError:
@@ -139,7 +137,7 @@ def case_at(axis: ProbedAxis, length: int) -> Case | None:
 
 
 def in_runs(numbers: Iterable[int]) -> str:
-    """`1, 2` and `33 to 40` of numbers in order: two neighbours are listed, more are a run."""
+    """Format ascending numbers as `1, 2` or `33 to 40`: runs of more than two are abbreviated."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

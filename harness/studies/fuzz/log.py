@@ -1,4 +1,4 @@
-"""What a campaign came to so far, in case it is cut off: the next one with the same settings asks the same."""
+"""The log of an interrupted campaign, which the next one with the same settings reuses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from harness.support.errors import UsageError
 
 
 class Work(Protocol):
-    """Where it is kept, such as `options.resume.UnfinishedWork`."""
+    """The storage of a log, such as `options.resume.UnfinishedWork`."""
 
     def known(self, *name: str | int | float | bool) -> object | None:
-        """What was kept under that name."""
+        """The value stored under that name; None if there is none."""
 
     def finish(self, value: object, *name: str | int | float | bool) -> None:
-        """Keep it."""
+        """Store a value under that name."""
 
 
 class _Nothing:
@@ -30,33 +30,33 @@ class _Nothing:
 
 
 class CampaignLog:
-    """Of one variant's campaign: answers in which nothing was found. What is found ends the search, and is found again.
+    """The answers without findings of one variant's campaign. A finding ends the search, and is found again.
 
-    Without `work` it is empty, and stays so.
+    Without `work` the log stays empty.
     """
 
     def __init__(self, variant: str = "", work: Work | None = None) -> None:
         self._variant, self._work = variant, work or _Nothing()
         self.answers: dict[Case, Answer] = {}
-        """To cases that were counted."""
+        """Answers to cases that were counted."""
         self.searches: dict[int, list[tuple[Case, Answer]]] = {}
-        """What whole searches met, by their number."""
+        """Cases and answers of complete searches, by search number."""
         self.seconds = 0.0
-        """That it took."""
+        """Duration so far."""
         tried = self._work.known(variant, "tried")
         self.tried = tried if isinstance(tried, int) else None
-        """How many past failures were tried before all else; None where it had not begun."""
+        """Number of past failures tried first; None if the campaign had not begun."""
         self._number = 0
         if self.tried is not None:
             self._read()
         self._began = time.monotonic() - self.seconds
 
     def begin(self, tried: int) -> None:
-        """Past failures were tried."""
+        """Record that past failures were tried."""
         self._work.finish(tried, self._variant, "tried")
 
     def counted(self, case: Case, answer: Answer) -> None:
-        """One more example."""
+        """Record one example."""
         if case not in self.answers:
             seconds = time.monotonic() - self._began
             value = (case.to_json(), answer.refusal, answer.error_over_budget, seconds, answer.undecided)
@@ -64,7 +64,7 @@ class CampaignLog:
             self._number += 1
 
     def searched(self, number: int, cases: Iterable[Case]) -> None:
-        """A search was made to its end, and met these, all of which were counted."""
+        """Record a completed search with its cases, all of which were counted."""
         if number not in self.searches:
             self._work.finish([case.to_json() for case in cases], self._variant, "search", number)
 

@@ -1,4 +1,4 @@
-"""A guess at the kind of mistake: where the wrong elements lie, and what number stands between them and the answer."""
+"""Guesses the kind of error from the positions of wrong elements and their numerical relation to the answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 ALIKE = 1e-3
-"""Ratios, or differences, that agree within this share of each other are one number."""
+"""Ratios or differences that agree within this relative tolerance count as one number."""
 LEAST_ALIKE = 0.95
 """Share of the wrong elements that has to agree."""
 
 MOST_RUNS = 3
-"""Runs of rows or columns that are spelled out."""
+"""Maximum number of runs of rows or columns that are listed."""
 
 
 def describe_pattern(
@@ -33,11 +33,11 @@ def describe_pattern(
     is_main: bool = True,
     has_features: bool = False,
 ) -> str:
-    """What the wrong elements look like, in a few words: `2 x the answer; rows 64 to 66 (the last 3 of 67)`.
+    """Describe the wrong elements briefly, such as `2 x the answer; rows 64 to 66 (the last 3 of 67)`.
 
-    All arrays have the output's shape, whose axes are called `axes`. `hints`: numbers that wrong answers are known for.
-    `tile_rows`: the variant's rows per tile, where it says so. `is_main`: the operation's main output. `has_features`:
-    the problem is not the plainest, so that rows may have to be empty.
+    All arrays have the output's shape, whose axes are named `axes`. `hints` are numbers typical of wrong answers.
+    `tile_rows` is the variant's rows per tile, if declared. `is_main` marks the operation's main output. `has_features`
+    means that the problem is not the plainest, so rows may be empty.
     """
     assert wrong.any()
     relation = _relation(hints, got, expected, wrong, unwritten, is_main, has_features)
@@ -54,7 +54,7 @@ def _relation(
     is_main: bool,
     has_features: bool,
 ) -> str | None:
-    """What stands where the answer should."""
+    """The numerical relation of the wrong elements to the answer; None if there is no simple one."""
     if (unwritten & wrong).any():
         return "never written" if unwritten[wrong].all() else "partly never written"
     g, e = got[wrong], expected[wrong]
@@ -76,7 +76,7 @@ def _relation(
     ratios = g[usable] / e[usable]
     factor = _one_number(ratios)
     if factor is None and len(ratios) == 1 and _named(float(ratios[0]), hints.factors):
-        factor = float(ratios[0])  # one number alone is a factor only if it is one that is known
+        factor = float(ratios[0])  # a single number is a factor only if it is a known one
     if factor is None:
         return "each row x a factor of its own" if is_main and _one_number_per_row(got, expected, wrong) else None
     return f"{factor:.6g} x the answer{_named(factor, hints.factors)}"
@@ -87,14 +87,14 @@ def _named(number: float, names: Mapping[float, str]) -> str:
 
 
 def _one_number(values: Float64Array) -> float | None:
-    """What nearly all of `values` are, or None."""
+    """The number that nearly all of `values` equal; None if there is none."""
     middle = float(np.median(values))
     alike = np.abs(values - middle) <= ALIKE * abs(middle)
     return middle if len(values) > 1 and alike.mean() >= LEAST_ALIKE else None
 
 
 def _one_number_per_row(got: Float64Array, expected: Float64Array, wrong: Mask) -> bool:
-    """Whether nearly every row is off by one factor: then what it is scaled or divided by is wrong."""
+    """Whether the error of nearly every row is a constant factor, so that a scale or divisor is wrong."""
     rows = [(got[at][here], expected[at][here]) for at in np.ndindex(wrong.shape[:-1]) if (here := wrong[at]).sum() > 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         alike = [_one_number(g / e) is not None for g, e in rows]
@@ -102,7 +102,7 @@ def _one_number_per_row(got: Float64Array, expected: Float64Array, wrong: Mask) 
 
 
 def _where(names: tuple[str, ...], wrong: Mask, tile_rows: int | None) -> str:
-    """Which batch entries, heads, rows and columns hold wrong elements."""
+    """The batch entries, heads, rows and columns that contain wrong elements."""
     if wrong.all():
         return "every element"
     axes = tuple(range(wrong.ndim))
@@ -121,7 +121,7 @@ def _where(names: tuple[str, ...], wrong: Mask, tile_rows: int | None) -> str:
 
 
 def _in_words(axis: str) -> tuple[str, str]:
-    """One along an axis, and many: `batch` is no thing that can be counted."""
+    """The singular and plural of an axis' index; `batch` is not countable by itself."""
     return ("batch entry", "batch entries") if axis == "batch" else (axis, f"{axis}s")
 
 

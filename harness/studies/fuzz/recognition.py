@@ -1,4 +1,4 @@
-"""Which known mistake, or which other element's answer, a kernel's wrong elements are equal to."""
+"""Recognises known errors, or another element's answer, in a kernel's wrong elements."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 MOST_FLOPS = 1e7
-"""Of a problem whose mistakes are worked out, each of which takes about as long as the answer: some milliseconds."""
+"""Largest problem in FLOP for which known errors are evaluated, each of which takes about as long as the answer:
+milliseconds."""
 MUCH_NEARER = 0.1
-"""How far off a known mistake the wrong elements may be on average, over how far off the answer they are: a budget
-that is as wide as the mistake is large would fit anything."""
+"""Maximum mean distance of the wrong elements from a known error, relative to their distance from the answer. Without
+it, a budget as wide as the error is large would match anything."""
 MOST_NAMED = 3
-"""Mistakes that fit alike are all named, up to so many: in a small problem several are the same."""
+"""Maximum number of matching errors that are listed: several coincide in a small problem."""
 
 
 def recognised(
@@ -28,10 +29,10 @@ def recognised(
     wrong: Mask,
     mistakes: Iterable[tuple[str, Mapping[str, Float64Array]]],
 ) -> str | None:
-    """Such as `equals the answer without the last key`; None where nothing known fits.
+    """Such as `equals the answer without the last key`; None if no known error matches.
 
-    All arrays have the shape of `output`, whose axes are called `axes`; `allowed` is its budget. Held against the wrong
-    elements alone: the others may be right for other reasons.
+    All arrays have the shape of `output`, whose axes are named `axes`; `allowed` is its budget. Only the wrong elements
+    are compared: the others may be right for other reasons.
     """
     found = []
     for name, outputs in mistakes:
@@ -50,9 +51,9 @@ def recognised(
 
 
 def _fits(got: Float64Array, other: Float64Array, answer: Float64Array, allowed: Float64Array, wrong: Mask) -> bool:
-    """Whether the wrong elements are within their budget of another answer, and much nearer to it than to the answer.
+    """Whether the wrong elements are within their budget of another answer, and much closer to it than to the answer.
 
-    What is zero there, or not a number, says nothing.
+    Elements that are zero or NaN there are not counted.
     """
     g, o, e, a = got[wrong], other[wrong], answer[wrong], allowed[wrong]
     numbers = np.isfinite(g) & np.isfinite(o) & np.isfinite(e)
@@ -63,7 +64,7 @@ def _fits(got: Float64Array, other: Float64Array, answer: Float64Array, allowed:
 
 
 def _neighbours(axes: tuple[str, ...], answer: Float64Array) -> Iterator[tuple[str, Float64Array, Mask]]:
-    """The right answer moved along each axis by one: its name, the array, and where there is such a neighbour."""
+    """The right answer shifted by one along each axis: name, array, and a mask of elements with such a neighbour."""
     for axis, name in enumerate(axes):
         size = answer.shape[axis]
         if size > 1:

@@ -1,4 +1,4 @@
-"""Campaigns as text for people and as JSON for programs."""
+"""Renders campaigns as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds"
 
 
 def campaigns_report(results: Sequence[CampaignResult], device: str, options: Sequence[str] = ()) -> Report:
-    """All that there is to say about campaigns."""
+    """The report of campaigns."""
     told = [result for result in results if result.reason is not None]
     return Report(
         paragraphs=lambda: [_table(results), *(part for result in told for part in _failure_text(result, options))],
@@ -64,7 +64,7 @@ def _table(results: Sequence[CampaignResult]) -> Table:
 
 
 def _undecided(result: CampaignResult) -> str:
-    """How much of a campaign proves nothing."""
+    """The share of a campaign that is not decisive."""
     ran = result.examples - result.refused
     what = f"{result.undecided:,} of {ran:,} examples prove nothing"
     return f"{result.variant}: {what}: a trivial wrong answer, such as zeros, would pass there, too."
@@ -76,7 +76,7 @@ def _axes(results: Sequence[CampaignResult]) -> list[str]:
 
 
 def _not_met(result: CampaignResult) -> list[str]:
-    """Features and classes of values that no example had."""
+    """Features and value classes that no example had."""
     coverage = result.coverage
     if coverage is None:
         return []
@@ -85,14 +85,14 @@ def _not_met(result: CampaignResult) -> list[str]:
 
 
 def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
-    """One case that was run again."""
+    """Render one case that was run again."""
     if format in ("json", "csv"):
         return json_text(_replay_object(variant, case, answer))
     return f"{variant}\n{_aligned(_replay_lines(case, answer))}\n"
 
 
 def replay_report(variant: str, case: Case, answer: Answer) -> Report:
-    """All that there is to say about a case that was run again."""
+    """The report of a case that was run again."""
     found = {"variant": variant, "refusal": answer.refusal, "error_over_budget": finite(answer.error_over_budget)}
     if answer.finding is not None:
         found |= {"kind": answer.finding.kind, "reason": answer.finding.reason}
@@ -127,13 +127,13 @@ def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
 
 
 def replay_command(variant: str, case: Case, options: Sequence[str] = ()) -> str:
-    """The line that runs the case again."""
+    """The command line that runs the case again."""
     words = ["python", "-m", "harness", "fuzz", variant, *options, "--replay", case.to_json()]
     return shlex.join(words)
 
 
 def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | Verbatim]:
-    """All that there is to say about a variant that did not pass."""
+    """The description of a variant that did not pass."""
     failure = result.failure
     if failure is None:
         return [f"{result.variant}: {result.verdict}: {result.reason}"]
@@ -197,7 +197,7 @@ def _case_line(case: Case) -> str:
 
 
 def _takes(failure: Failure) -> list[str]:
-    """What the smallest case has beyond the plainest: shrinking left nothing there that it could do without."""
+    """The features of the smallest case beyond the plainest problem, all of which it needs to fail."""
     case = failure.case
     takes = [*failure.takes]
     if case.regime != "normal":

@@ -1,4 +1,4 @@
-"""What one campaign came to: its verdict, its failure, and what it met. Plain data."""
+"""The result of one campaign: its verdict, its failure, and its coverage. Plain data."""
 
 from __future__ import annotations
 
@@ -11,82 +11,81 @@ from harness.studies.fuzz.finding import Finding
 from harness.studies.fuzz.lengths import LengthsTried
 
 INCOMPLETE = "incomplete"
-"""The verdict of a campaign that its time ended early."""
+"""The verdict of a campaign that reached its time limit."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a campaign found, shrunk."""
+    """The failure that a campaign found and minimized."""
 
     case: Case
-    """The smallest that fails in the same way."""
+    """The smallest case that fails in the same way."""
     finding: Finding
-    """What is wrong with it."""
+    """What is wrong with `case`."""
     tiles: tuple[int, ...]
-    """How many tiles `case` has, each way, such as of rows and of keys per head."""
+    """Number of tiles of `case` along each axis, such as of rows and of keys per head."""
     first_case: Case
-    """The one that was drawn."""
+    """The case that was drawn."""
     first_finding: Finding
-    """What was wrong with that."""
+    """What was wrong with `first_case`."""
     larger_case: Case
-    """One that is not small at all and fails in the same way: there the pattern of the mistake has room to show."""
+    """A larger case that fails in the same way and shows the pattern of the error."""
     larger_finding: Finding
-    """What is wrong with that."""
+    """What is wrong with `larger_case`."""
     examples: int
-    """How many were drawn up to that one."""
+    """Number of examples up to the failure."""
     shrinking: int
-    """How many more were run to shrink it."""
+    """Number of cases run for shrinking."""
     repeatable: bool
-    """Whether the smallest case failed in the same way once more, in a fresh process."""
+    """Whether the smallest case failed in the same way again, in a fresh process."""
     remembered: bool
     """Whether it came from the database of past failures."""
     takes: tuple[str, ...] = ()
-    """What `case` has beyond the plainest problem, in words."""
+    """Features of `case` beyond the plainest problem, in words."""
     lengths: tuple[LengthsTried, ...] = ()
-    """At which other lengths `case` fails and passes, axis by axis."""
+    """Other lengths at which `case` fails and passes, by axis."""
     sanitized: Finding | None = None
-    """What the sanitizer finds in `case` besides its wrong answer."""
+    """The sanitizer's finding in `case`, in addition to its wrong answer; None if it has none."""
 
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """What one campaign came to."""
+    """The result of one campaign."""
 
     variant: str
     verdict: str
-    """`pass`; `fail`; `incomplete`: the time was up before all examples were tried, and nothing failed in those that
-    were; `undecided`: no case proves anything; or `error`: the variant could not be loaded or took none of the
-    problems, or the harness itself failed."""
+    """`pass`; `fail`; `incomplete`: the time limit was reached without a failure; `undecided`: no case is decisive; or
+    `error`: the variant could not be loaded or supported none of the problems, or the harness itself failed."""
     reason: str | None
-    """Why it is not `pass`, in one line."""
+    """Why the verdict is not `pass`, in one line; None if it is."""
     failure: Failure | None
     examples: int
-    """Cases run before a failure was found, or in all; those that the variant refused are among them."""
+    """Cases run until a failure was found, or in all, including those that the variant does not support."""
     refused: int
-    """Cases that the variant did not take: nothing is known about those."""
+    """Number of cases that the variant does not support."""
     refusals: tuple[tuple[str, int], ...]
-    """Its reasons, the most frequent first, and how often each came."""
+    """The variant's reasons for that, with their frequencies, the most frequent first."""
     seconds: float
-    """Wall-clock time of the search, shrinking left out."""
+    """Wall-clock time of the search, without shrinking."""
     shrink_seconds: float
     """Wall-clock time of shrinking."""
     seed: int
     hardest: Case | None
-    """The case with the largest error over budget among those that passed."""
+    """The passing case with the largest error over budget; None if no case passed."""
     hardest_ratio: float | None
-    """That ratio."""
+    """Its error over budget."""
     left_out: tuple[str, ...] = ()
     """Regimes that were not drawn, because the variant declares that it fails there."""
 
     coverage: Coverage | None = None
-    """Which values of the operation's axes met; None where it has none."""
+    """Covered values of the operation's axes; None if it has none."""
     faults: tuple[str, ...] = ()
-    """What the harness itself failed at meanwhile, which says nothing about the variant."""
+    """Errors of the harness during the campaign, which say nothing about the variant."""
 
     undecided: int = 0
-    """Cases that it passed but that prove nothing: a trivial wrong answer would have passed, too."""
+    """Number of passing cases that prove nothing: a trivial wrong answer would have passed as well."""
 
     @property
     def examples_per_second(self) -> float:
-        """Of the search."""
+        """Examples per second of the search; NaN if it took no time."""
         return self.examples / self.seconds if self.seconds > 0 else math.nan

@@ -1,8 +1,8 @@
-"""How a campaign spends its examples: a few in each of six builds of the kernels, then more, then further builds.
+"""Distributes a campaign's examples: a few in each of six builds of the kernels, then more, then further builds.
 
-A build is a compilation of a second or so, and a mistake may be compiled into some builds alone: so each of the first
-ones is met early. Most mistakes show in the first; so it has the largest share. Each further one has a round of its
-own; when all are known, they take turns.
+A build is a compilation of about a second, and an error may exist in some builds only, so each of the first ones is
+tried early. Most errors show in the first build, which has the largest share. Each further build has a round of its
+own; after the last, the builds alternate.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from itertools import accumulate, chain, count
 
 from harness.model.build import Build
 
-FIRST_SHARES = (0.1, 0.1, 0.08, 0.06, 0.08, 0.06)
-"""Of the first `FIRST_EXAMPLES`, or of all where there are fewer, for a first look at each build: a usual campaign has
-seen every dtype, short rows and the longest that there are, and the smallest and the largest tile."""
-SECOND_SHARES = (0.2, 0.1, 0.07, 0.04, 0.07, 0.04)
-"""The same for a second look."""
+FIRST_SHARES = (0.06, 0.06, 0.04, 0.04, 0.05, 0.05)
+"""Shares of the first `FIRST_EXAMPLES` (or of all, if fewer) for a first round of each build. The first four include
+all features, so a default campaign covers each of them within 40 examples; the smallest and the largest tile follow."""
+SECOND_SHARES = (0.24, 0.14, 0.11, 0.06, 0.1, 0.05)
+"""Shares of the first `FIRST_EXAMPLES` for a second round of each build."""
 FIRST_EXAMPLES = 200
 LATER_EXAMPLES = 250
-"""Per further round."""
+"""Number of examples per further round."""
 SEARCHED = 0.25
-"""The share of a build's examples in which Hypothesis searches, at the end of them, where that is at least
-`FEWEST_SEARCHED` examples: with fewer it has nothing to steer by."""
+"""Share of a build's examples that Hypothesis searches, at the end, if that is at least `FEWEST_SEARCHED` examples:
+with fewer it cannot adapt."""
 FEWEST_SEARCHED = 10
 
 
 @dataclass(frozen=True)
 class Round:
-    """A stretch of a campaign."""
+    """A contiguous part of a campaign's examples."""
 
     chosen_until: int
-    """How many examples there are to be when all that were chosen on purpose were run."""
+    """Total number of examples at the end of the systematically chosen ones."""
     until: int
-    """How many when it ends, after Hypothesis's search."""
+    """Total number of examples at the end of the round, after Hypothesis's search."""
     builds: tuple[Build, ...]
-    """What its examples are of, in turn."""
+    """The builds that its examples use in turns."""
     has_common: bool = False
-    """Whether a share of its examples is of what users ask for most: in a build's first ones."""
+    """Whether a share of its examples uses common problem sizes: in first rounds, and in all of the first build."""
 
 
 def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
-    """Rounds of `examples` in all; without end where that is None."""
+    """Rounds of `examples` in all; an infinite sequence if that is None."""
     first = FIRST_EXAMPLES if examples is None else min(examples, FIRST_EXAMPLES)
     looks = len(FIRST_SHARES)
     shares = accumulate((*FIRST_SHARES, *SECOND_SHARES))
@@ -52,12 +52,12 @@ def rounds(builds: Sequence[Build], examples: int | None) -> Iterator[Round]:
         end = end if examples is None else min(end, examples)
         is_first, is_second = number < looks, looks <= number < 2 * looks
         place = number if is_first else number - looks
-        # Of a build's second look, what is searched is a share of the first one, too.
+        # The search in a build's second round is a share of its first round as well.
         looked_at = FIRST_SHARES[place] + SECOND_SHARES[place] if is_second else 0.0
         searched = 0 if is_first else int(SEARCHED * (looked_at * first if is_second else end - began) + 1e-9)
         own = builds[place : place + 1] or builds
         chosen_until = end - searched if FEWEST_SEARCHED <= searched <= end - began else end
-        yield Round(chosen_until, end, tuple(own), not is_second)
+        yield Round(chosen_until, end, tuple(own), not is_second or place == 0)
         if examples is not None and end >= examples:
             return
         began = end

@@ -1,8 +1,7 @@
-"""Hypothesis's part of a campaign: a search towards errors that are large for their budget, which can run anywhere.
+"""A Hypothesis search that steers towards large errors relative to the budget, and can run in any process.
 
-What a search draws depends on its own fields and on the answers to its own cases, and on nothing else: neither on what
-ran before it or beside it, nor on which modules its process has loaded. So searches may run at the same time, on other
-machines, and once more.
+The cases of a search depend only on its own fields and on the answers to its own cases, not on other searches or on the
+modules that its process has loaded. So searches can run concurrently, on other machines, and repeatedly.
 """
 
 from __future__ import annotations
@@ -23,49 +22,49 @@ from harness.model.case import Case
 from harness.model.operation import Operation, operation_named
 
 FEWEST_DRAWN = 20
-"""Per run of Hypothesis, which begins with the plainest example every time."""
+"""Minimum number of examples per run of Hypothesis, which always begins with the plainest example."""
 SMALLEST_RATIO = 1e-9
-"""What `target` takes for an error of 0."""
+"""The target value for an error of 0."""
 
 Held = tuple[bool, float | None]
-"""Whether a case fails, and its error over its budget where there is one."""
+"""Whether a case fails, and its error over budget if known."""
 
 
 class _Found(Exception):
-    """The case fails. All kinds are one to Hypothesis: it shrinks what raises this, and nothing else does."""
+    """The case fails. Every failure raises this one exception, so that Hypothesis shrinks all kinds alike."""
 
 
-# No `Exception`, which Hypothesis would take for a failure.
+# Not derived from `Exception`, which Hypothesis would treat as a failure.
 class _Over(BaseException):
-    """There are as many examples as there were to be."""
+    """The requested number of examples was reached."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is to be searched."""
+    """The parameters of a search."""
 
     operation: str
     builds: tuple[Build, ...]
-    """What its examples are of."""
+    """Builds of its examples."""
     examples: int
-    """How many different ones; fewer where there are no others."""
+    """Number of distinct examples; fewer if there are no others."""
     seed: int
-    """The campaign's."""
+    """The campaign's seed."""
     number: int
-    """Of this search within the campaign, from 1."""
+    """Index of this search within the campaign, from 1."""
     most_tiles: int | None
-    """See `CampaignSettings`."""
+    """Maximum number of tiles, as in `CampaignSettings`."""
     checks: tuple[str, ...]
-    """Properties that are held in a share of the examples."""
+    """Properties that are checked in a share of the examples."""
     takes: tuple[str, ...]
-    """The features of problems that the variant takes."""
+    """Problem features that the variant supports."""
     fails_in: tuple[str, ...]
-    """Regimes in which it declares that it fails."""
+    """Regimes in which the variant declares that it fails."""
     plainest_is_known: bool = False
-    """Whether an earlier search began with the same plainest example; then this one leaves it out."""
+    """Whether an earlier search began with the same plainest example, so that this one skips it."""
 
     def run(self, hold: Callable[[Case], Held]) -> None:
-        """Hold one case after the other; once one fails, Hypothesis shrinks it, holding more."""
+        """Call `hold` on one case after the other. If one fails, Hypothesis shrinks it with more calls."""
         met: set[Case] = set()
         failed = False
 
@@ -82,8 +81,8 @@ class Search:
             if ratio is not None and not failed:
                 target(math.log10(max(ratio, SMALLEST_RATIO)))
 
-        # Hypothesis draws some cases twice, in different ways. They do not count; more are drawn, until there are no
-        # others.
+        # Hypothesis draws some cases twice, in different ways. Repeated cases do not count; more are drawn, until there
+        # are no new ones.
         for attempt in itertools.count():
             before = len(met)
             self._explore(attempt, self.examples - before, example)
@@ -124,16 +123,16 @@ class Search:
 
 
 def is_declared(case: Case, fails_in: tuple[str, ...], operation: Operation) -> bool:
-    """Whether a variant that fails in these regimes says that it may fail there."""
+    """Whether a variant that declares failures in these regimes may fail on the case."""
     return bool(fails_in) and (case.regime in fails_in or operation.leaves_regime(case))
 
 
 @contextlib.contextmanager
 def no_constants_of_modules() -> Iterator[None]:
-    """Hypothesis draws the same in every process meanwhile.
+    """A context manager that makes Hypothesis's draws independent of the loaded modules.
 
-    From 6.131 it now and then draws a number that stands in the text of a module that this process happens to have
-    loaded. It has no setting for that.
+    From version 6.131 on, Hypothesis sometimes draws numbers that occur in the source of modules loaded in the process.
+    It has no setting to disable this.
     """
     theirs = getattr(providers, "_get_local_constants", None)
     if theirs is None:

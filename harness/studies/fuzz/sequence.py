@@ -1,7 +1,7 @@
-"""The examples of a campaign, in order: what is chosen on purpose, and searches between, whatever comes of them.
+"""The sequence of a campaign's examples: systematically chosen cases, interleaved with searches.
 
-A function of the campaign's settings and of what the variant says that it takes; no answer changes it. So however many
-workers there are, and in whichever order they are done, the campaign asks the same, and its first failure is the same.
+It is a function of the campaign's settings and of the variant's declared support, and does not depend on answers. So
+the examples, and the first failure, are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from harness.studies.fuzz.search import Search, is_declared
 
 @dataclass(frozen=True)
 class Chosen:
-    """One example that is chosen on purpose."""
+    """One systematically chosen example."""
 
     row: Row
-    """The values of axes that meet in it."""
+    """The combined values of the axes."""
     case: Case
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSequence:
-    """What the examples of a campaign follow from."""
+    """The parameters that determine a campaign's examples."""
 
     operation: Operation
     builds: tuple[Build, ...]
     examples: int | None
-    """None: without end."""
+    """Number of examples; None for an infinite sequence."""
     seed: int
     most_tiles: int | None
     checks: tuple[str, ...]
@@ -46,10 +46,10 @@ class ExampleSequence:
     fails_in: tuple[str, ...]
     axes: Axes | None
     covering: Covering | None
-    """None where the operation has no axes, and Hypothesis searches all along."""
+    """The covering array; None if the operation has no axes, so that Hypothesis draws all examples."""
 
     def entries(self, tried: int) -> Iterator[Chosen | Search]:
-        """One after the other; `tried` examples were run before the first."""
+        """Yield the entries in order; `tried` examples were run before the first."""
         drawn: set[Case] = set()
         began, number, begun_with = tried, 0, set[Build]()
 
@@ -72,26 +72,27 @@ class ExampleSequence:
             began = max(began, part.until)
 
     def search(self, builds: tuple[Build, ...], examples: int, number: int, plainest_is_known: bool = False) -> Search:
-        """One of so many examples."""
-        # Where the sanitizer's cases are chosen on purpose, these are not: it compiles once more for each build.
+        """A search with this many examples."""
+        # Where cases for the sanitizer are chosen systematically, searches do not use it: it compiles again for each
+        # build.
         checks = tuple(c for c in self.checks if c != SANITIZER or self.covering is None)
         name, seed, tiles = self.operation.name, self.seed, self.most_tiles
         return Search(name, builds, examples, seed, number, tiles, checks, self.takes, self.fails_in, plainest_is_known)
 
 
 class Upcoming:
-    """The next entries of a sequence, which examiners are told of before they are asked."""
+    """Looks ahead in a sequence and announces its next entries to the examiners."""
 
     def __init__(
         self, entries: Iterator[Chosen | Search], examiners: Examiners, is_known: Callable[[Chosen | Search], bool]
     ) -> None:
-        """What `is_known` needs no examiner."""
+        """Entries for which `is_known` is true need no examiner."""
         self._entries, self._examiners, self._is_known = entries, examiners, is_known
         self._drawn: deque[Chosen | Search] = deque()
 
     def next(self) -> Chosen | Search | None:
-        """The next one; None where there are no more."""
-        # Two for one: so many at once would keep the first of them waiting.
+        """The next entry; None at the end."""
+        # Announce two per entry taken: the whole lookahead at once would delay the first entry.
         self._draw(max(1, self._examiners.ahead(len(self._drawn) + 2)))
         entry = self._drawn.popleft() if self._drawn else None
         if isinstance(entry, Search):

@@ -1,4 +1,4 @@
-"""How far a campaign goes, and what it holds."""
+"""Settings of a campaign: its limits and its checks."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ DEFAULT_EXAMPLES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignSettings:
-    """How far a campaign goes."""
+    """Limits and checks of a campaign."""
 
     examples: int | None = DEFAULT_EXAMPLES
-    """Cases to draw; None: as many as `seconds` allow."""
+    """Number of cases to draw; None for as many as `seconds` allow."""
     seconds: float | None = None
-    """When to stop searching; shrinking comes on top."""
+    """Time limit of the search, to which shrinking is added; None for no limit."""
     seed: int = 0
-    """Same seed, same cases, on the same version of Hypothesis."""
+    """The same seed gives the same cases, on the same version of Hypothesis."""
     builds: tuple[Build, ...] | None = None
-    """What kernels may have compiled in, the plainest first; None: the operation's own choice."""
+    """Builds of the kernels, the plainest first; None for the operation's own choice."""
     most_tiles: int | None = None
-    """Tiles that a problem has at most, none of them long or with a crowd of heads then; None: the usual choice."""
+    """Maximum number of tiles of a problem, which then is neither long nor has many heads; None for the default
+    sizes."""
     checks: tuple[str, ...] | None = None
-    """Properties that are held in a share of the cases, `SANITIZER` among them; None: all that there are."""
+    """Properties that are checked in a share of the cases, possibly including `SANITIZER`; None for all of them."""
     case_seconds: float = 10.0
-    """How long one case may take, compilation apart."""
+    """Time limit of one case, without compilation."""
     shrink_seconds: float = 20.0
-    """How long a failure is shrunk at most; then what is smallest so far is reported. 0: it is only looked at again."""
+    """Time limit for shrinking a failure; the smallest case found by then is reported. With 0, it is only run again."""
     database: Path | None = None
-    """Folder of past failures of this variant, which are tried first; None: none are kept."""
+    """Folder of past failures of this variant, which are tried first; None to disable it."""
 
 
 def usual_checks(operation: Operation, machine: Machine) -> tuple[str, ...]:
-    """What is held in a share of the cases unless something else is said."""
+    """The default checks, which are applied to a share of the cases."""
     return (*operation.properties, *(() if machine.kind == "gpu" else (SANITIZER,)))
 
 
 def require_check(check: str, operation: Operation, machine: Machine) -> None:
-    """Raise `UsageError` where there is no such check, or not on this machine."""
+    """Raise `UsageError` if the check does not exist, or not on this machine."""
     if check == SANITIZER and machine.kind == "gpu":
         raise UsageError("the sanitizer looks on where the emulator runs; add --device emulator")
     if check != SANITIZER and check not in operation.properties:
@@ -52,7 +53,7 @@ def require_check(check: str, operation: Operation, machine: Machine) -> None:
 
 
 def require_sensible(how: CampaignSettings, operation: Operation, machine: Machine) -> None:
-    """Raise `UsageError` for settings that make no sense."""
+    """Raise `UsageError` for invalid settings."""
     if how.examples is None and how.seconds is None:
         raise UsageError("a campaign needs an end: a number of examples, of seconds, or both")
     for name, value in (("examples", how.examples), ("seconds", how.seconds), ("tiles", how.most_tiles)):

@@ -1,7 +1,7 @@
-"""A failing case made smaller along its own fields, after Hypothesis made its draws simpler.
+"""Minimizes a failing case along the problem's own fields, after Hypothesis has shrunk its draws.
 
-Hypothesis shrinks what was drawn, one draw or a few at a time. Some smaller problems are far away in draws and near in
-what they mean; the operation knows them (`Operation.simpler`).
+Hypothesis shrinks one draw or a few at a time. Some smaller problems are similar in meaning but far away in draws; the
+operation lists them (`Operation.simpler`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def simplify(
     builds: Builds,
     expect: Callable[[Sequence[Case]], None] = lambda candidates: None,
 ) -> Case:
-    """The smallest case that `fails` and that steps of `Operation.simpler` lead to; `case` itself fails.
+    """The smallest case for which `fails` is true, reached by steps of `Operation.simpler` from `case`, which fails.
 
-    The first simpler case that fails is gone on with, in the operation's order. `expect` is told all that may be asked
-    about next, in that order, for whoever can examine several at a time.
+    Each step takes the first simpler case that fails, in the operation's order. `expect` is called with all cases that
+    may be tried next, in that order, so that several can be examined concurrently.
     """
     operation = operation_of(case.problem)
     improved = True

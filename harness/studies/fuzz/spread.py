@@ -1,8 +1,7 @@
-"""A campaign's cases spread over the workers of a cluster. The campaign decides which cases there are, in which order.
+"""Distributes a campaign's cases over the workers of a cluster. The campaign determines the cases and their order.
 
-Cases are submitted in batches, searches as a whole; when a failure is shrunk, simpler cases one by one, several at the
-same time. The campaign uses each answer in its turn, so its result does not depend on the number of workers, nor on
-which of them is faster.
+Cases are sent in batches, searches whole, and simpler cases of a failure one by one, all at the same time. Answers are
+consumed in the campaign's order, so its findings depend neither on the number of workers nor on their speed.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from harness.studies.fuzz.workers import Workers
 from harness.support.errors import SandboxError
 
 ROUNDS_AHEAD = 96
-"""Entries of the sequence per worker that are begun before their turn: about as many as there are, per worker, while a
-search, which is one after the other, is at the examples of half a round."""
+"""Entries of the sequence per worker that are started ahead of their turn: about as many as each worker completes while
+a sequential search covers half a round."""
 BATCH_SECONDS = 0.25
-"""How long a batch of cases should take."""
+"""Intended duration of a batch of cases."""
 MOST_IN_BATCH = 32
 FIRST_BATCH = 4
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker needs to know of a campaign."""
+    """What a worker needs to know of a campaign; it is sent once."""
 
     name: str
-    """Different for each campaign, and for each fresh start of its processes."""
+    """Unique for each campaign, and for each restart of its processes."""
     load: Load
     machine: Machine
     case_seconds: float
@@ -56,19 +55,19 @@ class Description:
 
 
 class _Stop(BaseException):
-    """Ends a search: a case fails, which the client goes on from, or nobody needs the search any more."""
+    """A case fails: the caller continues from here."""
 
 
 # In a worker.
 
 
 def begin(assignment: Assignment) -> None:
-    """Start the campaign's process in this worker, without waiting until it is ready."""
+    """Start the assignment's process in this worker, without waiting until it is ready."""
     _examiner(assignment, wait=False)
 
 
 def describe(assignment: Assignment) -> Description:
-    """What the variant declares. Raises `SandboxError` if it cannot be loaded."""
+    """Query the variant's properties. Raises `SandboxError` if it cannot be loaded."""
     workers = _examiner(assignment)
     return Description(workers.builds, workers.takes, workers.fails_in)
 
@@ -124,11 +123,11 @@ def _examiner(assignment: Assignment, wait: bool = True) -> Workers:
     return workers
 
 
-# At the client.
+# In the client.
 
 
 class ClusterExaminers:
-    """`Examiners` on a cluster's workers. A context manager, for use by one thread."""
+    """Examiners that use the workers of a cluster. A context manager for use by one thread."""
 
     def __init__(
         self, cluster: ClusterClient, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()
@@ -199,16 +198,16 @@ class ClusterExaminers:
         try:
             found: Searched = self._cluster.result(task)
         except WorkerLost:
-            return None  # made by the client, where the case that kills its worker shows
+            return None  # the search runs here, so that a case that loses its worker is reported separately
         return found
 
     def candidates(self, number: int) -> int:
-        """How many of `number` simpler cases to try at once: a few per worker, one by one."""
+        """Up to four simpler cases per worker. From now on, batches have one case."""
         self._is_shrinking, self._batch_size = True, 1
         return min(number, 4 * max(1, self._cluster.size))
 
     def ask(self, case: Case) -> Answer:
-        """The answer to a case. A crash or a hang of its process is one, too."""
+        """Wait for the answer to the case. A case that loses its worker is sent again on its own."""
         if case in self._batch:
             self._submit_batch()
         if case not in self._tasks:

@@ -1,4 +1,4 @@
-"""The worker's side of a campaign: a process that examines the cases that come through a pipe, one after the other."""
+"""The worker's side of a campaign: a process that examines cases received through a pipe, one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.support.errors import SandboxError
 from harness.support.exception_place import where_and_what
 
 IN_PROGRESS = "in progress"
-"""Said while a case is examined, now and then, of a kernel whose thread blocks end one after the other."""
+"""Sent now and then during a case whose kernel's thread blocks keep finishing."""
 
 
 def serve(
@@ -37,15 +37,15 @@ def serve(
     machine: Machine,
     builds: tuple[Build, ...],
 ) -> None:
-    """Tell about the variant, or why it cannot be had; then receive cases and send answers, until the pipe ends.
+    """Send the variant's properties, or why it cannot be loaded; then answer cases until the pipe closes.
 
-    What is told: what `builds` come to for it, the features that it takes, and the regimes in which it declares that
-    it fails. Before the answer to a case that takes long, there may be `IN_PROGRESS`, several times.
+    The properties are its supported builds among `builds`, the features that it supports, and the regimes in which it
+    declares that it fails. During a long case, `IN_PROGRESS` may be sent several times before the answer.
 
-    What this process writes to standard output or error goes to `log`: the last words of a process that dies. What the
-    variant prints goes to standard error, by way of `plugin_output`.
+    This process's standard output and error go to `log`, which has its last output if it dies. The variant's prints go
+    to standard error, by way of `plugin_output`.
     """
-    # Ctrl-C is for the parent.
+    # Ctrl-C is handled by the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     surroundings.take_on()
     print_on(os.dup(2))
@@ -55,7 +55,7 @@ def serve(
     os.close(descriptor)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    tell = _ProgressTeller(connection)
+    tell = _ProgressReporter(connection)
     try:
         variant, executor, sanitizer = isolate(load), machine.executor(tell), machine.sanitizer(tell)
         own_builds = builds_for(variant, builds)
@@ -63,7 +63,7 @@ def serve(
         connection.send(str(error) if isinstance(error, SandboxError) else where_and_what(error))
         end_planners()
         return
-    gc.freeze()  # what is here by now stays: no collection need look through it
+    gc.freeze()  # existing objects persist, so garbage collection need not visit them
     connection.send((own_builds, variant.takes, variant.fails_in))
     while True:
         try:
@@ -79,23 +79,23 @@ def serve(
     end_planners()
 
 
-class _ProgressTeller:
-    """Says `IN_PROGRESS` where more is done than when it was called before, but not all the time."""
+class _ProgressReporter:
+    """Sends `IN_PROGRESS` if progress was made since the last call, at a limited rate."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._done = 0.0
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def __call__(self, done: float) -> None:
         now = time.monotonic()
-        if done != self._done and now > self._told + LOOK_SECONDS:
-            self._done, self._told = done, now
+        if done != self._done and now > self._reported_at + LOOK_SECONDS:
+            self._done, self._reported_at = done, now
             self._connection.send(IN_PROGRESS)
 
 
 def _end_with_parent() -> None:
-    """Whoever started this process may be killed while it is at a long case, and then nobody waits for it."""
+    """End this process when its parent is killed, even during a long case."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

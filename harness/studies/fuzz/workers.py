@@ -1,9 +1,9 @@
-"""The workers of one campaign: while one examines a case, the others are at those that are known to come after it.
+"""The local worker processes of one campaign: they examine upcoming cases concurrently.
 
-A campaign knows most of its cases before it knows what came of the ones before them. What it expects to ask is begun
-early, by a worker that has its kernels, where there is one: a kernel is compiled, or loaded, by each worker for itself.
-What the campaign asks and in which order stays its own affair, so that what it finds does not depend on how many
-workers there are, nor on which is the quicker.
+A campaign knows most of its cases before it has the answers to earlier ones. Announced cases are started early,
+preferably by a worker that has already loaded their kernel, since each worker compiles or loads kernels for itself. The
+campaign determines the cases and their order, so its findings depend neither on the number of workers nor on their
+speed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from harness.studies.fuzz.search import Search
 from harness.support.child_process import LOOK_SECONDS
 
 MOST_AHEAD = 64
-"""Chosen cases that are drawn and not yet asked about: as many as short ones take a long one's time."""
+"""Chosen cases that are announced ahead of their turn: as many short ones as take the time of a long one."""
 AHEAD_OF_SEARCH = 2
-"""Of the next round's, per example of Hypothesis's, who takes turns with one worker while the others are at them."""
+"""Announced cases of the next round per example of a Hypothesis search, which uses one worker at a time."""
 MOST_HANDED = 2
-"""Cases that a worker has at a time: the one that it is at, and one to begin at once after it."""
+"""Maximum cases queued at a worker: the current one, and one to begin immediately after it."""
 
 
 class Workers:
-    """Processes that examine cases. A context manager; one thread may use it."""
+    """Processes that examine cases. A context manager for use by one thread."""
 
     def __init__(
         self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = (), number: int = 1
     ) -> None:
-        """`number` of processes; for the others, see `Worker`."""
+        """`number` is the number of processes; the other parameters are as in `Worker`."""
         self._workers = [Worker(load, machine, case_seconds, builds) for _ in range(number)]
         self._first = self._workers[0]
         self._waiting: dict[Case, Kernel] = {}
@@ -51,12 +51,12 @@ class Workers:
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """What kernels may have compiled in, with the variant's own tiles."""
+        """The requested builds; after `start`, those that the variant supports, with its tiles."""
         return self._first.builds
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """The features of problems that the variant takes."""
+        """The problem features that the variant supports."""
         return self._first.takes
 
     @property
@@ -65,44 +65,44 @@ class Workers:
         return self._first.fails_in
 
     def begin(self) -> None:
-        """Start the processes, where there are none, without waiting for them."""
+        """Start the processes that do not run, without waiting for them."""
         for worker in self._workers:
             worker.begin()
 
     def start(self) -> None:
-        """One that is ready; the others may take longer. Raises as `Worker.start` does."""
+        """Wait until one process is ready; the others may take longer. Raises as `Worker.start` does."""
         self.begin()
         self._first.start()
 
     def ahead(self, usual: int) -> int:
-        """How many entries of the sequence to expect before their turn."""
+        """`usual`, up to a maximum."""
         return min(usual, MOST_AHEAD)
 
     def ahead_of(self, search: Search) -> int:
-        """How many entries to expect while that search runs."""
+        """A multiple of the search's examples."""
         return AHEAD_OF_SEARCH * search.examples
 
     def expect_search(self, search: Search) -> None:
-        """The campaign searches itself, and asks about one case after the other."""
+        """Does nothing: the campaign searches by itself and asks about one case after the other."""
 
     def searched(self, search: Search) -> Searched | None:
-        """None: the campaign searches itself."""
+        """None: the campaign searches by itself."""
         return None
 
     def candidates(self, number: int) -> int:
-        """What fails in its process costs that, and most simpler cases of what fails fail."""
+        """0: announcing does not pay, since most simpler cases fail, and a failing case may cost its process."""
         return 0
 
     def expect(self, case: Case) -> None:
-        """Examine `case` as soon as a worker is free. Raises as `start` does."""
+        """Queue `case`, which is examined as soon as a worker is free. Raises as `start` does."""
         self._waiting[case] = kernel_of(case)
         self._collect()
         self._feed()
 
     def ask(self, case: Case) -> Answer:
-        """What comes of `case`. A process that dies or hangs is the answer too. Raises as `start` does."""
+        """The answer to `case`. A process that dies or hangs is an answer as well. Raises as `start` does."""
         is_expected = case in self._answers or case in self._handed or case in self._waiting
-        # Whoever asks about what was not expected is going to do so again, and would wait behind what is.
+        # An unannounced case is likely to be followed by others, which would wait behind the queue.
         self._keeps_first = not is_expected
         self._waiting.pop(case, None)
         if case not in self._answers and case not in self._handed:
@@ -116,19 +116,19 @@ class Workers:
         return self._answers.pop(case)
 
     def forget(self) -> None:
-        """Nothing is expected any more."""
+        """Cancel all queued cases."""
         self._waiting.clear()
         self._handed.clear()
         self._answers.clear()
 
     def end(self) -> None:
-        """End the processes, whatever they are doing; the next case meets a fresh one."""
+        """End the processes. The next case runs in a fresh one."""
         self.forget()
         for worker in self._workers:
             worker.end()
 
     def _ready(self) -> list[Worker]:
-        """The first one always is: it is waited for."""
+        """Workers that are ready. The first one always is, by waiting for it."""
         return [self._first, *(worker for worker in self._workers[1:] if worker.is_ready())]
 
     def _hand(self, worker: Worker, case: Case) -> None:
@@ -144,7 +144,7 @@ class Workers:
                 self._hand(worker, case)
 
     def _fitting(self, worker: Worker) -> Case:
-        """The oldest that waits whose kernels this worker has met, else that no other has; else the oldest of all."""
+        """The oldest queued case with kernels that this worker has loaded, else that no other has, else the oldest."""
         others = set[Kernel]().union(*(other.met for other in self._workers if other is not worker))
         among = self._waiting.items()
         own = next((case for case, kernel in among if kernel in worker.met), None)
@@ -155,6 +155,6 @@ class Workers:
         for worker in self._workers:
             while (found := worker.collect()) is not None:
                 case, answer = found
-                if case in self._handed:  # else it was forgotten
+                if case in self._handed:  # otherwise it was cancelled
                     self._handed.remove(case)
                     self._answers[case] = answer

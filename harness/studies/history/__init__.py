@@ -1,1 +1,1 @@
-"""`history`: how bytes, error and time of variants went, over what was kept."""
+"""`history`: changes of bytes, error and time of variants over stored results."""

@@ -1,4 +1,4 @@
-"""Kept rows as a file for other programs: CSV, or Parquet, which has types and tells unknown from empty."""
+"""Exports stored rows to CSV or Parquet. Parquet has types and distinguishes unknown from empty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 def require_exportable(path: Path) -> None:
-    """Raise `UsageError` where the name does not say which kind of file, or what writes that kind is missing."""
+    """Raise `UsageError` if the file's suffix is unknown, or if the library for that format is missing."""
     if path.suffix not in _KINDS:
         raise UsageError(f"cannot export to {path}: its name has to end in {' or '.join(_KINDS)}")
     if path.suffix == ".parquet":
@@ -28,7 +28,7 @@ def require_exportable(path: Path) -> None:
 
 
 def exported(rows: Rows, suffix: str) -> bytes:
-    """Rows with all of `COLUMNS` as a file of that kind."""
+    """Rows with all of `COLUMNS`, as a file of that type."""
     return _KINDS[suffix](rows)
 
 

@@ -1,4 +1,4 @@
-"""The picture of histories: bytes, error and time over the time at which they were kept."""
+"""Draws histories: bytes, error and time over the date of storage."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.text.drawing import COLOURS, DASHES, MARKERS, label_ends, open_fram
 
 MIB = 2**20
 LEFT, WIDTH, LETTER = 0.6, 3.5, 0.09
-"""Inches: of a panel's numbers, of its lines, of a letter of the names behind these."""
+"""Widths in inches: of the axis labels, of the plot area, and of a letter of the names next to it."""
 MOST_DRAWN = 12
-"""Histories that can still be told apart."""
+"""Maximum number of histories that are distinguishable."""
 _LEAST_DAYS = 1 / 24
-"""That a panel is wide: there is no scale for a single moment."""
+"""Minimum width of a panel in days, since a single date has no scale."""
 PANELS: tuple[tuple[str, Callable[[Line], float | None]], ...] = (
     ("MiB at the sectors level (as claimed where not counted)", lambda line: _mib(line)),
     ("error / budget", lambda line: line.figures.error_over_budget),
@@ -25,7 +25,7 @@ PANELS: tuple[tuple[str, Callable[[Line], float | None]], ...] = (
 
 
 def require_few(histories: Sequence[History]) -> None:
-    """Raise `UsageError` where there is nothing to draw, or more than can be told apart."""
+    """Raise `UsageError` if there is nothing to draw, or more than is distinguishable."""
     if not histories:
         raise UsageError("--plot: nothing is kept that could be drawn")
     if len(histories) > MOST_DRAWN:
@@ -36,7 +36,7 @@ def require_few(histories: Sequence[History]) -> None:
 
 
 def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
-    """A panel for each figure that is known, a line for each history, a point for each line of it."""
+    """Draw a panel for each known figure, with a line for each history and a point for each of its lines."""
     from matplotlib import dates
     from matplotlib.figure import Figure
 
@@ -96,7 +96,7 @@ def _parts(history: History) -> list[str]:
 
 
 def names_of(histories: Sequence[History]) -> list[str]:
-    """The shortest names that tell all of them apart: of their problems what not all have in common."""
+    """The shortest names that distinguish all histories, with those fields of their problems that differ."""
     common = set.intersection(*(set(_parts(history)) for history in histories))
     ways: list[Callable[[History], Any]] = [
         lambda h: h.variant,

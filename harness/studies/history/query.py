@@ -1,4 +1,4 @@
-"""Which kept rows are asked for: by variant, study, operation, problem and date."""
+"""Selects stored rows by variant, study, operation, problem and date."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _HOURS = {"h": 1, "d": 24, "w": 168}
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked for. Empty: everything."""
+    """Selection criteria. Empty criteria select everything."""
 
     variants: tuple[str, ...] = ()
     """Names, or shell patterns such as `fa*`."""
     study: str | None = None
     operation: str | None = None
     since: str | None = None
-    """The beginning of a time as rows have it, such as `2026-03-01`."""
+    """The earliest time in the format of rows, such as `2026-03-01`; None for no limit."""
     where: tuple[tuple[str, Any], ...] = ()
-    """Fields of the problem, and the value that each has to have."""
+    """Fields of the problem with their required values."""
 
     def rows(self, store: Store, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """These fields of the rows, oldest first. Raises `UsageError` for a variant that the store does not have."""
+        """These fields of the matching rows, oldest first.
+
+        Raises `UsageError` for a variant that is not in the store.
+        """
         conditions, values = [], list[str]()
         for field in ("study", "operation"):
             if (value := getattr(self, field)) is not None:
@@ -56,7 +59,7 @@ class Query:
                 raise UsageError(f"nothing is kept of a variant {pattern!r}; 'history' without a name shows all")
 
     def _condition(self) -> Callable[[str | None], bool]:
-        """Whether a problem has the fields; each problem is looked at once."""
+        """A cached predicate on a problem's JSON: whether it has the required fields."""
         known: dict[str | None, bool] = {None: False}
 
         def fulfils(problem: str | None) -> bool:
@@ -69,7 +72,7 @@ class Query:
 
 
 def parse_where(text: str) -> tuple[str, Any]:
-    """`q_len=512` -> the field and its value. Raises `ValueError`."""
+    """Parse `q_len=512` to the field and its value. Raises `ValueError`."""
     name, equals, word = (part.strip() for part in text.partition("="))
     name = name.replace("-", "_")
     if not equals or not name.isidentifier():
@@ -84,7 +87,10 @@ def parse_where(text: str) -> tuple[str, Any]:
 
 
 def parse_since(text: str) -> str:
-    """A date, a time in UTC, or so many hours, days or weeks ago, as rows have times. Raises `ValueError`."""
+    """Parse a date, a UTC time, or a number of hours, days or weeks ago, to the time format of rows.
+
+    Raises `ValueError`.
+    """
     ago = _AGO.fullmatch(text)
     try:
         if ago is not None:
@@ -100,5 +106,5 @@ def parse_since(text: str) -> str:
 
 
 def _as_sql(pattern: str) -> str:
-    """A shell pattern as SQLite's GLOB has it."""
+    """Convert a shell pattern to SQLite's GLOB syntax."""
     return pattern.replace("[!", "[^")

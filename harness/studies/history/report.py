@@ -1,4 +1,4 @@
-"""Histories as text for people, and kept rows as they are for programs."""
+"""Renders histories as text for people, and stored rows unchanged for programs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from harness.text.report import Paragraph, Report, Table, Title
 from harness.text.tables import UNKNOWN, mib, smallest_of
 
 SHOWN_DIGITS = 8
-"""Of a digest."""
+"""Number of digits of a digest that are shown."""
 _OBJECTS = ("problem", "versions", "failing_case")
-"""Columns that hold JSON."""
+"""Columns that contain JSON."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What `history` shows."""
+    """The content of `history`."""
 
     store: Path
     histories: Sequence[History]
     left_out: int
-    """Older lines, beyond --limit."""
+    """Number of older lines beyond --limit."""
     is_empty: bool
-    """Whether nothing at all is kept."""
+    """Whether the store is empty."""
     each_run: bool
 
 
 def history_report(shown: Shown, rows: Callable[[], Sequence[tuple[Any, ...]]]) -> Report:
-    """All that there is to say. `rows` gives the rows themselves, with all of `COLUMNS`."""
+    """The report of histories. `rows` returns the rows themselves, with all of `COLUMNS`."""
     return Report(
         paragraphs=lambda: [part for histories in _alike(shown.histories) for part in _paragraphs(histories)],
         notes=lambda: [*_notes(shown)],
@@ -52,7 +52,7 @@ def _object(row: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def _alike(histories: Sequence[History]) -> list[list[History]]:
-    """Those of one study on one problem and device together; what never took the problem is left to a note."""
+    """Histories grouped by study, problem and device. Variants that never supported the problem are left to a note."""
     groups: dict[str, list[History]] = {}
     for history in histories:
         if not _is_unsupported(history):
@@ -72,14 +72,17 @@ def _paragraphs(histories: Sequence[History]) -> list[Paragraph]:
 class _Column:
     header: str
     cell: Callable[[str, Line, Line | None], str]
-    """Of a variant, a line, and the one before."""
+    """Formats a cell from a variant's line and the previous line."""
     number: bool = True
     is_kept: bool = False
-    """Shown even where nothing of it is known."""
+    """Whether to show the column even if all its values are unknown."""
 
 
 def _table(histories: Sequence[History]) -> Table:
-    """A line per change, and what of it changed against the one before; what is nowhere known is left out."""
+    """A table with a line per change, and the difference to the previous line.
+
+    Columns without known values are left out.
+    """
     told_of = [(h.variant, line, before) for h in histories for line, before in zip(h.lines, (None, *h.lines))]
     lines = [line for _, line, _ in told_of]
     sizes = (size for line in lines for size in (line.figures.total_bytes, line.figures.claimed_bytes))
@@ -113,7 +116,7 @@ def _table(histories: Sequence[History]) -> Table:
 
 
 def _moment(at: str) -> str:
-    """To the minute."""
+    """A time without its seconds."""
     return at[:16].replace("T", " ")
 
 
@@ -134,13 +137,13 @@ def _both(line: Line, old: Line | None, figure: str) -> tuple[Any, Any]:
 
 
 def _growth(before: float | None, after: float | None) -> str:
-    """By how many percent; empty where nothing changed or one of them is not known."""
+    """The change in percent; empty if there is none or if a value is unknown."""
     if before is None or after is None or before == after:
         return ""
     if not before:
         return "from 0"
     percent = f"{100 * (after / before - 1):+.2f}"
-    # What rounds to nothing is a change all the same.
+    # A change that rounds to 0 is shown nevertheless.
     return f"{after - before:+,}" if float(percent) == 0 and isinstance(before, int) else f"{percent} %"
 
 

@@ -1,4 +1,4 @@
-"""Kept rows as histories: one of each variant, problem, study and device, with a line for each change."""
+"""Groups stored rows into histories: one per variant, problem, study and device, with a line for each change."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from harness.execution.results.change import Figures, changed, time_interval
 COMPARABLE = (
     "variant", "study", "operation", "problem", "regime", "seed", "asked_tile", "device",
 )  # fmt: skip
-"""Rows that have these alike are of one history."""
+"""Columns that are equal for all rows of one history."""
 MEASURED = (
     "kept_at", "kernel_digest", "verdict", "read_bytes", "write_bytes", "claimed_bytes", "error_over_budget",
     "time_low_ms", "time_ms", "time_high_ms", "tile", "reason", "examples", "local_bytes", "headline",
 )  # fmt: skip
 COLUMNS = (*COMPARABLE, *MEASURED)
-"""What histories are made of, in the order in which `histories` takes it."""
+"""Columns from which histories are made, in the order that `histories` expects."""
 _DRAWS_AT_RANDOM = "fuzz"
-"""The study whose runs have other inputs every time: their seeds and errors say nothing about the kernel."""
+"""The study whose runs have different inputs every time, so that their seeds and errors do not describe the kernel."""
 
 _TRIES_TILES = "tune"
-"""The study whose runs on one problem are of a tile each."""
+"""The study whose runs on one problem use one tile each."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Some runs, one after the other, between which nothing changed beyond noise."""
+    """Consecutive runs between which nothing changed beyond noise."""
 
     first_at: str
-    """When the first of them was kept, UTC."""
+    """UTC time at which the first of them was stored."""
     last_at: str
     runs: int
     figures: Figures
-    """Each figure of the first run that has it."""
+    """Each figure, from the first run in which it is known."""
     tile: str | None
     reason: str | None
-    """Why the verdict is not `pass`."""
+    """Why the verdict is not `pass`; None if it is."""
     examples: int | None
-    """Of campaigns, all together."""
+    """Total number of examples, for campaigns; else None."""
 
 
 @dataclass(frozen=True)
 class History:
-    """How one variant went on one problem, in one study, on one device."""
+    """The results of one variant on one problem, in one study, on one device."""
 
     variant: str
     study: str
@@ -56,11 +56,11 @@ class History:
     asked_tile: str | None
     device: str | None
     lines: tuple[Line, ...]
-    """Oldest first."""
+    """Lines, oldest first."""
 
     @property
     def setting(self) -> str:
-        """In words: the study, the problem with how it was drawn, the tile that was asked for, the device."""
+        """The study, the problem, the distribution of its inputs, the requested tile and the device, in words."""
         problem = self.operation if self.headline is None else self.headline
         if self.headline is not None and self.regime is not None:
             problem += f"; inputs {self.regime}, seed {self.seed}"
@@ -70,7 +70,7 @@ class History:
 
 
 def histories(rows: Iterable[Sequence[Any]], each_run: bool = False) -> list[History]:
-    """Rows of `COLUMNS`, oldest first, as histories by variant; `each_run`: a line per run, changed or not."""
+    """Group rows of `COLUMNS`, oldest first, into histories by variant. With `each_run`, each run has a line."""
     grouped: dict[tuple[Any, ...], list[Sequence[Any]]] = {}
     width = len(COMPARABLE)
     for row in rows:
@@ -88,14 +88,14 @@ def histories(rows: Iterable[Sequence[Any]], each_run: bool = False) -> list[His
 
 
 def newest(found: Iterable[History], most: int) -> tuple[list[History], int]:
-    """The histories with the newest lines alone, so many of them, and how many lines were left out."""
+    """Histories with only the newest lines, `most` in all, and the number of lines left out."""
     found = list(found)
     ends = sorted((line.last_at for history in found for line in history.lines), reverse=True)
     if len(ends) <= most:
         return found, 0
     left, kept = most, []
     for history in sorted(found, key=lambda h: h.lines[-1].last_at, reverse=True):
-        # Those of one history that are as new as the newest of all; what ends at the same time goes by its place.
+        # Lines of one history that are among the newest of all; ties are broken by position.
         lines = [line for line in history.lines if line.last_at >= ends[most - 1]][-left:] if left else []
         left -= len(lines)
         kept.append(replace(history, lines=tuple(lines)))
@@ -109,7 +109,7 @@ def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -
     for run in runs:
         at, digest, verdict, read, written, claimed, error, low, median, high, tile, reason, examples, local, _ = run
         same = (digest, verdict, read, written, local, claimed, error, low, median, high)
-        if lines and not each_run and same == last:  # most runs: nothing has to be worked out
+        if lines and not each_run and same == last:  # the common case, which needs no computation
             lines[-1].add(at, examples)
             continue
         last = same
@@ -133,7 +133,7 @@ def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -
 
 @dataclass
 class _OpenLine:
-    """A line that more runs may be added to."""
+    """A line to which more runs may be added."""
 
     first_at: str
     last_at: str
@@ -144,7 +144,7 @@ class _OpenLine:
     examples: int | None
 
     def add(self, at: str, examples: int | None) -> None:
-        """One more run."""
+        """Add one run."""
         self.last_at = at
         self.runs += 1
         if examples is not None:
@@ -152,6 +152,6 @@ class _OpenLine:
 
 
 def _filled(known: Figures, more: Figures) -> Figures:
-    """What is not known yet, from another run."""
+    """Fill unknown figures from another run."""
     missing = {name: value for name, value in vars(more).items() if getattr(known, name) is None and value is not None}
     return replace(known, **missing) if missing else known

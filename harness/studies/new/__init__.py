@@ -1,1 +1,1 @@
-"""`new`: a variant that runs and passes, ready to be edited."""
+"""`new`: writes a variant that runs and passes, as a starting point."""

@@ -1,4 +1,4 @@
-"""A variant's file, made of a template: a kernel with a thread per row, its plan and its registration."""
+"""Writes a variant's file from a template: a kernel with one thread per row, its plan and its registration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def path_of(name: str, operation: str, folder: Path | None) -> Path:
-    """Where the file goes: `folder`, or the operation's folder of variants/. Raises `UsageError` for a bad name."""
+    """The path of the file: in `folder`, or in the operation's folder of variants/.
+
+    Raises `UsageError` for a bad name.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a variant; write lower-case words joined by hyphens, such as my-idea")
     home = _REPOSITORY / "variants" / operation.replace("-", "_") if folder is None else folder
@@ -21,7 +24,7 @@ def path_of(name: str, operation: str, folder: Path | None) -> Path:
 
 
 def new_variant(name: str, operation: str, language: str) -> str:
-    """The text of the file. Raises `UsageError` where there is no template for such a variant."""
+    """The text of the file. Raises `UsageError` if there is no template for such a variant."""
     template = TEMPLATES / f"{operation.replace('-', '_')}_{language}.py.txt"
     if not template.exists():
         known = sorted(

@@ -1,4 +1,4 @@
-"""Campaigns for a page: `fuzz` is run as the command that it is, whose JSON is a contract."""
+"""Runs `fuzz` as a command for a page, and reads its JSON, whose format is stable."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class CampaignRequest:
-    """How far to search, and on what."""
+    """What to fuzz, and how much."""
 
     operation: str
     examples: int
-    """For each variant."""
+    """Number of examples per variant."""
     seed: int
     device: str
-    """As --device says it."""
+    """The value of --device."""
     plugins: Sequence[Path] = ()
     sanitize: bool = False
 
 
 def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
-    """What the JSON of `fuzz` says of one variant. Where it says nothing, that is the campaign's error."""
-    # A plugin's path is the caller's, and the process begins elsewhere.
+    """The JSON of `fuzz` for one variant. Raises `SandboxError` if the command produces none."""
+    # A plugin's path is relative to the caller, and the process starts in another folder.
     plugins = [word for path in asked.plugins for word in ("--plugin", str(path.resolve()))]
     command = [
         sys.executable, "-m", "harness", "fuzz", variant, "--operation", asked.operation, "--format", "json",
@@ -48,7 +48,7 @@ def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
 
 
 def campaign_or_error(variant: str, asked: CampaignRequest) -> dict[str, Any]:
-    """The same, where a campaign that came to nothing is one more result."""
+    """Like `run_campaign_of`, but a campaign without a result is returned as an error."""
     try:
         return run_campaign_of(variant, asked)
     except SandboxError as error:
@@ -56,7 +56,7 @@ def campaign_or_error(variant: str, asked: CampaignRequest) -> dict[str, Any]:
 
 
 def error_result(variant: str, asked: CampaignRequest, reason: str) -> dict[str, Any]:
-    """What the JSON of `fuzz` would say of a campaign that came to nothing."""
+    """A result in the JSON format of `fuzz` for a campaign that failed to run."""
     return {
         "variant": variant, "verdict": "error", "reason": reason, "kind": None, "examples": 0, "refused": 0,
         "seed": asked.seed, "error_over_budget": None, "failure": None, "replay": None,

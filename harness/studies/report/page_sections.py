@@ -1,4 +1,4 @@
-"""Which sections the page has, in order."""
+"""The sections of the page, in order."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from harness.text.page.times import times_section
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that the page shows."""
+    """The data that the page shows."""
 
     comparison: Comparison
     reports: Mapping[str, VariantReport]
-    """By variant; none of those that could not be loaded."""
+    """Reports by variant, without those that could not be loaded."""
     gpu: Gpu
-    """Whose roof, and whose caches."""
+    """The GPU of the roofline and of the cache model."""
     times: BenchResult | None = None
-    """None where nothing was timed."""
+    """Times; None if nothing was timed."""
     campaigns: Sequence[Mapping[str, Any]] | None = None
-    """None where none were asked for."""
+    """Campaigns in the JSON format of `fuzz`; None if none were requested."""
     replays: Sequence[Replay] = ()
-    """Of the variants whose steps were seen."""
+    """Replays of the variants whose steps were recorded."""
 
 
 def sections_of(data: ReportData) -> list[Section]:
-    """From what is best to why, and to what was tried."""
+    """The sections: first the ranking, then explanations, then campaigns."""
     comparison, reports = data.comparison, data.reports
     return [
         ranking_section(comparison),

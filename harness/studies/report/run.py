@@ -1,4 +1,4 @@
-"""Every variant is run once, and everything that the page shows of it is kept."""
+"""Runs every variant once and collects the data that the page shows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from harness.execution.attempt import Attempt
 from harness.execution.comparison import Step, compare, where_counted
+from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.replay import Replay
-from harness.execution.second_draw import SecondDraw
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -20,30 +20,30 @@ from harness.studies.report.schedules import replay_or_none
 
 @dataclass(frozen=True)
 class Devices:
-    """Who does what."""
+    """The executors and the sanitizer of a report."""
 
     executor: Executor
     """Runs the variants."""
     counter: Executor | None
-    """Counts bytes beside it; None where that does so itself, or nobody is to."""
+    """Counts bytes in a separate run; None if `executor` counts them or if they are not counted."""
     sanitizer: Sanitizer | None
-    """Looks for findings; None where nobody is to."""
+    """Looks for findings; None to skip this."""
 
     @property
     def emulator(self) -> Executor | None:
-        """Where what blocks do can be seen."""
+        """The executor that can record events of blocks; None if there is none."""
         return self.counter if self.executor.device.kind == "gpu" else self.executor
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What came of all variants."""
+    """The results of all variants."""
 
     comparison: Comparison
     reports: dict[str, VariantReport]
-    """By variant; none of those that could not be loaded."""
+    """Reports by variant, without those that could not be loaded."""
     replays: list[Replay]
-    """Of those that are right, as they came."""
+    """Replays of the variants that are right, in the order of running."""
 
 
 def observe_variants(
@@ -57,7 +57,7 @@ def observe_variants(
     lost: Iterable[Row],
     step: Step,
 ) -> Observed:
-    """Compare them, and keep more of each than its row. Raises `UsageError` for a bad regime or seed."""
+    """Compare variants and collect the details of each. Raises `UsageError` for a bad regime or seed."""
     reports: dict[str, VariantReport] = {}
     replays: list[Replay] = []
     counted_on = where_counted(devices.executor, devices.counter) or devices.executor.device
@@ -77,7 +77,7 @@ def observe_variants(
         counter=devices.counter,
         tile=tile,
         sanitizer=devices.sanitizer,
-        second=SecondDraw(problem, regime),
+        holdout=HoldoutInputs(problem, regime),
         lost=lost,
         step=step,
         observe=keep,

@@ -1,4 +1,4 @@
-"""Replays for a page: what each variant's blocks do, where an emulator can see it within seconds."""
+"""Records replays for a page: the accesses of each variant's blocks, if the emulator can record them within seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.support.errors import SandboxError
 
 
 def replay_or_none(done: Attempt, question: Question, executor: Executor | None) -> Replay | None:
-    """One more run of a variant that is right, watched; None where nobody can watch, or it would take long."""
+    """Run a correct variant again and record a replay; None if no executor can record one, or it would take long."""
     if not isinstance(executor, Observer) or done.verdict != PASS or done.plan is None:
         return None
     if question.problem.flops > LARGEST_COUNTED_FLOPS:
@@ -22,4 +22,4 @@ def replay_or_none(done: Attempt, question: Question, executor: Executor | None)
     try:
         return replay_of(done.variant, question.problem, executor, question.inputs, done.plan)
     except SandboxError:
-        return None  # what is wrong with a second run is the comparison's to say
+        return None  # errors of a second run are reported by the comparison

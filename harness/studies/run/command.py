@@ -22,10 +22,10 @@ def run_one(arguments: argparse.Namespace) -> int:
     """Run `run`; the exit status."""
     from harness.execution.attempt import attempt
     from harness.execution.comparison import rank, where_counted
+    from harness.execution.inferred_numerics import inferred_numerics
     from harness.execution.outcome import Comparison, Row
     from harness.execution.planning import make_plan
     from harness.execution.question import Question
-    from harness.execution.undeclared_numerics import undeclared_numerics
     from harness.studies.run.user_arrays import load_arrays
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
@@ -63,7 +63,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         seed=None,
         device=executor.device,
         counted_on=where_counted(executor, counter),
-        rows=rank([Row.of(done, undeclared_numerics(done, question))], executor.device),
+        rows=rank([Row.of(done, inferred_numerics(done, question))], executor.device),
     )
     if done.execution is not None:
         outputs = done.execution.outputs

@@ -1,4 +1,4 @@
-"""The user's own inputs, out of .npy files: what problem they pose, and outputs in the same shape."""
+"""Reads the user's inputs from .npy files, derives the problem, and writes outputs with the same axes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ NPY_MAGIC = b"\x93NUMPY"
 
 @dataclass(frozen=True)
 class UserArrays:
-    """The inputs as the sandbox holds them, and the shape in which the user did."""
+    """The inputs with all axes, and the number of axes that the user's arrays lack."""
 
     operation: Operation
     inputs: dict[str, np.ndarray]
-    """With all axes of the operation's tensors, bfloat16 as `ml_dtypes.bfloat16`; mapped, and read by `all_inputs`."""
+    """Inputs with all axes of the operation's tensors, bfloat16 as `ml_dtypes.bfloat16`. They are memory-mapped;
+    `all_inputs` reads them."""
     dtype: str
     """float32, float16 or bfloat16."""
     axes_left_out: int
-    """How many axes, the first ones, the user's arrays do not have: a single head given as a matrix lacks two."""
+    """Number of leading axes that the user's arrays lack: a single head given as a matrix lacks two."""
     further: Mapping[str, tuple[Path, np.ndarray]] = dataclasses.field(default_factory=dict)
-    """Inputs that only some problems have, as far as they are given, as they are in their files."""
+    """Paths and contents of inputs that only some problems have, if given."""
 
     def problem(self, said: Mapping[str, Any]) -> Any:
-        """The problem that these arrays pose, with the settings that are `said`.
+        """The problem that these arrays define, with the settings in `said`.
 
-        Raises `UsageError` or `ProblemError` where their shapes do not fit together.
+        Raises `UsageError` or `ProblemError` if their shapes do not match.
         """
         fields = dict(self.operation.further_inputs[name] for name in self.further)
+        if self.operation.problem_of_arrays is None:
+            raise UsageError(f"'run' cannot tell a problem of {self.operation.name} from its arrays")
         try:
             return self.operation.problem_of_arrays(self.inputs, self.dtype, {**said, **fields})
         except ProblemError as error:
@@ -50,9 +53,9 @@ class UserArrays:
             raise ProblemError(f"{shown}: {error}") from error
 
     def all_inputs(self, problem: Any) -> dict[str, np.ndarray]:
-        """Every input of `problem`, C-contiguous: those that only some problems have as they are given, or derived.
+        """Every input of `problem`, C-contiguous; optional inputs are as given, or derived.
 
-        Raises `UsageError` where one has another shape or dtype than the problem's, or is wanting.
+        Raises `UsageError` if one has another shape or dtype than the problem's, or is missing.
         """
         usual = self.operation.derived_inputs(problem)
         inputs = dict(self.inputs)
@@ -70,11 +73,11 @@ class UserArrays:
                 inputs[name] = usual[name]
             elif name not in inputs:
                 raise UsageError(f"this problem has an input {name}; give it with --{name.lower()} FILE.npy")
-        # Copies: what is written to the files from here on must not change a run.
+        # Copies: later changes to the files must not affect a run.
         return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in inputs.items()}
 
     def npy(self, output: np.ndarray) -> bytes:
-        """An output as the content of an .npy file, with the axes that the user's arrays have; bfloat16 as uint16."""
+        """An output as the content of an .npy file, with the axes of the user's arrays; bfloat16 as uint16."""
         output = output[(0,) * self.axes_left_out]
         if output.dtype == NUMPY_DTYPES["bfloat16"]:
             output = output.view(np.uint16)
@@ -91,11 +94,11 @@ def load_arrays(
 ) -> UserArrays:
     """Read an array per input from .npy files: all with the axes of the operation's tensors, or all without the first.
 
-    Without the first, a single head of Q is a matrix. `dtype` is what they have to be; None takes what they are. Inputs
-    that have a dtype of their own, such as lse, have that in any case. NumPy has no bfloat16: with `dtype` bfloat16
-    the files hold its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array gives.
-    `further` are files of inputs that only some problems have; they are held against the problem in `all_inputs`.
-    Raises `UsageError` where a file is missing, broken, of another dtype or another shape.
+    Without the first axes, a single head of Q is a matrix. `dtype` is the required dtype; None accepts that of the
+    files. Inputs with a dtype of their own, such as lse, always have that one. NumPy has no bfloat16: with `dtype`
+    bfloat16 the files contain its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array
+    gives. `further` are files of inputs that only some problems have; `all_inputs` checks them against the problem.
+    Raises `UsageError` if a file is missing, broken, of another dtype or another shape.
     """
     tensors = {tensor.name: tensor for tensor in operation.problem().inputs}
     if dtype is not None and dtype not in DTYPES:
@@ -121,7 +124,7 @@ def load_arrays(
 
 
 def _own_dtypes(operation: Operation) -> dict[str, str]:
-    """Of inputs of fractions whose dtype is not the problem's, whatever that is: lse is float32 always."""
+    """Dtypes of floating-point inputs that do not have the problem's dtype, by name: lse is always float32."""
     plain: Any = operation.problem()
     if "dtype" not in {field.name for field in dataclasses.fields(plain)}:
         return {}
@@ -130,7 +133,7 @@ def _own_dtypes(operation: Operation) -> dict[str, str]:
 
 
 def axes_that_may_lack(tensors: Iterable[Tensor]) -> int:
-    """How many first axes all inputs may lack together: all but the last two, where they are the same in all."""
+    """How many leading axes all inputs may lack together: all but the last two, if they are the same in all inputs."""
     axes = [tensor.axes for tensor in tensors]
     lacking = max(len(each) for each in axes) - 2
     alike = len({each[:lacking] for each in axes}) == 1 and min(len(each) for each in axes) > lacking
@@ -138,7 +141,7 @@ def axes_that_may_lack(tensors: Iterable[Tensor]) -> int:
 
 
 def _axes_left_out(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], shapes: str) -> int:
-    """How many of the first axes the arrays do not have. Raises `UsageError` where they have others than they may."""
+    """The number of leading axes that the arrays lack. Raises `UsageError` if their axes are invalid."""
     lacking = axes_that_may_lack(tensors.values())
     left_out = {len(tensors[name].axes) - array.ndim for name, array in arrays.items()}
     if left_out in ({0}, {lacking}):
@@ -154,7 +157,7 @@ def _axes_left_out(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarra
 
 def _read(name: str, path: Path) -> np.ndarray:
     try:
-        # O_NONBLOCK: opening a named pipe would wait for somebody to write into it.
+        # O_NONBLOCK: opening a named pipe would wait for a writer.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -166,14 +169,14 @@ def _read(name: str, path: Path) -> np.ndarray:
     except OSError as error:
         raise UsageError(f"{name}: cannot read {path}: {error.strerror or error}") from error
     except (ValueError, TypeError, EOFError, SyntaxError, OverflowError, RecursionError, MemoryError) as error:
-        # NumPy raises all of these for headers that are cut off or damaged.
+        # NumPy raises all of these for truncated or damaged headers.
         raise UsageError(f"{name}: {path} is a broken .npy file: {' '.join(str(error).split())}") from error
 
 
 def _mapped(name: str, path: Path, file: IO[bytes], size_bytes: int) -> np.ndarray:
-    """The array, none of which is read yet: its shape may be refused, and it may be larger than memory.
+    """The memory-mapped array: its shape may be rejected, and it may exceed memory, so nothing is read yet.
 
-    Raises `UsageError` or `ValueError` where the file has no plain numbers, or not as many as its header says.
+    Raises `UsageError` or `ValueError` if the file has no plain numbers, or not as many as its header says.
     """
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -192,7 +195,7 @@ def _mapped(name: str, path: Path, file: IO[bytes], size_bytes: int) -> np.ndarr
 
 
 def _of_numbers(tensor: Tensor, path: Path) -> np.ndarray:
-    """An array that is of one dtype whatever the problem's, such as a table of int32."""
+    """An array whose dtype does not depend on the problem, such as a table of int32."""
     array = _read(tensor.name, path)
     native = array.dtype.newbyteorder("=")
     if native != np.dtype(tensor.dtype):

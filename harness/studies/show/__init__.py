@@ -1,1 +1,1 @@
-"""`show`: a variant's source, PTX and resources, or the order in which it adds."""
+"""`show`: a variant's source, PTX and resources, or its order of addition."""

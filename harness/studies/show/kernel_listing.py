@@ -1,4 +1,4 @@
-"""What a variant's kernels are: their source, their PTX, and what they take of the hardware. Needs no GPU."""
+"""Lists a variant's kernels: source, PTX, and resource usage. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from harness.model.variant import Variant
 
 @dataclass(frozen=True)
 class KernelListing:
-    """One launch's kernel, compiled for that launch's arguments."""
+    """The kernel of one launch, compiled for that launch's arguments."""
 
     launch: Launch
-    """As the plan has it."""
+    """The launch in the plan."""
     compiled: CompiledKernel
-    """PTX and entry."""
+    """The PTX and its entry."""
     resources: Resources | None
-    """What ptxas says; None where ptxas is not installed."""
+    """Resource usage by ptxas; None if ptxas is not installed."""
 
     @property
     def source(self) -> str:
-        """The author's own text."""
+        """The author's source text."""
         return self.compiled.toolchain.source(self.launch.kernel)
 
 
 def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[KernelListing]:
     """Compile every launch of the variant's plan, in order.
 
-    Raises `UnsupportedProblem` where the variant does not take the problem, `PlanError` or `CompileError` where
+    Raises `UnsupportedProblem` if the variant does not support the problem, and `PlanError` or `CompileError` if
     planning or compiling fails.
     """
     return [
@@ -45,7 +45,7 @@ def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[Kern
 
 
 def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
-    """A table of resources, then each kernel's source, or its PTX."""
+    """A table of resources, then each kernel's source or PTX."""
     headers = ["kernel", "grid", "block", "registers", "spilled\nbytes", "static\nshared", "dynamic\nshared"]
     rows, align = [_line(each) for each in listings], list(_ALIGN)
     stacks = [0 if each.resources is None else each.resources.stack_bytes for each in listings]

@@ -1,4 +1,4 @@
-"""A summation tree in words: what is the same many times over is said once."""
+"""Describes a summation tree in words; repeated parts are described once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.model.summation_tree import SummationTree
 
 INDENT = "    "
 LISTED = 4
-"""So many numbers are listed one by one; of more the first two and the last stand for a regular row."""
+"""Up to this many numbers are listed individually; of a longer regular sequence, only the first two and the last."""
 MOST_ROWS = 6
-"""So many regular rows of numbers are told apart."""
+"""Maximum number of regular sequences that are listed separately."""
 
 
 def describe(tree: SummationTree, noun: str) -> list[str]:
-    """Lines of an outline, the last addition first; `noun` is what a term is called, in the plural."""
+    """Lines of an outline, the last addition first. `noun` is the plural for terms."""
     return _Outline(tree, noun).lines(len(tree.sizes) - 1)
 
 
@@ -29,7 +29,7 @@ class _Outline:
         self._masks: list[int] = tree.fold(lambda term: 1 << term, lambda below: functools.reduce(operator.or_, below))
 
     def lines(self, node: int) -> list[str]:
-        """What this node adds, and how what it adds was added, indented."""
+        """The outline of a node's additions and, indented, of those of its parts."""
         members = self._members(node)
         if not members:
             return [f"{self._noun} {node}"]
@@ -55,7 +55,7 @@ class _Outline:
         return lines
 
     def _extent(self, run: Sequence[int]) -> str:
-        """How many parts of how many terms, and where they begin."""
+        """The number of parts, their number of terms, and where they begin."""
         starts = [self._tree.first_terms[part] for part in run]
         size = self._tree.sizes[run[0]]
         if size == 1:
@@ -71,17 +71,18 @@ class _Outline:
         return _indented([f"in each, {first}" if len(run) > 1 else first, *rest])
 
     def _runs(self, parts: list[int]) -> Iterator[Iterator[int]]:
-        """Neighbours that differ only by where they begin."""
+        """Runs of neighbours that differ only in where they begin."""
         return (run for _, run in groupby(parts, key=self._shapes.__getitem__))
 
     def _members(self, node: int) -> tuple[int, ...]:
         return self._tree.sums[node - self._tree.terms] if node >= self._tree.terms else ()
 
     def _lanes(self, node: int) -> tuple[list[int], list[int]]:
-        """The distances of a tree of pairs over lanes, innermost first, and the lanes; few distances: it is none.
+        """The distances of a pairwise tree over lanes, innermost first, and the lanes.
 
-        Lane (t - start) // distance of term t is even in one half and odd in the other, where each distance is twice,
-        or half, the one before. Lanes need not be equally long.
+        Fewer than two distances mean that there is no such tree. Lane (t - start) // distance of term t is even in one
+        half and odd in the other, with each distance being twice or half the previous one. Lanes need not be equally
+        long.
         """
         members = self._members(node)
         if len(members) != 2:
@@ -108,7 +109,7 @@ class _Outline:
         return distances, sorted(parts, key=self._tree.first_terms.__getitem__)
 
     def _spine(self, node: int) -> list[int]:
-        """The parts of a running sum, in order: the first is the largest, or as large as those that follow."""
+        """The parts of a running sum, in order. The first is the largest, or as large as those that follow."""
         parts: list[int] = []
         while len(self._members(node)) == 2:
             left, right = self._members(node)
@@ -116,7 +117,7 @@ class _Outline:
             followed = not parts or self._shapes[parts[-1]] == self._shapes[right]
             if parts and not (alike and followed) and len(self._lanes(node)[0]) > 1:
                 break
-            # a + b is b + a: what is as large as the other is named as what follows them goes.
+            # a + b is b + a: of two equally large parts, the one that continues the sequence is named first.
             falling = parts and self._tree.first_terms[parts[-1]] < self._tree.first_terms[right]
             swap = falling if alike else self._tree.sizes[left] < self._tree.sizes[right]
             node, part = (right, left) if swap else (left, right)
@@ -127,7 +128,7 @@ class _Outline:
 
 
 def _shapes(tree: SummationTree) -> list[int]:
-    """A number for each node; nodes have the same where they differ only by where their terms begin."""
+    """A number for each node; equal numbers mean that nodes differ only in where their terms begin."""
     known: dict[tuple[tuple[int, int], ...], int] = {(): 0}
 
     def shape_and_start(below: list[tuple[int, int]]) -> tuple[int, int]:
@@ -139,7 +140,7 @@ def _shapes(tree: SummationTree) -> list[int]:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """Such as `0, 8, 16, 24` or `0, 1, ..., 127`; what is not regular is cut into rows that are."""
+    """Such as `0, 8, 16, 24` or `0, 1, ..., 127`; irregular sequences are split into regular ones."""
     rows: list[list[int]] = []
     for number in numbers:
         if rows and (len(rows[-1]) == 1 or number - rows[-1][-1] == rows[-1][1] - rows[-1][0]):

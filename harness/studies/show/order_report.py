@@ -1,4 +1,4 @@
-"""Orders of addition as text: an outline of one variant's for people, all additions for programs."""
+"""Renders orders of addition: an outline of one variant's for people, all additions for programs."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from harness.text.report import Report, Table, Verbatim
 from harness.text.tables import UNKNOWN, device_line
 
 BRACKETED_TERMS = 16
-"""Sums of so many terms are shown in brackets too."""
+"""Sums of up to this many terms are also shown in brackets."""
 MOST_LINES = 40
-"""Of an outline; an order without any pattern would fill pages."""
+"""Maximum lines of an outline, since an irregular order would fill pages."""
 
 
 @dataclass(frozen=True)
 class OrderReport:
-    """What `show --order` found out."""
+    """The result of `show --order`."""
 
     problem: BaseProblem
-    """What was computed."""
+    """The problem that was computed."""
     tile: str | None
-    """The tile sizes that were asked for; None: each variant's own."""
+    """The requested tile sizes; None if each variant uses its default."""
     device: Device
-    """Where."""
+    """The device on which the variants ran."""
     shown: VariantOrders
-    """The variant that was asked for."""
+    """The requested variant."""
     others: tuple[VariantOrders, ...]
-    """Those that it is compared with."""
+    """The variants that it is compared with."""
 
 
 def render_order(report: OrderReport, format: str) -> str:
-    """The report in one of `FORMATS`, ending in a line break."""
+    """Render the report in one of `FORMATS`, ending in a line break."""
     letters = _letters((report.shown, *report.others))
     return Report(
         paragraphs=lambda: _paragraphs(report, letters),
@@ -108,7 +108,7 @@ def _notes(report: OrderReport) -> Iterator[str]:
 
 
 def _letters(every: Sequence[VariantOrders]) -> dict[tuple[str, SummationTree], str]:
-    """A letter for each different order of each sum, the first variant's first."""
+    """A letter for each distinct order of each sum, beginning with the first variant's."""
     letters: dict[tuple[str, SummationTree], str] = {}
     seen: Counter[str] = Counter()
     for variant in every:
@@ -131,7 +131,7 @@ def _cell(variant: VariantOrders, name: str, letters: dict[tuple[str, SummationT
 
 
 def _sums(report: OrderReport) -> list[OrderedSum]:
-    """The sums that were asked for."""
+    """The requested sums."""
     return [order.sum for order in report.shown.orders]
 
 
@@ -153,7 +153,10 @@ def _rows(
 
 
 def _object(report: OrderReport, letters: dict[tuple[str, SummationTree], str]) -> dict[str, Any]:
-    """`additions`: what each sum adds. Numbers below `terms` are terms, terms + s is the sum of additions[s]."""
+    """The JSON object.
+
+    `additions` lists the operands of each sum: numbers below `terms` are terms, terms + s is the sum of additions[s].
+    """
     return {
         "problem": report.problem.to_fields(),
         "tile": report.tile,

@@ -1,4 +1,4 @@
-"""The order in which a variant adds up: its operation's sums, asked by running it."""
+"""Determines the order in which a variant adds, for each of its operation's sums, by running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.model.problem import BaseProblem
 from harness.model.property import Arrays
 from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
-from harness.support.errors import OrderNotRevealed, SandboxError, UnsupportedProblem
+from harness.support.errors import OrderNotRevealed, SandboxError, UnsupportedProblem, UsageError
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class RevealedOrder:
     """The order of one sum of a variant."""
 
     sum: OrderedSum
-    """Which one."""
+    """The sum."""
     tree: SummationTree | None
-    """None where it does not show."""
+    """The order; None if it could not be determined."""
     reason: str | None = None
-    """Why not."""
+    """Why it could not be determined."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class VariantOrders:
     """The orders of a variant's sums."""
 
     variant: str
-    """Its name."""
+    """Name of the variant."""
     orders: tuple[RevealedOrder, ...]
-    """Those of its operation; none where the variant did not run."""
+    """Orders of the operation's sums; empty if the variant did not run."""
     reason: str | None = None
-    """Why it did not."""
+    """Why it did not run; None if it did."""
 
 
 def reveal_orders(
     variant: Variant, problem: BaseProblem, executor: Executor, known: Sequence[VariantOrders] = ()
 ) -> VariantOrders:
-    """The order of each sum of the operation. What does not show is there with its reason.
+    """Determine the order of each sum of the operation. If one cannot be determined, its entry has the reason.
 
-    Orders of variants that are `known` are tried first. Raises `UsageError` where the problem has no such sums, and
-    whatever planning, compiling and running raise.
+    Orders of the variants in `known` are tried first. Raises `UsageError` if the problem has no such sums, and whatever
+    planning, compiling and running raise.
     """
 
     def run(asked: BaseProblem, inputs: Arrays) -> Arrays:
@@ -55,14 +55,17 @@ def reveal_orders(
     for order in (order for each in known for order in each.orders):
         if order.tree is not None:
             guesses.setdefault(order.sum.name, {})[order.tree] = None
-    sums = operation_of(problem).ordered_sums(problem, run, {name: list(trees) for name, trees in guesses.items()})
+    operation = operation_of(problem)
+    if operation.ordered_sums is None:
+        raise UsageError(f"--order asks for the order of sums, and {operation.name} has none that it could ask for")
+    sums = operation.ordered_sums(problem, run, {name: list(trees) for name, trees in guesses.items()})
     return VariantOrders(variant.name, tuple(_revealed(each) for each in sums))
 
 
 def reveal_if_it_runs(
     variant: Variant, problem: BaseProblem, executor: Executor, known: Sequence[VariantOrders] = ()
 ) -> VariantOrders:
-    """The same, for one of many: what keeps the variant from running is there as its reason."""
+    """Like `reveal_orders`, but a variant that does not run is returned with the reason."""
     try:
         return reveal_orders(variant, problem, executor, known)
     except UnsupportedProblem as refusal:

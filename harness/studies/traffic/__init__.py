@@ -1,1 +1,1 @@
-"""`traffic`: where a variant's bytes go, on one problem or over a field of it."""
+"""`traffic`: the breakdown of a variant's bytes on one problem, or over a field of it."""

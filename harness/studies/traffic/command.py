@@ -106,7 +106,8 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
             progress.step(f"{variant.name}, event by event")
             write_trace(arguments, variant, problem, executor, caches.gpu)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
-    bound = None if on_chip is None else operation_of(problem).io_bound(problem, on_chip)
+    io_bound = operation_of(problem).io_bound
+    bound = None if on_chip is None or io_bound is None else io_bound(problem, on_chip)
     report = TrafficReport(
         account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )

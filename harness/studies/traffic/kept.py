@@ -1,4 +1,4 @@
-"""An account and a sweep as rows to keep."""
+"""Converts traffic accounts and sweeps to rows of the store."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from harness.studies.traffic.sweep_point import SweepPoint
 
 WRONG_CLAIM = "claimed and counted bytes differ"
 _COUNTED = {"sectors": "", "L2": "l2_", "DRAM": "dram_"}
-"""Level -> how the names of its two columns begin."""
+"""Prefixes of the names of a level's two columns."""
 _ON_THE_GPU = {"sectors": "gpu_", "L2": "gpu_l2_", "DRAM": "gpu_dram_"}
 
 
 def account_rows(account: TrafficAccount, variant: Variant, asked_tile: str | None) -> list[KeptRow]:
-    """The one row of an account."""
+    """The row of an account."""
     totals = {level.name: level.total_bytes for level in account.levels}
     made = made_of(variant, account.problem, account.device.arch)
     return [
@@ -78,7 +78,7 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         reason=point.answer_failure or (WRONG_CLAIM if point.claim_holds is False else point.reason),
     )
     if point.source != "counted":
-        # Its kernels did not run: there is a claim at most.
+        # Its kernels did not run, so there is a claim at most.
         return replace(row, claimed_bytes=point.total_bytes)
     tiled = variant if point.tile is None else with_tile(variant, point.tile)
     return replace(

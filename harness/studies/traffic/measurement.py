@@ -1,4 +1,4 @@
-"""One variant's traffic on one problem: run it where bytes are counted, and add them up."""
+"""Measures one variant's traffic on one problem by running it on an executor that counts bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REGISTER_BYTES = 4
 def measure_traffic(
     variant: Variant, problem: BaseProblem, executor: Executor, regime: str = "normal", seed: int = 0
 ) -> TrafficAccount:
-    """Run the variant once, count, and check the answer of that run; the account has the verdict.
+    """Run the variant once, count bytes, and check the answer; the account has the verdict.
 
     Raises `UnsupportedProblem`, and whatever planning, compiling and running raise; `UsageError` for a bad regime.
     """
@@ -36,7 +36,10 @@ def measure_traffic(
 
 
 def on_chip_bytes(variant: Variant, problem: BaseProblem, arch: str) -> int | None:
-    """Registers and shared memory of one thread block, of the launch that has most. None where ptxas is missing."""
+    """Bytes of registers and shared memory of one thread block, for the launch with the most.
+
+    None if ptxas is missing.
+    """
     most = 0
     for launch, compiled in compiled_launches(make_plan(variant, problem), problem, arch):
         used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)

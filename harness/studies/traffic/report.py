@@ -1,4 +1,4 @@
-"""A `TrafficAccount` as text: by level, by buffer, by launch, by source line."""
+"""Renders a `TrafficAccount` as text: by level, by buffer, by launch, by source line."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from harness.text.wrong_answer import wrong_answer
 SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
 NARROW_WIDTH = 36
-"""Of what a level is, where the hardware's columns stand before it."""
+"""Width of the level descriptions if hardware columns are shown."""
 
 
 @dataclass(frozen=True)
 class TrafficReport:
-    """What is to be written."""
+    """The content of a traffic report."""
 
     account: TrafficAccount
     bound: IoBound | None
-    """None where the on-chip memory is not known."""
+    """The I/O lower bound; None if the on-chip memory is not known."""
     lines: bool
-    """Whether source lines are asked for."""
+    """Whether to list source lines."""
     tile: str | None = None
-    """The tile sizes that the variant used; None where it declares none."""
+    """The tile sizes used; None if the variant declares none."""
     gpu: str | None = None
-    """Whose caches were modelled."""
+    """The GPU whose caches were modelled; None if none were."""
     flushed: bool = False
     """Whether every launch began with empty caches."""
 
 
 def render_traffic(report: TrafficReport, format: str) -> str:
-    """All of it in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    """Render in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     return traffic_report(report).render(format)
 
 
 def traffic_report(report: TrafficReport) -> Report:
-    """All that there is to say about one variant's bytes."""
+    """The report of one variant's bytes."""
     return Report(
         paragraphs=lambda: _paragraphs(report),
         notes=lambda: _footnotes(report),
@@ -111,7 +111,7 @@ def _levels(account: TrafficAccount) -> Table:
 
 
 def _hardware(hardware: HardwareTraffic) -> Table:
-    """Launch by launch; the first table has the sums."""
+    """Hardware counters by launch; their sums are in the first table."""
     launches = hardware.launches
     sizes = [(size or 0) for launch in launches for level in launch.levels for size in _both(level)]
     smallest = smallest_of(sizes)
@@ -266,7 +266,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
             if account.shared
             else "Shared memory: no loads or stores."
         )
-    if operation_of(report.account.problem).has_io_bound:
+    if operation_of(report.account.problem).io_bound is not None:
         notes.append(_bound(report.bound))
     return notes
 
@@ -411,7 +411,7 @@ CSV_KEYS = (
     "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
     "write_bytes", "total_bytes", "source", *CACHE_KEYS,
 )  # fmt: skip
-"""One flat table; `table` says which of the report's tables a row belongs to."""
+"""Columns of one flat table; `table` says which of the report's tables a row belongs to."""
 
 
 def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:

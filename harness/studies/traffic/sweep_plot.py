@@ -1,4 +1,4 @@
-"""Pictures of a sweep: bytes against the swept field, and a roofline. Matplotlib is imported when one is drawn."""
+"""Pictures of a sweep: bytes over the swept field, and a roofline. Matplotlib is imported when one is drawn."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
 
 @dataclass(frozen=True)
 class Series:
-    """Variants whose bytes are the same at every value, as one line."""
+    """One line of a plot: variants with equal bytes at every value."""
 
     label: str
     points: tuple[SweepPoint, ...]
-    """Those that have bytes."""
+    """The points with known bytes."""
     colour: str
     marker: str
     dashes: str
 
 
 def series_of(points: Sequence[SweepPoint]) -> tuple[Series, ...]:
-    """One for each set of variants that cannot be told apart; those without any bytes are left out."""
+    """One series for each set of variants with equal bytes; variants without known bytes are left out."""
     by_variant: dict[str, list[SweepPoint]] = {}
     for point in points:
-        if point.total_bytes:  # a logarithm has no place for nothing
+        if point.total_bytes:  # zero has no logarithm
             by_variant.setdefault(point.variant, []).append(point)
     groups: dict[tuple[Any, ...], list[list[SweepPoint]]] = {}
     for line in by_variant.values():
@@ -51,7 +51,7 @@ def series_of(points: Sequence[SweepPoint]) -> tuple[Series, ...]:
 
 
 def _label(points: Sequence[SweepPoint]) -> str:
-    """`fa2-cupy`; `fa2 (cupy, numba)` for two backends of one algorithm."""
+    """Such as `fa2-cupy`, or `fa2 (cupy, numba)` for two backends of one algorithm."""
     names = [point.variant for point in points]
     stems = {name.removesuffix(f"-{point.backend}") for name, point in zip(names, points)}
     if len(points) > 1 and len(stems) == 1:
@@ -60,7 +60,7 @@ def _label(points: Sequence[SweepPoint]) -> str:
 
 
 def draw_bytes(sweep: Sweep, points: Sequence[SweepPoint], fixed: str, suffix: str) -> bytes:
-    """Bytes at the sectors level against the swept field. `fixed` says what the problem is besides."""
+    """Draw bytes at the `sectors` level over the swept field. `fixed` describes the other fields of the problem."""
     figure, axes = figure_with_room()
     place = {value: float(value) if sweep.is_numeric else float(n) for n, value in enumerate(sweep.values)}
     lines = series_of(points)
@@ -121,7 +121,7 @@ def _scale_x(axes: Any, sweep: Sweep, place: dict[Any, float]) -> None:
 
 
 def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: str, suffix: str) -> bytes:
-    """Each variant's arithmetic intensity under the roof of a GPU; the last value is the one that is labelled."""
+    """Draw each variant's arithmetic intensity under a GPU's roofline. The point with the last value is labelled."""
     figure, axes = figure_with_room(width=0.86)
     lines = series_of(points)
     dtypes = list(dict.fromkeys(p.problem.outputs[0].dtype for p in points))
@@ -187,7 +187,7 @@ def _short(intensity: float) -> str:
 
 
 def _along_the_slope(axes: Any, gpu: Gpu, left: float) -> None:
-    """The bandwidth's name, written along its part of the roof."""
+    """Write the bandwidth along the sloped part of the roofline."""
     points = [(x, x * gpu.memory_bytes_per_s / TERA) for x in (left * 1.15, left * 2)]
     (x0, y0), (x1, y1) = axes.transData.transform(points)
     axes.annotate(
@@ -199,10 +199,10 @@ def _along_the_slope(axes: Any, gpu: Gpu, left: float) -> None:
 def _drop(
     axes: Any, x: float, gpu: Gpu, peak: float, label: str, colour: str, marker: str, face: str, number: int, count: int
 ) -> None:
-    """A point on the roof, with a line down to its label; labels stand below each other."""
+    """A point on the roofline, with a vertical line to its label; labels are stacked."""
     top = attainable_flops(gpu, peak, x) / TERA
     low, high = axes.get_ylim()
-    # The lower half of the picture is free.
+    # The lower half of the picture is empty.
     foot = low * (high / low) ** (0.04 + 0.42 * number / max(8, count))
     axes.plot([x, x], [foot, top], color=colour, linewidth=0.8, zorder=1)
     axes.plot([x], [top], marker, color=colour, markerfacecolor=face, markersize=8, zorder=3)

@@ -1,4 +1,4 @@
-"""One point of a sweep: what one variant moves at one value. Plain data."""
+"""One point of a sweep: the bytes that one variant moves at one value. Plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.options.sweep import Value
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One variant at one value."""
+    """One variant at one value of the swept field."""
 
     variant: str
     algorithm: str
@@ -20,36 +20,36 @@ class SweepPoint:
     value: Value
     problem: BaseProblem
     source: str | None
-    """`counted` or `claimed`: where the bytes come from. None where there are none; `reason` says why."""
+    """Source of the bytes, `counted` or `claimed`; None if there are none, for the reason in `reason`."""
     read_bytes: int | None = None
-    """Of global memory, at the `sectors` level."""
+    """Bytes of global memory read, at the `sectors` level."""
     write_bytes: int | None = None
-    """Of global memory, at the `sectors` level."""
+    """Bytes of global memory written, at the `sectors` level."""
     local_bytes: int | None = None
-    """Read and written in local memory, at the `sectors` level; None where not counted."""
+    """Bytes of local memory, read plus written, at the `sectors` level; None if not counted."""
     requested_bytes: int | None = None
-    """Read and written, as the lanes asked for them; None where not counted."""
+    """Bytes requested by the lanes, read plus written; None if not counted."""
     claim_holds: bool | None = None
-    """Claimed and counted bytes are equal; None where either is not known."""
+    """Whether claimed and counted bytes are equal; None if either is unknown."""
     tile: TileSizes | None = None
-    """The tile sizes that it used; None where it declares none."""
+    """The tile sizes used; None if the variant declares none."""
     answer_failure: str | None = None
-    """What is wrong with the answer of the counted run; None where nothing is, or where it was not checked."""
+    """What is wrong with the answer of the counted run; None if nothing is or if it was not checked."""
     reason: str | None = None
     """Why there are no bytes."""
     supported: bool = True
-    """Whether the variant takes the problem."""
+    """Whether the variant supports the problem."""
     failed: bool = False
-    """Something went wrong, as opposed to: the variant does not take the problem, or claims nothing."""
+    """Whether something went wrong, as opposed to the problem being unsupported or there being no claim."""
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it did not run to its end, or its answer or its claim is wrong."""
+        """Whether the run failed, or its answer or its claim is wrong."""
         return self.failed or self.answer_failure is not None or self.claim_holds is False
 
     @property
     def verdict(self) -> str | None:
-        """One of `VERDICTS`; None where nothing ran, so that no answer was checked."""
+        """One of `VERDICTS`; None if nothing ran, so that no answer was checked."""
         if not self.supported:
             return UNSUPPORTED
         if self.failed:
@@ -60,17 +60,17 @@ class SweepPoint:
 
     @property
     def total_bytes(self) -> int | None:
-        """Read and written, at the `sectors` level, of global and of local memory."""
+        """Bytes of global and local memory, read plus written, at the `sectors` level; None if unknown."""
         if self.read_bytes is None or self.write_bytes is None:
             return None
         return self.read_bytes + self.write_bytes + (self.local_bytes or 0)
 
     @property
     def flops(self) -> int:
-        """Of the two matrix products."""
+        """Floating-point operations of the problem's matrix products (`BaseProblem.flops`)."""
         return self.problem.flops
 
     @property
     def intensity(self) -> float | None:
-        """FLOP per byte at the `sectors` level."""
+        """FLOP per byte at the `sectors` level; None if there are no bytes."""
         return self.flops / self.total_bytes if self.total_bytes else None

@@ -1,4 +1,4 @@
-"""A sweep as text: a row per value and a column per variant for people, a row per point for programs."""
+"""Renders a sweep: a row per value and a column per variant for people, a row per point for programs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ CLAIMED_MARK, WRONG_MARK = "*", "!"
 
 
 def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, format: str) -> str:
-    """The whole sweep in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
+    """Render the sweep in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
     return sweep_report(sweep, points, device).render(format)
 
 
 def sweep_report(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Report:
-    """All that there is to say about a sweep."""
+    """The report of a sweep."""
     return Report(
         paragraphs=lambda: [_headline(sweep, points), *_wrong_answers(points), _table(sweep, points)],
         notes=lambda: list(_footnotes(sweep, points, device)),
@@ -43,7 +43,7 @@ def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
 
 
 def _wrong_answers(points: Sequence[SweepPoint]) -> Iterable[str]:
-    """A paragraph for each variant with a wrong answer: where, and what is wrong at the first value."""
+    """A paragraph for each variant with a wrong answer, with the values and the failure at the first one."""
     first: dict[str, SweepPoint] = {}
     values: dict[str, list[str]] = {}
     for point in points:
@@ -109,7 +109,7 @@ def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> It
 
 
 def other_sizes(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    """Of a sweep over a tile size: the sizes that neither it nor the user set, and whose they are."""
+    """For a sweep over a tile size: the sizes that are not set by the sweep or the user, with their variants."""
     variants_of: dict[str, dict[str, None]] = {}
     for point in points:
         rest = {name: size for name, size in (point.tile or {}).items() if name not in (sweep.field, *sweep.tile)}

@@ -1,4 +1,4 @@
-"""Runs a sweep: every variant at every value, counted where that takes seconds, else as the variant claims."""
+"""Runs a sweep of every variant at every value. Bytes are counted if that takes seconds, else claimed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from harness.studies.traffic.sweep_point import SweepPoint
 
 Ask = Callable[[], Question]
 LARGEST_COUNTED_FLOPS = 4e9
-"""`auto` emulates up to here: a matter of seconds per variant and point."""
+"""With `auto`, bytes are counted on the emulator up to this size in FLOP: seconds per variant and point."""
 LARGEST_ALLOCATED_BYTES = 2**30
 Place = tuple[str, Value]
-"""A variant's name, and a value."""
+"""A variant's name and a value."""
 NOTHING_KNOWN: Mapping[Place, SweepPoint] = MappingProxyType({})
 
 
@@ -39,9 +39,9 @@ def run_sweep(
     step: Callable[[str], None] = lambda name: None,
     done: Callable[[Place, SweepPoint], None] = lambda place, point: None,
 ) -> tuple[SweepPoint, ...]:
-    """Every variant at every value; `problems` has one problem per value. `count`: auto, always or never.
+    """Run every variant at every value. `problems` has one problem per value; `count` is auto, always or never.
 
-    `known`: points that need not run again; `done` is told each other one.
+    Points in `known` are not run; `done` is called with each other one.
     """
     points = []
     for value, problem in zip(sweep.values, problems):
@@ -65,7 +65,7 @@ def run_sweep(
 
 
 def asked_once(problem: BaseProblem, regime: str, seed: int) -> Ask:
-    """The inputs and the answer, worked out when they are first needed: once for all variants."""
+    """A function that computes the inputs and the answer on the first call, and then returns them for all variants."""
     return functools.cache(functools.partial(Question.draw, problem, regime, seed))
 
 
@@ -75,14 +75,14 @@ def is_counted(problem: BaseProblem, count: str) -> bool:
 
 
 def blank_point(variant: Variant, value: Value, problem: BaseProblem) -> SweepPoint:
-    """One of which nothing is known."""
+    """A point without any known figures."""
     return SweepPoint(variant.name, variant.algorithm, variant.backend, value, problem, None)
 
 
 def point_of(
     variant: Variant, value: Value, problem: BaseProblem, executor: Executor, count: str, ask: Ask
 ) -> SweepPoint:
-    """The variant, which has the tile sizes that are asked for, at one value."""
+    """Compute one variant's point at one value. The variant already has the requested tile sizes."""
     blank, always = blank_point(variant, value, problem), count == "always"
     done = attempt(
         variant,

@@ -1,4 +1,4 @@
-"""A sweep of traffic spread over the workers of a cluster, a task per point."""
+"""Distributes a sweep over the workers of a cluster, one point per job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Counting:
     """How all points of a sweep are counted."""
 
     token: str
-    """`ClusterClient.token`."""
+    """The cluster client's token (`ClusterClient.token`)."""
     count: str
     """`auto`, `always` or `never`."""
     regime: str
@@ -32,13 +32,13 @@ class Counting:
     step_limit: int | None
 
     def executor(self) -> EmulatorExecutor:
-        """A worker's: it has one core."""
+        """An emulator for a worker, which has one core."""
         return EmulatorExecutor(self.arch, self.step_limit, threads=1, seed=self.seed)
 
 
 @dataclass(frozen=True)
 class PointAsked:
-    """One point."""
+    """The parameters of one point."""
 
     counting: Counting
     load: OriginLoad
@@ -53,13 +53,13 @@ def _asked_once(problem: BaseProblem, regime: str, seed: int) -> Ask:
 
 
 def run_point(asked: PointAsked) -> SweepPoint:
-    """In a worker. What goes wrong in the variant is in the point."""
+    """Compute a point in a worker. Failures of the variant are part of the point."""
     counting = asked.counting
     variant = variant_here(counting.token, asked.load)
     if asked.tile:
         variant = with_tile(variant, dict(asked.tile))
     executor = state(f"executor:{counting.token}", counting.executor)
-    # A worker mostly gets one point after another of the same problem, so the last question is worth keeping.
+    # A worker mostly receives consecutive points of the same problem, so the last question is cached.
     ask = _asked_once(asked.problem, counting.regime, counting.seed)
     return point_of(variant, asked.value, asked.problem, executor, counting.count, ask)
 
@@ -73,7 +73,10 @@ def spread_sweep(
     known: Mapping[Place, SweepPoint],
     done: Callable[[Place, SweepPoint], None],
 ) -> tuple[SweepPoint, ...]:
-    """As `run_sweep` has them, in its order. Points of `known` are not run; `done` is told each other one."""
+    """Return points in the order of `run_sweep`.
+
+    Points in `known` are not run; `done` is called with each other one.
+    """
     points = dict(known)
     asked = [
         (variant, PointAsked(counting, load, tuple(sweep.tile_at(value).items()), value, problem))

@@ -1,4 +1,4 @@
-"""`traffic --trace`: the variant runs once more, event by event, and what it did becomes a file for trace viewers."""
+"""`traffic --trace`: runs the variant again, records its events, and writes a file for trace viewers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harness.text.chrome_trace import leaves_out, render_chrome_trace, what_is_s
 from harness.text.stamp_trace import render_stamp_trace
 
 MOST_EVENTS = 100_000
-"""Some 15 MB of JSON, which every viewer opens in seconds."""
+"""About 15 MB of JSON, which viewers open in seconds."""
 
 
 def require_trace(arguments: argparse.Namespace) -> None:
-    """Raise `UsageError` where --trace and --trace-events do not go together, or the name does not say JSON."""
+    """Raise `UsageError` if --trace-events is used without --trace, or if the file is not a JSON file."""
     if arguments.trace is None:
         if arguments.trace_events is not None:
             raise UsageError("--trace-events goes with --trace FILE.json")
@@ -37,9 +37,9 @@ def require_trace(arguments: argparse.Namespace) -> None:
 def write_trace(
     arguments: argparse.Namespace, variant: Variant, problem: BaseProblem, executor: Observer, gpu: Gpu
 ) -> None:
-    """Run, and write `--trace`: of the GPU itself with --device gpu, else of what the emulator sees.
+    """Run, and write the file of `--trace`: from the GPU with --device gpu, else from the emulator.
 
-    A line on standard error says which blocks are left out, if any are.
+    If blocks are left out, a line on standard error says which.
     """
     path: Path = arguments.trace
     inputs = draw_inputs(problem, arguments.regime, arguments.seed)

@@ -1,4 +1,4 @@
-"""The points of a sweep that was cut off."""
+"""The stored points of an interrupted sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.studies.traffic.sweep_run import Place
 
 
 class UnfinishedSweep:
-    """What is done of a sweep."""
+    """The finished points of a sweep."""
 
     def __init__(
         self, work: UnfinishedWork, variants: Sequence[Variant], sweep: Sweep, problems: Sequence[BaseProblem]
@@ -22,7 +22,7 @@ class UnfinishedSweep:
         """`problems` has one problem per value."""
         self._work = work
         self.known: dict[Place, SweepPoint] = {}
-        """Points that were done before."""
+        """Points from before the interruption."""
         for value, problem in zip(sweep.values, problems):
             for variant in variants:
                 point = work.known(variant.name, value)
@@ -30,6 +30,6 @@ class UnfinishedSweep:
                     self.known[variant.name, value] = dataclasses.replace(point, problem=problem)
 
     def done(self, place: Place, point: SweepPoint) -> None:
-        """One more. What went wrong is done once more: it may have been this machine's fault."""
+        """Store a point unless it failed, since a failure may be this machine's fault and is repeated."""
         if not point.failed:
             self._work.finish(point, *place)

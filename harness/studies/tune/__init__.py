@@ -1,1 +1,1 @@
-"""`tune`: the best of the tile sizes that a variant declares."""
+"""`tune`: finds the best of the tile sizes that a variant declares."""

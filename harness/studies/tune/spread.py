@@ -1,7 +1,7 @@
-"""A tuning spread over the workers of a cluster: a task per group of tiles. On GPUs all groups share one tile.
+"""Distributes tuning over the workers of a cluster: tiles in groups, with the default tile in each group on GPUs.
 
-Bytes are the same wherever they are counted. Times of two GPUs are not, however alike these are: so each GPU times a
-group of its own in turns with the default tile, and a time counts by how it compares with that one's on the same GPU.
+Counted bytes are the same on every machine. Times on two GPUs are not comparable, even of the same model. So each GPU
+times a group of tiles in turns with the default tile, and times are scaled by the default's time on the same GPU.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from harness.support.errors import SandboxError
 from harness.support.intervals import Interval, ranks
 
 GROUPS_PER_WORKER = 2
-"""Of tiles whose bytes are counted: some take longer than others."""
+"""Groups of tiles per worker for counting bytes, since some take longer than others."""
 
 
 @dataclass(frozen=True)
 class Counting:
-    """Tiles of one variant to count the bytes of."""
+    """Tiles of one variant whose bytes are to be counted."""
 
     token: str
-    """`ClusterClient.token`."""
+    """The cluster client's token (`ClusterClient.token`)."""
     load: OriginLoad
     names: tuple[str, ...]
-    """Of `tile_contenders`."""
+    """Names in `tile_contenders`."""
     problem: BaseProblem
     regime: str
     seed: int
@@ -44,7 +44,7 @@ class Counting:
 
 
 def count_tiles(asked: Counting) -> list[Row]:
-    """In a worker: a row for each, not ranked."""
+    """Count the bytes of each tile in a worker. Rows have no rank."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
     executor = EmulatorExecutor(asked.arch, asked.step_limit, threads=1, seed=asked.seed)
@@ -54,7 +54,7 @@ def count_tiles(asked: Counting) -> list[Row]:
 def spread_counting(
     cluster: ClusterClient, asked: Counting, known: Mapping[str, Row], done: Callable[[str, Row], None]
 ) -> dict[str, Row]:
-    """Rows by name, of all that are asked; those of `known` are not run, `done` is told each other one."""
+    """Rows of all requested tiles by name. Those in `known` are not run; `done` is called with each other one."""
     rows = dict(known)
     left = [name for name in asked.names if name not in known]
     groups = _dealt(left, GROUPS_PER_WORKER * max(1, cluster.size))
@@ -70,7 +70,7 @@ def spread_counting(
 
 @dataclass(frozen=True)
 class Heat:
-    """Tiles of one variant to time in turns on one GPU."""
+    """Tiles of one variant that are timed in turns on one GPU."""
 
     token: str
     load: OriginLoad
@@ -80,11 +80,11 @@ class Heat:
     seed: int
     effort: Effort
     compared_with: frozenset[str] = frozenset()
-    """Of `names`, what is only there to be compared with."""
+    """Those of `names` that serve only as a reference."""
 
 
 def time_tiles(asked: Heat) -> BenchResult:
-    """In a worker. Raises `Unfit` where it has no usable GPU."""
+    """Time tiles in a worker. Raises `Unfit` if it has no usable GPU."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
     timing = Timing(asked.problem, asked.regime, asked.seed, asked.effort, False, asked.compared_with)
@@ -97,10 +97,10 @@ def spread_timing(
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
 ) -> BenchResult:
-    """A heat for each GPU, and all their rows as if one GPU had timed them: see `on_one_scale`.
+    """Time one group of tiles per GPU, and return all rows as if one GPU had timed them (see `on_one_scale`).
 
-    `asked.names` begin with the default. `known` heats are not run, `done` is told each other one. Raises
-    `SandboxError` where no heat came to its end.
+    `asked.names` begins with the default. Heats in `known` are not run; `done` is called with each other one. Raises
+    `SandboxError` if no heat completed.
     """
     default = asked.names[0]
     dealt = _dealt(asked.names, max(1, cluster.size))
@@ -126,11 +126,12 @@ def _heat(asked: Heat, names: tuple[str, ...], only_compared: bool) -> Heat:
 
 
 def on_one_scale(heats: Sequence[BenchResult], default: str) -> BenchResult:
-    """The rows of all heats, best first, on the scale of the first heat's GPU.
+    """The rows of all heats, best first, scaled to the GPU of the first heat.
 
-    A time t of another heat, in which the default took t_d, where the first says T_d, counts as t T_d / t_d; relative
-    half widths of the three intervals are independent, so they add up by their squares. Where the default did not pass
-    in one of the two, times count as they are. Runs back to back are not scaled: each GPU has its own clock there.
+    A time t of another heat, in which the default took t_d, compared to T_d in the first, becomes t T_d / t_d. The
+    relative half widths of the three intervals are independent, so their squares add up. If the default did not pass in
+    one of the two heats, times are not scaled. Times of back-to-back runs are not scaled, since each GPU has its own
+    clock.
     """
     first = heats[0]
     rows = {row.variant: row for row in first.rows}
@@ -146,7 +147,7 @@ def on_one_scale(heats: Sequence[BenchResult], default: str) -> BenchResult:
 
 
 def _interval(row: BenchRow | None) -> Interval | None:
-    """Of its time, where it passed."""
+    """The interval of a row's time; None unless it passed and has a time."""
     if row is None or row.verdict != "pass" or row.time_ms is None:
         return None
     assert row.time_low_ms is not None and row.time_high_ms is not None

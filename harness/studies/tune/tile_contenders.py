@@ -1,12 +1,12 @@
-"""Which tile sizes are best: every choice that a variant declares becomes a contender of its own.
+"""Makes a contender of every tile that a variant declares, to find the best one.
 
-On a GPU they are timed as `bench` times variants, in turns and checked; on the emulator they are counted as `compare`
-counts them, and the fewest bytes win, which is not the same as the shortest time.
+On a GPU they are timed as `bench` times variants, in turns and with checks. On the emulator they are counted as
+`compare` counts them; the fewest bytes win, which need not be the shortest time.
 
-The search is exhaustive: a declared space has tens of tiles, each timed in well under a second. Kernel Tuner, which
-people use for larger spaces, takes the source of one CUDA kernel and the parameters as macros; a plan here has several
-launches, of CuPy's or Numba's kernels, whose grids and shared memory follow from the tile, and what has to be checked
-is the answer of all of them together.
+The search is exhaustive: a declared space has tens of tiles, each timed in well under a second. Kernel Tuner, which is
+used for larger spaces, takes the source of one CUDA kernel with parameters as macros. Here a plan has several launches,
+of CuPy's or Numba's kernels, whose grids and shared memory depend on the tile, and the answer of all of them together
+has to be checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from harness.support.errors import UsageError
 
 
 def tile_contenders(variant: Variant, problem: BaseProblem) -> dict[str, tuple[TileSizes, Variant]]:
-    """Name -> tile and a variant that has only this one, the default first. Raises `UsageError` without tiles."""
+    """Tiles by name, each with a variant that has only this tile, the default first.
+
+    Raises `UsageError` without tiles.
+    """
     refusal = variant.supports(problem)
     if refusal is not None:
         raise UsageError(f"{variant.name} does not take this problem: {refusal}")
@@ -35,7 +38,7 @@ def tile_contenders(variant: Variant, problem: BaseProblem) -> dict[str, tuple[T
 
 
 def best_tile(ranks: Mapping[str, int | None], contenders: Mapping[str, tuple[TileSizes, Variant]]) -> str | None:
-    """The name of the best contender, `ranks` being in the order of their merit. The default wins a tie."""
+    """The name of the best contender. `ranks` is sorted from best to worst. The default wins a tie."""
     default = next(iter(contenders))
     if ranks.get(default) == 1:
         return default
@@ -43,7 +46,7 @@ def best_tile(ranks: Mapping[str, int | None], contenders: Mapping[str, tuple[Ti
 
 
 def tuning_verdict(variant: str, best: str | None, default: str, kept_for: str | None) -> str:
-    """One line on what came of it; `kept_for` is the GPU that it was kept for."""
+    """A one-line summary of the result. `kept_for` is the GPU for which it was stored."""
     if best is None:
         return f"No tile of {variant} came out right here."
     what = f"Best tile of {variant} here: {best}" + (", its default" if best == default else f" (default: {default})")

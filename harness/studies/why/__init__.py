@@ -1,1 +1,1 @@
-"""`why`: what the distance between two variants, or one and the roofline, is made of."""
+"""`why`: explains the difference in time between two variants, or between one and the roofline."""

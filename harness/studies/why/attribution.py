@@ -1,4 +1,4 @@
-"""The distance between two predicted times, cause by cause: the parts add up to it."""
+"""Attributes the difference between two predicted times to causes, whose parts add up to it."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from harness.studies.why.shares import PLACELESS, RESOURCES, Share, totals
 from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
 
 NOTHING_SECONDS = 1e-12
-"""What is less is a rounding of sums that are the same."""
+"""Smaller differences are rounding errors of equal sums."""
 
 
 @dataclass(frozen=True)
 class Attributed:
-    """What one cause has to do with the distance."""
+    """The contribution of one cause to the difference."""
 
     cause: Cause
     seconds: float
-    """By which the first variant is predicted slower because of it; negative where it is faster."""
+    """By how much the cause makes the first variant slower, as predicted; negative if it makes it faster."""
     where: tuple[str, int]
-    """Source file and line of the first variant where it costs most; of the second one where that costs more."""
+    """Source file and line with the largest cost: of the first variant, or of the second one if it costs more there."""
     buffer: str = ""
-    """The buffer that most of it is about."""
+    """The buffer with most of the cost, if any."""
     includes: tuple[Cause, ...] = ()
-    """Other causes that it stands for, because they follow from it."""
+    """Other causes that follow from this one and are included in it."""
 
 
 @dataclass
 class _Account:
-    """Seconds of each cause, and of each place of it."""
+    """Accumulates seconds by cause and by place."""
 
     seconds: dict[Cause, float]
     places: dict[Cause, dict[tuple[tuple[str, int], str], float]]
 
     def add(self, cause: Cause, seconds: float, where: tuple[str, int] = PLACELESS, buffer: str = "") -> None:
-        """So much more of it, there."""
+        """Add seconds to a cause and a place."""
         self.seconds[cause] += seconds
         self.places[cause][where, buffer] += seconds
 
 
 def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: PredictedTime) -> tuple[Attributed, ...]:
-    """The causes of `a.seconds - b.seconds`, what costs most first. `fast` is None where b is a roofline.
+    """The causes of `a.seconds - b.seconds`, the largest cost first. `fast` is None if `b` is a roofline.
 
     Busy cycles: with t the cycles of a resource and T those of all, sum(t_a^2 - t_b^2) = T_a^2 - T_b^2, so a share of
-    s_a and s_b cycles is responsible for (t_a + t_b) / (T_a + T_b) x (s_a - s_b). What multiplies and what is
-    multiplied each get half of what they do together.
+    s_a and s_b cycles contributes (t_a + t_b) / (T_a + T_b) x (s_a - s_b). Of a product, each factor is attributed half
+    of their joint effect.
     """
     account = _Account(defaultdict(float), defaultdict(lambda: defaultdict(float)))
     _busy(account, a, b)
@@ -73,7 +73,7 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
 
 
 def _warps_differ_more(*both: tuple[Profile, PredictedTime]) -> bool:
-    """Whether issue slots are empty because there are other numbers of warps, and not longer chains of instructions."""
+    """Whether issue slots are empty because of the number of warps rather than of longer dependency chains."""
     warps, chains = ([figure(cause, *each) or 1 for each in both] for cause in (causes.FEW_WARPS, causes.DEPENDENT))
     return abs(math.log(warps[0] / warps[1])) > abs(math.log(chains[0] / chains[1]))
 
@@ -92,7 +92,7 @@ def _attributed(account: _Account, cause: Cause) -> Attributed:
 
 
 def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...]) -> list[Attributed]:
-    """One line for what follows from one decision."""
+    """Merge causes that follow from one decision into one line."""
     inside = [each for each in found if each.cause in parts]
     most = max(inside, key=lambda each: abs(each.seconds), default=None)
     if most is None:
@@ -128,9 +128,9 @@ def _unevenness(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
 
 
 def _stalls(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
-    """What stays where as many hide each other as in the kernel that has most is latency.
+    """Attribute stalls. With as many warps hiding each other as in the kernel that has most, stalls are latency.
 
-    What more there is comes from few warps, or from idle multiprocessors, where more of them would fit than there are.
+    The rest is due to few warps or, if more would fit than there are, to idle multiprocessors.
     """
     seconds = clock_hz(a.gpu)
     most = max((kernel.stalls.together for time in (a, b) for kernel in time.kernels), default=1.0)

@@ -1,4 +1,4 @@
-"""The causes that a distance is attributed to: what each means, and what helps against it."""
+"""The causes to which time is attributed: the meaning of each, and advice."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Cause:
     """One kind of cost."""
 
     name: str
-    """As the table shows it."""
+    """Name in the table."""
     unit: str
-    """Of the figure that stands beside the predicted time."""
+    """Unit of the figure next to the predicted time."""
     advice: str
-    """What to do where it costs most."""
+    """What to do if it costs most."""
 
 
 ARITHMETIC = Cause("arithmetic", "M FLOP", "tensor cores, or fewer products: skip masked tiles, keep sums in registers")
@@ -50,4 +50,4 @@ ALL = (
     LATENCY, FEW_WARPS, DEPENDENT, SHUFFLES, CONTROL, BARRIERS, TAIL, IMBALANCE, LAUNCHES, TILE, REREAD,
     NO_TENSOR_CORES,
 )  # fmt: skip
-"""Every cause."""
+"""All causes."""

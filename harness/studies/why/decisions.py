@@ -1,4 +1,4 @@
-"""Decisions that have several effects at once: what tells that two variants differ in one, and what follows from it."""
+"""Design decisions with several effects: how to tell that two variants differ in one, and the effects."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from harness.studies.why.causes import Cause
 from harness.studies.why.profile import Profile
 
 MANY_MORE = 1.5
-"""A ratio that no other habit of a kernel makes: tiles come in powers of two."""
+"""A ratio that only the tile size explains: tiles come in powers of two."""
 NOTABLY_MORE = 1.15
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing to change."""
+    """One design decision."""
 
     cause: Cause
-    """What it is called."""
+    """The cause under which it is listed."""
     effects: tuple[Cause, ...]
-    """What follows from it, which is then not told for itself."""
+    """Causes that follow from it and are then not listed separately."""
 
 
 NO_TENSOR_CORES = Decision(
@@ -48,17 +48,17 @@ REREAD = Decision(causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, ca
 
 @dataclass(frozen=True)
 class _Steps:
-    """How the kernels of a variant that have barriers go through their tiles."""
+    """Steps through tiles, for kernels with barriers."""
 
     blocks: int
     barriers: float
-    """Times that a block meets at a barrier, of all blocks."""
+    """Barriers executed, summed over blocks."""
     waits: float
-    """Times that a warp waits for loads, of all warps."""
+    """Waits for loads, summed over warps."""
 
 
 def decision_between(one: Profile, other: Profile) -> Decision | None:
-    """The one that `one` has taken and `other` has not, and that explains most; None where none is told apart."""
+    """The decision that `one` has made and `other` has not, and that explains most; None if there is none."""
     if _uses_tensor_cores(other) and not _uses_tensor_cores(one):
         return NO_TENSOR_CORES
     if _uses_tensor_cores(one) and not _uses_tensor_cores(other):
@@ -73,11 +73,12 @@ def _uses_tensor_cores(profile: Profile) -> bool:
 
 
 def _has_smaller_tiles(one: Profile, other: Profile) -> bool:
-    """Whether `one` has.
+    """Whether `one` has smaller tiles.
 
-    Either it has many more blocks, which read notably more together because each tile of rows reads all keys; or its
-    blocks wait and meet many more times, for fewer bytes each time, because the tiles of keys are smaller. A buffer
-    that is read again makes for as many bytes per wait; a stage less makes for as many waits.
+    Either it has many more blocks, which together read notably more, because each tile of rows reads all keys; or its
+    blocks execute many more waits and barriers, with fewer bytes each, because the tiles of keys are smaller. A
+    repeated read of a buffer would leave the bytes per wait equal; a missing stage would leave the number of waits
+    equal.
     """
     if len(one.launches) != len(other.launches):
         return False
@@ -91,14 +92,14 @@ def _has_smaller_tiles(one: Profile, other: Profile) -> bool:
 
 
 def _reads_again(one: Profile, other: Profile) -> bool:
-    """Whether the inputs are read notably more often by `one`, one of them and all together."""
+    """Whether `one` reads the inputs notably more often, both some input and all together."""
     a, b = input_reads(one), input_reads(other)
     some = any(a[name] >= NOTABLY_MORE * b[name] > 0 for name in a)
     return some and a.total() >= NOTABLY_MORE * b.total()
 
 
 def input_reads(profile: Profile) -> Counter[str]:
-    """Bytes of each input that are read: as few sectors as coalesced requests would take."""
+    """Bytes read of each input, counted as if requests were coalesced."""
     names = {tensor.name for tensor in profile.problem.inputs}
     found: Counter[str] = Counter()
     for launch in profile.launches:
@@ -109,7 +110,7 @@ def input_reads(profile: Profile) -> Counter[str]:
 
 
 def barriers_met(profile: Profile) -> float:
-    """Times that a block meets at a barrier, of all blocks that have any."""
+    """Barriers executed, summed over the blocks of kernels with barriers."""
     return _steps(profile).barriers
 
 
@@ -121,7 +122,7 @@ def _steps(profile: Profile) -> _Steps:
         if met:
             blocks += launch.blocks
             barriers += met
-            # Waits for local memory say nothing about tiles.
+            # Waits for local memory do not depend on tiles.
             followed = sum((1 - launch.local_share(row)) * row.waits for row in report.waits)
             followed /= max(1, report.followed_warps)
             waits += followed * launch.blocks * launch.warps

@@ -1,4 +1,4 @@
-"""The figure that stands for each cause in a profile, in the unit of `causes.Cause.unit`, beside its predicted time."""
+"""The figure of each cause in a profile, in the unit `causes.Cause.unit`, shown next to its predicted time."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _TWO_FLOPS = ("fma", "mad")
 
 
 def figure(cause: Cause, profile: Profile, time: PredictedTime) -> float | None:
-    """What the profile has of it; None where that is not known."""
+    """The profile's figure for the cause; None if it is not known."""
     return _FIGURES[cause](profile, time)
 
 
 def ideal_figure(cause: Cause, profile: Profile) -> float | None:
-    """What the roofline of the profile's problem has of it: products and compulsory bytes alone."""
+    """The roofline's figure for the cause: matrix products and compulsory bytes only."""
     if cause is causes.ARITHMETIC:
         return profile.problem.flops / MEGA
     return profile.problem.compulsory_bytes / MEGA if cause is causes.BYTES else None
@@ -146,4 +146,4 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.REREAD: _sector_megabytes,
     causes.NO_TENSOR_CORES: lambda profile, time: _tensor_flops(profile) / MEGA,
 }
-"""Of every cause; a test holds it to that. `move` instructions are in none."""
+"""The function for every cause; a test checks that none is missing. `move` instructions are in none."""

@@ -1,7 +1,7 @@
-"""The time that a profile should take on a GPU, as a sum of costs: the model that docs/why.md describes.
+"""Predicts the time of a profile on a GPU as a sum of costs; docs/why.md describes the model.
 
-Each launch keeps resources busy for so many cycles of one multiprocessor, each cycle for a cause. Resources overlap in
-part: busy^2 is the sum of their squares. Uneven work multiplies it, loads that nobody hides and launches are added.
+Each launch occupies resources for a number of cycles of one multiprocessor, each cycle for a cause. Resources overlap
+in part: busy^2 is the sum of their squares. Uneven work multiplies it; unhidden loads and launches are added.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class LaunchTime:
 
     shares: tuple[Share, ...]
     tail: float
-    """What is to be multiplied with because blocks do not come out even, less 1."""
+    """Factor - 1 for blocks that do not divide evenly among multiprocessors."""
     imbalance: float
-    """The same because blocks differ."""
+    """Factor - 1 for blocks with unequal work."""
     stalls: Stalls
     splitting: float = 0.0
-    """Cycles that one launch for all that this kernel does would save."""
+    """Cycles that would be saved by one launch instead of this kernel's several."""
 
     @property
     def busy_cycles(self) -> float:
-        """Of one multiprocessor if all had the same work."""
+        """Busy cycles of one multiprocessor if all had the same work."""
         return math.hypot(*totals(self.shares).values())
 
     @property
     def evenness(self) -> float:
-        """How much longer than that the busiest multiprocessor takes."""
+        """Busy cycles of the busiest multiprocessor / `busy_cycles`."""
         return 1 + self.tail + self.imbalance
 
     @property
     def cycles(self) -> float:
-        """All of it."""
+        """Total cycles."""
         return self.busy_cycles * self.evenness + self.stalls.cycles() + self.splitting
 
 
@@ -61,17 +61,17 @@ class PredictedTime:
 
     gpu: Gpu
     kernels: tuple[LaunchTime, ...]
-    """A kernel's launches together."""
+    """One entry per kernel, with its launches together."""
     launches: int
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Total seconds."""
         return self.launches * LAUNCH_SECONDS + sum(kernel.cycles for kernel in self.kernels) / clock_hz(self.gpu)
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """Of all kernels, weighted such that the squares of their totals add up to the square of `busy_cycles`."""
+        """Shares of all kernels, weighted so that the squares of their totals add up to `busy_cycles` squared."""
         whole = [(kernel, kernel.busy_cycles) for kernel in self.kernels]
         busy = sum(cycles for _, cycles in whole)
         squares = dict.fromkeys(RESOURCES, 0.0)
@@ -89,17 +89,17 @@ class PredictedTime:
 
     @property
     def busy_cycles(self) -> float:
-        """Of one multiprocessor if all had the same work."""
+        """Busy cycles of one multiprocessor if all had the same work, summed over kernels."""
         return sum(kernel.busy_cycles for kernel in self.kernels)
 
     def weighted(self, factor: str) -> float:
-        """`tail` or `imbalance` of all kernels, in proportion to what they take."""
+        """`tail` or `imbalance` of all kernels, weighted by their time."""
         busy = self.busy_cycles
         return sum(kernel.busy_cycles * getattr(kernel, factor) for kernel in self.kernels) / busy if busy else 0.0
 
 
 def predict(profile: Profile, gpu: Gpu) -> PredictedTime:
-    """The time of all launches."""
+    """The predicted time of all launches."""
     by_kernel: dict[str, list[LaunchProfile]] = {}
     for launch in profile.launches:
         by_kernel.setdefault(launch.kernel, []).append(launch)
@@ -108,7 +108,7 @@ def predict(profile: Profile, gpu: Gpu) -> PredictedTime:
 
 
 def roofline(profile: Profile, gpu: Gpu) -> PredictedTime:
-    """The least that the problem can take: its compulsory bytes and its products, and nothing else."""
+    """The least time of the problem: its compulsory bytes and its matrix products, and nothing else."""
     problem = profile.problem
     per_second = gpu.multiprocessors * clock_hz(gpu)
     peak = gpu.tensor_flops.get(problem.outputs[0].dtype)
@@ -122,7 +122,7 @@ def roofline(profile: Profile, gpu: Gpu) -> PredictedTime:
 
 
 def _of_kernel(launches: Sequence[LaunchProfile], gpu: Gpu) -> LaunchTime:
-    """All launches of one kernel as if they were one, and what it costs that they are not."""
+    """Combine all launches of one kernel into one, with the cost of not being one."""
     times = [_of_launch(launch, gpu) for launch in launches]
     if len(times) == 1:
         return times[0]
@@ -139,7 +139,7 @@ def _of_launch(launch: LaunchProfile, gpu: Gpu) -> LaunchTime:
     tail, imbalance = unevenness(_work([launch]), gpu.multiprocessors)
     cycles = totals(shares)
     busy = math.hypot(*cycles.values())
-    # Fewer blocks than fit leave more slots empty.
+    # If there are fewer blocks than fit, more slots stay empty.
     there = filled_slots(launch, launch.resident_blocks) / filled_slots(launch, blocks_there(launch, gpu))
     longer = math.hypot(*{**cycles, ISSUE: cycles[ISSUE] * there}.values()) / busy if busy else 1.0
     tail = longer * (1 + tail + imbalance) - 1 - imbalance
@@ -147,7 +147,7 @@ def _of_launch(launch: LaunchProfile, gpu: Gpu) -> LaunchTime:
 
 
 def _work(launches: Sequence[LaunchProfile]) -> list[int]:
-    """Of each cluster; all the same where they share it out themselves, which they do otherwise on a GPU."""
+    """Work of each cluster, averaged if clusters share work dynamically, which differs on a GPU."""
     work: list[int] = []
     for report in (launch.instructions for launch in launches):
         mean = sum(report.clusters) // len(report.clusters)
@@ -156,9 +156,9 @@ def _work(launches: Sequence[LaunchProfile]) -> list[int]:
 
 
 def unevenness(work: Sequence[int], places: int) -> tuple[float, float]:
-    """(tail, imbalance): how much longer than the mean the busiest of `places` works, for it is given whole blocks.
+    """(tail, imbalance): the busiest of `places` / mean, split in two parts, for a greedy assignment of whole blocks.
 
-    Blocks go in order to whoever has had least. The first part is that of blocks of the same work each.
+    Blocks are assigned in order to the place with the least work. The first part assumes equal blocks.
     """
     total = sum(work)
     if not total:

@@ -1,4 +1,4 @@
-"""What a variant does on one problem, as the model needs it: what its launches count, and how many blocks fit."""
+"""A variant's profile for the time model: counters of its launches, and the number of resident blocks."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from harness.support.gpus import Multiprocessor
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """One launch."""
+    """The profile of one launch."""
 
     kernel: str
     blocks: int
     threads: int
-    """Per block."""
+    """Threads per block."""
     resident_blocks: int
-    """That one multiprocessor holds at a time, at least 1."""
+    """Resident blocks per multiprocessor, at least 1."""
     limited_by: str | None
-    """What keeps it from holding more; None where `ptxas` is missing, which tells the registers."""
+    """The resource that limits residency; None if `ptxas`, which reports registers, is missing."""
     used: Resources | None
-    """None where `ptxas` is missing."""
+    """Resource usage of the kernel; None if `ptxas` is missing."""
     dynamic_shared_bytes: int
     traffic: tuple[SiteTraffic, ...]
     shared: tuple[SharedTraffic, ...]
     caches: CacheReport | None
-    """None where `ptxas` is missing."""
+    """Modelled cache traffic; None if `ptxas` is missing."""
     instructions: InstructionReport
 
     @property
     def warps(self) -> int:
-        """Per block."""
+        """Warps per block."""
         return -(-self.threads // WARP_LANES)
 
     @property
     def local_bytes(self) -> int:
-        """Read and written in local memory, at the `sectors` level."""
+        """Bytes of local memory, read plus written, at the `sectors` level."""
         return sum(site.sector_bytes for site in self.traffic if site.buffer == LOCAL)
 
     def local_share(self, wait: LoadWait) -> float:
-        """The share of the loads on a wait's line, from 0 to 1, that are of local memory."""
+        """The share, from 0 to 1, of local memory loads among the loads on a wait's line."""
         local = everything = 0
         for site in () if wait.is_copy else self.traffic:
             if site.kind in READS and (site.file, site.line) == (wait.file, wait.line):
@@ -61,19 +61,19 @@ class LaunchProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """One variant on one problem."""
+    """The profile of one variant on one problem."""
 
     variant: str
     problem: BaseProblem
     launches: tuple[LaunchProfile, ...]
     verdict: str | None = None
-    """One of `VERDICTS`; None where the answer was not checked."""
+    """One of `VERDICTS`; None if the answer was not checked."""
     reason: str | None = None
-    """Why the verdict is not `pass`."""
+    """Why the verdict is not `pass`; None if it is."""
 
 
 def profile_of(variant: Variant, question: Question, executor: Executor, sm: Multiprocessor) -> Profile:
-    """Run the variant once, count all there is to count, and check the answer; the profile has the verdict.
+    """Run the variant once with all counters, and check the answer; the profile has the verdict.
 
     Raises `UnsupportedProblem`, and whatever planning, compiling and running raise.
     """
@@ -107,12 +107,12 @@ def profile_of(variant: Variant, question: Question, executor: Executor, sm: Mul
 def residents(
     sm: Multiprocessor, threads: int, used: Resources | None, dynamic_shared_bytes: int
 ) -> tuple[int, str | None]:
-    """Blocks that one multiprocessor holds, at least 1, and what limits them."""
+    """Resident blocks per multiprocessor, at least 1, and the resource that limits them."""
     if used is None:
         return max(1, residency(sm, threads, 1, dynamic_shared_bytes).blocks), None
     shared = used.shared_bytes + dynamic_shared_bytes
     found = residency(sm, threads, used.registers, shared).blocks
-    # What would fit more of it if there were less of it: the first of these that does.
+    # The limiting resource is the first of these of which less usage would allow more blocks.
     attempts: Sequence[tuple[str, Callable[[], int]]] = (
         ("registers", lambda: residency(sm, threads, 1, shared).blocks),
         ("shared memory", lambda: residency(sm, threads, used.registers, 0).blocks),

@@ -1,4 +1,4 @@
-"""A `WhyResult` as text: what costs most, first; then the others, and what would pay most."""
+"""Renders a `WhyResult` as text: the largest cost first, then the others, and the most promising change."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harness.text.tables import UNKNOWN, device_line
 from harness.text.wrong_answer import wrong_answer
 
 SHOWN_SHARE = 0.02
-"""Of the larger time or of the distance: what is less stands together in one row."""
+"""Causes below this fraction of the larger time or of the difference are summed in one row."""
 WHERE_WIDTH = 38
 ADVISED = 3
 ALL_AND_MORE = 1.1
-"""Of the distance: what costs so much more than it is made up for by other parts."""
+"""A cause above this multiple of the difference is compensated by others."""
 MICRO = 1e-6
 CSV_KEYS = (
     "variant", "other", "cause", "unit", "figure", "other_figure", "cost_us", "share", "file", "line", "buffer",
@@ -32,7 +32,7 @@ CSV_KEYS = (
 
 
 def why_report(result: WhyResult) -> Report:
-    """All that there is to say."""
+    """The report of `why`."""
     return Report(
         paragraphs=lambda: _paragraphs(result),
         notes=lambda: _notes(result),
@@ -101,7 +101,10 @@ def _shown(result: WhyResult) -> list[Attributed]:
 
 
 def _is_equal(result: WhyResult, each: Attributed) -> bool:
-    """Whether both figures look the same. What such a cause costs is named by the others, and is in their row."""
+    """Whether both figures are equal as printed.
+
+    The cost of such a cause is explained by others and included in their row.
+    """
     first, second = result.figures(each.cause)
     return first is not None and second is not None and _figure(first) == _figure(second)
 
@@ -118,7 +121,7 @@ def _cost(result: WhyResult, seconds: float) -> tuple[str, str]:
 
 
 def _where(result: WhyResult, each: Attributed) -> str:
-    """A place, a buffer, or what limits; short enough for a column."""
+    """A place, a buffer, or a limiting resource, abbreviated for a column."""
     if each.cause is causes.FEW_WARPS:
         return _limit(result.slow)
     if each.cause is causes.TAIL:
@@ -203,7 +206,7 @@ def _notes(result: WhyResult) -> list[str]:
 
 
 def _folded(name: str) -> str:
-    """A variant's name as a narrow header."""
+    """A variant's name, wrapped for a narrow header."""
     if len(name) <= 12:
         return name
     head, _, tail = name.rpartition("-")

@@ -1,4 +1,4 @@
-"""What `why` found out: two predicted times, and what their distance is made of."""
+"""The result of `why`: two predicted times, and the causes of their difference."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from harness.studies.why.profile import Profile
 from harness.support.gpus import Gpu
 
 ROOFLINE = "roofline"
-"""The name of what stands in for a second variant."""
+"""The name that takes the place of a second variant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhyResult:
-    """Why one variant is slower than another, or than the roofline, as the model has it."""
+    """Why one variant is slower than another, or than the roofline, by the model."""
 
     slow: Profile
-    """The variant that is asked about."""
+    """The variant in question."""
     fast: Profile | None
-    """What it is compared with; None for the roofline."""
+    """The variant that it is compared with; None for the roofline."""
     slow_time: PredictedTime
     fast_time: PredictedTime
     causes: tuple[Attributed, ...]
-    """What the distance is made of, what costs most first. Their seconds add up to it."""
+    """The causes of the difference, the largest cost first. Their seconds add up to it."""
     regime: str
     seed: int
     measured: BenchResult | None = None
-    """Times on a GPU; None where none was asked for."""
+    """Measured times; None if none were requested."""
 
     @property
     def gpu(self) -> Gpu:
-        """Whose time is predicted."""
+        """The GPU for which times are predicted."""
         return self.slow_time.gpu
 
     @property
     def names(self) -> tuple[str, str]:
-        """Of both."""
+        """Names of the two variants, or of the variant and the roofline."""
         return self.slow.variant, ROOFLINE if self.fast is None else self.fast.variant
 
     @property
     def distance_seconds(self) -> float:
-        """By which the first is predicted slower; negative where it is faster."""
+        """By how much the first variant is predicted slower; negative if it is faster."""
         return self.slow_time.seconds - self.fast_time.seconds
 
     def figures(self, cause: Cause) -> tuple[float | None, float | None]:
-        """Of both, in the unit of the cause."""
+        """The figures of both variants for a cause, in the cause's unit; None if not known."""
         other = (
             figures.ideal_figure(cause, self.slow)
             if self.fast is None
@@ -58,7 +58,7 @@ class WhyResult:
         return figures.figure(cause, self.slow, self.slow_time), other
 
     def measured_ms(self, variant: str) -> float | None:
-        """The median of cold runs; None where there is none."""
+        """The median of cold runs in milliseconds; None if the variant was not timed."""
         rows = () if self.measured is None else self.measured.rows
         return next((row.time_ms for row in rows if row.variant == variant), None)
 
@@ -66,7 +66,7 @@ class WhyResult:
 def explain(
     slow: Profile, fast: Profile | None, gpu: Gpu, regime: str, seed: int, measured: BenchResult | None = None
 ) -> WhyResult:
-    """Predict both and attribute the distance."""
+    """Predict both times and attribute the difference."""
     times = predict(slow, gpu), roofline(slow, gpu) if fast is None else predict(fast, gpu)
     return WhyResult(
         slow=slow,

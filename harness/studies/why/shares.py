@@ -1,4 +1,4 @@
-"""For how many cycles a launch keeps each resource of a multiprocessor busy, and what for: see docs/why.md."""
+"""Cycles for which a launch occupies each resource of a multiprocessor, by cause; see docs/why.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from harness.support.pipe_rates import (
 ISSUE, TENSOR_CORES, SHARED_PATH, L2, DRAM = "issue", "tensor cores", "shared memory and L1", "L2", "DRAM"
 PIPES = {INTEGER: "integer pipe", CONVERSION: "conversion pipe", SPECIAL: "special pipe", FP64: "fp64 pipe"}
 RESOURCES = (ISSUE, *PIPES.values(), TENSOR_CORES, SHARED_PATH, L2, DRAM)
-"""What a multiprocessor, or its part of the GPU, can be busy with."""
+"""The resources of a multiprocessor, or its part of the GPU's, that can be busy."""
 
 CAUSE_OF_KIND: dict[str, Cause] = {
     FP32: causes.ARITHMETIC, FP16: causes.ARITHMETIC, TENSOR: causes.ARITHMETIC, FP64: causes.FP64,
@@ -46,7 +46,7 @@ CAUSE_OF_KIND: dict[str, Cause] = {
     SHARED: causes.MEMORY, SHUFFLE: causes.SHUFFLES, CONTROL: causes.CONTROL, BARRIER: causes.BARRIERS,
 }  # fmt: skip
 ONE_LANE_WILL_DO = (BARRIER, CONTROL, TENSOR, MEMORY)
-"""Kinds whose idle lanes cost nothing: what they ask for is counted by itself."""
+"""Kinds of instruction whose idle lanes cost nothing, since their cost is counted separately."""
 _REGISTER_BYTES = 4
 WAVEFRONT_BYTES = 128
 PLACELESS = ("", 0)
@@ -54,7 +54,7 @@ PLACELESS = ("", 0)
 
 @dataclass(frozen=True)
 class Share:
-    """Cycles for which a cause keeps one resource of a multiprocessor busy, all of them even."""
+    """Cycles for which one cause occupies one resource of a multiprocessor, with work distributed evenly."""
 
     resource: str
     cause: Cause
@@ -62,18 +62,18 @@ class Share:
     where: tuple[str, int] = PLACELESS
     """Source file and line."""
     buffer: str = ""
-    """Of bytes."""
+    """The buffer, for shares of traffic."""
 
 
 def cause_of(row: InstructionCount) -> Cause:
-    """What the instruction is there for."""
+    """The cause that an instruction is counted under."""
     if row.kind == MEMORY and LOCAL in row.form.split("."):
         return causes.LOCAL_MEMORY
     return CAUSE_OF_KIND[row.kind]
 
 
 def totals(shares: Iterable[Share]) -> dict[str, float]:
-    """Cycles of each resource."""
+    """Cycles by resource."""
     found = dict.fromkeys(RESOURCES, 0.0)
     for share in shares:
         found[share.resource] += share.cycles
@@ -81,7 +81,7 @@ def totals(shares: Iterable[Share]) -> dict[str, float]:
 
 
 def shares_of(launch: LaunchProfile, gpu: Gpu) -> Iterator[Share]:
-    """All of one launch."""
+    """All shares of one launch."""
     rates, sms = rates_of(gpu), gpu.multiprocessors
     executed = 0.0
     for row in launch.instructions.counts:
@@ -94,7 +94,7 @@ def shares_of(launch: LaunchProfile, gpu: Gpu) -> Iterator[Share]:
     lanes_in_use = _lanes_in_use(launch)
     for shared in launch.shared:
         where = (shared.file, shared.line)
-        # A wavefront brings 128 bytes; one that brings less only does so for lanes that idle where lanes do.
+        # A wavefront moves 128 bytes; one that moves less does so only because of idle lanes.
         filled = shared.requested_bytes / (WAVEFRONT_BYTES * shared.ideal_wavefronts)
         useful = min(1.0, max(filled, lanes_in_use.get(where, 1.0)))
         ideal = shared.ideal_wavefronts * wavefront / sms
@@ -109,7 +109,7 @@ def shares_of(launch: LaunchProfile, gpu: Gpu) -> Iterator[Share]:
 
 
 def _lanes_in_use(launch: LaunchProfile) -> dict[tuple[str, int], float]:
-    """Source line -> the share of lanes that take part in its accesses to shared memory."""
+    """By source line, the share of lanes that are active in its accesses to shared memory."""
     warps: dict[tuple[str, int], int] = {}
     lanes: dict[tuple[str, int], int] = {}
     for row in launch.instructions.counts:
@@ -140,7 +140,10 @@ def _of_instructions(row: InstructionCount, rates: PipeRates, gpu: Gpu) -> Itera
 
 
 def _tensor_peak(form: str, gpu: Gpu) -> float:
-    """Of a matrix product's factors. tf32 is half as fast as 16 bits; without an entry 8 bits are as fast as those."""
+    """Peak FLOP per second for a matrix instruction's dtype.
+
+    tf32 has half the rate of 16 bits. 8-bit dtypes have the rate of 16 bits unless the GPU has an entry for them.
+    """
     words = set(form.split("."))
     sixteen = gpu.tensor_flops["float16"]
     if words & {"tf32", "f64"}:
@@ -149,7 +152,7 @@ def _tensor_peak(form: str, gpu: Gpu) -> float:
 
 
 def _of_traffic(site: SiteTraffic, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
-    """What requests take of the path between registers and L1: 128 bytes a cycle, of scattered sectors one."""
+    """Cycles of the path between registers and L1: 128 bytes per cycle, but one scattered sector per cycle."""
     where = (site.file, site.line)
     ideal = site.ideal_sectors * SECTOR_BYTES / rates.shared_bytes / gpu.multiprocessors
     scattered = (site.sectors - site.ideal_sectors) / gpu.multiprocessors
@@ -161,7 +164,7 @@ def _of_traffic(site: SiteTraffic, rates: PipeRates, gpu: Gpu) -> Iterator[Share
 
 
 def _of_caches(launch: LaunchProfile, rates: PipeRates, gpu: Gpu) -> Iterator[Share]:
-    """What L2 and DRAM are asked for, in cycles of the GPU; above what fewer sectors would be it is for coalescing."""
+    """Cycles of L2 and DRAM. What exceeds the minimum of sectors is attributed to coalescing."""
     sites: dict[str, list[SiteTraffic]] = {}
     for site in launch.traffic:
         sites.setdefault(site.buffer, []).append(site)
@@ -184,7 +187,10 @@ def _of_caches(launch: LaunchProfile, rates: PipeRates, gpu: Gpu) -> Iterator[Sh
 
 
 def _of_spills(launch: LaunchProfile, executed: float, sms: int) -> Iterator[Share]:
-    """What ptxas spilled, executed as often as the mean instruction of the kernel: the PTX does not show where."""
+    """Cycles of register spills, which PTX does not show.
+
+    Each is assumed to be executed as often as the kernel's mean instruction.
+    """
     if launch.used is None:
         return
     texts = sum(row.instructions for row in launch.instructions.counts if row.kind != MOVE)
@@ -197,10 +203,10 @@ def _of_spills(launch: LaunchProfile, executed: float, sms: int) -> Iterator[Sha
 
 
 def filled_slots(launch: LaunchProfile, blocks: int) -> float:
-    """The share of its issue slots that a multiprocessor with so many blocks can fill, at most 1.
+    """The share of issue slots that a multiprocessor with this many blocks can fill, at most 1.
 
-    A warp starts its instructions in no less than the cycles that its chains of dependent ones take, nor faster than
-    one in `LEAST_CYCLES_PER_INSTRUCTION`.
+    A warp issues no faster than its dependency chains allow, nor faster than one instruction per
+    `LEAST_CYCLES_PER_INSTRUCTION`.
     """
     report = launch.instructions
     executed = sum(row.warps for row in report.counts if row.kind != MOVE)

@@ -1,4 +1,4 @@
-"""What the waits of warps for loads cost, where others on the multiprocessor do not hide them: see docs/why.md."""
+"""Cost of waits for loads that other warps on the multiprocessor do not hide; see docs/why.md."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from harness.support.pipe_rates import (
 
 @dataclass(frozen=True)
 class Stalls:
-    """What the waits of one launch's warps cost."""
+    """The waits of one launch's warps."""
 
     waits: float
-    """That one warp meets."""
+    """Number of waits per warp."""
     stall_cycles: float
-    """That a wait lasts, in the mean, where nobody else has work."""
+    """Mean duration of a wait during which no other warp has work."""
     busy_cycles: float
-    """Of a multiprocessor between two waits of one block, or of one warp where warps do not wait for each other."""
+    """Busy cycles of a multiprocessor between two waits of one block, or of one warp if warps do not synchronize."""
     together: float
-    """Blocks, or warps, of a multiprocessor that hide each other's waits."""
+    """Number of blocks, or warps, on a multiprocessor that hide each other's waits."""
     fitting: float
-    """The same in a grid that is large enough."""
+    """The same number for a grid that is large enough to fill the GPU."""
     rounds: float
-    """How often as many of them follow each other on the busiest multiprocessor."""
+    """Number of consecutive rounds of that many blocks or warps on the busiest multiprocessor."""
     where: tuple[str, int] = PLACELESS
-    """The load of global memory that is waited for longest."""
+    """The global memory load with the longest waits."""
     local_share: float = 0.0
-    """Of the cycles, what is waited for local memory: from 0 to 1."""
+    """Share of the stall cycles, from 0 to 1, that is due to local memory."""
     local_where: tuple[str, int] = PLACELESS
-    """The load of local memory that is waited for longest."""
+    """The local memory load with the longest waits."""
 
     def cycles(self, together: float | None = None) -> float:
-        """Cycles in which nobody on the busiest multiprocessor has work, with others together than there are."""
+        """Cycles in which no warp on the busiest multiprocessor has work, if `together` of them hide each other."""
         if not self.waits or self.stall_cycles <= 0:
             return 0.0
         count = self.together if together is None else together
@@ -50,9 +50,10 @@ class Stalls:
 
 
 def _round_cycles(busy: float, stall: float, customers: float) -> float:
-    """Between two visits to a multiprocessor that so many share, of which each stalls in between: mean value analysis.
+    """Cycles between two visits of a customer to a multiprocessor shared by `customers`, by mean value analysis.
 
-    Reiser and Lavenberg 1980, "Mean-Value Analysis of Closed Multichain Queuing Networks", for one queue and a delay.
+    Each customer stalls between its visits: one queue and a delay. Reiser and Lavenberg 1980, "Mean-Value Analysis of
+    Closed Multichain Queuing Networks".
     """
     queue, round_cycles = 0.0, busy + stall
     for customer in range(1, max(1, round(customers)) + 1):
@@ -63,12 +64,15 @@ def _round_cycles(busy: float, stall: float, customers: float) -> float:
 
 
 def blocks_there(launch: LaunchProfile, gpu: Gpu) -> int:
-    """That a multiprocessor holds at a time: fewer than fit where the grid has no more."""
+    """Resident blocks per multiprocessor: fewer than fit if the grid has no more."""
     return min(launch.resident_blocks, -(-launch.blocks // gpu.multiprocessors))
 
 
 def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
-    """Of one launch; `busy_cycles` are those of a multiprocessor, evenly, for all of its blocks."""
+    """The stalls of one launch.
+
+    `busy_cycles` are those of a multiprocessor for all of its blocks, distributed evenly.
+    """
     report = launch.instructions
     per_sm = launch.blocks / gpu.multiprocessors
     waits = sum(row.waits for row in report.waits) / max(1, report.followed_warps)
@@ -84,7 +88,7 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
     stall, local_stall = 0.0, 0.0
     longest, local_longest = (0.0, PLACELESS), (0.0, PLACELESS)
     for row in report.waits:
-        # While a warp gets so far, the others on its multiprocessor get as far.
+        # While a warp executes this far, the others on its multiprocessor do the same.
         ahead = row.distance / executed * block_cycles * resident
         share = launch.local_share(row)
         lasts = row.waits * (1 - share) * max(0.0, latency - ahead)
@@ -109,7 +113,7 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
 
 
 def _local_latency(launch: LaunchProfile, gpu: Gpu, resident_blocks: int) -> float:
-    """Of a load of local memory: that of L1 where the stacks of all resident threads fit there, else of L2."""
+    """Mean latency of a local memory load in cycles: L1's if the stacks of all resident threads fit, else L2's."""
     if launch.used is None:
         return L1_LATENCY_CYCLES
     sm = gpu.multiprocessor
@@ -120,7 +124,7 @@ def _local_latency(launch: LaunchProfile, gpu: Gpu, resident_blocks: int) -> flo
 
 
 def _latency(launch: LaunchProfile) -> float:
-    """Of a load, in the mean: that of L2, and of DRAM for what L2 does not have."""
+    """Mean latency of a global memory load in cycles: L2's, or DRAM's for the share that misses L2."""
     if launch.caches is None:
         return L2_LATENCY_CYCLES
     l2 = sum(row.l2_read_bytes for row in launch.caches.buffers)

@@ -1,1 +1,1 @@
-"""Pages for a browser: one self-contained HTML file, put together from sections."""
+"""Pages for a browser: one self-contained HTML file, assembled from sections."""

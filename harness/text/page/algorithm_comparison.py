@@ -1,4 +1,4 @@
-"""Two variants side by side, line by line of the paper's algorithm: which source lines do it, and what they cost."""
+"""Two variants next to each other, by line of the paper's algorithm: its source lines and their cost."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ OUTSIDE = "outside of any line that the comments name"
 
 @dataclass(frozen=True)
 class StepCost:
-    """One line of the algorithm, as one kernel does it."""
+    """One line of the algorithm, as one kernel implements it."""
 
     file: str
-    """As the compiler names it; empty for what is outside of any line."""
+    """File as the compiler names it; empty for the rest outside of any line."""
     step: AlgorithmStep | None
-    """None for what is outside of any line."""
+    """The step; None for the rest outside of any line."""
     costs: tuple[LineCost, ...]
-    """Of its lines, those that cost something; and those of functions that no other line of the algorithm calls."""
+    """Costs of its source lines, and of functions that no other line of the algorithm calls."""
 
     @property
     def sector_bytes(self) -> int:
-        """Read and written, at the sectors level."""
+        """Bytes read plus written at the `sectors` level."""
         return sum(cost.sector_bytes for cost in self.costs)
 
 
 def step_costs(report: VariantReport) -> tuple[StepCost, ...]:
-    """The steps of all of a variant's files, then what is outside of them: together all that its lines cost."""
+    """The steps of all of a variant's files, then the rest; their costs add up to the total."""
     found: list[StepCost] = []
     outside: list[LineCost] = []
     for file in dict.fromkeys(cost.file for cost in report.lines):
@@ -59,7 +59,7 @@ def step_costs(report: VariantReport) -> tuple[StepCost, ...]:
 
 
 def _step_of(cost: LineCost, steps: Sequence[AlgorithmStep]) -> int | None:
-    """The number of the step that a line belongs to: its own, or the one that alone calls the function it is in."""
+    """Index of the step that contains a line, or of the only step that calls the function that contains it."""
     own = next((number for number, step in enumerate(steps) if cost.line in step.lines), None)
     text = source_lines(cost.file)
     if own is not None or not 1 <= cost.line <= len(text):
@@ -72,7 +72,7 @@ def _step_of(cost: LineCost, steps: Sequence[AlgorithmStep]) -> int | None:
 
 
 def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """Every variant whose kernels name lines of an algorithm; two of them are shown at a time."""
+    """A section with every variant whose kernels name lines of an algorithm; two of them are shown at a time."""
     title = "Two variants, line by line of the algorithm"
     told = {
         each.variant: steps
@@ -112,7 +112,7 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
 
 
 def _first_pair(comparison: Comparison, told: Mapping[str, Sequence[StepCost]]) -> tuple[str, str]:
-    """The best variant and the best one of another algorithm, as far as there are such."""
+    """The best variant and the best one of another algorithm, else the next best, else itself."""
     ranked = [row for row in comparison.rows if row.variant in told]
     others = [row for row in ranked[1:] if row.algorithm != ranked[0].algorithm] or ranked[1:] or ranked
     return ranked[0].variant, others[0].variant

@@ -15,7 +15,7 @@ from harness.text.tables import UNKNOWN, mib, smallest_of
 
 
 def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """A table of levels and one of buffers, best variant first; those that were not counted are left out."""
+    """A table of levels and one of buffers, best variant first, of the variants whose bytes were counted."""
     accounts = [
         report.account
         for ranked in comparison.rows
@@ -56,7 +56,7 @@ def _level_headers(names: Sequence[str]) -> list[Header]:
 
 
 def _level_row(each: TrafficAccount, names: Sequence[str], most: float) -> str:
-    """`most`: how many times its compulsory bytes the greediest variant moves."""
+    """One row of the levels table. `most` is the largest ratio of bytes to compulsory bytes of any variant."""
     compulsory = each.problem.compulsory_bytes
     known = {level.name: level for level in each.levels}
     cells = [_variant(each)]
@@ -73,7 +73,7 @@ def _variant(each: TrafficAccount) -> Cell:
 
 
 def _size(level: Level | None, smallest: float, classes: str = "") -> Cell:
-    """The total, and below it what of it is read and what written."""
+    """The total, followed by bytes read and written."""
     if level is None or level.total_bytes is None:
         return number(UNKNOWN)
     read, written = level.read_bytes, level.write_bytes
@@ -84,7 +84,7 @@ def _size(level: Level | None, smallest: float, classes: str = "") -> Cell:
 
 
 def _buffer_table(accounts: Sequence[TrafficAccount], level: str) -> str:
-    """One level of each buffer, and at the sectors level what local memory moves, where there is any."""
+    """Bytes of each buffer at one level; at the `sectors` level including local memory, if any."""
     found = [_of_buffers(each, level) for each in accounts]
     names = list(dict.fromkeys(name for parts in found for name in parts))
     smallest = smallest_of(part.total_bytes or 0 for parts in found for part in parts.values())
@@ -101,7 +101,7 @@ def _buffer_table(accounts: Sequence[TrafficAccount], level: str) -> str:
 
 
 def _of_buffers(each: TrafficAccount, level: str) -> dict[str, Level]:
-    """Bytes of that level by buffer; none where that level is not known."""
+    """Bytes at that level by buffer; empty if that level is not known."""
     if level in ("L2", "DRAM"):
         parts = () if each.caches is None else each.caches.buffers
         return {part.name: part.l2 if level == "L2" else part.dram for part in parts}

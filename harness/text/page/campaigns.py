@@ -1,4 +1,4 @@
-"""Campaigns of `fuzz`: what was tried, and the smallest case that fails, with the pattern of its mistake."""
+"""Campaigns of `fuzz`: the cases tried, and the smallest failing case with the pattern of its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.text.tables import UNKNOWN
 
 
 def campaigns_section(campaigns: Sequence[Mapping[str, Any]] | None) -> Section:
-    """`campaigns`: as the JSON of `fuzz` has them; None where none were asked for."""
+    """`campaigns` are those in the JSON of `fuzz`; None if none were requested."""
     title = "Campaigns"
     if campaigns is None:
         return Section(

@@ -1,4 +1,4 @@
-"""Error over budget as pictures of the outputs, one per variant, and the same in figures."""
+"""Maps of error / budget over the outputs, one per variant, and a table of the same."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.text.page.section import Section
 from harness.text.tables import UNKNOWN
 
 DIGITS = 3
-"""Of a ratio in a picture."""
+"""Significant digits of a ratio in a picture."""
 
 
 def errors_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """A small picture of each variant's output, all of the same head at a time, and a table that needs no script."""
+    """Maps of all variants' outputs, showing the same head at a time, and a table that works without scripts."""
     shown = [(each.variant, report) for each in comparison.rows if (report := reports.get(each.variant)) is not None]
     shown = [(name, report) for name, report in shown if report.errors]
     title = "Error over budget"
@@ -59,7 +59,7 @@ HEADERS = (
 
 
 def _what(first: ErrorMap) -> str:
-    """What one panel is, and which way its axes go."""
+    """What one panel shows, and the direction of its axes."""
     place = first.panels[0].place if first.panels else ""
     part = "one head" if "head" in place else f"one part of {first.output}" if place else f"all of {first.output}"
     downwards = f"{first.axes[0]}s downwards, " if first.axes[0] else ""
@@ -67,7 +67,7 @@ def _what(first: ErrorMap) -> str:
 
 
 def _left_out(first: ErrorMap) -> str:
-    """Why some panels cannot be chosen, or are there for some variants only."""
+    """Why some panels cannot be selected, or exist for some variants only."""
     if not first.left_out:
         return ""
     return f" Each variant shows the {len(first.panels)} with its largest errors; {first.left_out} more are smaller."
@@ -121,5 +121,5 @@ def _data(each: ErrorMap) -> dict[str, Any]:
 
 
 def _cell(ratio: float) -> float | str:
-    """JSON has neither NaN nor infinity."""
+    """A ratio as JSON, which has neither NaN nor infinity."""
     return float(f"{ratio:.{DIGITS}g}") if math.isfinite(ratio) else "NaN" if math.isnan(ratio) else "infinite"

@@ -1,4 +1,4 @@
-"""Each variant's launches, files and source lines, with what every line costs beside it."""
+"""Each variant's launches, files and source lines, with the cost of every line."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from harness.text.page.section import Section
 from harness.text.tables import UNKNOWN, mib, smallest_of
 
 AROUND = 2
-"""Lines shown before and after one that costs something, of files that a kernel only includes."""
+"""Lines of context around a line that costs something, in files that a kernel only includes."""
 MOST_WHOLE = 1500
-"""Lines of a file that is shown whole; of longer ones, too, only what costs something."""
+"""Maximum lines of a file that is shown whole; of longer ones only lines that cost something are shown."""
 
 
 def sources_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """A closed part per variant, in the order of the ranking, the first one open."""
+    """A collapsible part per variant, in the order of the ranking, with the first one open."""
     rows = [each for each in comparison.rows if each.variant in reports]
     parts = [_variant(each, reports[each.variant], number_of == 0) for number_of, each in enumerate(rows)]
     controls = (
@@ -69,7 +69,7 @@ def _variant(ranked: Row, report: VariantReport, is_open: bool) -> str:
     body = []
     if ranked.reason is not None:
         body.append(paragraph(f"{ranked.verdict}: {ranked.reason}"))
-    # Those with a place stand beside their line.
+    # Findings with a place are shown at their line.
     body += [paragraph(finding_text(each), "bad") for each in ranked.findings or () if each.place is None]
     if report.launches:
         body.append(_launches(ranked.variant, report, smallest))
@@ -82,7 +82,7 @@ def _variant(ranked: Row, report: VariantReport, is_open: bool) -> str:
 
 
 def _unmeasured(report: VariantReport) -> Iterable[str]:
-    """The kernels' own texts, where it is not known what their lines cost."""
+    """The kernels' source texts, if the cost of their lines is not known."""
     for kernel, text in report.texts:
         yield f'<h3><span class="code">{escape(kernel)}</span> <span class="muted">lines not counted</span></h3>'
         yield scrolling(f"Source of {kernel}", f"<pre>{escape(text)}</pre>")
@@ -155,7 +155,7 @@ def _bytes(costs: Iterable[LineCost]) -> int:
 
 
 def _defines(file: str, kernels: Sequence[str]) -> bool:
-    """Whether one of the kernels stands in the file: then all of it is shown."""
+    """Whether the file defines one of the kernels, so that all of it is shown."""
     lines = source_lines(file)
     text = "\n".join(lines if len(lines) <= MOST_WHOLE else ())
     return any(re.search(rf"\b{re.escape(kernel)}\b\s*\(", text) for kernel in kernels)
@@ -167,7 +167,7 @@ def _file_rows(file: str, costs: Sequence[LineCost], whole: bool, report: Varian
     most = max((cost.moved_bytes for cost in report.lines), default=0)
     near = {at + off for at in by_line for off in range(-AROUND, AROUND + 1)}
     lines = [n for n in range(1, len(text) + 1) if whole or n in near]
-    lines += sorted(n for n in by_line if not 1 <= n <= len(text))  # what no text is there for
+    lines += sorted(n for n in by_line if not 1 <= n <= len(text))  # lines whose text is not available
     before = 0
     for at in lines:
         if at > before + 1 and before + 1 <= len(text):
@@ -203,7 +203,7 @@ def _line_rows(at: int, source: str, cost: LineCost | None, most: int) -> Iterab
 
 
 def _rate(rate: float | None, fewest: float | None) -> Cell:
-    """`4.00 (4.00)`, shaded by the share of it that is waste."""
+    """Such as `4.00 (4.00)`, shaded by the wasted share."""
     if rate is None or fewest is None:
         return number("")
     waste = 1 - fewest / rate if rate else 0.0

@@ -1,4 +1,4 @@
-"""Pieces of HTML: escaped text, tables that scroll in a box of their own, and how strongly a cell is coloured."""
+"""HTML building blocks: escaped text, scrolling tables, and shades of heat maps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ HEATS = 10
 
 
 def escape(text: object) -> str:
-    """Text as it may stand in HTML, in attributes too; what is not printable is escaped (`printable`)."""
+    """Text escaped for HTML, including attributes; characters that are not printable are escaped (`printable`)."""
     return html.escape(printable(str(text)), quote=True)
 
 
 def identifier(text: str) -> str:
-    """`text` as an `id`: what is no letter, digit, hyphen or dot becomes its code."""
+    """`text` as an `id`: characters other than letters, digits, hyphens and dots become their codes."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else f"_{ord(c):x}_" for c in text)
 
 
 def heat(share: float | None, colour: str = "warm") -> str:
-    """The class of a cell that holds such a share, 0 to 1, of the most; a colour of the style sheet: `warm`, `bad`."""
+    """The CSS class of a cell with this share (0 to 1) of the maximum, in a style sheet's colour: `warm`, `bad`."""
     if share is None or math.isnan(share) or share <= 0:
         return ""
     return f"{colour}-{max(1, min(HEATS, math.ceil(HEATS * share)))}"
@@ -32,10 +32,10 @@ def heat(share: float | None, colour: str = "warm") -> str:
 
 @dataclass(frozen=True)
 class Header:
-    """The head of a column."""
+    """A column header."""
 
     text: str
-    """A line break in it is one in the page, too."""
+    """Text; line breaks are preserved."""
     is_number: bool = False
 
 
@@ -44,17 +44,17 @@ class Cell:
     """One cell of a table."""
 
     html: str
-    """Escaped already."""
+    """Content, already escaped."""
     is_number: bool = False
-    """Flush right."""
+    """Whether it is right-aligned."""
     classes: str = ""
     is_head: bool = False
-    """Whether it says what its row is about."""
+    """Whether it is the header of its row."""
     span: int = 1
-    """Columns that it takes."""
+    """Number of columns that it spans."""
 
     def render(self) -> str:
-        """As an element."""
+        """The cell as an HTML element."""
         classes = " ".join(each for each in ("number" if self.is_number else "", self.classes) if each)
         attributes = f' class="{classes}"' if classes else ""
         attributes += f' colspan="{self.span}"' if self.span > 1 else ""
@@ -62,7 +62,7 @@ class Cell:
 
 
 def number(text: str, classes: str = "") -> Cell:
-    """A cell with a number, in words of a table for people."""
+    """A cell with a formatted number."""
     return Cell(escape(text), True, classes)
 
 
@@ -78,7 +78,7 @@ def row(cells: Iterable[Cell], classes: str = "") -> str:
 
 
 def table(caption: str, headers: Sequence[Header], rows: Iterable[str], *, sortable: bool = False) -> str:
-    """A table in a box that scrolls by itself, which the keyboard reaches. `caption` names it to who cannot see it."""
+    """A table that scrolls separately, also by keyboard. `caption` names it for screen readers."""
     heads = "".join(_head(header) for header in headers)
     kind = ' class="sortable"' if sortable else ""
     return scrolling(
@@ -94,10 +94,10 @@ def _head(header: Header) -> str:
 
 
 def scrolling(label: str, content: str) -> str:
-    """What may be wider than the page, in a box of its own."""
+    """A box that scrolls separately, for content that may be wider than the page."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{content}</div>'
 
 
 def paragraph(text: str, classes: str = "note") -> str:
-    """Plain text under or over something."""
+    """Plain text above or below something."""
     return f'<p class="{classes}">{escape(text)}</p>'

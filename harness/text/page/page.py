@@ -1,4 +1,4 @@
-"""A page: sections, a table of contents, the style sheet and the scripts, in one HTML file that needs nothing else."""
+"""Renders a page: sections, table of contents, style sheet and scripts, in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.text.page.section import Section
 
 
 def render_page(title: str, subtitle: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
-    """The whole file. `notes` stand at its end. Raises `ValueError` for data that JSON has no form for, such as NaN."""
+    """The whole file, with `notes` at its end. Raises `ValueError` for data that JSON cannot represent, such as NaN."""
     style = "\n".join(dict.fromkeys([resource("page.css"), *(s.style for s in sections if s.style)]))
-    # The page's own script first: sorting and the switch of themes work even where a section's script would not.
+    # The page's own script comes first: sorting and the theme switch work even if a section's script fails.
     own = dict.fromkeys(section.script for section in sections if section.script)
     script = "\n".join(["'use strict';", *(f"(() => {{\n{text}\n}})();" for text in (resource("page.js"), *own))])
     links = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title)}</a></li>' for s in sections)
@@ -62,9 +62,9 @@ def _section(section: Section) -> str:
 
 
 def _data(key: str, value: Any) -> str:
-    """JSON that no parser of HTML can take for anything else: `<` and `>` are written as JSON's own escapes.
+    """JSON that is safe within HTML: `<` and `>` are written as JSON escapes.
 
-    What is not printable becomes its escape, for scripts show texts as they are.
+    Characters that are not printable are escaped, since scripts show texts unchanged.
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     text = printable_json(text).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -72,5 +72,5 @@ def _data(key: str, value: Any) -> str:
 
 
 def _hash(text: str) -> str:
-    """What the page's policy knows its own style sheet and script by."""
+    """The hash by which the page's content security policy allows its style sheet and script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

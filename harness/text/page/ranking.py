@@ -10,7 +10,7 @@ from harness.text.page.section import Section
 
 
 def ranking_section(comparison: Comparison) -> Section:
-    """A line per variant that takes the problem; of the others there is a note. If there is no other: all of them."""
+    """A table with a line per variant that supports the problem, or per variant if none does; notes list the others."""
     columns = comparison_columns(comparison)
     shown = [each for each in comparison.rows if each.verdict != UNSUPPORTED] or comparison.rows
     headers = [Header(column.header, column.number) for column in columns]
@@ -28,7 +28,7 @@ def ranking_section(comparison: Comparison) -> Section:
 
 
 def _unsupported(comparison: Comparison) -> list[str]:
-    """Who does not take the problem, each reason once."""
+    """Variants that do not support the problem, by reason."""
     names: dict[str, list[str]] = {}
     for each in comparison.rows:
         if each.verdict == UNSUPPORTED:
@@ -47,7 +47,7 @@ def _cell(column: Column, each: Row) -> Cell:
 
 
 def _remarks(each: Row) -> str:
-    """What there is to say about a row besides its numbers, escaped."""
+    """Remarks on a row besides its numbers, escaped."""
     said = [text for text in (each.reason, each.note) if text]
     if each.strictest_numerics is not None:
         said.append(f"declares no numerics; the strictest that its code allows: {each.strictest_numerics}")

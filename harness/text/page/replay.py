@@ -1,4 +1,4 @@
-"""The section that plays what blocks do: two variants side by side, at the same speed of bytes."""
+"""A section that plays the schedules of two variants next to each other, at the same rate of bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.text.page.resource import resource
 from harness.text.page.section import Section
 
 FIRST_CHOICE = ("fa1", "fa2")
-"""The algorithms that are shown at first, where both are there."""
+"""Algorithms that are selected initially, if present."""
 _SPEEDS = (("0.25", "a quarter"), ("1", "normal"), ("4", "fourfold"))
 _EXPLAINED = (
     "Each side plays one variant, and both have moved the same number of bytes at any time. What a block reads in this "
@@ -23,7 +23,7 @@ _EXPLAINED = (
 
 
 def replay_section(replays: Sequence[Replay]) -> Section:
-    """A player of these variants, each name once; FlashAttention-1 beside FlashAttention-2 at first where they are."""
+    """A player of these variants, which initially shows FlashAttention-1 next to FlashAttention-2 if present."""
     title = "Schedule, step by step"
     if not replays:
         return Section("schedule", title, '<p class="note">No variant ran where its steps could be seen.</p>')
@@ -52,7 +52,7 @@ def replay_section(replays: Sequence[Replay]) -> Section:
 
 
 def _first_choice(replays: Sequence[Replay]) -> tuple[str, str]:
-    """Two variants, the second one empty where there is only one."""
+    """Names of the two initial variants; the second is empty if there is only one."""
     by_algorithm = {replay.algorithm: replay.variant for replay in reversed(replays)}
     if all(algorithm in by_algorithm for algorithm in FIRST_CHOICE):
         left, right = (by_algorithm[algorithm] for algorithm in FIRST_CHOICE)
@@ -83,7 +83,7 @@ def _side(name: str) -> str:
 
 
 def _totals(replays: Iterable[Replay]) -> str:
-    """What the player ends at, for those who do not play."""
+    """The final totals, for readers who do not use the player."""
     rows = "".join(
         f'<tr><th scope="row">{escape(replay.variant)}</th>'
         f'<td class="wrap">{escape(", ".join(_launch_text(replay, number) for number in range(len(replay.launches))))}'
@@ -105,7 +105,7 @@ def _launch_text(replay: Replay, number: int) -> str:
 
 
 def replay_data(replay: Replay) -> dict[str, Any]:
-    """In JSON's types, short: what a step holds is 0 where it is what the step before holds."""
+    """The replay as compact JSON; 0 stands for a holding that equals the previous step's."""
     held: Any = None
     steps = []
     for step in replay.steps:

@@ -1,4 +1,4 @@
-"""What `report` came to, for a notebook: the page itself, in a frame of its own, and the ranking as data."""
+"""The result of `report` for a notebook: the page in a frame, and the ranking as data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ FRAME_HEIGHT_PX = 800
 
 @dataclass(frozen=True, repr=False)
 class ReportPage(StudyResult[Any]):
-    """Printed, it is the ranking; in a notebook, the whole page."""
+    """Prints as the ranking; a notebook shows the whole page."""
 
     page: str = ""
-    """The HTML file's text, which needs nothing besides."""
+    """The HTML file's text, which is self-contained."""
 
     def _repr_html_(self) -> str:
-        # The page's own policy, styles and scripts hold within the frame and nowhere else.
+        # The page's security policy, styles and scripts apply within the frame only.
         style = f"width:100%;height:{FRAME_HEIGHT_PX}px;border:0"
         return f'<iframe title="report" style="{style}" srcdoc="{escape(self.page)}"></iframe>'
 
     def save(self, path: str | Path) -> None:
-        """Write the page there, whole or not at all. Raises `UsageError`."""
+        """Write the page atomically. Raises `UsageError`."""
         require_writable(Path(path))
         replace_files({Path(path): self.page.encode()})

@@ -1,4 +1,4 @@
-"""Style sheets and scripts, which lie beside the modules that use them."""
+"""Loads style sheets and scripts, which lie next to the modules that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The roofline of a GPU with the variants on it: an SVG whose colours are the page's, and the same as a table."""
+"""A GPU's roofline with the variants on it: an SVG in the page's colours, and a table of the same."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from harness.text.tables import UNKNOWN
 
 WIDTH, HEIGHT = 860, 430
 LEFT, RIGHT, TOP, BOTTOM = 64, 846, 16, 380
-"""The frame of the picture, in its own units."""
+"""Bounds of the plot area, in SVG units."""
 LETTER = 6.4
-"""How wide a letter is, about."""
+"""Approximate width of a letter."""
 
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """Variants that stand on one place."""
+    """Variants that share one point."""
 
     names: tuple[str, ...]
     intensity: float
-    """FLOP per byte at the sectors level."""
+    """FLOP per byte at the `sectors` level."""
     peak_flops: float
-    """The roof over them: tensor cores' or CUDA cores'."""
+    """Peak FLOP per second that applies: tensor cores' or CUDA cores'."""
     on_tensor_cores: bool
     measured_flops: float | None
-    """FLOP per second, where a GPU measured a time."""
+    """Measured FLOP per second; None without a time on a GPU."""
 
 
 def roofline_section(comparison: Comparison, reports: Mapping[str, VariantReport], gpu: Gpu) -> Section:
-    """Those variants whose bytes are known, under the roofs of `gpu`."""
+    """The roofline of `gpu` with the variants whose bytes are known."""
     problem = comparison.problem
     points = roofline_points(comparison, reports, gpu)
     if not points or not problem.flops:
@@ -73,7 +73,10 @@ HEADERS = (
 def roofline_points(
     comparison: Comparison, reports: Mapping[str, VariantReport], gpu: Gpu
 ) -> tuple[RooflinePoint, ...]:
-    """By intensity, the smallest first; variants of the same bytes and roof that nobody timed share a point."""
+    """Points by ascending intensity.
+
+    Variants with the same bytes and peak and without a measured time share a point.
+    """
     flops = comparison.problem.flops
     found: dict[tuple[float, bool, float | None], list[str]] = {}
     peak = gpu.tensor_flops.get(comparison.problem.outputs[0].dtype)
@@ -173,7 +176,7 @@ def _grid(frame: _Frame) -> list[str]:
 
 
 def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float], taken: Sequence[float]) -> list[str]:
-    """The roofs and their names; that of the slope stands where there are fewest marks."""
+    """The rooflines and their labels; the label of the slope stands where there are fewest points."""
     bandwidth = gpu.memory_bytes_per_s
     highest = max(peaks.values())
     foot = max(frame.left, frame.low * TERA / bandwidth)
@@ -195,7 +198,7 @@ def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float], taken: Sequence[
 
 
 def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: float) -> list[str]:
-    """Marks on the roof, each with a line down to its name; names stand below each other, the leftmost lowest."""
+    """Points on the roofline, each with a vertical line to its label; labels are stacked, the leftmost lowest."""
     parts = []
     feet = [*((point.intensity, point) for point in points), (least, None)]
     step = min(22.0, (BOTTOM - TOP) * 0.62 / max(1, len(feet)))
@@ -221,7 +224,7 @@ def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: fl
 
 
 def _names(names: tuple[str, ...]) -> str:
-    """`fa2-cupy, -numba`; of more than three the first two, and how many more there are."""
+    """`fa2-cupy, -numba`; of more than three names the first two and the number of the others."""
     stems = {name.rpartition("-")[0] for name in names}
     if len(names) > 1 and len(stems) == 1 and "" not in stems:
         return ", -".join([names[0], *(name.rpartition("-")[2] for name in names[1:])])

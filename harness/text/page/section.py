@@ -1,4 +1,4 @@
-"""A section of a page: what it shows, the data that its script reads, and that script."""
+"""A section of a page: its content, the data that its script reads, and that script."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 class Section:
     """One part of a page, under a heading of its own.
 
-    On the page `data["x"]` stands as JSON in `<script type="application/json" id="x-data">`. Scripts run once, when all
-    of the page is there, each in a function of its own. The document gets an event `themechange` when colours change:
-    whoever draws draws anew, with the variables of the style sheet. Attributes like `style` and `onclick` are refused
-    by the page's own policy; a script may set styles.
+    On the page `data["x"]` is JSON in `<script type="application/json" id="x-data">`. Scripts run once, after the page
+    has loaded, each in a function of its own. The document receives an event `themechange` when colours change; scripts
+    that draw have to redraw then, with the variables of the style sheet. Attributes such as `style` and `onclick` are
+    blocked by the page's security policy; a script may set styles.
     """
 
     anchor: str
-    """Its `id`, which links within the page name."""
+    """Its `id`, which links within the page use."""
     title: str
-    """The heading's text, not yet escaped."""
+    """Text of the heading, not yet escaped."""
     html: str
-    """What stands under the heading, escaped already."""
+    """Content under the heading, already escaped."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What `script` reads, in JSON's types, by the `id` of the element that it belongs to."""
+    """JSON data for `script`, by the `id` of the element that it belongs to."""
     script: str = ""
-    """JavaScript that brings this section to life; a page holds each text once, however many sections have it."""
+    """JavaScript of this section; identical scripts of several sections are included once."""
     style: str = ""
-    """CSS that only this section needs; a page holds each text once."""
+    """CSS that only this section needs; identical texts are included once."""

@@ -1,4 +1,4 @@
-"""Times on a GPU, as `bench` measures them; in words where there is none."""
+"""Times on a GPU, as measured by `bench`; an explanation if there are none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.text.page.section import Section
 
 
 def times_section(comparison: Comparison, result: BenchResult | None) -> Section:
-    """The table of `bench`; without it, why there is none."""
+    """The table of `bench`, or the reason why there is none."""
     title = "Times"
     if result is None:
         if comparison.device.kind == "gpu":

@@ -14,7 +14,7 @@ from sample_kernels import ARCH, STAGED_ARGS, buffer, staged, twice
 
 from harness.compilers import compile_kernel
 from harness.compilers.numba import dispatcher, shared_functions
-from harness.compilers.numba.line_tables import line_tables_without_variables
+from harness.compilers.numba.dispatcher import line_tables_without_variables
 
 REPLACED = ("mark_variable", "update_variable", "_di_subroutine_type")
 

@@ -12,8 +12,8 @@ from fake_driver import FakeDriver
 
 from harness.compilers import compile_kernel
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
-from harness.compilers.cubin import section_bytes
 from harness.compilers.native_gpu import NativeGpu
+from harness.compilers.ptxas import section_bytes
 from harness.compilers.toolchains import toolchain_of
 from harness.execution.isolation.process import PlannerProcess
 from harness.execution.isolation.variants import discover_isolated

@@ -21,7 +21,7 @@ FA1 = dataclasses.replace(SHARP, divides_last=False)
 
 
 def exact_share(problem: Problem, inputs: dict[str, np.ndarray], numerics: Numerics = SHARP) -> float:
-    return float((error_budget(problem, inputs, attention(problem, inputs), numerics).O == 0).mean())
+    return float((error_budget(problem, inputs, attention(problem, inputs), numerics)["O"].allowed == 0).mean())
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
@@ -31,7 +31,7 @@ def test_one_bit_off_is_wrong_where_the_answer_is_exact(dtype: str, regime: str)
     inputs = draw_inputs(problem, regime, 3)
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference, SHARP)
-    assert (budget.O == 0).mean() > 0.99
+    assert (budget["O"].allowed == 0).mean() > 0.99
     for tile in (1, 16, 48):
         outputs = online_softmax(problem, inputs, tile=tile)
         accuracy = hold(outputs, reference, budget)
@@ -39,7 +39,7 @@ def test_one_bit_off_is_wrong_where_the_answer_is_exact(dtype: str, regime: str)
     outputs["O"].view(f"u{outputs['O'].itemsize}")[0, 1, 3, 7] ^= 1
     accuracy = hold(outputs, reference, budget)
     assert "1 of 240 elements" in accuracy.reason and "only the exact answer" in accuracy.reason
-    assert accuracy.guilty.first_wrong.index == (0, 1, 3, 7)
+    assert accuracy.worst_output.first_wrong.index == (0, 1, 3, 7)
     assert accuracy.error_over_budget == np.inf
 
 
@@ -54,10 +54,10 @@ def test_a_tie_is_rounded_to_even_and_not_the_other_way(dtype: str):
     reference = attention(problem, inputs)
     budget = error_budget(problem, inputs, reference, SHARP)
     if dtype == "float32":
-        assert budget.O > 0
+        assert budget["O"].allowed > 0
         return
-    assert reference.O.item() == large + 1.5
-    assert budget.O == 0
+    assert reference["O"].item() == large + 1.5
+    assert budget["O"].allowed == 0
 
     def passes(value: float) -> bool:
         return hold({"O": np.full((1, 1, 1, 1), value, NUMPY_DTYPES[dtype])}, reference, budget).passed
@@ -118,8 +118,8 @@ def test_the_first_row_of_a_causal_mask_is_the_first_value():
     problem = Problem(heads=2, q_len=8, kv_len=8, head_dim=4, mask="causal")
     inputs = draw_inputs(problem)
     budget = error_budget(problem, inputs, attention(problem, inputs), SHARP)
-    assert (budget.O[:, :, 0] == 0).all()
-    assert (budget.O[:, :, 3] > 0).any()
+    assert (budget["O"].allowed[:, :, 0] == 0).all()
+    assert (budget["O"].allowed[:, :, 3] > 0).any()
 
 
 def test_where_a_right_kernel_may_overflow_anything_goes():
@@ -131,10 +131,10 @@ def test_where_a_right_kernel_may_overflow_anything_goes():
         reference = attention(problem, inputs)
         budget = error_budget(problem, inputs, reference, numerics)
         with np.errstate(over="ignore"):
-            outputs = {"O": reference.O.astype(NUMPY_DTYPES[dtype]), "lse": reference.lse.astype(np.float32)}
+            outputs = {"O": reference["O"].astype(NUMPY_DTYPES[dtype]), "lse": reference["lse"].astype(np.float32)}
         outputs["O"][0, 0, 0] = np.nan
         accuracy = hold(outputs, reference, budget)
-        assert accuracy.passed == np.isposinf(budget.O[0, 0, 0]).all()
+        assert accuracy.passed == np.isposinf(budget["O"].allowed[0, 0, 0]).all()
         # The other row, and where only V is large, lse, are judged as ever.
         outputs["O"][0, 0, 1] = np.nan
         return accuracy.passed, hold(outputs, reference, budget).passed
@@ -165,5 +165,5 @@ def test_what_nobody_sees_opens_nothing():
     for poison in (np.nan, np.inf, -np.inf, 3e38):
         inputs["K"][0, 0, 7], inputs["V"][0, 0, 7] = poison, np.nan
         budget = error_budget(problem, inputs, attention(problem, inputs), SHARP)
-        assert np.isfinite(budget.O[0, 0, :7]).all()
-        assert np.isfinite(budget.lse[0, 0, :7]).all()
+        assert np.isfinite(budget["O"].allowed[0, 0, :7]).all()
+        assert np.isfinite(budget["lse"].allowed[0, 0, :7]).all()

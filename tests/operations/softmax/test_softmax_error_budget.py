@@ -9,7 +9,7 @@ from harness.execution.accuracy import Accuracy
 from harness.execution.question import Question
 from harness.model.floating_formats import UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
-from harness.model.operation import Part, draw_inputs
+from harness.model.operation import WHOLE, Part, draw_inputs
 from harness.model.regime import NUMPY_DTYPES
 from harness.operations.softmax.error_budget import error_budget
 from harness.operations.softmax.inputs import REGIMES
@@ -61,8 +61,8 @@ def test_in_16_bits_a_right_kernel_comes_near_what_is_expected(dtype: str):
 def test_in_float32_the_budget_is_some_roundings_per_column_and_no_more(columns: int):
     problem = SoftmaxProblem(rows=10, columns=columns)
     X = draw_inputs(problem, "normal", 0)["X"]
-    Y = softmax(problem, X)
-    tolerance = error_budget(problem, X, Y, ACCURATE)
+    answer = softmax(problem, {"X": X})
+    Y, tolerance = answer["Y"], error_budget(problem, {"X": X}, answer, ACCURATE)["Y"]
     loose = tolerance.allowed > 0
     assert (tolerance.expected[loose] <= Y[loose] * U * (40 + 40 * np.sqrt(columns))).all()
     assert (tolerance.allowed[loose] <= Y[loose] * U * (60 + 8 * columns)).all()
@@ -91,8 +91,8 @@ def test_no_kernel_of_the_model_exceeds_what_is_proved():
     """Every rounding at its worst and in the worst direction: numerator up, sum down, as far as (1) lets them."""
     problem = SoftmaxProblem(rows=4, columns=60)
     X = draw_inputs(problem, "rising", 4)["X"]
-    Y = softmax(problem, X)
-    allowed = error_budget(problem, X, Y, ACCURATE).allowed
+    answer = softmax(problem, {"X": X})
+    Y, allowed = answer["Y"], error_budget(problem, {"X": X}, answer, ACCURATE)["Y"].allowed
     x = X.astype(np.float64)
     below, n = x.max(axis=1, keepdims=True) - x, problem.columns
     larger = (x[:, None, :] > x[:, :, None]).sum(axis=2)
@@ -112,13 +112,13 @@ def test_where_a_kernel_has_no_choice_nothing_but_the_answer_will_do():
     X[1, 3] = 40.0  # a needle
     X[2, 3] = 10.0  # its neighbours are felt
     X[3, :3] = -np.inf  # five are left, and 1 / 5 is rounded
-    Y = softmax(problem, X)
-    exact = error_budget(problem, X, Y, ACCURATE).allowed == 0
+    answer = softmax(problem, {"X": X})
+    exact = error_budget(problem, {"X": X}, answer, ACCURATE)["Y"].allowed == 0
     expected = np.zeros(problem.shape, np.bool_)
     expected[0], expected[1, 3] = True, True
     np.testing.assert_array_equal(exact, expected)
     question = Question.pose(problem, {"X": X})
-    right = Y.astype(np.float32)
+    right = answer["Y"].astype(np.float32)
     assert hold(question, right).passed
     right[0, 2] = np.nextafter(right[0, 2], np.float32(1))
     assert "only the exact answer will do here" in (hold(question, right).reason or "")
@@ -128,9 +128,9 @@ def test_where_a_kernel_has_no_choice_nothing_but_the_answer_will_do():
 def test_nothing_is_promised_where_a_folded_scale_overflows():
     problem = SoftmaxProblem(rows=1, columns=3)
     X = np.array([[3e38, 3e38, -3e38]], np.float32)
-    Y = softmax(problem, X)
-    assert np.isposinf(error_budget(problem, X, Y, Numerics()).allowed).all()
-    assert np.isfinite(error_budget(problem, X, Y, ACCURATE).allowed).all()
+    answer = softmax(problem, {"X": X})
+    assert np.isposinf(error_budget(problem, {"X": X}, answer, Numerics())["Y"].allowed).all()
+    assert np.isfinite(error_budget(problem, {"X": X}, answer, ACCURATE)["Y"].allowed).all()
 
 
 def test_a_row_that_is_not_finite_has_a_contract_and_no_budget():
@@ -146,7 +146,10 @@ def test_a_row_that_is_not_finite_has_a_contract_and_no_budget():
 def test_the_budget_of_a_part_is_that_part_of_the_budget():
     problem = SoftmaxProblem(rows=9, columns=33)
     X = draw_inputs(problem, "normal", 0)["X"]
-    Y, part = softmax(problem, X), Part((slice(2, 6),))
-    whole, some = error_budget(problem, X, Y, ACCURATE), error_budget(problem, X, Y[2:6], ACCURATE, part)
+    part = Part((slice(2, 6),))
+    whole, some = (
+        error_budget(problem, {"X": X}, softmax(problem, {"X": X}, which), ACCURATE, which)["Y"]
+        for which in (WHOLE, part)
+    )
     np.testing.assert_array_equal(some.allowed, whole.allowed[2:6])
     np.testing.assert_array_equal(some.expected, whole.expected[2:6])

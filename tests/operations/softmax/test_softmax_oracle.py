@@ -17,7 +17,7 @@ NAN, INF = math.nan, math.inf
 
 def answer(*rows: list[float]) -> np.ndarray:
     X = np.array(rows, np.float32)
-    return oracle.softmax(SoftmaxProblem(rows=X.shape[0], columns=X.shape[1]), X)
+    return oracle.softmax(SoftmaxProblem(rows=X.shape[0], columns=X.shape[1]), {"X": X})["Y"]
 
 
 def test_worked_values():
@@ -46,9 +46,9 @@ def test_a_part_is_that_part_of_the_whole(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(oracle, "BLOCK_ELEMENTS", 20)
     problem = SoftmaxProblem(rows=11, columns=7)
     X = draw_inputs(problem, "normal", 1)["X"]
-    whole = oracle.softmax(problem, X)
+    whole = oracle.softmax(problem, {"X": X})["Y"]
     np.testing.assert_allclose(whole.sum(axis=1), 1, rtol=1e-14)
-    np.testing.assert_array_equal(oracle.softmax(problem, X, Part((slice(3, 9),))), whole[3:9])
+    np.testing.assert_array_equal(oracle.softmax(problem, {"X": X}, Part((slice(3, 9),)))["Y"], whole[3:9])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -63,7 +63,7 @@ def test_regimes_are_what_they_say(regime: str, dtype: str):
     if regime != "non-finite":
         assert np.isfinite(X).all()
         # The answer stands in normal numbers somewhere: there is something to hold a kernel against.
-        assert (oracle.softmax(problem, X).max(axis=1) > 1e-3).all()
+        assert (oracle.softmax(problem, {"X": X})["Y"].max(axis=1) > 1e-3).all()
 
 
 @pytest.mark.parametrize("columns", [1, 5])

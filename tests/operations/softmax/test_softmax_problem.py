@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from harness.model.case import Case, Edit
@@ -66,5 +67,5 @@ def test_only_what_ends_soon_may_be_swept():
 
 
 def test_arrays_pose_a_problem():
-    problem = OPERATION.problem_of_shapes({"X": (4, 7)}, "bfloat16", {})
+    problem = OPERATION.problem_of_arrays({"X": np.empty((4, 7))}, "bfloat16", {})
     assert problem == SoftmaxProblem(rows=4, columns=7, dtype="bfloat16")

@@ -11,8 +11,8 @@ import pytest
 from lanes import exhaustive_unless
 
 from harness.model.case import Case
+from harness.model.operation import operation_named
 from harness.operations.attention.build import AttentionBuild
-from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
@@ -226,7 +226,7 @@ def test_what_the_harness_fails_at_while_it_describes_a_failure_costs_no_verdict
         raise KeyError("no such build")
 
     for name in ("simpler", "enlarged", "probed_axes", "peculiarities"):
-        monkeypatch.setattr(Attention, name, broken)
+        monkeypatch.setattr(operation_named("attention"), name, broken)
     result = edited("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = causal ?")
     assert result.verdict == "fail" and result.failure is not None
     assert result.failure.finding.kind == "wrong answer" and result.failure.repeatable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -14,7 +15,7 @@ from no_kernel import NoKernel
 
 from harness.model.case import Case
 from harness.model.discovery import discover
-from harness.model.operation import operation_named, operation_of
+from harness.model.operation import Operation, operation_named
 from harness.model.property import SANITIZER
 from harness.operations.attention.axes import MOST_WORK, AttentionAxes
 from harness.operations.attention.build import BUILDS, AttentionBuild, builds_of
@@ -183,12 +184,12 @@ def test_one_row_of_softmax_has_more_columns_than_16_bits_count(monkeypatch: pyt
 @pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
 def test_one_table_has_pages_whose_numbers_have_more_than_16_bits(name: str, monkeypatch: pytest.MonkeyPatch):
     for seed in range(3):
-        cases, _ = cases_of(name, seed, monkeypatch, examples=70)
+        cases, _ = cases_of(name, seed, monkeypatch)
         (case,) = (case for case in cases[:20] if case.problem.pool_pages > 2**16)
         assert max(case.problem.lengths) > 32 * 512 and case.problem.heads == case.problem.q_len == 1
         table = case.inputs()["table"]
         assert ((2**16 <= table) & (table < case.problem.pool_pages)).any()
-        assert any(case.problem.page_size > 64 for case in cases)
+        assert any(case.problem.page_size > 64 for case in cases[:40])
 
 
 def test_a_result_names_what_no_build_had(monkeypatch: pytest.MonkeyPatch):
@@ -347,11 +348,8 @@ def test_two_values_that_do_not_go_together_never_do():
 
 
 def test_an_operation_without_axes_is_drawn_by_hypothesis_alone():
-    class Plain(type(operation_of(BUILDS[0].plain_problem))):
-        def axes(self, *arguments: object) -> None:
-            return super(type(operation_named("attention")), self).axes(*arguments)
-
-    assert Plain().axes(None, (), ()) is None
+    fields = {field.name: field for field in dataclasses.fields(Operation)}
+    assert fields["axes"].default(None, (), ()) is None
 
 
 @pytest.mark.parametrize("name", ["fa2-cupy", "softmax-online-cupy"])

@@ -12,8 +12,8 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.model.case import Case
 from harness.model.discovery import discover
+from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Plan
-from harness.operations.attention.operation import Attention
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.examination import examine
 from harness.studies.fuzz.finding import WRONG_ANSWER, Answer
@@ -30,7 +30,7 @@ def break_harness(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     def broken(*arguments: object) -> None:
         raise AttributeError("'PagedProblem' object has no attribute 'dropout'")
 
-    monkeypatch.setattr(Attention, method, broken)
+    monkeypatch.setattr(operation_named("attention"), method, broken)
 
 
 @pytest.mark.parametrize("method", ["hints", "known_mistakes"])

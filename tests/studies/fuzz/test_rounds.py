@@ -37,9 +37,10 @@ def test_six_builds_have_two_looks_each_the_others_a_round_and_then_they_take_tu
 def test_the_first_build_has_the_largest_share_of_a_usual_campaign():
     ends = [0, *(part.until for part in rounds(BUILDS, 200))]
     sizes = [end - began for began, end in itertools.pairwise(ends)]
-    assert sizes == [20, 20, 16, 12, 16, 12, 40, 20, 14, 8, 14, 8]
+    assert sizes == [12, 12, 8, 8, 10, 10, 48, 28, 22, 12, 20, 10]
+    assert sum(sizes[:4]) <= 40, "features are compiled into the first four builds"
     assert [one + other for one, other in zip(sizes[:6], sizes[6:])] == [60, 40, 30, 20, 30, 20]
-    assert [part.until for part in rounds(BUILDS, 50)] == [5, 10, 14, 17, 21, 24, 34, 39, 43, 45, 48, 50]
+    assert [part.until for part in rounds(BUILDS, 50)] == [3, 6, 8, 10, 12, 15, 27, 34, 40, 43, 48, 50]
 
 
 def test_hypothesis_has_a_share_where_it_can_steer_by_something():

@@ -16,7 +16,7 @@ from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS,
 
 
 def _contender(make: Callable[[Any], TorchContender], stage: Any, is_tried: bool = True) -> TorchContender:
-    """Of a stage. Who runs it otherwise, as for gradients, tries it otherwise."""
+    """A contender on a stage. `is_tried`: after a first run, which raises what the library refuses."""
     contender = make(stage)
     return contender.tried() if is_tried else contender
 
@@ -30,3 +30,11 @@ LIBRARIES: dict[str, Callable[..., TorchContender]] = {
     name: functools.partial(_contender, make) for name, make in _MAKERS.items()
 }
 """Name -> what makes a contender of a stage."""
+
+
+def libraries_in_words(torch: str) -> str:
+    """What these rows are, with PyTorch of version `torch`."""
+    return (
+        f"torch-*: scaled_dot_product_attention of PyTorch {torch}, one row per back end; torch-flex is its "
+        "compiled flex_attention, cudnn is cuDNN by its own front end."
+    )

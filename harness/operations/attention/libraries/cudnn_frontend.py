@@ -23,7 +23,6 @@ class CudnnAttention(CudnnContender):
     """A graph of one node."""
 
     def __init__(self, stage: Any) -> None:
-        """See `CudnnContender`."""
         problem: Problem = stage.problem
         require_features(NAME, problem)
         if sees_all(problem) or (problem.mask.text == "causal" and problem.q_len == problem.kv_len):

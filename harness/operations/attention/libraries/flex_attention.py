@@ -18,6 +18,7 @@ from harness.operations.attention.libraries.torch_attention import TorchAttentio
 from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays
 from harness.operations.attention.problem import SCORE_FEATURES, SINKS, SLOPES, Problem
 from harness.support.errors import UnsupportedProblem
+from harness.support.override import override
 
 NAME = "torch-flex"
 TILE = 128
@@ -28,14 +29,13 @@ class FlexAttention(TorchAttention):
     """Any mask, caps and ALiBi in the kernel; sinks by what it says of the log-sum-exp, in a second pass over O."""
 
     def __init__(self, stage: Any) -> None:
-        """See `TorchAttention`."""
         problem: Problem = stage.problem
         if problem.mask.text in OWN_MASKS and not problem.compiled_features:
             raise UnsupportedProblem(NAME, f"mask {problem.mask} is one that PyTorch's other rows have")
         super().__init__(NAME, stage, takes=SCORE_FEATURES)
 
+    @override
     def attend(self, given: Tensors) -> Any:
-        """See `TorchAttention`."""
         return self._compiled(given["Q"], given["K"], given["V"], given.get(SINKS))
 
     def attend_with_lse(self, given: Tensors) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from harness.operations.attention.libraries.mask_tensor import mask_tensor
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
+from harness.support.override import override
 
 EFFICIENT, FLASH = "torch-efficient", "torch-flash"
 BACK_ENDS = {
@@ -34,7 +35,7 @@ class ScaledDotProduct(TorchAttention):
     """One back end. Masks that it has not are a tensor, which is made once, outside of the clock."""
 
     def __init__(self, name: str, stage: Any) -> None:
-        """See `TorchAttention`; `name` is one of `BACK_ENDS`."""
+        """`name`: one of `BACK_ENDS`."""
         super().__init__(name, stage)
         if name == FLASH and self._problem.mask.text not in OWN_MASKS:
             raise UnsupportedProblem(name, f"it has no mask {self._problem.mask} of its own, and takes no tensor")
@@ -51,13 +52,13 @@ class ScaledDotProduct(TorchAttention):
 
     @functools.cached_property
     def mask_tensor(self) -> Any:
-        """See `mask_tensor`; None where it takes none. Made on PyTorch's current stream when it is first asked for."""
+        """The mask as a tensor; None where none is needed. Made on PyTorch's current stream at its first use."""
         if sees_all(self._problem) or self.is_causal:
             return None
         return mask_tensor(self._torch, self._name, self._problem, self._inputs[0])
 
+    @override
     def attend(self, given: Tensors) -> Any:
-        """See `TorchAttention`."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 

@@ -25,7 +25,7 @@ class TorchAttention(TorchContender):
     """Times the forward pass. Whoever wants gradients asks `attend` for an O that has a history."""
 
     def __init__(self, name: str, stage: Any, takes: Sequence[str] = ()) -> None:
-        """See `TorchContender`; `takes` are score features. Raises `UnsupportedProblem`."""
+        """`takes`: the score features that the library supports. Raises `UnsupportedProblem` for any other."""
         require_features(name, stage.problem, takes)
         super().__init__(name, stage)
         self._problem: Problem = stage.problem

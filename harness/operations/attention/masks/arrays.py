@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FIRST_KEYS, END_KEYS = "first_keys", "end_keys"
 """Their names: int32, (batch, q_len)."""
 FIRST_ROWS, END_ROWS = "first_rows", "end_rows"
-"""The same runs from the keys' side, which rows see each: int32, (batch, kv_len)."""
+"""Names of the runs of rows that see each key: int32, (batch, kv_len)."""
 BLOCKS = "blocks"
 """Which blocks of a mask are on: int32, (heads that differ, rows of blocks, blocks in each)."""
 

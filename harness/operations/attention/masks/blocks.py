@@ -16,6 +16,7 @@ import numpy as np
 from harness.operations.attention.masks.array_file import ArrayFile
 from harness.operations.attention.masks.mask import Integers, Mask, Visibility
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 _SIZE = r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})"
 _OF_FILE = re.compile(rf"(?P<file>.+\.npy)(?:,{_SIZE})?")
@@ -44,8 +45,8 @@ class Blocks(Mask):
     )
 
     @classmethod
+    @override
     def parse(cls, parameters: str) -> Mask:
-        """See `Mask.parse`."""
         words = parameters.strip()
         if found := _BY_SEED.fullmatch(words):
             return cls((int(found[1]), int(found[2])), int(found["seed"] or 0), by_head=found["by_head"] is not None)
@@ -60,8 +61,8 @@ class Blocks(Mask):
         )
 
     @classmethod
+    @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """See `Mask.drawn`."""
         t = tile_keys
         few, half = max(1, t - 1), max(1, t // 2)
         # The edges of most lie within tiles: those that divide tiles hide from where blocks are counted.
@@ -99,12 +100,12 @@ class Blocks(Mask):
         return np.stack([mask._are_on(rows[:, None], columns[None, :]) for mask in told_apart])
 
     @property
+    @override
     def tells_heads_apart(self) -> bool:
-        """See `Mask.tells_heads_apart`."""
         return self.by_head
 
+    @override
     def of_head(self, number: int) -> Blocks:
-        """See `Mask.of_head`."""
         return dataclasses.replace(self, by_head=False, head=number) if self.by_head else self
 
     @property
@@ -112,8 +113,8 @@ class Blocks(Mask):
         """Query heads that its file has blocks for; None: however many there are."""
         return self.file.shape[0] if self.file is not None and self.by_head else None
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         block_rows, block_keys = self.size_for(q_len, kv_len)
         return self._are_on(rows // block_rows, keys // block_keys)
 
@@ -128,17 +129,18 @@ class Blocks(Mask):
             )
 
     @property
+    @override
     def is_run(self) -> bool:
-        """See `Mask.is_run`."""
         return False
 
+    @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """See `Mask.span`: what a row sees lies anywhere."""
+        """All keys for every row, since a row may see keys anywhere."""
         rows = np.asarray(rows, dtype=np.int64)
         return np.zeros_like(rows), np.full_like(rows, kv_len)
 
+    @override
     def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
-        """See `Mask.misfit`."""
         if self.file is None:
             return None
         needed = self.array_shape(q_len, kv_len)
@@ -150,8 +152,9 @@ class Blocks(Mask):
             f"{kv_len} keys have {_by(needed)}: say what a block has, as in blocks:{self.file.path},ROWSxKEYS"
         )
 
+    @override
     def plainer(self) -> Iterator[Mask]:
-        """See `Mask.plainer`: fewer rows and keys in a block, or another seed."""
+        """Masks with fewer rows and keys in a block, or another seed."""
         if self.file is None and self.size is not None:
             rows, keys = self.size
             smaller = {(64, 32), (rows, 1), (1, keys), (rows // 2 or 1, keys), (rows, keys // 2 or 1)}
@@ -161,8 +164,8 @@ class Blocks(Mask):
             yield from (dataclasses.replace(self, seed=seed) for seed in range(min(self.seed, 4)))
 
     @property
+    @override
     def text(self) -> str:
-        """See `Mask.text`."""
         size = "" if self.size is None else f"{self.size[0]}x{self.size[1]}"
         if self.file is None:
             return f"blocks:{size},{self.seed}{',heads' if self.by_head else ''}"

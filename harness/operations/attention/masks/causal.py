@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from harness.operations.attention.masks.mask import Band, Integers, Mask, Visibility
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 
 @dataclass(frozen=True)
@@ -18,31 +19,31 @@ class Causal(Band):
     idea: ClassVar[str] = "row i sees key j where j <= i + kv_len - q_len"
 
     @classmethod
+    @override
     def parse(cls, parameters: str) -> Mask:
-        """See `Mask.parse`."""
         if parameters:
             raise ProblemError(f"mask causal takes nothing behind it, but has {parameters!r}")
         return cls()
 
     @classmethod
+    @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """See `Mask.drawn`."""
         return (cls(),)
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         # Counted from the end: as many keys may lie behind the last one that a row sees as there are rows after it.
         visible: Visibility = (kv_len - keys) > (q_len - 1 - rows)
         return visible
 
     @property
+    @override
     def limits(self) -> tuple[int | None, int | None]:
-        """See `Band.limits`."""
         return None, 0
 
     @property
+    @override
     def text(self) -> str:
-        """See `Mask.text`."""
         return "causal"
 
 

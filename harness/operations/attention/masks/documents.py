@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.operations.attention.masks.mask import Integers, Mask, Visibility
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 _LENGTHS = re.compile(r" *[0-9]{1,9} *(\+ *[0-9]{1,9} *)*")
 _SHOWN = 5
@@ -45,8 +46,8 @@ class Documents(Mask):
                 raise ProblemError(f"a document has {length!r} keys; it has to be a whole number of at least 0")
 
     @classmethod
+    @override
     def parse(cls, parameters: str) -> Mask:
-        """See `Mask.parse`."""
         lists = parameters.split("/")
         if not all(_LENGTHS.fullmatch(words) for words in lists):
             raise ProblemError(
@@ -56,8 +57,9 @@ class Documents(Mask):
         return cls(tuple(tuple(int(word) for word in words.split("+")) for words in lists))
 
     @classmethod
+    @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """See `Mask.drawn`. They are as many documents as there may be: `fitted` cuts them off."""
+        """Masks around the edges of tiles. They may have more documents than keys: `fitted` cuts them off."""
         t = tile_keys
         lists: tuple[tuple[Lengths, ...], ...] = (
             ((1, 0),),
@@ -87,8 +89,8 @@ class Documents(Mask):
         )
         return tuple(cls(each) for each in dict.fromkeys(lists))
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         # A key's document has the number of documents that have ended by then; the last one never ends.
         ends = np.cumsum(self._only[:-1])
         own = rows + kv_len - q_len
@@ -96,8 +98,8 @@ class Documents(Mask):
         visible: Visibility = same & (own >= 0)
         return visible
 
+    @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """See `Mask.span`."""
         bounds = np.minimum(np.cumsum([0, *self._only], dtype=np.int64), kv_len)
         bounds[-1] = kv_len
         document_of_key = np.repeat(np.arange(len(self._only)), np.diff(bounds))
@@ -111,16 +113,16 @@ class Documents(Mask):
         return only
 
     @property
+    @override
     def sequences(self) -> int:
-        """See `Mask.sequences`."""
         return len(self.lengths)
 
+    @override
     def of_sequence(self, number: int) -> Mask:
-        """See `Mask.of_sequence`."""
         return self if len(self.lengths) == 1 else Documents(self.lengths[number : number + 1])
 
+    @override
     def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
-        """See `Mask.misfit`."""
         if len(self.lengths) not in (1, batch):
             return (
                 f"mask {self} has lists of documents for {len(self.lengths)} sequences, and batch is {batch}: say one "
@@ -132,13 +134,15 @@ class Documents(Mask):
                 return f"the documents{of} in mask {self} have {sum(lengths):,} keys together, and kv_len is {kv_len:,}"
         return None
 
+    @override
     def fitted(self, batch: int, kv_len: int) -> Mask:
-        """See `Mask.fitted`: lists are cut off at the last key, and taken in turn."""
+        """The mask for these sizes: lists are cut off at the last key, and sequences take them in turn."""
         lists = [_cut(self.lengths[number % len(self.lengths)], kv_len) for number in range(batch)]
         return Documents(tuple(lists) if len(set(lists)) > 1 else (lists[0],))
 
+    @override
     def plainer(self) -> Iterator[Mask]:
-        """See `Mask.plainer`: of one sequence for all; two documents; one fewer, or without those at an end."""
+        """One sequence's list for all; two documents; one document fewer, or without those at an end."""
         if len(self.lengths) > 1:
             yield from (Documents((each,)) for each in self.lengths)
             return
@@ -150,13 +154,13 @@ class Documents(Mask):
             yield Documents(((*only[:n], only[n] + only[n + 1], *only[n + 2 :]),))
 
     @property
+    @override
     def text(self) -> str:
-        """See `Mask.text`."""
         return "documents:" + "/".join("+".join(map(str, lengths)) for lengths in self.lengths)
 
     @property
+    @override
     def shown(self) -> str:
-        """See `Mask.shown`."""
         first, *others = self.lengths
         text = "+".join(map(str, first))
         if len(first) > _SHOWN + 1:

@@ -14,6 +14,7 @@ import numpy as np
 from harness.operations.attention.masks.array_file import ArrayFile
 from harness.operations.attention.masks.mask import Integers, Mask, Visibility
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 _BY_SEED = re.compile(r"(?P<columns>[124])(?:,(?P<seed>[0-9]{1,9}))?")
 _PIECES = (1, 4, 15, 33, 70, 90, 200)
@@ -47,8 +48,8 @@ class FlashMask(Mask):
     )
 
     @classmethod
+    @override
     def parse(cls, parameters: str) -> Mask:
-        """See `Mask.parse`."""
         words = parameters.strip()
         if found := _BY_SEED.fullmatch(words):
             return cls(int(found["columns"]), int(found["seed"] or 0))
@@ -61,16 +62,16 @@ class FlashMask(Mask):
         )
 
     @classmethod
+    @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """See `Mask.drawn`."""
         return tuple(cls(columns, seed) for seed in range(8) for columns in (1, 2, 4))
 
+    @override
     def beside(self, kinds: frozenset[str]) -> Mask:
-        """See `Mask.beside`."""
         return dataclasses.replace(self, beside_causal=self.columns == 2 and "causal" in kinds)
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         of_keys = self._of_keys(q_len, kv_len)[keys]
         if self.columns == 1:
             seen: Visibility = rows < of_keys[..., 0]
@@ -106,30 +107,32 @@ class FlashMask(Mask):
         return q_len - by_chance if self.columns == 2 and not self.beside_causal else by_chance
 
     @property
+    @override
     def is_run(self) -> bool:
-        """See `Mask.is_run`."""
         return False
 
+    @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """See `Mask.span`: what a row sees lies anywhere."""
+        """All keys for every row, since a row may see keys anywhere."""
         rows = np.asarray(rows, dtype=np.int64)
         return np.zeros_like(rows), np.full_like(rows, kv_len)
 
+    @override
     def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
-        """See `Mask.misfit`."""
         if self.file is None or self.file.shape[0] == kv_len:
             return None
         return f"{self.file.path} has columns of {self.file.shape[0]:,} keys, and kv_len is {kv_len:,}"
 
+    @override
     def plainer(self) -> Iterator[Mask]:
-        """See `Mask.plainer`: fewer columns, or another seed."""
+        """Masks with fewer columns, or another seed."""
         if self.file is None:
             yield from (FlashMask(columns, self.seed) for columns in (1, 2) if columns < self.columns)
             yield from (FlashMask(self.columns, seed) for seed in range(min(self.seed, 4)))
 
     @property
+    @override
     def text(self) -> str:
-        """See `Mask.text`."""
         return f"flashmask:{self.columns},{self.seed}" if self.file is None else f"flashmask:{self.file.path}"
 
 

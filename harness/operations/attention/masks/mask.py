@@ -15,6 +15,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from harness.support.override import override
+
 Integers = npt.NDArray[np.int64]
 Visibility = npt.NDArray[np.bool_]
 
@@ -145,12 +147,12 @@ class Band(Mask):
         """(left, right): how many keys before and behind its place a row sees at most."""
 
     @property
+    @override
     def is_band(self) -> bool:
-        """See `Mask.is_band`."""
         return True
 
+    @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """See `Mask.span`."""
         diagonal = np.asarray(rows, dtype=np.int64) + (kv_len - q_len)
         left, right = self.limits
         first = np.zeros_like(diagonal) if left is None else np.clip(diagonal - left, 0, kv_len)
@@ -178,15 +180,15 @@ class Intersection(Mask):
         """None of its own: campaigns draw the parts."""
         return ()
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         seen = np.ones(np.broadcast_shapes(rows.shape, keys.shape), dtype=np.bool_)
         for mask in self.masks:
             seen &= mask.visible(rows, keys, q_len, kv_len)
         return seen
 
+    @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """See `Mask.span`."""
         rows = np.asarray(rows, dtype=np.int64)
         first, end = np.zeros_like(rows), np.full_like(rows, kv_len)
         for mask in self.masks:
@@ -195,45 +197,45 @@ class Intersection(Mask):
         return first, end
 
     @property
+    @override
     def parts(self) -> tuple[Mask, ...]:
-        """See `Mask.parts`."""
         return self.masks
 
     @property
+    @override
     def is_band(self) -> bool:
-        """See `Mask.is_band`."""
         return all(mask.is_band for mask in self.masks)
 
     @property
+    @override
     def is_run(self) -> bool:
-        """See `Mask.is_run`."""
         return all(mask.is_run for mask in self.masks)
 
     @property
+    @override
     def sequences(self) -> int:
-        """See `Mask.sequences`."""
         return max((mask.sequences for mask in self.masks), default=1)
 
+    @override
     def of_sequence(self, number: int) -> Mask:
-        """See `Mask.of_sequence`."""
         return intersection(mask.of_sequence(number) for mask in self.masks)
 
     @property
+    @override
     def tells_heads_apart(self) -> bool:
-        """See `Mask.tells_heads_apart`."""
         return any(mask.tells_heads_apart for mask in self.masks)
 
+    @override
     def of_head(self, number: int) -> Mask:
-        """See `Mask.of_head`."""
         return intersection(mask.of_head(number) for mask in self.masks)
 
+    @override
     def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
-        """See `Mask.misfit`."""
         reasons = (mask.misfit(batch, q_len, kv_len) for mask in self.masks)
         return next((reason for reason in reasons if reason is not None), None)
 
+    @override
     def fitted(self, batch: int, kv_len: int) -> Mask:
-        """See `Mask.fitted`."""
         return intersection(mask.fitted(batch, kv_len) for mask in self.masks)
 
     @property
@@ -242,8 +244,8 @@ class Intersection(Mask):
         return "+".join(mask.text for mask in self.masks) or "none"
 
     @property
+    @override
     def shown(self) -> str:
-        """See `Mask.shown`."""
         return "+".join(mask.shown for mask in self.masks) or "none"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.operations.attention.masks.mask import Integers, Mask, Visibility
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -19,7 +20,7 @@ class Prefix(Mask):
     """Row i sees key j where j < keys or j <= i + kv_len - q_len: a mask of its own, `prefix:0` is the causal one."""
 
     keys: int
-    """Of the prefix; more than there are keys is all of them."""
+    """Keys of the prefix; a number beyond kv_len means all keys."""
 
     kind: ClassVar[str] = "prefix"
     spelling: ClassVar[str] = "prefix:KEYS"
@@ -31,33 +32,33 @@ class Prefix(Mask):
             raise ProblemError(f"a prefix has {self.keys!r} keys; it has to be a whole number of at least 0")
 
     @classmethod
+    @override
     def parse(cls, parameters: str) -> Mask:
-        """See `Mask.parse`."""
         if not _WHOLE_NUMBER.fullmatch(parameters.strip()):
             raise ProblemError(f"mask prefix:{parameters} is not {cls.spelling}, a number of keys, such as prefix:64")
         return cls(int(parameters))
 
     @classmethod
+    @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """See `Mask.drawn`."""
         t = tile_keys
         edges = (1, t // 2, t - 1, t, t + 1, 2 * t - 1, 2 * t + 1, 3 * t, 10**6)
         return tuple(cls(keys) for keys in dict.fromkeys(edges))
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         # Counted from the end, as in the causal mask.
         visible: Visibility = (keys < self.keys) | ((kv_len - keys) > (q_len - 1 - rows))
         return visible
 
+    @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """See `Mask.span`."""
         place = np.asarray(rows, dtype=np.int64) + (kv_len - q_len)
         return np.zeros_like(place), np.clip(place + 1, min(self.keys, kv_len), kv_len)
 
     @property
+    @override
     def text(self) -> str:
-        """See `Mask.text`."""
         return f"prefix:{self.keys}"
 
 

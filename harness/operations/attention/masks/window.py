@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from harness.operations.attention.masks.mask import Band, Integers, Mask, Visibility
 from harness.support.errors import ProblemError
+from harness.support.override import override
 
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -31,8 +32,8 @@ class Window(Band):
                 raise ProblemError(f"a window's {name} is {value!r}; it has to be a whole number of at least 0")
 
     @classmethod
+    @override
     def parse(cls, parameters: str) -> Mask:
-        """See `Mask.parse`."""
         words = [word.strip() for word in parameters.split(",")]
         if not 1 <= len(words) <= 2 or not all(_WHOLE_NUMBER.fullmatch(word) for word in words):
             raise ProblemError(
@@ -41,25 +42,25 @@ class Window(Band):
         return cls(int(words[0]), int(words[-1]))
 
     @classmethod
+    @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """See `Mask.drawn`."""
         edges = sorted({0, 1, tile_keys // 2, tile_keys - 1, tile_keys, tile_keys + 1, 2 * tile_keys})
         return tuple(cls(left, right) for left in edges for right in edges)
 
+    @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """See `Mask.visible`."""
         ahead = (keys - kv_len) - (rows - q_len)
         visible: Visibility = (ahead >= -self.left) & (ahead <= self.right)
         return visible
 
     @property
+    @override
     def limits(self) -> tuple[int | None, int | None]:
-        """See `Band.limits`."""
         return self.left, self.right
 
     @property
+    @override
     def text(self) -> str:
-        """See `Mask.text`."""
         return f"window:{self.left}" if self.left == self.right else f"window:{self.left},{self.right}"
 
 

@@ -28,10 +28,17 @@ _ROWS: Mapping[str, Callable[..., TorchContender]] = {
 
 
 def _contender(name: str, stage: Any) -> TorchContender:
-    forward: Callable[..., Any] = operation_named("attention").libraries()[name]
+    forward: Callable[..., Any] = operation_named("attention").libraries[name]
     return _ROWS[name](name, forward(stage, is_tried=False), stage).tried()
 
 
-def libraries() -> Mapping[str, Callable[[Any], TorchContender]]:
-    """Name -> what makes a contender of a stage."""
-    return {name: functools.partial(_contender, name) for name in _ROWS}
+LIBRARIES: Mapping[str, Callable[[Any], TorchContender]] = {name: functools.partial(_contender, name) for name in _ROWS}
+"""Name -> what makes a contender of a stage."""
+
+
+def libraries_in_words(torch: str) -> str:
+    """What these rows are, with PyTorch of version `torch`."""
+    return (
+        f"torch-*: the backward kernels of PyTorch {torch}, alone, one row per back end, with the O and lse of the "
+        "problem; torch-flex is compiled flex_attention's. torch-math is the gradient of a forward pass of its own."
+    )

@@ -20,7 +20,7 @@ class Autograd(TorchContender):
     """
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
-        """See `TorchContender`; `forward` is the row of attention, not tried yet."""
+        """`forward`: the same library's row for attention, which has not run yet."""
         super().__init__(name, stage)
         self._forward = forward
 
@@ -31,7 +31,7 @@ class Autograd(TorchContender):
 
     @functools.cached_property
     def _histories(self) -> list[tuple[Any, Tensors, Any]]:
-        """Of each set of inputs: results, what they depend on, and the results' own gradients.
+        """For each set of inputs: results, the inputs that they depend on, and the gradients of the results.
 
         Made in the first run, on the same stream.
         """

@@ -20,14 +20,14 @@ from harness.support.errors import UnsupportedProblem
 LSE_ROWS = 32
 """Rows of lse come in multiples of so many to `torch-efficient`."""
 NO_CAUSAL_MASK, CAUSAL_LOWER_RIGHT = 0, 2
-"""Of its masks (`sdp::CustomMaskType`)."""
+"""PyTorch's numbers for these masks (`sdp::CustomMaskType`)."""
 
 
 class BackwardKernel(TorchContender):
     """One of them."""
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
-        """See `TorchContender`; `forward` is the row of attention, which knows how the mask is said."""
+        """`forward`: the same library's row for attention, which knows how the library expects the mask."""
         super().__init__(name, stage)
         self._problem: BackwardProblem = stage.problem
         self._forward = forward
@@ -52,7 +52,7 @@ class BackwardKernel(TorchContender):
 
 
 def _rows_outside(tensor: Any) -> Any:
-    """The same numbers, with the heads of a row side by side."""
+    """A copy in which the heads of a row lie side by side."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -75,7 +75,6 @@ class EfficientKernel(BackwardKernel):
     """That of xFormers, which takes any mask as a tensor."""
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
-        """See `BackwardKernel`."""
         super().__init__(name, forward, stage)
         if self._problem.group > 1:
             raise UnsupportedProblem(name, "it takes as many heads of K and V as of Q")
@@ -104,7 +103,7 @@ class CudnnKernel(BackwardKernel):
     """cuDNN's, which takes O and dO as they lie."""
 
     def _laid_out(self, given: Tensors) -> Tensors:
-        """Of lse with the axes that the forward operator gives it, three or four: that is run once, to see."""
+        """The inputs, lse with as many axes as the forward operator gives it: three or four, so that is run once."""
         laid_out = super()._laid_out(given)
         forward = self._torch.ops.aten._scaled_dot_product_cudnn_attention
         _, lse, *_ = forward(given["Q"], given["K"], given["V"], None, True, scale=self._problem.tau)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.model.build import Build, Builds
+from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance
@@ -65,43 +65,36 @@ class RowSumsBuild(Build):
         return (-(-problem.rows // 64),)
 
 
-class RowSums(Operation):
-    name: ClassVar[str] = "row-sums"
-    idea: ClassVar[str] = "the sum of each row"
-
-    @property
-    def problem(self) -> type[RowSumsProblem]:
-        return RowSumsProblem
-
-    @property
-    def regimes(self) -> Mapping[str, Regime]:
-        return by_name(Regime("normal", "N(0, 1)", lambda rng, p: [rng.standard_normal((p.rows, p.columns))]))
-
-    def answer(self, problem: Any, inputs: Any, part: Part = WHOLE) -> Mapping[str, Any]:
-        return {"y": inputs["X"].astype(np.float64).sum(axis=1)[part.where]}
-
-    def tolerance(
-        self, problem: Any, inputs: Any, answer: Any, numerics: Numerics, part: Part = WHOLE
-    ) -> Mapping[str, Tolerance]:
-        # Higham 2002, section 3.1: n u sum |x|, in any order.
-        allowed = problem.columns * 2.0**-24 * np.abs(inputs["X"].astype(np.float64)).sum(axis=1)[part.where]
-        return {"y": Tolerance(allowed, allowed)}
-
-    @property
-    def builds(self) -> tuple[RowSumsBuild, ...]:
-        return (RowSumsBuild(),)
-
-    def cases(
-        self, builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-    ) -> st.SearchStrategy[Case]:
-        sizes = st.integers(1, 130)
-        return st.builds(
-            lambda rows, columns, seed: Case(RowSumsProblem(rows=rows, columns=columns), seed=seed),
-            sizes, sizes, st.integers(0, 99),
-        )  # fmt: skip
-
-    def size(self, case: Case, builds: Builds) -> tuple[object, ...]:
-        return case.problem.rows, case.problem.columns, case.seed
+def answer(problem: RowSumsProblem, inputs: Any, part: Part = WHOLE) -> Mapping[str, Any]:
+    return {"y": inputs["X"].astype(np.float64).sum(axis=1)[part.where]}
 
 
-OPERATION = RowSums()
+def tolerance(
+    problem: RowSumsProblem, inputs: Any, answer: Any, numerics: Numerics, part: Part = WHOLE
+) -> Mapping[str, Tolerance]:
+    # Higham 2002, section 3.1: n u sum |x|, in any order.
+    allowed = problem.columns * 2.0**-24 * np.abs(inputs["X"].astype(np.float64)).sum(axis=1)[part.where]
+    return {"y": Tolerance(allowed, allowed)}
+
+
+def cases(
+    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+) -> st.SearchStrategy[Case]:
+    sizes = st.integers(1, 130)
+    return st.builds(
+        lambda rows, columns, seed: Case(RowSumsProblem(rows=rows, columns=columns), seed=seed),
+        sizes, sizes, st.integers(0, 99),
+    )  # fmt: skip
+
+
+OPERATION = Operation(
+    name="row-sums",
+    idea="the sum of each row",
+    problem=RowSumsProblem,
+    regimes=by_name(Regime("normal", "N(0, 1)", lambda rng, p: [rng.standard_normal((p.rows, p.columns))])),
+    answer=answer,
+    tolerance=tolerance,
+    builds_of=lambda seed: (RowSumsBuild(),),
+    cases=cases,
+    size=lambda case, builds: (case.problem.rows, case.problem.columns, case.seed),
+)

@@ -1,0 +1,31 @@
+"""An answer in float64 by output, with what it was computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Float64Array = npt.NDArray[np.float64]
+Block = TypeVar("Block")
+
+
+@dataclass(frozen=True, eq=False)
+class Reference(Mapping[str, Float64Array], Generic[Block]):
+    """The outputs of a problem, or of a part of it, in float64, by name."""
+
+    outputs: Mapping[str, Float64Array]
+    blocks: tuple[Block, ...] | None = field(default=None, repr=False)
+    """What the outputs were computed from, so that tolerances need not compute it again; None where it is too large."""
+
+    def __getitem__(self, output: str) -> Float64Array:
+        return self.outputs[output]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.outputs)
+
+    def __len__(self) -> int:
+        return len(self.outputs)

@@ -1,0 +1,112 @@
+"""What kernels compute with, as far as their opcodes show it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.ptx.statements import instructions
+
+_LOG2_E = "3FB8AA3B"
+"""log2 e in float32, as PTX writes it behind `0f`."""
+_PRODUCTS = ("mma", "wmma", "wgmma")
+_MATRIX_PRODUCT = re.compile(rf"(?<![\w%.$])(?:{'|'.join(_PRODUCTS)})\.")
+_REGISTER = re.compile(r"%\w+")
+_HALVES = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
+_MOVES = ("mov.b32", "mov.b64")
+"""With a vector as their source, they pack registers into a wider one."""
+
+
+def uses_tensor_cores(ptx: str) -> bool:
+    """Whether a module multiplies matrices on tensor cores."""
+    return _MATRIX_PRODUCT.search(ptx) is not None
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What the kernels of a module compute with. A property of one kernel counts for all of them."""
+
+    tensor_cores: bool
+    """Matrices are multiplied on tensor cores."""
+    functions: str
+    """The most accurate exponentials that the code can have, as a value of `Numerics.functions`."""
+    tanh_approx: bool
+    """There are approximate hyperbolic tangents."""
+    e4m3: bool
+    """Numbers are converted to e4m3, or numbers of that format are multiplied."""
+    narrows: bool
+    """A number is rounded to 16 bits and then used for more than a store to global memory."""
+    halves: bool
+    """Numbers of 16 bits are multiplied outside of tensor cores."""
+
+    @property
+    def rounds_to_16_bits(self) -> bool:
+        """Whether there are results of 16 bits that the code uses further."""
+        return self.narrows or self.halves
+
+    @classmethod
+    def of(cls, ptx: str) -> Arithmetic:
+        """The arithmetic of a module's text."""
+        found = list(instructions(ptx))
+        counts = Counter(form for form, _ in found)
+        words = {form: form.split(".") for form in counts}
+        narrowing = {form for form, parts in words.items() if _rounds_to_16_bits(parts)}
+        return cls(
+            tensor_cores=uses_tensor_cores(ptx),
+            functions=_functions([(words[form], count) for form, count in counts.items()], ptx),
+            tanh_approx=any(parts[0] == "tanh" for parts in words.values()),
+            e4m3=any(map(_has_e4m3, words.values())),
+            narrows=bool(narrowing) and _narrows(found, narrowing),
+            halves=any(parts[0] in ("mul", "fma") and not _HALVES.isdisjoint(parts) for parts in words.values()),
+        )
+
+    @classmethod
+    def combined(cls, each: Sequence[Arithmetic]) -> Arithmetic:
+        """The arithmetic of several modules together."""
+        order = ("fast", "__expf", "accurate")
+        return cls(
+            tensor_cores=any(a.tensor_cores for a in each),
+            functions=min((a.functions for a in each), key=order.index),
+            tanh_approx=any(a.tanh_approx for a in each),
+            e4m3=any(a.e4m3 for a in each),
+            narrows=any(a.narrows for a in each),
+            halves=any(a.halves for a in each),
+        )
+
+
+def _has_e4m3(parts: list[str]) -> bool:
+    if parts[0] == "cvt":
+        return "e4m3x2" in parts[:-1] and parts[parts.index("e4m3x2") + 1] in ("f32", "f16x2")
+    return parts[0] in _PRODUCTS and "e4m3" in parts
+
+
+def _rounds_to_16_bits(parts: list[str]) -> bool:
+    return parts[0] == "cvt" and parts[-1] == "f32" and parts[-2] in _HALVES
+
+
+def _functions(forms: list[tuple[list[str], int]], ptx: str) -> str:
+    def count(name: str, *modifiers: str) -> int:
+        return sum(n for parts, n in forms if parts[0] == name and not set(modifiers).isdisjoint(parts))
+
+    if count("div", "approx", "full") or count("rcp", "approx") or count("lg2", "approx"):
+        return "fast"
+    # expf takes its argument apart with one fused multiply-add that rounds down, before ex2.approx; __expf does not.
+    if count("ex2", "approx") <= count("fma", "rm"):
+        return "accurate"
+    return "__expf" if _LOG2_E in ptx else "fast"
+
+
+def _narrows(found: list[tuple[str, str]], narrowing: set[str]) -> bool:
+    """Whether a number that was rounded to 16 bits is used for more than a store to global memory."""
+    narrowed: set[str] = {operands.partition(",")[0].strip() for form, operands in found if form in narrowing}
+    used = []
+    for form, operands in found:
+        registers = _REGISTER.findall(operands)
+        if form in _MOVES and "{" in operands.partition(",")[2]:
+            if not narrowed.isdisjoint(registers[1:]):
+                narrowed.add(registers[0])
+        elif form not in narrowing and not form.startswith("st.global"):
+            used.append(registers)
+    return any(not narrowed.isdisjoint(registers) for registers in used)

@@ -1,0 +1,174 @@
+"""Calls -> the callee's body in place.
+
+Before: an entry that calls `.func`s through `.param` variables.
+After: one function without calls; the callee's registers, labels and variables carry a prefix, its parameters are the
+caller's `.param` variables, its `ret` is a branch behind the call. What a call passes in registers, or as numbers, is
+moved there before the body and back behind it. Recursion and indirect calls have no such form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.ptx.instructions import (
+    Address,
+    Arguments,
+    Function,
+    Imm,
+    Instruction,
+    Label,
+    Module,
+    Operand,
+    Reg,
+    Statement,
+    Symbol,
+    Variable,
+    rename_instruction,
+)
+
+BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
+"""Functions of the CUDA runtime that the emulator itself provides; calls to them stay."""
+_MOST_STATEMENTS = 1_000_000
+_MOST_CALLS = 10_000
+"""Limit of a function with everything that it calls; nested calls of two functions each double with every level."""
+_DEEPEST_CALL = 100
+
+
+def inline_calls(module: Module, entry: Function) -> Function:
+    """A copy of `entry` with every call inlined. Raises `UnsupportedInstruction` on recursion and unknown callees."""
+    flat = Function(entry.name, True, params=list(entry.params))
+    flat.registers = dict(entry.registers)
+    flat.variables = dict(entry.variables)
+    flat.branch_targets = dict(entry.branch_targets)
+    assert entry.body is not None
+    flat.body = []
+    _Inliner(module, flat).copy(entry.body, {}, (entry.name,), None)
+    return flat
+
+
+class _Inliner:
+    def __init__(self, module: Module, flat: Function) -> None:
+        self._module = module
+        self._flat = flat
+        self._calls = 0
+
+    def copy(
+        self, body: list[Statement], names: dict[str, str], stack: tuple[str, ...], return_label: str | None
+    ) -> None:
+        """Append `body` to the flat function, renamed; `stack` is the chain of functions that led here."""
+        out = self._flat.body
+        assert out is not None
+        for statement in body:
+            if isinstance(statement, Label):
+                out.append(Label(names.get(statement.name, statement.name)))
+                continue
+            instruction = rename_instruction(statement, names) if names else statement
+            if instruction.opcode == "call":
+                self._call(instruction, stack)
+            elif instruction.opcode == "ret" and return_label is not None:
+                target = (Symbol(return_label),)
+                out.append(replace(instruction, opcode="bra", modifiers=(), operands=target))
+            else:
+                out.append(instruction)
+
+    def _call(self, call: Instruction, stack: tuple[str, ...]) -> None:
+        results, name, arguments = _call_operands(call)
+        out = self._flat.body
+        assert out is not None
+        if name in BUILTIN_FUNCTIONS:
+            out.append(replace(call, operands=(results, Symbol(name), arguments)))
+            return
+        callee = self._module.functions.get(name)
+        if callee is None or callee.body is None:
+            raise call.unsupported(f"a call of '{name}', which the PTX does not define")
+        if name in stack:
+            raise call.unsupported(f"recursion ({' -> '.join((*stack, name))})")
+        if len(stack) > _DEEPEST_CALL:
+            raise call.unsupported(f"calls that are more than {_DEEPEST_CALL} deep")
+        if self._calls >= _MOST_CALLS or len(out) > _MOST_STATEMENTS:
+            raise call.unsupported(
+                f"more than {_MOST_CALLS} calls, or {_MOST_STATEMENTS} instructions, with all that is called"
+            )
+        formals, actuals = (*callee.returns, *callee.params), (*results.items, *arguments.items)
+        if len(results.items) != len(callee.returns) or len(actuals) != len(formals):
+            raise call.unsupported(
+                f"'{name}' returns {len(callee.returns)} values and takes {len(callee.params)}; this call has "
+                f"{len(results.items)} and {len(arguments.items)}"
+            )
+        self._calls += 1
+        prefix = f"{name}@{self._calls}."
+        after, skipped = f"{prefix}return", f"{prefix}skipped"
+        if call.predicate is not None:
+            skip = replace(call, opcode="bra", modifiers=(), operands=(Symbol(skipped),), negated=not call.negated)
+            out.append(skip)
+        names = self._rename_callee(callee, prefix)
+        plain = replace(call, predicate=None, negated=False)
+        for formal, actual in zip(callee.params, arguments.items):
+            out += self._bind(plain, formal, actual, names, prefix, is_result=False)
+        handed_back: list[Instruction] = []
+        for formal, actual in zip(callee.returns, results.items):
+            handed_back += self._bind(plain, formal, actual, names, prefix, is_result=True)
+        self.copy(callee.body, names, (*stack, name), after)
+        out.append(Label(after))
+        out += handed_back
+        if call.predicate is not None:
+            out.append(Label(skipped))
+
+    def _bind(
+        self, call: Instruction, formal: Variable, actual: Operand, names: dict[str, str], prefix: str, is_result: bool
+    ) -> list[Instruction]:
+        """Join a callee's parameter to what a call passes for it: the instructions that move its value."""
+        if formal.space == "param" and isinstance(actual, Symbol):
+            names[formal.name] = actual.name
+            return []
+        kind = formal.element
+        fits = isinstance(actual, Reg) if is_result else isinstance(actual, Reg | Imm)
+        if kind is None or not fits or formal.size_bytes != kind.size_bytes:
+            raise call.unsupported(f"what it passes for the parameter '{formal.name}'")
+        word = "pred" if kind.kind == "pred" else f"b{kind.total_bits}"
+        place: Operand = Reg(prefix + formal.name)
+        opcode, modifiers = "mov", [word]
+        if formal.space == "param":
+            names[formal.name] = prefix + formal.name
+            self._flat.variables[prefix + formal.name] = _renamed(formal, prefix + formal.name)
+            place = Address(Symbol(prefix + formal.name))
+            opcode, modifiers = "ld" if is_result else "st", ["param", word]
+        operands = (actual, place) if is_result else (place, actual)
+        return [replace(call, opcode=opcode, modifiers=tuple(modifiers), operands=operands)]
+
+    def _rename_callee(self, callee: Function, prefix: str) -> dict[str, str]:
+        names = {name: prefix + name for name in callee.registers}
+        for name, element in callee.registers.items():
+            self._flat.registers[prefix + name] = element
+        for name, variable in callee.variables.items():
+            # One copy per block, however often the function is called; not another function's of the same name.
+            names[name] = f"{callee.name}.{name}" if variable.space == "shared" else prefix + name
+            self._flat.variables[names[name]] = _renamed(variable, names[name])
+        for statement in callee.body or ():
+            if isinstance(statement, Label):
+                names[statement.name] = prefix + statement.name
+        for name, labels in callee.branch_targets.items():
+            names[name] = prefix + name
+            self._flat.branch_targets[prefix + name] = tuple(names.get(label, label) for label in labels)
+        return names
+
+
+def _renamed(variable: Variable, name: str) -> Variable:
+    return replace(variable, name=name)
+
+
+def _call_operands(call: Instruction) -> tuple[Arguments, str, Arguments]:
+    """`call [(results),] name [, (arguments)]` -> results, name, arguments."""
+    operands = list(call.operands)
+    results = Arguments(())
+    if operands and isinstance(operands[0], Arguments):
+        first = operands.pop(0)
+        assert isinstance(first, Arguments)
+        results = first
+    if not operands or not isinstance(operands[0], Symbol):
+        raise call.unsupported("an indirect call")
+    name = operands[0].name
+    arguments = operands[1] if len(operands) > 1 else Arguments(())
+    if not isinstance(arguments, Arguments) or len(operands) > 2:
+        raise call.unsupported("an indirect call")
+    return results, name, arguments

@@ -1,0 +1,41 @@
+"""Targets of PTX: `sm_90`, `sm_90a`, and which architectures run what is compiled for them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_NAME = r"sm_(\d{2,3})([af]?)"
+_TARGET = re.compile(_NAME, re.ASCII)
+_DIRECTIVE = re.compile(rf"^[ \t]*\.target\s+({_NAME})\b", re.MULTILINE | re.ASCII)
+
+
+class Target(NamedTuple):
+    """An architecture, with or without the features that belong to it alone."""
+
+    name: str
+    """Such as `sm_90a`."""
+    number: int
+    """Ten times the major compute capability, plus the minor one."""
+    suffix: str
+    """`a` for the features of this architecture, `f` for those of its family, else empty."""
+
+    @classmethod
+    def named(cls, name: str) -> Target | None:
+        """The target of this name; None where the name is none."""
+        match = _TARGET.fullmatch(name)
+        return match and cls(name, int(match[1]), match[2])
+
+    @classmethod
+    def of(cls, ptx: str) -> Target | None:
+        """The target of a module's `.target`; None where the module has no such directive."""
+        match = _DIRECTIVE.search(ptx)
+        return match and cls(match[1], int(match[2]), match[3])
+
+    def runs_on(self, here: Target) -> bool:
+        """Whether code for this target runs on the architecture `here` (PTX ISA, `.target`)."""
+        if self.suffix == "a":
+            return self.number == here.number
+        if self.suffix == "f":
+            return self.number <= here.number and self.number // 10 == here.number // 10
+        return self.number <= here.number
