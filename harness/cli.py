@@ -12,6 +12,7 @@ from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.options.command import OneLineParser
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from harness.options.standard_streams import complain, discard_output, prepare_streams, print_result
+from harness.options.watch import watching
 from harness.studies.commands import COMMANDS, command_named
 from harness.support.cache import default_cache
 from harness.support.errors import SandboxError, UsageError
@@ -31,7 +32,6 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
         description = f"{command.help[0].upper()}{command.help[1:]}."
         sub = commands.add_parser(command.name, help=command.help, description=description, allow_abbrev=False)
         command.add_options(sub, chosen)
-        sub.set_defaults(run=command.run)
     return parser
 
 
@@ -51,8 +51,8 @@ def _run(words: Sequence[str]) -> int:
         arguments = build_parser(_operation_asked_for(words), names).parse_args(words)
     except SystemExit:
         return PASSED
-    status: int = arguments.run(arguments)
-    return status
+    command = command_named(arguments.command)
+    return watching(arguments, lambda kept: command.run(command.request.read(arguments, kept=kept)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

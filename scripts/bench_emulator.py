@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 from harness import Launch, Plan, Problem  # noqa: E402
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.protocol import Execution  # noqa: E402 - the repository need not be installed
+from harness.execution.run_settings import RunSettings  # noqa: E402
 from harness.support.cores import usable_cores  # noqa: E402
 
 REQUIRED_RATIO = 1000
@@ -154,7 +155,7 @@ def main() -> int:
         simulate(options.simulate)
         return 0
 
-    executor = EmulatorExecutor(threads=options.threads)
+    executor = EmulatorExecutor(RunSettings(threads=options.threads))
     kernel = make_kernel(SMALL.head_dim)
 
     def emulate(problem: Problem) -> Run:

@@ -22,9 +22,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.emulator.executor import CacheModel, EmulatorExecutor  # noqa: E402
+from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.emulator.instruments import Instruments  # noqa: E402
 from harness.execution.question import Question  # noqa: E402
+from harness.execution.run_settings import CacheModel, RunSettings  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.studies.why.predicted_time import predict  # noqa: E402
 from harness.studies.why.profile import profile_of  # noqa: E402
@@ -59,7 +60,7 @@ def held(record: dict[str, Any], most_flops: float) -> list[Held]:
     registry = discover().registry
     names = {variant.name for variant in registry}
     instruments = Instruments(bank_conflicts=True, instructions=True)
-    executor = EmulatorExecutor(instruments=instruments, caches=CacheModel(H200, flushed=True))
+    executor = EmulatorExecutor(RunSettings(caches=CacheModel(H200, flushed=True)), instruments=instruments)
     found = []
     for index, name in sorted({(row["problem"], row["variant"]) for row in record["launches"]}):
         problem = recorded_problem(record["problems"][index])

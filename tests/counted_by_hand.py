@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.execution.counts import SharedTraffic, SiteTraffic
 from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.execution.run_settings import RunSettings
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.traffic import Traffic
 from harness.operations.attention.problem import Problem
@@ -26,4 +27,4 @@ SHARED = SharedTraffic("load", "a.cu", 9, requests=2, requested_bytes=256, wavef
 def make(claim: Traffic | None = None, shared: tuple[SharedTraffic, ...] | None = None) -> TrafficAccount:
     launches = (LaunchReport("one", FIRST, shared=shared), LaunchReport("two", SECOND, shared=shared))
     execution = Execution({}, launches, 0)
-    return account("mine", PROBLEM, "normal", 0, DEVICE, execution, claim, ("Q", "K", "V", "O", "S"))
+    return account("mine", PROBLEM, RunSettings(), DEVICE, execution, claim, ("Q", "K", "V", "O", "S"))

@@ -7,8 +7,9 @@ from typing import Any
 from lanes import is_exhaustive
 
 from harness.emulator.executor import BRIEF_FLOPS, EmulatorExecutor
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 
 
-def emulator(**options: Any) -> EmulatorExecutor:
+def emulator(settings: RunSettings = DEFAULT_SETTINGS, **options: Any) -> EmulatorExecutor:
     """An executor as commands have it, which optimizes no kernels of brief problems; in the exhaustive lane it does."""
-    return EmulatorExecutor(brief_flops=0.0 if is_exhaustive() else BRIEF_FLOPS, **options)
+    return EmulatorExecutor(settings, brief_flops=0.0 if is_exhaustive() else BRIEF_FLOPS, **options)

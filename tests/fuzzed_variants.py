@@ -104,7 +104,7 @@ class LosesItsContext(Machine):
     """A machine whose executor plays a GPU: more than 40 keys are an illegal address, after which nothing works."""
 
     def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
-        return _LostExecutor(EmulatorExecutor(threads=1))
+        return _LostExecutor(EmulatorExecutor(self.settings))
 
 
 class _LostExecutor:
@@ -126,7 +126,7 @@ class LosesItsProcess(Machine):
     what: str = "exit"
 
     def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
-        return _LosingExecutor(EmulatorExecutor(threads=1), self.what)
+        return _LosingExecutor(EmulatorExecutor(self.settings), self.what)
 
 
 class _LosingExecutor:

@@ -34,6 +34,7 @@ from harness.execution.counts import WRITES, CacheReport, CacheTraffic, by_place
 from harness.execution.events import EventListener
 from harness.execution.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
@@ -48,18 +49,6 @@ seconds."""
 
 CODE = "code"
 """The buffer name under which instruction fetches are counted."""
-
-
-@dataclass(frozen=True)
-class CacheModel:
-    """The caches that are modelled behind the sector counts."""
-
-    gpu: Gpu
-    """The GPU whose caches are modelled."""
-    l2_bytes: int | None = None
-    """Size of L2, if other than the GPU's."""
-    flushed: bool = False
-    """Whether every launch begins with empty caches, as under a profiler; otherwise L2 stays warm during a plan."""
 
 
 @dataclass(frozen=True)
@@ -80,33 +69,26 @@ Pointers = dict[str | TensorMap, DevicePointer]
 class EmulatorExecutor:
     """The emulated GPU as an executor.
 
-    `step_limit` is the maximum number of instructions per warp (None: as in `step_limits` for the problem). `threads`
-    is the number of CPU cores to use (None: all); results do not depend on it. A nonzero `seed` permutes the order in
-    which the warps of a block take turns; with `shuffle` it also permutes the blocks, and warps interrupt each other.
-    `progress` is called with the completed fraction of a launch. `instruments` record more than bounds and sectors, and
-    `caches` are modelled behind the sectors; both take longer. Kernels of problems up to `brief_flops` are not
-    optimized.
+    Of `settings` it takes the architecture, the step limit, the threads, the seed and the caches. With `shuffle` the
+    seed also permutes the blocks, and warps interrupt each other. `progress` is called with the completed fraction of a
+    launch. `instruments` record more than bounds and sectors, which takes longer, as caches do. Kernels of problems up
+    to `brief_flops` are not optimized.
     """
 
     def __init__(
         self,
-        arch: str = "sm_90",
-        step_limit: int | None = None,
-        threads: int | None = None,
-        seed: int = 0,
+        settings: RunSettings = DEFAULT_SETTINGS,
+        *,
         progress: Callable[[float], None] | None = None,
         instruments: Instruments = PLAIN,
         shuffle: bool = False,
-        caches: CacheModel | None = None,
         brief_flops: float = BRIEF_FLOPS,
     ) -> None:
-        self.device = Device("emulator", f"emulated GPU ({arch} PTX on the CPU)", arch)
-        self._step_limit, self._seed, self._shuffle = step_limit, seed, shuffle
-        self._threads = threads or usable_cores()
+        self.device = Device("emulator", f"emulated GPU ({settings.arch} PTX on the CPU)", settings.arch)
+        self._settings, self._shuffle = settings, shuffle
         self._progress = progress
         self._workers = WorkerPool(usable_cores())
         self._instruments = instruments
-        self._caches = caches
         self._modules = ModulesOfPlans()
         self._brief_flops = brief_flops
         self._runtime = RuntimeAhead()
@@ -122,9 +104,8 @@ class EmulatorExecutor:
         except KernelFault as fault:
             if not fault.may_be_awaiting:
                 raise
-        return EmulatorExecutor(self.device.arch, self._step_limit, self._threads, self._seed, self._progress).run(
-            problem, plan, inputs
-        )
+        plain = EmulatorExecutor(replace(self._settings, caches=None), progress=self._progress)
+        return plain.run(problem, plan, inputs)
 
     def observe(
         self,
@@ -144,8 +125,8 @@ class EmulatorExecutor:
         given = {**inputs, MAPS: _encoded(plan, pointers)}
         memory = [_allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
         hierarchy = None
-        if self._caches is not None and events is None:  # events change the moments of warps that wait at mbarriers
-            sizes = CacheSizes.of(self._caches.gpu, self._caches.l2_bytes)
+        if self._settings.caches is not None and events is None:  # events change when warps wait
+            sizes = CacheSizes.of(self._settings.caches.gpu, self._settings.caches.l2_bytes)
             hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
         modules = self._modules.of(plan)
         modules.begin_run()
@@ -220,8 +201,8 @@ class EmulatorExecutor:
         return Tier.BASELINE if is_brief else Tier.OPTIMIZED
 
     def _options(self, problem: BaseProblem) -> LaunchOptions:
-        steps, together = step_limits(self._step_limit, problem.flops)
-        return LaunchOptions(steps, self._threads, self._seed, self._shuffle, together)
+        steps, together = step_limits(self._settings.step_limit, problem.flops)
+        return LaunchOptions(steps, self._settings.cores, self._settings.seed, self._shuffle, together)
 
     def _launch_all(
         self,
@@ -269,15 +250,15 @@ class EmulatorExecutor:
         used = None
         listener = None
         if (
-            self._caches is not None
+            self._settings.caches is not None
             or self._instruments.instructions
             or (events is not None and events.gpu is not None)
         ):
             used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-        if hierarchy is not None and self._caches is not None and used is not None:
-            if self._caches.flushed:
+        if hierarchy is not None and self._settings.caches is not None and used is not None:
+            if self._settings.caches.flushed:
                 hierarchy.flush()
-            listener = hierarchy.launch(geometry.blocks, residency_of(self._caches.gpu, step, geometry, used))
+            listener = hierarchy.launch(geometry.blocks, residency_of(self._settings.caches.gpu, step, geometry, used))
         counts = launch(
             kernel,
             step.kernel_name,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.execution.protocol import Execution
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -24,23 +26,24 @@ Inputs = Mapping[str, np.ndarray]
 class EmulatorSanitizer:
     """Runs the plan on the emulator with the sanitizer: once in order, then in shuffled schedules.
 
-    `seed` determines the schedules. The same seed gives the same findings on any number of cores.
+    The seed of `settings` determines the schedules. The same seed gives the same findings on any number of cores.
     """
 
     def __init__(
         self,
-        arch: str = "sm_90",
-        step_limit: int | None = None,
-        seed: int = 0,
+        settings: RunSettings = DEFAULT_SETTINGS,
         progress: Callable[[float], None] | None = None,
         shuffled_runs: int = SHUFFLED_RUNS,
     ) -> None:
         instruments = Instruments(sanitizer=True)
         self.name = f"the emulator's sanitizer, {1 + shuffled_runs} schedules"
-        self.executor = EmulatorExecutor(arch, step_limit, progress=progress, instruments=instruments)
+        in_order = replace(settings, seed=0, caches=None)
+        self.executor = EmulatorExecutor(in_order, progress=progress, instruments=instruments)
         """Runs in order. The other executors reuse its compiled kernels."""
         self._shuffled = [
-            EmulatorExecutor(arch, step_limit, None, seed + run, progress, instruments, shuffle=True)
+            EmulatorExecutor(
+                replace(in_order, seed=settings.seed + run), progress=progress, instruments=instruments, shuffle=True
+            )
             for run in range(1, shuffled_runs + 1)
         ]
 

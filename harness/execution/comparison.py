@@ -14,6 +14,7 @@ from harness.execution.outcome import Comparison, Row
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
 from harness.execution.question import Question
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
@@ -68,9 +69,8 @@ def compare(
     variants: Sequence[Variant],
     problem: BaseProblem,
     executor: Executor,
+    settings: RunSettings = DEFAULT_SETTINGS,
     *,
-    regime: str = "normal",
-    seed: int = 0,
     counter: Executor | None = None,
     tile: str | None = None,
     sanitizer: Sanitizer | None = None,
@@ -81,7 +81,7 @@ def compare(
     observe: Observer = _unobserved,
     done: Done = _not_kept,
 ) -> Comparison:
-    """Run `variants` on one problem and return their rows, best first.
+    """Run `variants` on one problem, with inputs of the regime and seed of `settings`; the rows, best first.
 
     `counter` counts bytes where `executor` does not. `tile` is the requested tile sizes. A variant fails if `sanitizer`
     has findings, or if its answer to the inputs of `holdout` is wrong. `lost` are rows of variants that could not be
@@ -89,7 +89,7 @@ def compare(
     and do not affect the others. Raises `UsageError` for a bad regime or seed.
     """
     step("the oracle")
-    inputs = draw_inputs(problem, regime, seed)
+    inputs = draw_inputs(problem, settings.regime, settings.seed)
     rows = dict(known)
     with Preparation([v for v in variants if v.name not in known], problem, executor, counter) as preparation:
         question = Question.pose(problem, inputs)
@@ -99,16 +99,16 @@ def compare(
                 variant, problem, executor, question=question, counter=counter, sanitizer=sanitizer, holdout=holdout
             )
             if tried.power is not None and not tried.power.decides:
-                remedy = deciding_problem(variant, problem, regime, seed)
+                remedy = deciding_problem(variant, problem, settings.regime, settings.seed)
                 tried = dataclasses.replace(tried, remedy=remedy)
             inferred = inferred_numerics(tried, question)
-            rows[variant.name] = Row.of(_with_declared_failure(tried, regime), inferred)
+            rows[variant.name] = Row.of(_with_declared_failure(tried, settings.regime), inferred)
             done(variant.name, rows[variant.name])
             observe(tried, question)
     return Comparison(
         problem=problem,
-        regime=regime,
-        seed=seed,
+        regime=settings.regime,
+        seed=settings.seed,
         device=executor.device,
         counted_on=where_counted(executor, counter),
         tile=tile,

@@ -1,4 +1,4 @@
-"""Results and settings of timing on a GPU: plain data, produced by `gpu.bench`."""
+"""Results of timing on a GPU: plain data, produced by `gpu.bench`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.execution.protocol import Device
+from harness.execution.run_settings import Effort
 from harness.model.problem import BaseProblem
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to measure."""
-
-    noise: float = 0.005
-    """Stop measuring a contender when half of its confidence interval is below this fraction of its median."""
-    most_seconds: float = 3.0
-    """Maximum GPU time of cold runs per contender."""
-    most_samples: int = 500
-    """Maximum number of cold runs per contender."""
-    sustained_seconds: float = 1.0
-    """Duration of the sustained runs; 0 skips them."""
-    seed: int = 0
-    """Seed of the random order within rounds."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from harness.execution.counts import LOCAL, READS, WRITES, CacheTraffic, Count, SharedTraffic, SiteTraffic, by_place
 from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.execution.run_settings import RunSettings
 from harness.model.problem import BaseProblem
 from harness.model.traffic import Traffic
 
@@ -180,8 +181,7 @@ class TrafficAccount:
 def account(
     variant: str,
     problem: BaseProblem,
-    regime: str,
-    seed: int,
+    settings: RunSettings,
     device: Device,
     execution: Execution,
     claim: Traffic | None,
@@ -202,8 +202,8 @@ def account(
     return TrafficAccount(
         variant=variant,
         problem=problem,
-        regime=regime,
-        seed=seed,
+        regime=settings.regime,
+        seed=settings.seed,
         device=device,
         levels=_levels(problem, claim, whole, local) + (() if caches is None else caches.levels),
         claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),

@@ -11,6 +11,7 @@ from harness.execution.error_map import ErrorMap
 from harness.execution.line_costs import LineCost, line_costs
 from harness.execution.protocol import Device, LaunchReport
 from harness.execution.question import Question
+from harness.execution.run_settings import RunSettings
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.problem import OPTIONAL_OUTPUT
 from harness.ptx.arithmetic import uses_tensor_cores
@@ -57,14 +58,14 @@ class VariantReport:
     """Time of all launches together on a GPU."""
 
     @classmethod
-    def of(cls, done: Attempt, question: Question, regime: str, seed: int, device: Device) -> VariantReport:
+    def of(cls, done: Attempt, question: Question, settings: RunSettings, device: Device) -> VariantReport:
         """Build the report of an attempt. `device` is where bytes were counted."""
         counted, accuracy = done.counted, done.accuracy
         bytes_known = counted is not None and all(launch.traffic is not None for launch in counted.launches)
         sums = None
         if done.plan is not None and counted is not None and bytes_known:
             names = done.plan.all_buffers(done.problem)
-            sums = account(done.variant.name, done.problem, regime, seed, device, counted, done.claim, names)
+            sums = account(done.variant.name, done.problem, settings, device, counted, done.claim, names)
         lines = line_costs(sums, done.findings or ())
         held = {} if accuracy is None else accuracy.by_output
         outputs = [t for t in question.problem.tensors if t.name in held and t.role != OPTIONAL_OUTPUT]

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from harness.execution.attempt import attempt
+from harness.execution.run_settings import RunSettings
 from harness.execution.spot_check import choose_spots
-from harness.execution.timings import BenchResult, Effort
+from harness.execution.timings import BenchResult
 from harness.execution.verdict import ERROR, FAIL
 from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.ceilings import measure_ceilings
@@ -47,10 +48,8 @@ def torch_version() -> str | None:
 def bench_on_gpu(
     variants: Sequence[Variant],
     problem: BaseProblem,
+    settings: RunSettings,
     *,
-    regime: str,
-    seed: int,
-    effort: Effort,
     libraries: bool,
     step: Step,
     only_cold: Collection[str] = (),
@@ -61,7 +60,7 @@ def bench_on_gpu(
     """
     context = GpuContext()
     step("inputs and the oracle")
-    input_sets = [draw_input_parts(problem, regime, seed + number) for number in range(INPUT_SETS)]
+    input_sets = [draw_input_parts(problem, settings.regime, settings.seed + number) for number in range(INPUT_SETS)]
     spots = [choose_spots(problem, inputs) for inputs in input_sets]
     clocks = ClockReader(context.cupy.cuda.Device().pci_bus_id)
 
@@ -90,18 +89,18 @@ def bench_on_gpu(
             entry.sustained = entry.name not in only_cold
             if entry.numerics.factors != "problem":
                 entry.floor_ms = least_ms(problem, gpu, entry.numerics.factors)
-        rows = bench(entries, spots, stopwatch, effort, floor_ms, watch, step)
+        rows = bench(entries, spots, stopwatch, settings.effort, floor_ms, watch, step)
         del stage, stopwatch, entries, planned
     return BenchResult(
         problem=problem,
-        regime=regime,
-        seed=seed,
+        regime=settings.regime,
+        seed=settings.seed,
         device=context.device,
         driver=clocks.driver,
         torch=torch,
         ceilings=ceilings,
         floor_ms=floor_ms,
-        effort=effort,
+        effort=settings.effort,
         rows=rows,
     )
 

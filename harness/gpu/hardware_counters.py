@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.execution.protocol import Device
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.traffic_account import HardwareLaunch, HardwareTraffic, Level
 from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
 from harness.model.problem import BaseProblem
@@ -27,15 +28,15 @@ class Run:
 
     variant: str
     problem: BaseProblem
-    regime: str = "normal"
-    seed: int = 0
+    settings: RunSettings = DEFAULT_SETTINGS
     tile: TileSizes | None = None
     """The tile sizes, if they differ from the variant's default; else None."""
 
     def request(self) -> dict[str, Any]:
         """The request for `profiled_run`, as JSON."""
         fields = {"variant": self.variant, "operation": self.problem.operation, "problem": self.problem.to_fields()}
-        return {**fields, "regime": self.regime, "seed": self.seed, "tile": self.tile and dict(self.tile)}
+        inputs = {"regime": self.settings.regime, "seed": self.settings.seed}
+        return {**fields, **inputs, "tile": self.tile and dict(self.tile)}
 
 
 def measure_hardware(run: Run, device: Device, plugins: Sequence[Path] = ()) -> HardwareTraffic:

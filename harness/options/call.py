@@ -1,7 +1,7 @@
 """A command called from Python: keyword arguments become the words of its command line, so that there is one contract.
 
 Whatever the command line takes, refuses and says of it holds for the call, too. What no word can name (a `Problem`, a
-`Variant`) goes along beside them; `problem_of` and `discover_variants` look there first.
+`Variant`) is given to `Request.read` beside them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Plugins = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
 def call(
-    command: Command,
+    command: Command[Any],
     problem: BaseProblem | None,
     variants: Variants,
     plugin: Plugins,
@@ -59,11 +59,11 @@ def call(
     for name, value in said.items():
         words += _words(name, value)
     arguments = parser.parse_args(["--operation", operation, *words])
-    arguments.problem, arguments.own_variants = problem, tuple(own)
+    request = command.request.read(arguments, problem=problem, own_variants=own)
     preload_compilers()
     try:
-        shown = command.study(arguments)
-        keep_or_warn(arguments, shown)
+        shown = command.study(request)
+        keep_or_warn(request.report, shown)
         return shown
     finally:
         end_planners()
@@ -82,7 +82,7 @@ def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
 
 
 def _require_known(
-    command: Command, known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
+    command: Command[Any], known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
 ) -> None:
     """Raise `UsageError` for a keyword that is no option, and for fields beside a problem that has them already."""
     hidden = {"format", "output", "plot", "roofline", "watch", "export"}

@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.execution.results.place import KEEP_VARIABLE, keeps_always
+from harness.execution.results.place import KEEP_VARIABLE
 from harness.options.standard_streams import complain
 from harness.support.errors import StoreError
 
 if TYPE_CHECKING:
     from harness.execution.results.kept_row import KeptRow
+    from harness.options.output import ReportOptions
     from harness.text.study_result import StudyResult
 
 
@@ -27,18 +28,13 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_kept(arguments: argparse.Namespace) -> bool:
-    """Whether --keep or the setting says so, of a command that has the option. Raises `UsageError` for the setting."""
-    return hasattr(arguments, "keep") and (keeps_always() or arguments.keep)
-
-
-def keep_result(arguments: argparse.Namespace, shown: StudyResult[Any]) -> None:
+def keep_result(report: ReportOptions, shown: StudyResult[Any]) -> None:
     """Keep a study's rows where they are to be kept. Raises `StoreError` where they cannot be: see `Store`."""
-    if is_kept(arguments):
-        keep_rows(arguments, shown.kept())
+    if report.is_kept:
+        keep_rows(report, shown.kept())
 
 
-def keep_rows(arguments: argparse.Namespace, rows: Sequence[KeptRow]) -> None:
+def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
     """Keep rows, one command's, with what is the same for all of them; --keep says in a line where they are."""
     from harness.execution.results.store import open_store
     from harness.execution.results.versions import driver_version, package_versions
@@ -51,13 +47,13 @@ def keep_rows(arguments: argparse.Namespace, rows: Sequence[KeptRow]) -> None:
     ]
     with open_store() as store:
         number = store.keep(stamped)
-        if arguments.keep:
+        if report.keep:
             complain(f"kept {number} {'row' if number == 1 else 'rows'} in {store.path}")
 
 
-def keep_or_warn(arguments: argparse.Namespace, shown: StudyResult[Any]) -> None:
+def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:
     """`keep_result` for a caller who is to get the result whatever becomes of the store: what it says is a warning."""
     try:
-        keep_result(arguments, shown)
+        keep_result(report, shown)
     except StoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=4)

@@ -6,26 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.execution.run_settings import RunSettings
+
 if TYPE_CHECKING:
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
     from harness.execution.protocol import Executor
 
 
+WORKER = RunSettings(device="emulator", threads=1)
+"""Of a worker process: its problems are small, and one thread is the fastest."""
+
+
 @dataclass(frozen=True)
 class Machine:
-    """Which executor a worker makes for itself."""
+    """Makes the executor of a worker process."""
 
-    kind: str = "emulator"
-    """`emulator` or `gpu`."""
-    arch: str = "sm_90"
-    """What the emulator's kernels are compiled for."""
-    step_limit: int | None = None
-    """Instructions that a warp of the emulator may run; None: as many as it allows by itself."""
-    threads: int = 1
-    """The emulator's CPU threads. Problems are small: one is the fastest."""
-    sanitize: bool = False
-    """On the emulator: look for races, reads of memory that nobody wrote and the like in every case, not in those alone
-    that ask for it."""
+    settings: RunSettings = WORKER
+    """Its `device` is `emulator` or `gpu`, never `auto`."""
+
+    @property
+    def kind(self) -> str:
+        """`emulator` or `gpu`."""
+        return self.settings.device
 
     def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
         """A fresh one. The emulator tells `progress` which fraction of a launch is done, now and then.
@@ -36,7 +38,7 @@ class Machine:
             return isolated_gpu(timed=False)
         from harness.emulator.executor import EmulatorExecutor
 
-        return EmulatorExecutor(self.arch, self.step_limit, self.threads, progress=progress)
+        return EmulatorExecutor(self.settings, progress=progress)
 
     def sanitizer(self, progress: Callable[[float], None] | None = None) -> EmulatorSanitizer | None:
         """What looks for findings; None on a GPU. For `progress`, see `executor`."""
@@ -44,7 +46,7 @@ class Machine:
             return None
         from harness.emulator.plan_sanitizer import EmulatorSanitizer
 
-        return EmulatorSanitizer(self.arch, self.step_limit, progress=progress, shuffled_runs=1)
+        return EmulatorSanitizer(self.settings, progress, shuffled_runs=1)
 
 
 def isolated_gpu(timed: bool = True) -> Executor:

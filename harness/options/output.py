@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.execution.results.place import keeps_always
+from harness.options.command import add_fields_of, option
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.keep import keep_result
 from harness.options.standard_streams import print_result
@@ -19,16 +22,29 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """--format and --output."""
-    group = parser.add_argument_group("report")
-    group.add_argument(
-        "--format",
+@dataclass(frozen=True)
+class ReportOptions:
+    """How a result is written, and whether it is kept."""
+
+    format: str = option(
+        None,
+        "how the result is written (default: table)",
         choices=("table", "markdown", "csv", "json"),
         default="table",
-        help="how the result is written (default: %(default)s)",
     )
-    group.add_argument("--output", type=Path, metavar="FILE", help="write it there instead of to the terminal")
+    output: Path | None = option("FILE", "write it there instead of to the terminal", type=Path)
+    keep: bool | None = None
+    """Whether it goes into the user's store; None: the command has nothing to keep."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the option or the environment says so. Raises `UsageError` for what the environment says."""
+        return self.keep is not None and (keeps_always() or self.keep)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """--format and --output."""
+    add_fields_of(ReportOptions, parser.add_argument_group("report"), "format", "output")
 
 
 def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
@@ -44,20 +60,20 @@ def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
             raise UsageError(f"{path} is an input, and would be overwritten; name another file for the output")
 
 
-def conclude(arguments: argparse.Namespace, shown: StudyResult[Any]) -> int:
+def conclude(report: ReportOptions, shown: StudyResult[Any]) -> int:
     """Publish what a study came to, and keep it where that is asked for; the exit status.
 
     Raises `UsageError` where nothing ran, which is no pass, and where it cannot be kept.
     """
-    publish(arguments, shown.render(arguments.format))
-    keep_result(arguments, shown)
+    publish(report, shown.render(report.format))
+    keep_result(report, shown)
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 
 
-def publish(arguments: argparse.Namespace, text: str) -> None:
+def publish(report: ReportOptions, text: str) -> None:
     """Print `text`, or write it to `--output`; what is not printable is escaped."""
-    if arguments.output is None:
+    if report.output is None:
         print_result(text)
     else:
-        replace_files({arguments.output: printable(text).encode()})
+        replace_files({report.output: printable(text).encode()})

@@ -1,16 +1,57 @@
-"""The problem on the command line: an option for each field of the operation's problem, and what they come to."""
+"""The problem on the command line: an option for each field of the operation's problem, and one for its inputs."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.problem import BaseProblem, Option
-from harness.options.command import WHOLE_NUMBER, argument_type
+from harness.options.command import WHOLE_NUMBER, add_epilog, argument_type
 from harness.support.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """The fields of a problem that are set, and the problems that they make."""
+
+    operation: str = DEFAULT_OPERATION
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Field, or what sets several fields, or `causal` -> value."""
+    ready_made: BaseProblem | None = None
+    """The problem itself, where a caller from Python has made it."""
+
+    def make(self) -> Any:
+        """The problem. Raises `UsageError` where the fields contradict each other."""
+        if self.ready_made is not None:
+            return self.ready_made
+        operation = operation_named(self.operation)
+        values = self.fields(options_of(operation))
+        for together, names in operation.lengths.items():
+            if together not in self.given:
+                continue
+            if all(name in values for name in names):
+                words = " and ".join(option_of(name) for name in names)
+                raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of them")
+            values = {**dict.fromkeys(names, self.given[together]), **values}
+        return operation.problem.from_fields(values)
+
+    def fields(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those among `names` that are set, and `causal`, for `BaseProblem.from_fields`."""
+        values = {name: self.given[name] for name in names if name in self.given}
+        return {**values, "causal": True} if self.given.get("causal") else values
+
+    def make_with(self, name: str, value: object) -> Any:
+        """The problem with another field set. Raises `UsageError` where an option sets that field too."""
+        if name in self.given:
+            raise UsageError(f"--sweep {name} and {option_of(name)} set the same field; leave out one")
+        options = options_of(operation_named(self.operation))
+        if isinstance(value, str) and name in options:
+            value = options[name].parse(value)
+        return replace(self, given={**self.given, name: value}).make()
 
 
 def add_operation(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +73,18 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
         default = getattr(operation.problem(), fields[0])
         group.add_argument(option_of(name), type=WHOLE_NUMBER, metavar="N", help=f"{both} at once (default: {default})")
     add_fields(group, operation, [field.name for field in dataclasses.fields(operation.problem)])  # type: ignore[arg-type]
+
+
+def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """--regime, and what the operation's regimes are."""
+    regimes = operation.regimes
+    parser.add_argument_group("inputs").add_argument(
+        "--regime",
+        default=next(iter(regimes)),
+        metavar="NAME",
+        help="how values are drawn, see below (default: %(default)s)",
+    )
+    add_epilog(parser, "regimes", ((regime.name, regime.idea) for regime in regimes.values()))
 
 
 def add_fields(group: argparse._ActionsContainer, operation: Operation, names: list[str]) -> None:
@@ -60,43 +113,13 @@ def option_of(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def problem_of(arguments: argparse.Namespace) -> Any:
-    """The problem that the options describe. Raises `UsageError` where they contradict each other.
-
-    A caller from Python may have made it already (`options.call`).
-    """
-    if (made := getattr(arguments, "problem", None)) is not None:
-        return made
-    operation = operation_named(arguments.operation)
-    said = fields_said(arguments, options_of(operation))
-    for together, fields in operation.lengths.items():
-        value = getattr(arguments, together)
-        if value is None:
-            continue
-        if all(field in said for field in fields):
-            words = " and ".join(option_of(field) for field in fields)
-            raise UsageError(f"{option_of(together)} sets what {words} do not; leave out one of them")
-        said = {**dict.fromkeys(fields, value), **said}
-    return operation.problem.from_fields(said)
-
-
-def fields_said(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """The fields among `names` that options set, for `BaseProblem.from_fields`; --causal is said by itself."""
-    said = {name: value for name in names if (value := getattr(arguments, name)) is not None}
-    return {**said, "causal": True} if getattr(arguments, "causal", False) else said
-
-
-def problem_with(arguments: argparse.Namespace, field: str, value: object) -> Any:
-    """The problem that the options describe, but for one field, a name of the command line's.
-
-    Raises `UsageError` where an option sets that field too.
-    """
-    if getattr(arguments, field) not in (None, False):
-        raise UsageError(f"--sweep {field} and {option_of(field)} set the same field; leave out one")
-    options = options_of(operation_named(arguments.operation))
-    if isinstance(value, str) and field in options:
-        value = options[field].parse(value)
-    return problem_of(argparse.Namespace(**{**vars(arguments), field: value}))
+def read_problem(arguments: argparse.Namespace, ready_made: BaseProblem | None) -> ProblemOptions:
+    """The fields that options set; `ready_made`: the problem itself, of a caller from Python."""
+    words = vars(arguments)
+    operation = operation_named(words.get("operation") or DEFAULT_OPERATION)
+    names = (*operation.lengths, *options_of(operation), "causal")
+    given = {name: words[name] for name in names if words.get(name) is not None and words[name] is not False}
+    return ProblemOptions(operation.name, given, ready_made)
 
 
 def _default_text(operation: Operation, name: str, option: Option) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterable
 
+from harness.execution.run_settings import RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.standard_streams import complain
-from harness.support.cores import usable_cores
 from harness.support.errors import UsageError
 from harness.support.memory import available_bytes
 
@@ -24,9 +23,7 @@ LONG_SECONDS = 120.0
 _UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 
 
-def check_size(
-    arguments: argparse.Namespace, problems: Iterable[BaseProblem], variants: int, *, emulated: bool = True
-) -> None:
+def check_size(settings: RunSettings, problems: Iterable[BaseProblem], variants: int, *, emulated: bool = True) -> None:
     """Before any work on these problems, by so many variants: say on standard error if they take more than minutes.
 
     `emulated`: whether the variants run on the emulator; on a GPU only the reference answer takes long. Raises
@@ -35,11 +32,10 @@ def check_size(
     problems = tuple(problems)
     for problem in problems:
         require_memory(problem)
-    cores = getattr(arguments, "threads", None) or usable_cores()
     flops = float(sum(problem.flops for problem in problems))
     seconds = flops / REFERENCE_FLOPS_PER_SECOND
     if emulated:
-        seconds += variants * flops / (EMULATED_FLOPS_PER_SECOND * max(1, cores))
+        seconds += variants * flops / (EMULATED_FLOPS_PER_SECOND * max(1, settings.cores))
     if seconds > LONG_SECONDS:
         where = f", {variants} {'variant' if variants == 1 else 'variants'} on the emulator" if emulated else ""
         complain(

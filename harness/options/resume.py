@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -22,26 +23,21 @@ from harness.execution.results.place import store_path
 from harness.execution.results.plain_data import from_plain, to_plain
 from harness.execution.results.store import Store, unit_key
 from harness.model.discovery import Discovery
+from harness.options.command import add_fields_of
+from harness.options.request import StudyRequest
 from harness.options.standard_streams import complain
 from harness.options.workers import plugin_files
 from harness.support.errors import StoreError, UsageError
 
 WRITE_SECONDS = 2.0
 """Between two writes, each of which waits for the disk."""
-WITHOUT_EFFECT = frozenset(
-    {"afresh", "format", "kept_results", "keep", "loaded_files", "output", "own_variants", "plot", "problem",
-     "roofline", "run", "threads", "watch", "workers"}
-)  # fmt: skip
-"""Arguments that do not change what a piece of work comes to."""
+WITHOUT_EFFECT = frozenset({"afresh", "kept", "plot", "report", "roofline", "workers"})
+"""Fields of a request that do not change the result of a piece of work."""
 
 
 def add_afresh(parser: argparse.ArgumentParser) -> None:
     """--afresh."""
-    parser.add_argument_group("resuming").add_argument(
-        "--afresh",
-        action="store_true",
-        help="begin at the beginning, where the same command was cut off and would go on",
-    )
+    add_fields_of(StudyRequest, parser.add_argument_group("resuming"), "afresh")
 
 
 class UnfinishedWork:
@@ -122,12 +118,12 @@ class UnfinishedWork:
 
 
 @contextlib.contextmanager
-def unfinished_work(arguments: argparse.Namespace, found: Discovery, *more: str) -> Iterator[UnfinishedWork]:
-    """The work that these arguments ask for, and `more`, such as the device; done when the block is left without error.
+def unfinished_work(request: StudyRequest, found: Discovery, *more: str) -> Iterator[UnfinishedWork]:
+    """The work of this request, and of `more`, such as the device; done when the block is left without error.
 
     What is done by then is kept where it is left with one, `KeyboardInterrupt` among them.
     """
-    work = UnfinishedWork(lambda: _key(arguments, found, more), _path(arguments), arguments.afresh)
+    work = UnfinishedWork(lambda: _key(request, found, more), _path(request), request.afresh)
     try:
         yield work
         work.drop()
@@ -138,20 +134,22 @@ def unfinished_work(arguments: argparse.Namespace, found: Discovery, *more: str)
         work.close()
 
 
-def _path(arguments: argparse.Namespace) -> Path | None:
+def _path(request: StudyRequest) -> Path | None:
     """Of the store; None where nothing can be kept, or would be of no use."""
-    if getattr(arguments, "own_variants", ()) or getattr(arguments, "watch", False):
-        return None  # objects have no text; who watches sees it begin again
+    if request.selection.own_variants or request.kept.is_watched:
+        return None  # objects have no text; a command that is watched begins again
     try:
         return store_path()
     except UsageError:
         return None
 
 
-def _key(arguments: argparse.Namespace, found: Discovery, more: tuple[str, ...]) -> tuple[Any, ...]:
-    words = {name: str(value) for name, value in vars(arguments).items() if name not in WITHOUT_EFFECT}
+def _key(request: StudyRequest, found: Discovery, more: tuple[str, ...]) -> tuple[Any, ...]:
+    with_effect = dataclasses.replace(request, settings=dataclasses.replace(request.settings, threads=None))
+    names = [each.name for each in dataclasses.fields(request) if each.name not in WITHOUT_EFFECT]
+    words = {name: repr(getattr(with_effect, name)) for name in names}
     files = [(path, hashlib.sha256(Path(path).read_bytes()).hexdigest()) for path in plugin_files(found)]
-    return words, files, fingerprint().digest, more
+    return type(request).__name__, words, files, fingerprint().digest, more
 
 
 def tell_going_on(done: int, what: str) -> None:

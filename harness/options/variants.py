@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import stat
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from harness.compilers.cupy.cache_directory import replace_unusable_directory
 from harness.execution.isolation.variants import discover_isolated
 from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
+from harness.options.command import add_fields_of, option
 from harness.options.standard_streams import complain
 from harness.support.errors import PluginError, UsageError
 
@@ -21,47 +22,72 @@ if TYPE_CHECKING:
     from harness.options.sweep import Sweep
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The variants that a command is for."""
+
+    variants: str | None = option("GLOB[,GLOB]", "names, or shell patterns such as 'fa*' (default: all)")
+    plugin: Sequence[Path] = option(
+        "FILE.py", "a file with a function register(registry) that adds variants; may be given again",
+        action="append", type=Path, default=(),
+    )  # fmt: skip
+    tile: str | None = option(
+        "NAME=N[,NAME=N]", "tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each "
+        "variant's own)",
+    )  # fmt: skip
+    own_variants: tuple[Variant, ...] = ()
+    """Objects of a caller from Python, which run in this process."""
+
+    def tiled(self, variants: list[Variant], problem: BaseProblem) -> tuple[str | None, list[Variant]]:
+        """The tile sizes in one spelling, and the variants with that tile only. Raises `UsageError` for none."""
+        if self.tile is None:
+            return None, variants
+        from harness.execution.tiles import choose_tile, parse_tile
+        from harness.model.tile_sizes import tile_text
+
+        wanted = parse_tile(self.tile)
+        return tile_text(wanted), choose_tile(variants, problem, wanted)
+
+    def tiled_sweep(self, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]) -> Sweep:
+        """The sweep with the tile sizes. Raises `UsageError` where no variant has such a tile anywhere."""
+        from harness.execution.tiles import parse_tile, require_tile
+
+        if self.tile is not None:
+            sweep = replace(sweep, tile=parse_tile(self.tile))
+            if sweep.of_tile and sweep.field in sweep.tile:
+                raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
+        if sweep.tile or sweep.of_tile:
+            require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
+        return sweep
+
+
 def add_selection(parser: argparse._ActionsContainer) -> None:
     """--variants."""
-    parser.add_argument(
-        "--variants", metavar="GLOB[,GLOB]", help="names, or shell patterns such as 'fa*' (default: all)"
-    )
+    add_fields_of(Selection, parser, "variants")
 
 
 def add_tile(parser: argparse._ActionsContainer) -> None:
     """--tile."""
-    parser.add_argument(
-        "--tile",
-        metavar="NAME=N[,NAME=N]",
-        help="tile sizes, such as Br=32,Bc=16, of the variants that declare some (default: each variant's own)",
-    )
+    add_fields_of(Selection, parser, "tile")
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
     """--plugin."""
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE.py",
-        help="a file with a function register(registry) that adds variants; may be given again",
-    )
+    add_fields_of(Selection, parser, "plugin")
 
 
-def discover_variants(arguments: argparse.Namespace) -> Discovery:
+def discover_variants(selection: Selection) -> Discovery:
     """All variants, the plugins' too, isolated from this process; what could not be loaded is a warning."""
-    for path in arguments.plugin:
+    for path in selection.plugin:
         _require_name(path)
     unusable = replace_unusable_directory()
     if unusable is not None:
         complain(f"warning: {unusable}")
-    found = discover_isolated(arguments.plugin)
-    arguments.loaded_files = found.files  # for `options.watch`
+    found = discover_isolated(selection.plugin)
     for broken in found.broken:
         complain(f"warning: {broken.reason}")
     found.registry.origin = "the caller"
-    for variant in getattr(arguments, "own_variants", ()):  # they run in this process: see `options.call`
+    for variant in selection.own_variants:
         found.registry.add(variant)
     return found
 
@@ -81,31 +107,3 @@ def _require_name(path: Path) -> None:
         pass  # is said where it is loaded
     except (OSError, ValueError) as error:
         raise PluginError(f"plugin {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def tiled(
-    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem
-) -> tuple[str | None, list[Variant]]:
-    """What --tile says, in one spelling, and the variants with that tile only."""
-    if arguments.tile is None:
-        return None, variants
-    from harness.execution.tiles import choose_tile, parse_tile
-    from harness.model.tile_sizes import tile_text
-
-    wanted = parse_tile(arguments.tile)
-    return tile_text(wanted), choose_tile(variants, problem, wanted)
-
-
-def tiled_sweep(
-    arguments: argparse.Namespace, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]
-) -> Sweep:
-    """The sweep with what --tile says. Raises `UsageError` where no variant has such a tile anywhere."""
-    from harness.execution.tiles import parse_tile, require_tile
-
-    if arguments.tile is not None:
-        sweep = replace(sweep, tile=parse_tile(arguments.tile))
-        if sweep.of_tile and sweep.field in sweep.tile:
-            raise UsageError(f"--sweep {sweep.field} and --tile set the same tile size; leave out one")
-    if sweep.tile or sweep.of_tile:
-        require_tile(variants, [(p, sweep.tile_at(value)) for p, value in zip(problems, sweep.values)])
-    return sweep

@@ -37,7 +37,11 @@ State = Mapping[str, tuple[int, int, int] | None]
 class KeptResults:
     """Results by variant that still hold, because nothing that they depend on has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_watched: bool = False) -> None:
+        self.is_watched = is_watched
+        """Whether there may be further runs."""
+        self.loaded_files: set[str] | None = None
+        """Files that the last run has loaded; None where none has come so far."""
         self._kept: dict[str, tuple[bool, Any]] = {}
 
     def known(self, names: Iterable[str]) -> dict[str, Any]:
@@ -66,31 +70,24 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def kept_results(arguments: argparse.Namespace) -> KeptResults:
-    """What is known from before the last change; nothing where nobody watches."""
-    kept = getattr(arguments, "kept_results", None)
-    return kept if isinstance(kept, KeptResults) else KeptResults()
+def watching(arguments: argparse.Namespace, run: Callable[[KeptResults], int], most_runs: int | None = None) -> int:
+    """Run a command once, or with --watch again and again, until Ctrl-C; the exit status.
 
-
-def watching(
-    arguments: argparse.Namespace, run: Callable[[argparse.Namespace], int], most_runs: int | None = None
-) -> int:
-    """Run it once, or with --watch again and again, until Ctrl-C; the exit status.
-
-    A mistake in a file is told and waited on; one in the call is raised. `most_runs`: for tests.
+    `run` is called with the results that still hold. A mistake in a file is printed, and the next change waited for;
+    one in the call is raised. `most_runs`: for tests.
     """
-    if not getattr(arguments, "watch", False):
-        return run(arguments)
+    kept = KeptResults(getattr(arguments, "watch", False))
+    if not kept.is_watched:
+        return run(kept)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # two saves within a second leave bytecode that looks fresh
-    arguments.kept_results = KeptResults()
     status, runs = 0, 0
     while True:
-        before = state_of(watched_files(arguments))
+        before = state_of(watched_files(arguments, kept))
         try:
-            status = run(arguments)
+            status = run(kept)
             print_result("")
         except SandboxError as error:
-            if not hasattr(arguments, "loaded_files") and not isinstance(error, PluginError):
+            if kept.loaded_files is None and not isinstance(error, PluginError):
                 raise  # the call is wrong, which no file will mend
             complain(str(error))
             status = WRONG_CALL if isinstance(error, UsageError) else FAILED
@@ -100,20 +97,20 @@ def watching(
         if runs == most_runs:
             return status
         # What the run has loaded is known by now; what changed meanwhile shows against `before`.
-        files = watched_files(arguments)
+        files = watched_files(arguments, kept)
         before = {**state_of(files), **before}
         complain(f"watching {len(before)} files; Ctrl-C ends it")
         changed = wait_for_change(before)
-        arguments.kept_results.forget(changed)
+        kept.forget(changed)
         if sys.stdout.isatty() and arguments.output is None:
             clear_screen()
         complain(f"{', '.join(sorted(map(_short, changed))[:3])} changed")
 
 
-def watched_files(arguments: argparse.Namespace) -> set[str]:
+def watched_files(arguments: argparse.Namespace, kept: KeptResults) -> set[str]:
     """Files that the result depends on, as far as it is known: more of them once something was loaded."""
-    files = {os.path.abspath(path) for path in arguments.plugin}
-    files |= set(getattr(arguments, "loaded_files", ()))
+    files = {os.path.abspath(path) for path in arguments.plugin or ()}
+    files |= kept.loaded_files or set()
     files |= kernel_sources_beside(files)
     texts = [value for value in vars(arguments).values() if isinstance(value, str)]
     files |= {os.path.abspath(found) for text in texts for found in _ARRAY_FILE.findall(text)}

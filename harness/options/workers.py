@@ -18,6 +18,7 @@ from harness.support.numbers import shown, whole_number
 
 if TYPE_CHECKING:
     from harness.execution.cluster.cluster_client import ClusterClient
+    from harness.options.request import StudyRequest
 
 MOST_WORKERS = 1024
 """Processes of one machine."""
@@ -53,7 +54,7 @@ def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
 
 @contextlib.contextmanager
 def cluster_of(
-    arguments: argparse.Namespace,
+    request: StudyRequest,
     found: Discovery,
     gpus: Sequence[str] = (),
     device_of: Callable[[], str | None] | None = None,
@@ -62,26 +63,25 @@ def cluster_of(
 
     `gpus`: this machine's, of which each local worker gets one. For `device_of`, see `ClusterClient`.
     """
-    asked: int | str | None = getattr(arguments, "workers", None)
-    if asked is None:
+    if request.workers is None:
         yield None
         return
     require_distributed()
-    if getattr(arguments, "own_variants", ()):
+    if request.selection.own_variants:
         raise UsageError("workers load variants anew; write yours to a file, and name that with plugin=")
     from harness.execution.cluster.cluster_client import ClusterClient
     from harness.execution.cluster.shipping import receive, shipment
 
-    with ClusterClient(asked, complain, gpus, device_of) as cluster:
+    with ClusterClient(request.workers, complain, gpus, device_of) as cluster:
         files = plugin_files(found)
         if files:
             cluster.broadcast_setup(receive, shipment(files))
         yield cluster
 
 
-def are_elsewhere(arguments: argparse.Namespace) -> bool:
+def are_elsewhere(workers: int | str | None) -> bool:
     """Whether the workers may be on other machines, whose GPUs are theirs to know."""
-    return isinstance(getattr(arguments, "workers", None), str)
+    return isinstance(workers, str)
 
 
 def require_distributed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import Any
 
 from harness.options.command import Command
 
@@ -24,7 +25,7 @@ COMMANDS: Mapping[str, str] = {
 """Folder by command name, in the order of `--help`. A command is imported on first use."""
 
 
-def command_named(name: str) -> Command:
+def command_named(name: str) -> Command[Any]:
     """Import one of `COMMANDS`."""
-    command: Command = importlib.import_module(f"harness.studies.{COMMANDS[name]}.command").COMMAND
+    command: Command[Any] = importlib.import_module(f"harness.studies.{COMMANDS[name]}.command").COMMAND
     return command

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.emulator.executor import CacheModel, EmulatorExecutor
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.support.gpus import GPUS
@@ -86,7 +87,7 @@ def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[C
     if plan_hash(plan, asked) not in recorded_hashes(record, problem, variant):
         return
     sizes = {name: buffer.size_bytes for name, buffer in plan.all_buffers(asked).items()}
-    execution = EmulatorExecutor(caches=MODEL).run(asked, plan, draw_inputs(asked))
+    execution = EmulatorExecutor(RunSettings(caches=MODEL)).run(asked, plan, draw_inputs(asked))
     rows = {r["launch"]: r for r in record["launches"] if (r["problem"], r["variant"]) == (problem, variant)}
     for number, launch in enumerate(execution.launches):
         assert launch.traffic is not None

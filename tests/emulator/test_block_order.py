@@ -12,6 +12,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
+from harness.execution.run_settings import RunSettings
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.variant import Variant
@@ -119,7 +120,7 @@ def signalled(value: int) -> Variant:
 
 
 def test_the_sanitizer_says_that_it_cannot_follow_blocks_that_wait_for_each_other() -> None:
-    sanitizer, inputs = EmulatorSanitizer(step_limit=300_000), draw_inputs(PROBLEM)
+    sanitizer, inputs = EmulatorSanitizer(RunSettings(step_limit=300_000)), draw_inputs(PROBLEM)
     done = attempt(signalled(1), PROBLEM, sanitizer.executor, inputs, sanitizer=sanitizer)
     assert done.error is None and done.execution is not None and done.findings is None
     assert (done.execution.outputs["O"] == 2).all()
@@ -127,6 +128,6 @@ def test_the_sanitizer_says_that_it_cannot_follow_blocks_that_wait_for_each_othe
 
 
 def test_a_loop_that_never_ends_is_a_fault_with_the_sanitizer_too() -> None:
-    executor = EmulatorExecutor(step_limit=300_000, instruments=Instruments(sanitizer=True))
+    executor = EmulatorExecutor(RunSettings(step_limit=300_000), instruments=Instruments(sanitizer=True))
     done = attempt(signalled(3), PROBLEM, executor, draw_inputs(PROBLEM))
     assert isinstance(done.error, KernelFault) and done.error.kind == "step limit"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from harness.compilers.ptxas import find_ptxas
-from harness.emulator.executor import CODE, CacheModel, EmulatorExecutor
+from harness.emulator.executor import CODE, EmulatorExecutor
 from harness.execution.counts import CacheTraffic
 from harness.execution.protocol import Execution
+from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem
@@ -40,7 +41,7 @@ def copy(source: str, target: str, times: int = 1, shared_bytes: int = 0) -> Lau
 
 def run(*launches: Launch, model: CacheModel, threads: int = 1) -> Execution:
     plan = Plan(launches, (Buffer("S", (256 * 64,), "float32"),))
-    return EmulatorExecutor(threads=threads, caches=model).run(PROBLEM, plan, draw_inputs(PROBLEM))
+    return EmulatorExecutor(RunSettings(threads=threads, caches=model)).run(PROBLEM, plan, draw_inputs(PROBLEM))
 
 
 def rows(execution: Execution, launch: int) -> dict[str, tuple[int, int, int, int]]:

@@ -10,6 +10,7 @@ from numba import cuda
 from harness import PtxKernel
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.step_limits import step_limits
+from harness.execution.run_settings import RunSettings
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
@@ -161,7 +162,7 @@ def test_all_warps_of_a_block_share_a_limit_that_nobody_chose(monkeypatch: pytes
     def message(threads: int, step_limit: int | None = None) -> str:
         plan = Plan((Launch(PtxKernel(ENDLESS, "k"), (2,), (threads,), ()),))
         with pytest.raises(KernelFault) as caught:
-            EmulatorExecutor(step_limit=step_limit).run(problem, plan, inputs)
+            EmulatorExecutor(RunSettings(step_limit=step_limit)).run(problem, plan, inputs)
         return str(caught.value)
 
     assert "warp 0 ran past 131072 instructions and was stopped" in message(32)

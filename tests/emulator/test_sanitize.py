@@ -14,6 +14,7 @@ from harness.cli import main
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
+from harness.execution.run_settings import RunSettings
 from harness.model.discovery import discover
 from harness.model.finding import Finding
 from harness.model.operation import draw_inputs
@@ -28,7 +29,8 @@ REGISTRY = discover([PLUGIN]).registry
 
 def check(name: str, seed: int = 0, runs: int = 6) -> tuple[Finding, ...]:
     variant = REGISTRY.get(name)
-    return EmulatorSanitizer(seed=seed, shuffled_runs=runs).check(variant, PROBLEM, variant.plan(PROBLEM), INPUTS)
+    sanitizer = EmulatorSanitizer(RunSettings(seed=seed), shuffled_runs=runs)
+    return sanitizer.check(variant, PROBLEM, variant.plan(PROBLEM), INPUTS)
 
 
 def kinds(findings: tuple[Finding, ...]) -> set[str]:
@@ -94,7 +96,7 @@ def test_shuffled_blocks_and_turns_do_not_depend_on_the_cores(threads: int) -> N
     plan = REGISTRY.get("first-come").plan(PROBLEM)
 
     def outputs(count: int) -> list[bytes]:
-        executors = [EmulatorExecutor(threads=count, seed=seed, shuffle=True) for seed in range(1, 5)]
+        executors = [EmulatorExecutor(RunSettings(threads=count, seed=seed), shuffle=True) for seed in range(1, 5)]
         return [e.run(PROBLEM, plan, INPUTS).outputs["O"].tobytes() for e in executors]
 
     assert outputs(threads) == outputs(1)

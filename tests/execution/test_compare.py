@@ -15,6 +15,7 @@ from harness.execution.holdout_inputs import HoldoutInputs
 from harness.execution.outcome import Row
 from harness.execution.protocol import Device, Execution
 from harness.execution.question import Question
+from harness.execution.run_settings import RunSettings
 from harness.model.operation import operation_of
 from harness.model.plan import Launch, Plan
 from harness.model.traffic import Traffic
@@ -357,7 +358,7 @@ def test_unsupported_is_no_failure():
 
 def test_a_bad_regime_is_the_callers_mistake():
     with pytest.raises(UsageError, match="no regime 'x'"):
-        compare([], PROBLEM, NumpyExecutor(), regime="x")
+        compare([], PROBLEM, NumpyExecutor(), RunSettings(regime="x"))
 
 
 def test_an_attempt_hands_out_the_execution():

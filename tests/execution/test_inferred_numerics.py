@@ -16,6 +16,7 @@ from harness.emulator.executor import _arguments, _memory_of
 from harness.execution.comparison import compare
 from harness.execution.inferred_numerics import strictest
 from harness.execution.outcome import Comparison, Row
+from harness.execution.run_settings import RunSettings
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_of
@@ -35,7 +36,7 @@ SMALL = {"heads": 2, "q_len": 33, "kv_len": 33, "head_dim": 8}
 @functools.cache
 def compared(dtype: str, regime: str) -> Comparison:
     variants = [REGISTRY.get(name) for name in ("says-nothing", "adds-epsilon", "truncates-weights")]
-    return compare(variants, Problem(**SMALL, dtype=dtype), emulator(), regime=regime)
+    return compare(variants, Problem(**SMALL, dtype=dtype), emulator(), RunSettings(regime=regime))
 
 
 def row(name: str, dtype: str, regime: str) -> Row:

@@ -18,6 +18,7 @@ from harness.execution.comparison import compare
 from harness.execution.deciding_problem import deciding_problem
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.execution.question import Question
+from harness.execution.run_settings import RunSettings
 from harness.execution.verdict import FAIL, PASS, UNDECIDED
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
@@ -248,7 +249,7 @@ def test_where_nothing_is_promised_nothing_is_decided():
 
 
 def compared(problem: Problem, numerics: Numerics, outputs: Outputs, regime: str = "normal") -> Any:
-    (row,) = compare([variant(numerics)], problem, GivenAnswer(outputs), regime=regime).rows
+    (row,) = compare([variant(numerics)], problem, GivenAnswer(outputs), RunSettings(regime=regime)).rows
     return row
 
 

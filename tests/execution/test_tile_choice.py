@@ -9,6 +9,7 @@ from numpy_executor import NumpyExecutor
 
 from harness.execution.comparison import compare
 from harness.execution.planning import claimed_traffic, declared_tiles, make_plan
+from harness.execution.run_settings import RunSettings
 from harness.execution.tiles import choose_tile, parse_tile, require_tile, tile_names, tile_of, with_tile
 from harness.model.discovery import discover
 from harness.model.operation import operation_named
@@ -131,7 +132,7 @@ def test_what_a_user_declares_wrongly_is_one_line(tiles: object, words: str):
 
 def test_a_sweep_over_a_tile_size():
     sweep = Sweep("Br", (2, 4, 8), of_tile=True)
-    points = run_sweep([tiled(), PLAIN], sweep, [PROBLEM] * 3, NumpyExecutor(), count="never")
+    points = run_sweep([tiled(), PLAIN], sweep, [PROBLEM] * 3, NumpyExecutor(), RunSettings(count="never"))
     found = {(point.variant, point.value): point for point in points}
     assert [found["tiled", value].read_bytes for value in (2, 4)] == [2, 4]
     assert found["tiled", 2].tile == {"Br": 2, "Bc": 2}
@@ -146,7 +147,7 @@ def test_a_sweep_over_a_tile_size():
 
 def test_what_is_asked_besides_goes_with_every_value():
     sweep = Sweep("Br", (8,), of_tile=True, tile={"Bc": 1})
-    (point,) = run_sweep([tiled()], sweep, [PROBLEM], NumpyExecutor(), count="never")
+    (point,) = run_sweep([tiled()], sweep, [PROBLEM], NumpyExecutor(), RunSettings(count="never"))
     assert point.tile == {"Br": 8, "Bc": 1}
     assert other_sizes(sweep, [point]) == ""
     assert what_is_fixed(sweep, [PROBLEM]).endswith("float32, tile Bc=1")

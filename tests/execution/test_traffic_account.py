@@ -4,6 +4,7 @@ from counted_by_hand import DEVICE, PROBLEM, SHARED, make
 
 from harness.execution.counts import CacheReport, CacheTraffic, Count
 from harness.execution.protocol import Execution, LaunchReport
+from harness.execution.run_settings import RunSettings
 from harness.execution.traffic_account import CachePart, Level, account
 from harness.model.traffic import Traffic
 
@@ -81,7 +82,7 @@ def test_what_caches_leave_is_added_up_by_buffer_and_by_launch():
         CacheReport((CacheTraffic("Q", 32, 0, 0, 0), code), 16),
     )
     launches = tuple(LaunchReport(name, (), caches=report) for name, report in zip(("one", "two"), reports))
-    found = account("mine", PROBLEM, "normal", 0, DEVICE, Execution({}, launches, 0), None, ("Q", "K", "S"))
+    found = account("mine", PROBLEM, RunSettings(), DEVICE, Execution({}, launches, 0), None, ("Q", "K", "S"))
     assert found.caches is not None
     assert found.caches.buffers == (part("Q", 160, 0, 96, 0), part("S", 0, 64, 0, 32), part("code", 0, 0, 14, 0))
     assert found.caches.launches == (part("one", 128, 64, 103, 32), part("two", 32, 0, 7, 0))
@@ -91,6 +92,6 @@ def test_what_caches_leave_is_added_up_by_buffer_and_by_launch():
 
 def test_one_launch_without_caches_leaves_the_levels_unknown():
     launches = (LaunchReport("one", (), caches=CacheReport((), 0)), LaunchReport("two", ()))
-    found = account("mine", PROBLEM, "normal", 0, DEVICE, Execution({}, launches, 0), None, ())
+    found = account("mine", PROBLEM, RunSettings(), DEVICE, Execution({}, launches, 0), None, ())
     assert found.caches is None
     assert [level.name for level in found.levels] == ["compulsory", "requested", "sectors"]

@@ -14,8 +14,9 @@ import pytest
 import harness
 from harness.cli import main
 from harness.execution.protocol import Device
+from harness.execution.run_settings import Effort, RunSettings
 from harness.execution.spot_check import check_spots, choose_spots
-from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.gpu.bench import Entry, bench
 from harness.gpu.floor import least_ms
 from harness.model.operation import WHOLE, draw_inputs, operation_named
@@ -282,7 +283,7 @@ def test_the_call_gives_what_the_command_prints(
     told = result(a={"time_ms": 1.0}, b={"time_ms": 2.0})
     monkeypatch.setattr("harness.gpu.context.gpu_available", lambda: True)
     monkeypatch.setattr("harness.gpu.context.GpuContext", SomeGpu)
-    monkeypatch.setattr("harness.gpu.contenders.bench_on_gpu", lambda variants, problem, **how: told)
+    monkeypatch.setattr("harness.gpu.contenders.bench_on_gpu", lambda variants, problem, settings, **how: told)
     found = harness.bench(variants="fa2-cupy", no_libraries=True)
     assert found.passed and found.result is told
     assert main(["bench", "--variants", "fa2-cupy"]) == 0
@@ -302,7 +303,7 @@ def test_a_sweep_that_was_cut_off_goes_on_with_the_points_that_are_left(
 ):
     timed: list[int] = []
 
-    def bench(variants: object, problem: Problem, **how: object) -> BenchResult:
+    def bench(variants: object, problem: Problem, settings: RunSettings, **how: object) -> BenchResult:
         if len(timed) == limit:
             raise KeyboardInterrupt
         timed.append(problem.q_len)

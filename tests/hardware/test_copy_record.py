@@ -13,7 +13,8 @@ from emulators import emulator
 from lanes import exhaustive_unless
 
 from harness.compilers.ptxas import find_ptxas
-from harness.emulator.executor import CacheModel, EmulatorExecutor
+from harness.emulator.executor import EmulatorExecutor
+from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.operation import draw_inputs
 from harness.support.gpus import GPUS
 from scripts.recording.copy_probes import PROBLEM, Probe, probes
@@ -54,7 +55,7 @@ def test_sectors_are_those_of_the_hardware(number: int) -> None:
 @pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed: no residency, so no caches")
 @pytest.mark.parametrize("number", exhaustive_unless(lambda number: number % EVERY == 1, range(len(PROBES))))
 def test_sectors_at_l2_are_those_of_the_hardware(number: int) -> None:
-    executor = EmulatorExecutor(caches=CacheModel(GPUS["h100"], flushed=True))
+    executor = EmulatorExecutor(RunSettings(caches=CacheModel(GPUS["h100"], flushed=True)))
     (launch,) = executor.run(PROBLEM, PROBES[number].plan(), inputs()).launches
     assert launch.caches is not None
     if is_store(PROBES[number]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from harness.execution.tiles import parse_tile, with_tile
 from harness.model.case import Case
 from harness.model.variant import Variant
 from harness.operations.attention.oracle import attention
-from harness.options.machine import Machine
+from harness.options.machine import WORKER, Machine
 from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.finding import ERROR, NO_COMPILATION, NO_PLAN
 from harness.studies.fuzz.result import CampaignResult
@@ -86,7 +86,7 @@ def score(name: str, how: CampaignSettings) -> Score:
     mutant = OUTSIDE_MUTANTS.get(name) or MUTANTS[name]
     preload_compilers()
     began = time.monotonic()
-    machine = Machine(sanitize=mutant.sanitize)
+    machine = Machine(replace(WORKER, sanitize=mutant.sanitize))
     operation = load(name).operation
     result = run_campaign(name, functools.partial(load, name), machine, how, operation=operation)
     seconds = time.monotonic() - began
@@ -132,7 +132,7 @@ def peers_on(case: Case, variant: Variant, machine: Machine) -> dict[str, str]:
         variant = with_tile(variant, parse_tile(case.tile))
     inputs = case.inputs()
     try:
-        executor = EmulatorExecutor(machine.arch, machine.step_limit, machine.threads)
+        executor = EmulatorExecutor(machine.settings)
         got = executor.run(case.problem, make_plan(variant, case.problem), inputs).outputs["O"].astype(np.float64)
     except (KernelFault, PlanError):
         return dict.fromkeys(RULES, FAULT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 import harness.execution.comparison
 from harness.cli import main
+from harness.execution.run_settings import RunSettings
 from harness.operations.attention.problem import Problem
 from harness.options import problem_size
 from harness.options.exit_status import INTERRUPTED, WRONG_CALL
@@ -63,7 +63,7 @@ def test_hours_are_said_before_they_begin(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_minutes_begin_without_a_word_and_variants_on_a_gpu_are_not_emulated(capsys: pytest.CaptureFixture[str]):
-    two = argparse.Namespace(threads=2)
+    two = RunSettings(threads=2)
     check_size(two, [Problem(heads=2, q_len=1024, kv_len=1024)], 10)
     check_size(two, [Problem(heads=8, q_len=8192, kv_len=8192)], 10, emulated=False)
     assert capsys.readouterr().err == ""

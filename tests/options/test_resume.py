@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sqlite3
 from pathlib import Path
@@ -14,6 +13,7 @@ from harness.model.discovery import PLUGIN, Discovery, Origin
 from harness.model.registry import Registry
 from harness.options import resume
 from harness.options.resume import UnfinishedWork, unfinished_work
+from harness.studies.fuzz.command import FuzzRequest
 
 pytestmark = pytest.mark.compiles(False)
 
@@ -25,8 +25,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results" / "results.sqlite"
 
 
-def arguments(**said: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"command": "fuzz", "examples": 9, "workers": None, "afresh": False, **said})
+def request(**said: Any) -> FuzzRequest:
+    return FuzzRequest(**{"examples": 9, **said})
 
 
 def found(tmp_path: Path | None = None) -> Discovery:
@@ -37,7 +37,7 @@ def found(tmp_path: Path | None = None) -> Discovery:
 
 
 def cut_off(*names: str, of: Discovery | None = None, **said: Any) -> None:
-    with contextlib.suppress(KeyboardInterrupt), unfinished_work(arguments(**said), of or found(), "emulator") as work:
+    with contextlib.suppress(KeyboardInterrupt), unfinished_work(request(**said), of or found(), "emulator") as work:
         for name in names:
             work.finish(f"of {name}", name)
         raise KeyboardInterrupt
@@ -45,7 +45,7 @@ def cut_off(*names: str, of: Discovery | None = None, **said: Any) -> None:
 
 def known(*names: str, of: Discovery | None = None, **said: Any) -> list[Any]:
     what = []
-    with contextlib.suppress(KeyboardInterrupt), unfinished_work(arguments(**said), of or found(), "emulator") as work:
+    with contextlib.suppress(KeyboardInterrupt), unfinished_work(request(**said), of or found(), "emulator") as work:
         what += [work.known(name) for name in names]
         raise KeyboardInterrupt
     return what
@@ -56,7 +56,7 @@ def test_what_was_cut_off_is_known_to_the_same_command_and_to_no_other(tmp_path:
     assert known("a", "b", "c") == ["of a", "of b", None]
     assert known("a", workers=4) == ["of a"], "the result does not depend on it"
     assert known("a", examples=10) == [None]
-    with unfinished_work(arguments(), found(), "another device") as work:
+    with unfinished_work(request(), found(), "another device") as work:
         assert work.known("a") is None
 
 
@@ -70,7 +70,7 @@ def test_another_text_of_a_plugin_is_another_command(tmp_path: Path):
 
 def test_what_is_done_is_done_once_more(path: Path):
     cut_off("a")
-    with unfinished_work(arguments(), found(), "emulator") as work:
+    with unfinished_work(request(), found(), "emulator") as work:
         work.finish("of b", "b")
     assert known("a", "b") == [None, None]
     with sqlite3.connect(path) as store:
@@ -91,7 +91,7 @@ def test_what_is_cut_off_twice_has_both_parts():
 
 def test_a_command_of_a_few_seconds_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(resume, "WRITE_SECONDS", 60.0)
-    with unfinished_work(arguments(), found(), "emulator") as work:
+    with unfinished_work(request(), found(), "emulator") as work:
         for number in range(1000):
             work.finish("done", number)
     assert not path.exists()
@@ -101,7 +101,7 @@ def test_where_nothing_can_be_kept_that_is_one_line_and_the_work_goes_on(
     path: Path, capsys: pytest.CaptureFixture[str]
 ):
     path.parent.write_text("a file in the folder's place")
-    with unfinished_work(arguments(), found(), "emulator") as work:
+    with unfinished_work(request(), found(), "emulator") as work:
         for number in range(5):
             work.finish("done", number)
     told = capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 from harness.model.discovery import MODULE, PLUGIN, REPOSITORY_ROOT, Discovery, Origin
 from harness.model.registry import Registry
 from harness.options import watch
-from harness.options.watch import KeptResults, kept_results, state_of, wait_for_change, watched_files, watching
+from harness.options.watch import KeptResults, state_of, wait_for_change, watched_files, watching
 from harness.support.errors import PluginError, UsageError
 
 PLUGIN_TEXT = (REPOSITORY_ROOT / "tests" / "plugins" / "one_thread_per_row.py").read_text()
@@ -81,8 +81,12 @@ def test_kernels_arrays_and_modules_are_watched(tmp_path: Path, monkeypatch: pyt
     for name in ("plugin.py", "kernel.cu", "include/tile.cuh", "include/deep/er.cuh", "notes.txt", "mask.npy"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    arguments = asked(Path("plugin.py"), mask="causal+blocks:mask.npy,16x16", loaded_files=("/somewhere/else.py",))
-    found = {os.path.relpath(path) if path.startswith(str(tmp_path)) else path for path in watched_files(arguments)}
+    arguments = asked(Path("plugin.py"), mask="causal+blocks:mask.npy,16x16")
+    kept = KeptResults()
+    kept.loaded_files = {"/somewhere/else.py"}
+    found = {
+        os.path.relpath(path) if path.startswith(str(tmp_path)) else path for path in watched_files(arguments, kept)
+    }
     assert found == {"plugin.py", "kernel.cu", "include/tile.cuh", "mask.npy", "/somewhere/else.py"}
 
 
@@ -100,7 +104,6 @@ def test_results_are_kept_that_no_changed_file_can_reach() -> None:
     assert known_after("/home/me/mine.py", "/home/me/kernel.cuh") == {"fa2-cupy": 1}
     assert known_after(str(REPOSITORY_ROOT / "variants" / "attention" / "fa2" / "kernel.cu")) == {}
     assert known_after("/home/me/mask.npy") == {}
-    assert kept_results(argparse.Namespace()).known(["fa2-cupy"]) == {}
 
 
 def test_the_loop_tells_mistakes_and_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +111,7 @@ def test_the_loop_tells_mistakes_and_waits(tmp_path: Path, capsys: pytest.Captur
     plugin.write_text("0")
     runs: list[str] = []
 
-    def run(arguments: argparse.Namespace) -> int:
+    def run(kept: KeptResults) -> int:
         runs.append(plugin.read_text())
         if len(runs) < 3:
             meanwhile(lambda: plugin.write_text(str(len(runs))))
@@ -121,18 +124,18 @@ def test_the_loop_tells_mistakes_and_waits(tmp_path: Path, capsys: pytest.Captur
     said = capsys.readouterr().err
     assert said.count("plugin.py changed") == 2 and said.count("watching 1 files; Ctrl-C ends it") == 2
     assert "harness: plugin plugin.py does not import\n" in said
-    assert watching(argparse.Namespace(watch=False), lambda arguments: 7) == 7
+    assert watching(argparse.Namespace(watch=False), lambda kept: 7) == 7
     with pytest.raises(UsageError, match="heads"):  # nothing was loaded, so no file is to blame
         watching(asked(plugin), wrong_call)
     with pytest.raises(KeyboardInterrupt):
         watching(asked(plugin), interrupt)
 
 
-def wrong_call(arguments: argparse.Namespace) -> int:
+def wrong_call(kept: KeptResults) -> int:
     raise UsageError("heads is 0")
 
 
-def interrupt(arguments: argparse.Namespace) -> int:
+def interrupt(kept: KeptResults) -> int:
     raise KeyboardInterrupt
 
 

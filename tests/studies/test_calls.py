@@ -139,7 +139,7 @@ def test_mistakes_are_the_command_lines_own_words() -> None:
 def test_on_a_gpu_an_object_runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Device("gpu", "Some GPU", "sm_90")
     there = IsolatedExecutor(gpu, "tests.execution.isolation.fake_gpu:FakeGpu")
-    monkeypatch.setattr("harness.studies.compare.command.sanitizing", lambda arguments, progress: (there, None))
+    monkeypatch.setattr("harness.studies.compare.command.sanitizing", lambda settings, plugins, progress: (there, None))
     found = compare(variants=[own_variant(), "fa2-cupy"], count="never", **SMALL)
     assert {row.variant: (row.verdict, row.time_ms) for row in found.result.rows} == {
         "mine": ("pass", 2.0),

@@ -16,7 +16,8 @@ from harness.execution.protocol import Device
 from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.rows import bench_rows
 from harness.execution.results.store import Store
-from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.execution.run_settings import Effort
+from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.operations.attention.problem import Problem
 
 PLUGIN = str(Path(__file__).parents[1] / "plugins" / "one_thread_per_row.py")

@@ -18,6 +18,7 @@ from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
 from harness.execution.planning import refusal_of
 from harness.execution.question import Question
+from harness.execution.run_settings import RunSettings
 from harness.execution.tiles import with_tile
 from harness.execution.verdict import PASS
 from harness.model.case import Case
@@ -288,7 +289,7 @@ def test_sums_by_atomics_that_are_not_declared_are_a_finding(language: str):
 def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
     problem = problem_of(variant, heads=2, kv_heads=1, q_len=50, kv_len=70, mask="causal")
     inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
-    runs = [emulator(threads=t, seed=s).run(problem, plan, inputs).outputs for t, s in ((1, 0), (2, 77))]
+    runs = [emulator(RunSettings(threads=t, seed=s)).run(problem, plan, inputs).outputs for t, s in ((1, 0), (2, 77))]
     for name in runs[0]:
         if variant.deterministic or name != "dQ":
             assert runs[0][name].tobytes() == runs[1][name].tobytes()

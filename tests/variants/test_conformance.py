@@ -20,6 +20,7 @@ from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.accuracy import Accuracy
 from harness.execution.planning import refusal_of
 from harness.execution.protocol import Execution
+from harness.execution.run_settings import RunSettings
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
@@ -487,7 +488,7 @@ def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_w
     inputs = draw_inputs(problem, "normal", 3)
     plan = variant.plan(problem)
     runs = [
-        emulator(threads=threads, seed=seed).run(problem, plan, inputs)
+        emulator(RunSettings(threads=threads, seed=seed)).run(problem, plan, inputs)
         for threads, seed in ((1, 0), (2, 0), (5, 0), (2, 77))
     ]
     for other in runs[1:]:

@@ -17,6 +17,7 @@ from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
 from harness.execution.planning import refusal_of
 from harness.execution.question import Question
+from harness.execution.run_settings import RunSettings
 from harness.execution.tiles import with_tile
 from harness.execution.verdict import PASS
 from harness.model.case import Case
@@ -107,7 +108,7 @@ def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, pr
 def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
     problem = PagedProblem(lengths=(70, 9, 600), q_len=2, head_dim=24, page_size=32)
     inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
-    runs = [emulator(threads=t, seed=s).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
+    runs = [emulator(RunSettings(threads=t, seed=s)).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
     assert all(runs[0].outputs[name].tobytes() == runs[1].outputs[name].tobytes() for name in ("O", "lse"))
 
 

@@ -14,6 +14,7 @@ from right_answers import require_right
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
 from harness.execution.question import Question
+from harness.execution.run_settings import RunSettings
 from harness.execution.verdict import FAIL, PASS
 from harness.model.case import Case
 from harness.model.discovery import discover
@@ -114,7 +115,7 @@ def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, pr
 def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
     problem = SoftmaxProblem(rows=9, columns=333)
     inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
-    runs = [emulator(threads=t, seed=s).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
+    runs = [emulator(RunSettings(threads=t, seed=s)).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
     assert runs[0].outputs["Y"].tobytes() == runs[1].outputs["Y"].tobytes()
 
 

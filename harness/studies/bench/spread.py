@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
+from harness.execution.run_settings import RunSettings
 from harness.execution.tiles import parse_tile, with_tile
 from harness.execution.timings import BenchResult, BenchRow
 from harness.execution.tuned_tiles import with_tuned_tiles
 from harness.gpu.context import GpuContext
-from harness.gpu.spread import Timing, time_on_gpu
+from harness.gpu.spread import time_on_gpu
+from harness.model.problem import BaseProblem
 from harness.options.sweep import Value
 from harness.studies.bench.sweep import BenchPoint
 from harness.support.errors import SandboxError
@@ -26,7 +28,9 @@ class PointAsked:
     loads: tuple[OriginLoad, ...]
     tile: str | None
     """The value of --tile; None for the tuned tiles of the worker's machine, or else each variant's default."""
-    timing: Timing
+    problem: BaseProblem
+    settings: RunSettings
+    libraries: bool
 
 
 def run_point(asked: PointAsked) -> BenchResult:
@@ -36,8 +40,8 @@ def run_point(asked: PointAsked) -> BenchResult:
         wanted = parse_tile(asked.tile)
         variants = [with_tile(variant, wanted) for variant in variants]
     else:
-        variants = with_tuned_tiles(variants, asked.timing.problem, GpuContext().device)
-    return time_on_gpu(variants, asked.timing)
+        variants = with_tuned_tiles(variants, asked.problem, GpuContext().device)
+    return time_on_gpu(variants, asked.problem, asked.settings, libraries=asked.libraries)
 
 
 def spread_points(
@@ -52,7 +56,7 @@ def spread_points(
     row. Raises `SandboxError` if all values did.
     """
     results, lost = dict(known), dict[Value, str]()
-    longest_first = sorted(asked.items(), key=lambda item: -item[1].timing.problem.flops)
+    longest_first = sorted(asked.items(), key=lambda item: -item[1].problem.flops)
     left = {value: point for value, point in longest_first if value not in known}
     for value, found in cluster.map_unordered(run_point, left):
         if isinstance(found, Exception):
@@ -67,5 +71,5 @@ def spread_points(
         rows = tuple(
             BenchRow(variant=load.name, kind="variant", verdict="error", reason=reason) for load in asked[value].loads
         )
-        results[value] = replace(like, problem=asked[value].timing.problem, rows=rows)
+        results[value] = replace(like, problem=asked[value].problem, rows=rows)
     return [BenchPoint(value, results[value]) for value in asked]

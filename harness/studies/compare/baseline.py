@@ -12,6 +12,7 @@ from harness.execution.results.change import Figures, changed, time_interval
 from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.rows import RAN, made_of
 from harness.execution.results.store import Store
+from harness.execution.run_settings import RunSettings
 from harness.execution.verdict import UNSUPPORTED
 from harness.model.operation import operation_named
 from harness.model.problem import BaseProblem
@@ -69,14 +70,14 @@ class Setting:
     """Conditions for a stored row to be comparable with a comparison."""
 
     problem: BaseProblem
-    regime: str
-    seed: int
+    settings: RunSettings
     asked_tile: str | None
     device: str
 
     def is_of(self, row: KeptRow) -> bool:
         """Whether the row has the same problem, inputs, device and requested tile."""
-        here = ("compare", self.problem.operation, self.regime, self.seed, self.asked_tile, self.device)
+        inputs = self.settings.regime, self.settings.seed
+        here = ("compare", self.problem.operation, *inputs, self.asked_tile, self.device)
         there = (row.study, row.operation, row.regime, row.seed, row.asked_tile, row.device)
         return here == there and _problem_of(row.operation, row.problem) == self.problem
 

@@ -6,20 +6,21 @@ import argparse
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
 from harness.options.command import Command
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.exit_status import add_allow_undecided
-from harness.options.inputs import add_drawing
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem, problem_of
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
-from harness.options.watch import add_watch, kept_results, watching
-from harness.studies.compare.against import add_against
+from harness.options.request import StudyRequest
+from harness.options.variants import add_plugins, add_selection, add_tile, require_some
+from harness.options.watch import add_watch
+from harness.studies.compare.against import Kept, add_against
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
@@ -29,19 +30,28 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
-def run_compare(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest(StudyRequest):
+    """What to compare the variants with, besides each other."""
+
+    against: str | Kept | None = None
+    """A revision, or the kept rows that are meant."""
+    allow_undecided: bool = False
+
+
+def run_compare(request: CompareRequest) -> int:
     """Run `compare`; the exit status."""
-    check_output(arguments.output)
-    return watching(arguments, lambda asked: conclude(asked, compare_variants(asked)))
+    check_output(request.report.output)
+    return conclude(request.report, compare_variants(request))
 
 
-def compare_variants(arguments: argparse.Namespace) -> StudyResult[Comparison]:
+def compare_variants(request: CompareRequest) -> StudyResult[Comparison]:
     """What `compare` comes to."""
     with contextlib.ExitStack() as until_compared:
-        return _compared(arguments, until_compared)
+        return _compared(request, until_compared)
 
 
-def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStack) -> StudyResult[Comparison]:
+def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> StudyResult[Comparison]:
     from harness.execution.comparison import compare, lost_row
     from harness.execution.holdout_inputs import HoldoutInputs
     from harness.execution.isolation.variants import begin_planners
@@ -52,42 +62,41 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
     from harness.text.comparison_report import comparison_report
     from harness.text.study_result import StudyResult
 
-    problem = problem_of(arguments)
-    found = discover_variants(arguments)
-    chosen = found.registry.select(arguments.variants, arguments.operation)
-    kept = kept_results(arguments)
-    known = kept.known(variant.name for variant in chosen)
-    baseline = counterparts(arguments.against, chosen, found, until_compared)
+    settings, selection = request.settings, request.selection
+    problem = request.problem.make()
+    found = request.discover()
+    chosen = found.registry.select(selection.variants, request.operation)
+    known = request.kept.known(variant.name for variant in chosen)
+    baseline = counterparts(request.against, chosen, found, until_compared)
     twins = baseline.twins()
     begin_planners(variant for variant in (*chosen, *twins.values()) if variant.name not in known)
-    tile, chosen = tiled(arguments, chosen, problem)
+    tile, chosen = selection.tiled(chosen, problem)
     # Who asked for certain variants does not miss a broken module; who asked for all does.
-    lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
+    lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if selection.variants is None else []
     require_some((*chosen, *lost))
     with progress_bar(1 + len(chosen) + len(twins) - len(known)) as progress:
-        executor, sanitizer = sanitizing(arguments, progress)
+        executor, sanitizer = sanitizing(settings, selection.plugin, progress)
         number = len(chosen) + len(twins) - len(known)
-        check_size(arguments, [problem], number, emulated=executor.device.kind == "emulator")
-        setting = Setting(problem, arguments.regime, arguments.seed, tile, executor.device.name)
+        check_size(settings, [problem], number, emulated=executor.device.kind == "emulator")
+        setting = Setting(problem, settings, tile, executor.device.name)
         baseline.look_up(setting, [variant.name for variant in chosen])
         chosen = _with_best_tiles(chosen, setting, executor.device)
-        twins = dict(zip(twins, _with_best_tiles(_tiled(twins.values(), arguments.tile), setting, executor.device)))
+        twins = dict(zip(twins, _with_best_tiles(_tiled(twins.values(), selection.tile), setting, executor.device)))
         comparison = compare(
             [*chosen, *twins.values()],
             problem,
             executor,
-            regime=arguments.regime,
-            seed=arguments.seed,
-            counter=counter_of(arguments, problem, executor.device, progress),
+            settings,
+            counter=counter_of(settings, problem, executor.device, progress),
             tile=tile,
             sanitizer=sanitizer,
-            holdout=HoldoutInputs(problem, arguments.regime),
+            holdout=HoldoutInputs(problem, settings.regime),
             lost=lost,
             known=known,
             step=progress.step,
         )
     names = {variant.name for variant in chosen}
-    kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
+    request.kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
     fresh = [variant for variant in chosen if variant.name not in known]
     report = baseline.with_changes(comparison_report(comparison), comparison, chosen, twins)
     # How a variant was is no failure of what it is.
@@ -96,7 +105,7 @@ def _compared(arguments: argparse.Namespace, until_compared: contextlib.ExitStac
     return StudyResult(
         comparison,
         report,
-        (judged.nothing_wrong if arguments.allow_undecided else judged.all_passed) and judged.something_ran,
+        (judged.nothing_wrong if request.allow_undecided else judged.all_passed) and judged.something_ran,
         judged.something_ran,
         kept=lambda: comparison_rows("compare", judged, fresh),
     )
@@ -136,6 +145,7 @@ COMMAND = Command(
     "compare",
     "run every variant on one problem, check it, count its bytes, rank",
     add_options,
+    CompareRequest,
     run_compare,
     compare_variants,
 )

@@ -93,7 +93,7 @@ def run_campaign(
     with _examiners(load, machine, how, cluster) as workers:
         campaign = _Campaign(
             name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog(),
-            sanitizes=machine.kind == "emulator" and not machine.sanitize,
+            sanitizes=machine.kind == "emulator" and not machine.settings.sanitize,
         )  # fmt: skip
         try:
             workers.start()

@@ -7,22 +7,31 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.model.discovery import load_variant
 from harness.model.operation import Operation
 from harness.model.property import SANITIZER, SANITIZER_IDEA
 from harness.model.regime import require_seed
-from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog
-from harness.options.device import add_sanitizer, machine_line, machine_of, visible_gpus
+from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog, add_fields_of, argument, option
+from harness.options.device import (
+    add_device_choice,
+    add_sanitizer,
+    add_step_limit,
+    machine_line,
+    machine_of,
+    visible_gpus,
+)
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude, publish
 from harness.options.problem import add_operation
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
-from harness.options.variants import add_plugins, discover_variants, require_some
-from harness.options.watch import add_watch, kept_results, watching
+from harness.options.variants import add_plugins, require_some
+from harness.options.watch import add_watch
 from harness.options.workers import add_workers, cluster_of
 from harness.support.errors import UsageError
 from harness.support.hypothesis_loading import load_hypothesis
@@ -39,61 +48,77 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
-def run_fuzz(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class FuzzRequest(StudyRequest):
+    """A campaign for each variant, or a case to run again."""
+
+    variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
+    examples: int | None = option("N", "cases to try (default: 200, or what --seconds allow)", type=WHOLE_NUMBER)
+    seconds: float | None = option("S", "search no longer than this", type=NUMBER)
+    tiles: int | None = option(
+        "N", "problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
+        "6, and some of many)", type=WHOLE_NUMBER,
+    )  # fmt: skip
+    seed: int | None = option("S", "same seed, same cases (default: another each time)", type=WHOLE_NUMBER)
+    properties: str = option(
+        "NAME[,NAME]", "what is held in a share of the cases besides the answer, see below; all (default) or none",
+        default="all",
+    )  # fmt: skip
+    replay: str | None = option("CASE", "run this one case again, as an earlier campaign printed it")
+    allow_undecided: bool = False
+
+
+def run_fuzz(request: FuzzRequest) -> int:
     """Run `fuzz`; the exit status."""
-    check_output(arguments.output)
-    return watching(arguments, _run_once)
-
-
-def _run_once(arguments: argparse.Namespace) -> int:
-    if arguments.replay is None:
-        return conclude(arguments, search(arguments))
+    check_output(request.report.output)
+    if request.replay is None:
+        return conclude(request.report, search(request))
     from harness.studies.fuzz.report import render_replay
 
-    examined = examine_again(arguments)
+    examined = examine_again(request, request.replay)
     variant, case, answer = examined.result
-    publish(arguments, render_replay(variant, case, answer, arguments.format))
+    publish(request.report, render_replay(variant, case, answer, request.report.format))
     return PASSED if examined.passed else FAILED
 
 
-def examine_again(arguments: argparse.Namespace) -> StudyResult[tuple[str, Case, Answer]]:
+def examine_again(request: FuzzRequest, replayed: str) -> StudyResult[tuple[str, Case, Answer]]:
     """What --replay comes to: the variant's name, the case, and its answer."""
-    _require_sensible(arguments)
+    _require_sensible(request)
     load_hypothesis()
     from harness.model.case import Case
     from harness.studies.fuzz.campaign import replay
     from harness.studies.fuzz.report import replay_report
     from harness.text.study_result import StudyResult
 
-    if arguments.keep:
+    if request.report.keep:
         raise UsageError("--keep keeps campaigns, and --replay runs one case; leave out one")
-    _, chosen = _chosen(arguments)
-    machine = machine_of(arguments)
+    _, chosen = _chosen(request)
+    machine = machine_of(request.settings)
     if len(chosen) != 1:
         raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
     ((variant, load),) = chosen
-    case = Case.from_json(arguments.replay)
+    case = Case.from_json(replayed)
     answer = replay(case, load, machine)
     passed = answer.finding is None and answer.refusal is None and answer.fault is None
     return StudyResult((variant.name, case, answer), replay_report(variant.name, case, answer), passed)
 
 
-def search_or_examine(arguments: argparse.Namespace) -> StudyResult[Any]:
+def search_or_examine(request: FuzzRequest) -> StudyResult[Any]:
     """What `fuzz` comes to, campaigns or a replay."""
-    return search(arguments) if arguments.replay is None else examine_again(arguments)
+    return search(request) if request.replay is None else examine_again(request, request.replay)
 
 
-def _require_sensible(arguments: argparse.Namespace) -> None:
-    if arguments.seed is not None:
-        require_seed(arguments.seed)
-    if arguments.seconds is not None and not math.isfinite(arguments.seconds):
-        raise UsageError(f"--seconds is {arguments.seconds}; it has to be a finite number, or left out")
+def _require_sensible(request: FuzzRequest) -> None:
+    if request.seed is not None:
+        require_seed(request.seed)
+    if request.seconds is not None and not math.isfinite(request.seconds):
+        raise UsageError(f"--seconds is {request.seconds}; it has to be a finite number, or left out")
 
 
-def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Variant, Load]]]:
+def _chosen(request: FuzzRequest) -> tuple[Discovery, list[tuple[Variant, Load]]]:
     """The variants to search, each with what makes it in another process."""
-    found = discover_variants(arguments)
-    chosen = found.registry.select(",".join(arguments.variant) or None, arguments.operation)
+    found = request.discover()
+    chosen = found.registry.select(",".join(request.variant) or None, request.operation)
     require_some(chosen)
     for variant in chosen:
         if variant.name not in found.origins:
@@ -102,16 +127,16 @@ def _chosen(arguments: argparse.Namespace) -> tuple[Discovery, list[tuple[Varian
                 "its own; write it to a file with a function register(registry), and name that with plugin="
             )
     # What loads a variant by its origin; with workers elsewhere, from a file that was sent there.
-    if arguments.workers is not None:
+    if request.workers is not None:
         from harness.execution.cluster.shipping import load_of
 
         return found, [(v, load_of(found.origins[v.name], v.name)) for v in chosen]
     return found, [(v, functools.partial(load_variant, found.origins[v.name], v.name)) for v in chosen]
 
 
-def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, ...]]:
+def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
     """A campaign for each variant."""
-    _require_sensible(arguments)
+    _require_sensible(request)
     load_hypothesis()
     from harness.execution.verdict import PASS, UNDECIDED
     from harness.studies.fuzz.campaign import run_campaign
@@ -123,20 +148,19 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
-    found, chosen = _chosen(arguments)
-    machine = machine_of(arguments)
-    kept = kept_results(arguments)
-    known = kept.known(variant.name for variant, _ in chosen)
-    examples = arguments.examples
-    if examples is None and arguments.seconds is None:
+    found, chosen = _chosen(request)
+    machine = machine_of(request.settings)
+    known = request.kept.known(variant.name for variant, _ in chosen)
+    examples = request.examples
+    if examples is None and request.seconds is None:
         examples = DEFAULT_EXAMPLES
     results = []
     with (
-        unfinished_work(arguments, found, "fuzz", repr(machine)) as work,
-        cluster_of(arguments, found, visible_gpus(machine)) as cluster,
+        unfinished_work(request, found, "fuzz", repr(machine)) as work,
+        cluster_of(request, found, visible_gpus(machine)) as cluster,
         progress_bar(len(chosen) - len(known)) as progress,
     ):
-        seed = _seed(arguments, work)
+        seed = _seed(request, work)
         logs = {variant.name: CampaignLog(variant.name, work) for variant, _ in chosen}
         tell_going_on(sum(len(log.answers) for log in logs.values()), "examples")
         for variant, load in chosen:
@@ -148,10 +172,10 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
             if result is None:
                 how = CampaignSettings(
                     examples=examples,
-                    seconds=arguments.seconds,
+                    seconds=request.seconds,
                     seed=seed,
-                    most_tiles=arguments.tiles,
-                    checks=_properties(arguments.properties),
+                    most_tiles=request.tiles,
+                    checks=_properties(request.properties),
                     database=failure_folder(variant.name),
                 )
                 log = logs[variant.name]
@@ -159,11 +183,11 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
                 result = run_campaign(variant.name, load, machine, how, told, variant.operation, cluster, log)
                 work.finish(result, variant.name, "result")
             results.append(result)
-    options = [word for path in arguments.plugin for word in ("--plugin", str(path))]
-    options += ["--device", arguments.device] if arguments.device != "auto" else []
-    options += ["--sanitize"] if arguments.sanitize else []
-    kept.keep(found, {result.variant: result for result in results})
-    accepted = (PASS, UNDECIDED) if arguments.allow_undecided else (PASS,)
+    options = [word for path in request.selection.plugin for word in ("--plugin", str(path))]
+    options += ["--device", request.settings.device] if request.settings.device != "auto" else []
+    options += ["--sanitize"] if request.settings.sanitize else []
+    request.kept.keep(found, {result.variant: result for result in results})
+    accepted = (PASS, UNDECIDED) if request.allow_undecided else (PASS,)
     passed = all(result.verdict in accepted for result in results)
     fresh = [variant for variant, _ in chosen if variant.name not in known]
     return StudyResult(
@@ -174,10 +198,10 @@ def search(arguments: argparse.Namespace) -> StudyResult[tuple[CampaignResult, .
     )
 
 
-def _seed(arguments: argparse.Namespace, work: UnfinishedWork) -> int:
+def _seed(request: FuzzRequest, work: UnfinishedWork) -> int:
     """The one that is asked for, that of the campaign that was cut off, or any."""
-    if arguments.seed is not None:
-        return int(arguments.seed)
+    if request.seed is not None:
+        return request.seed
     seed = work.known("seed")
     if not isinstance(seed, int):
         seed = int.from_bytes(os.urandom(3), "big")
@@ -206,21 +230,14 @@ def _properties(text: str) -> tuple[str, ...] | None:
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `fuzz`."""
     add_operation(parser)
-    parser.add_argument(
-        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
-    )
-    _add_campaign(parser, operation)
+    add_fields_of(FuzzRequest, parser, "variant")
+    campaign = parser.add_argument_group("campaign, for each variant")
+    add_fields_of(FuzzRequest, campaign, "examples", "seconds", "tiles", "seed", "properties", "replay")
+    held = [(each.name, each.idea) for each in operation.properties.values()]
+    add_epilog(parser, "properties", [*held, (SANITIZER, SANITIZER_IDEA)])
     add_plugins(parser)
-    machine = parser.add_argument_group("device")
-    machine.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        default="auto",
-        help="auto: the GPU if there is one, else the emulator",
-    )
-    machine.add_argument(
-        "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
-    )
+    group = parser.add_argument_group("device")
+    add_step_limit(add_device_choice(group, "auto: the GPU if there is one, else the emulator"))
     add_sanitizer(parser, "On a GPU: not available")
     add_workers(parser, "cases")
     add_afresh(parser)
@@ -230,37 +247,11 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_watch(parser)
 
 
-def _add_campaign(parser: argparse.ArgumentParser, operation: Operation) -> None:
-    group = parser.add_argument_group("campaign, for each variant")
-    group.add_argument(
-        "--examples", type=WHOLE_NUMBER, metavar="N", help="cases to try (default: 200, or what --seconds allow)"
-    )
-    group.add_argument("--seconds", type=NUMBER, metavar="S", help="search no longer than this")
-    group.add_argument(
-        "--tiles",
-        type=WHOLE_NUMBER,
-        metavar="N",
-        help="problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
-        "6, and some of many)",
-    )
-    group.add_argument(
-        "--seed", type=WHOLE_NUMBER, metavar="S", help="same seed, same cases (default: another each time)"
-    )
-    group.add_argument(
-        "--properties",
-        default="all",
-        metavar="NAME[,NAME]",
-        help="what is held in a share of the cases besides the answer, see below; all (default) or none",
-    )
-    group.add_argument("--replay", metavar="CASE", help="run this one case again, as an earlier campaign printed it")
-    held = [(each.name, each.idea) for each in operation.properties.values()]
-    add_epilog(parser, "properties", [*held, (SANITIZER, SANITIZER_IDEA)])
-
-
 COMMAND = Command(
     "fuzz",
     "search for a problem that breaks a variant, shrink it, print a line that replays it",
     add_options,
+    FuzzRequest,
     run_fuzz,
     search_or_examine,
 )

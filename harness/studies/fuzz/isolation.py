@@ -217,7 +217,7 @@ class Worker(ForkedProcess):
 
     def seconds_for(self, case: Case) -> float:
         """Limit of processor time for `case` to answer or to finish a thread block."""
-        looked_at = self._machine.sanitize or case.check == SANITIZER
+        looked_at = self._machine.settings.sanitize or case.check == SANITIZER
         once = 0 if kernel_of(case) in self._compiled else COMPILE_SECONDS
         return (self._case_seconds + once) * (SANITIZED if looked_at else 1)
 

@@ -71,7 +71,7 @@ def serve(
         except EOFError:
             break
         assert isinstance(case, Case)
-        looks_on = machine.sanitize or case.check == SANITIZER
+        looks_on = machine.settings.sanitize or case.check == SANITIZER
         answer = examine(case, variant, executor, sanitizer if looks_on else None)
         connection.send(answer)
         if answer.broken:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.execution.results.place import store_path
 from harness.model.operation import Operation, operation_names
-from harness.options.command import WHOLE_NUMBER, Command, argument_type
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, argument, argument_type, flag, option
 from harness.options.output import add_report, check_output, conclude
+from harness.options.request import Request
 from harness.studies.history.query import Query, parse_since, parse_where
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
@@ -24,67 +27,87 @@ STUDIES = ("compare", "bench", "traffic", "fuzz", "tune")
 """Those that take --keep."""
 
 
-def run_history(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class HistoryRequest(Request):
+    """Which of the kept rows to show, and how."""
+
+    variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
+    study: str | None = option(None, "of one command (default: of all)", choices=STUDIES)
+    where: Sequence[tuple[str, Any]] = option(
+        "FIELD=VALUE", "of problems with this field, such as q_len=512 or mask=causal; may be given again",
+        action="append", type=argument_type(parse_where), default=(),
+    )  # fmt: skip
+    since: str | None = option(
+        "WHEN", "not older: 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago",
+        type=argument_type(parse_since),
+    )  # fmt: skip
+    limit: int | None = option(
+        "N", f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
+        "(default: all)", type=WHOLE_NUMBER,
+    )  # fmt: skip
+    runs: bool = flag("a line per run, not per change")
+    plot: Path | None = option("FILE.png|.svg", "draw bytes, error and time over time to this file", type=Path)
+    export: Path | None = option(
+        "FILE.csv|.parquet", "write the rows themselves to this file; .parquet needs pyarrow", type=Path
+    )
+
+    @property
+    def query(self) -> Query:
+        """What to ask the store."""
+        return Query(tuple(self.variant), self.study, self.operation, self.since, tuple(self.where))
+
+
+def run_history(request: HistoryRequest) -> int:
     """Run `history`; the exit status."""
-    if arguments.plot is not None:
+    if request.plot is not None:
         from harness.text.drawing import require_drawable
 
-        require_drawable(arguments.plot)
-    if arguments.export is not None:
+        require_drawable(request.plot)
+    if request.export is not None:
         from harness.studies.history.export import require_exportable
 
-        require_exportable(arguments.export)
-    check_output(arguments.output, arguments.plot, arguments.export)
-    shown = show_history(arguments)
-    if arguments.plot is not None:
-        replace_files({arguments.plot: shown.pictures["history"](arguments.plot.suffix)})
-    if arguments.export is not None:
+        require_exportable(request.export)
+    check_output(request.report.output, request.plot, request.export)
+    shown = show_history(request)
+    if request.plot is not None:
+        replace_files({request.plot: shown.pictures["history"](request.plot.suffix)})
+    if request.export is not None:
         from harness.studies.history.export import exported
 
-        replace_files({arguments.export: exported(_rows(arguments), arguments.export.suffix)})
-    return conclude(arguments, shown)
+        replace_files({request.export: exported(_rows(request), request.export.suffix)})
+    return conclude(request.report, shown)
 
 
-def show_history(arguments: argparse.Namespace) -> StudyResult[tuple[History, ...]]:
+def show_history(request: HistoryRequest) -> StudyResult[tuple[History, ...]]:
     """What `history` comes to."""
     from harness.execution.results.store import Store
     from harness.studies.history.report import Shown, history_report
     from harness.studies.history.timeline import COLUMNS, histories, newest
     from harness.text.study_result import StudyResult
 
-    if arguments.limit is not None and arguments.limit < 1:
-        raise UsageError(f"--limit is {arguments.limit}; it has to be at least 1")
+    if request.limit is not None and request.limit < 1:
+        raise UsageError(f"--limit is {request.limit}; it has to be at least 1")
     path = store_path()
     rows, is_empty = [], True
     if path.exists():
         with Store(path, create=False) as store:
             is_empty = not store.has()
-            rows = [] if is_empty else _query(arguments).rows(store, COLUMNS)
-    found, left_out = newest(histories(rows, arguments.runs), arguments.limit or DEFAULT_LIMIT)
+            rows = [] if is_empty else request.query.rows(store, COLUMNS)
+    found, left_out = newest(histories(rows, request.runs), request.limit or DEFAULT_LIMIT)
     report = history_report(
-        Shown(path, found, left_out, is_empty, arguments.runs), lambda: [] if is_empty else _rows(arguments)
+        Shown(path, found, left_out, is_empty, request.runs), lambda: [] if is_empty else _rows(request)
     )
     return StudyResult(tuple(found), report, passed=True, pictures={"history": lambda suffix: _drawn(found, suffix)})
 
 
-def _query(arguments: argparse.Namespace) -> Query:
-    return Query(
-        variants=tuple(arguments.variant),
-        study=arguments.study,
-        operation=arguments.operation,
-        since=arguments.since,
-        where=tuple(arguments.where),
-    )
-
-
-def _rows(arguments: argparse.Namespace) -> list[tuple[Any, ...]]:
+def _rows(request: HistoryRequest) -> list[tuple[Any, ...]]:
     """The rows themselves, oldest first; with --limit so many of the newest."""
     from harness.execution.results.kept_row import COLUMNS
     from harness.execution.results.store import open_store
 
     with open_store(create=False) as store:
-        rows = _query(arguments).rows(store, COLUMNS)
-    return rows if arguments.limit is None else rows[-arguments.limit :]
+        rows = request.query.rows(store, COLUMNS)
+    return rows if request.limit is None else rows[-request.limit :]
 
 
 def _drawn(found: list[History], suffix: str) -> bytes:
@@ -96,45 +119,13 @@ def _drawn(found: list[History], suffix: str) -> bytes:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `history`."""
-    parser.add_argument(
-        "variant", metavar="VARIANT", nargs="*", help="names, or shell patterns such as 'fa*' (default: all)"
-    )
+    add_fields_of(HistoryRequest, parser, "variant")
     group = parser.add_argument_group("which of what is kept")
     group.add_argument(
         "--operation", metavar="NAME", help=f"of one operation: {', '.join(operation_names())} (default: of all)"
     )
-    group.add_argument("--study", choices=STUDIES, help="of one command (default: of all)")
-    group.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        type=argument_type(parse_where),
-        metavar="FIELD=VALUE",
-        help="of problems with this field, such as q_len=512 or mask=causal; may be given again",
-    )
-    group.add_argument(
-        "--since",
-        type=argument_type(parse_since),
-        metavar="WHEN",
-        help="not older: 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago",
-    )
-    group.add_argument(
-        "--limit",
-        type=WHOLE_NUMBER,
-        metavar="N",
-        help=f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
-        "(default: all)",
-    )
-    parser.add_argument("--runs", action="store_true", help="a line per run, not per change")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes, error and time over time to this file"
-    )
-    parser.add_argument(
-        "--export",
-        type=Path,
-        metavar="FILE.csv|.parquet",
-        help="write the rows themselves to this file; .parquet needs pyarrow",
-    )
+    add_fields_of(HistoryRequest, group, "study", "where", "since", "limit")
+    add_fields_of(HistoryRequest, parser, "runs", "plot", "export")
     add_report(parser)
 
 
@@ -142,6 +133,7 @@ COMMAND = Command(
     "history",
     "how bytes, error and time of variants went, over what --keep has kept",
     add_options,
+    HistoryRequest,
     run_history,
     show_history,
 )

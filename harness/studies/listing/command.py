@@ -8,17 +8,18 @@ from harness.model.operation import Operation, operation_names
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
-from harness.options.variants import add_plugins, add_selection, discover_variants
+from harness.options.request import Request
+from harness.options.variants import add_plugins, add_selection
 
 
-def run_list(arguments: argparse.Namespace) -> int:
+def run_list(request: Request) -> int:
     """Run `list`; the exit status."""
     from harness.text.listing_report import render_listing
 
-    check_output(arguments.output)
-    registry = discover_variants(arguments).registry
-    chosen = registry.select(arguments.variants, arguments.operation)
-    publish(arguments, render_listing(chosen, registry, arguments.format))
+    check_output(request.report.output)
+    registry = request.discover().registry
+    chosen = registry.select(request.selection.variants, request.operation)
+    publish(request.report, render_listing(chosen, registry, request.report.format))
     return PASSED
 
 
@@ -38,5 +39,6 @@ COMMAND = Command(
     "list",
     "the registered variants: name, algorithm, backend, idea",
     add_options,
+    Request,
     run_list,
 )

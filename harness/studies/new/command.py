@@ -4,56 +4,65 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model.operation import Operation
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, argument, flag, option
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
+from harness.options.request import Request
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
 
 
-def run_new(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class NewRequest(Request):
+    """The variant to write."""
+
+    name: str = argument("NAME", "what the variant is to be called, such as my-idea")
+    operation: str
+    numba: bool = flag("a Numba kernel (default: a CuPy RawKernel)")
+    folder: Path | None = option(
+        "DIR",
+        "write it there, for --plugin (default: variants/OPERATION/, where it is found without a word)",
+        type=Path,
+    )
+
+
+def run_new(request: NewRequest) -> int:
     """Run `new`; the exit status."""
     from harness.execution.isolation.variants import discover_isolated
     from harness.studies.new.writing import new_variant, path_of
     from harness.support.file_replacement import replace_files
 
-    language = "numba" if arguments.numba else "cupy"
-    path = path_of(arguments.name, arguments.operation, arguments.folder)
-    text = new_variant(arguments.name, arguments.operation, language)
+    language = "numba" if request.numba else "cupy"
+    path = path_of(request.name, request.operation, request.folder)
+    text = new_variant(request.name, request.operation, language)
     if path.exists():
         raise UsageError(f"{path} is there already; choose another NAME, or remove it")
-    if arguments.name in {variant.name for variant in discover_isolated().registry}:
-        raise UsageError(f"there is a variant {arguments.name!r} already; choose another NAME")
+    if request.name in {variant.name for variant in discover_isolated().registry}:
+        raise UsageError(f"there is a variant {request.name!r} already; choose another NAME")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     replace_files({path: text.encode()})
-    plugin = f" --plugin {os.path.relpath(path)}" if arguments.folder is not None else ""
-    operation = "" if arguments.operation == "attention" else f" --operation {arguments.operation}"
+    plugin = f" --plugin {os.path.relpath(path)}" if request.folder is not None else ""
+    operation = "" if request.operation == "attention" else f" --operation {request.operation}"
     shown = os.path.relpath(path)
     print_result(
         f"wrote {shown}: it is right and slow, and yours to change.\n"
-        f"  python -m harness compare{operation} --variants {arguments.name}{plugin}\n"
-        f"  python -m harness fuzz {arguments.name}{plugin}\n",
+        f"  python -m harness compare{operation} --variants {request.name}{plugin}\n"
+        f"  python -m harness fuzz {request.name}{plugin}\n",
     )
     return PASSED
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `new`."""
-    parser.add_argument("name", metavar="NAME", help="what the variant is to be called, such as my-idea")
     add_operation(parser)
-    parser.add_argument("--numba", action="store_true", help="a Numba kernel (default: a CuPy RawKernel)")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        metavar="DIR",
-        help="write it there, for --plugin (default: variants/OPERATION/, where it is found without a word)",
-    )
+    add_fields_of(NewRequest, parser, "name", "numba", "folder")
 
 
-COMMAND = Command("new", "write a variant that runs and passes, ready to be edited", add_options, run_new)
+COMMAND = Command("new", "write a variant that runs and passes, ready to be edited", add_options, NewRequest, run_new)

@@ -5,38 +5,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.support.errors import SandboxError
+
+if TYPE_CHECKING:
+    from harness.studies.report.command import ReportRequest
 
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-@dataclass(frozen=True)
-class CampaignRequest:
-    """What to fuzz, and how much."""
-
-    operation: str
-    examples: int
-    """Number of examples per variant."""
-    seed: int
-    device: str
-    """The value of --device."""
-    plugins: Sequence[Path] = ()
-    sanitize: bool = False
-
-
-def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
+def run_campaign_of(variant: str, request: ReportRequest) -> dict[str, Any]:
     """The JSON of `fuzz` for one variant. Raises `SandboxError` if the command produces none."""
     # A plugin's path is relative to the caller, and the process starts in another folder.
-    plugins = [word for path in asked.plugins for word in ("--plugin", str(path.resolve()))]
+    plugins = [word for path in request.selection.plugin for word in ("--plugin", str(path.resolve()))]
     command = [
-        sys.executable, "-m", "harness", "fuzz", variant, "--operation", asked.operation, "--format", "json",
-        "--examples", str(asked.examples), "--seed", str(asked.seed), "--device", asked.device, *plugins,
-        *(["--sanitize"] if asked.sanitize else []),
+        sys.executable, "-m", "harness", "fuzz", variant, "--operation", request.problem.operation, "--format", "json",
+        "--examples", str(request.fuzz), "--seed", str(request.settings.seed),
+        "--device", request.settings.device, *plugins,
+        *(["--sanitize"] if request.settings.sanitize else []),
     ]  # fmt: skip
     ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
     try:
@@ -47,17 +35,17 @@ def run_campaign_of(variant: str, asked: CampaignRequest) -> dict[str, Any]:
     return dict(campaign)
 
 
-def campaign_or_error(variant: str, asked: CampaignRequest) -> dict[str, Any]:
+def campaign_or_error(variant: str, request: ReportRequest) -> dict[str, Any]:
     """Like `run_campaign_of`, but a campaign without a result is returned as an error."""
     try:
-        return run_campaign_of(variant, asked)
+        return run_campaign_of(variant, request)
     except SandboxError as error:
-        return error_result(variant, asked, str(error))
+        return error_result(variant, request, str(error))
 
 
-def error_result(variant: str, asked: CampaignRequest, reason: str) -> dict[str, Any]:
+def error_result(variant: str, request: ReportRequest, reason: str) -> dict[str, Any]:
     """A result in the JSON format of `fuzz` for a campaign that failed to run."""
     return {
         "variant": variant, "verdict": "error", "reason": reason, "kind": None, "examples": 0, "refused": 0,
-        "seed": asked.seed, "error_over_budget": None, "failure": None, "replay": None,
+        "seed": request.settings.seed, "error_over_budget": None, "failure": None, "replay": None,
     }  # fmt: skip

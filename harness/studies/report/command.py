@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
-from harness.options.command import WHOLE_NUMBER, Command
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, flag, option
 from harness.options.device import (
-    DEFAULT_ARCH,
     add_caches,
     add_device,
     add_sanitizer,
     cache_model,
     emulator_of,
     executor_of,
-    gpu_of,
     require_positive,
     sanitizing,
 )
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
-from harness.options.inputs import add_drawing
 from harness.options.output import check_output
-from harness.options.problem import add_problem, problem_of
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, require_some, tiled
+from harness.options.request import StudyRequest
+from harness.options.variants import add_plugins, add_selection, add_tile, require_some
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness.emulator.executor import CacheModel
-    from harness.execution.protocol import Executor
+    from harness.execution.run_settings import RunSettings
     from harness.execution.timings import BenchResult
     from harness.model.problem import BaseProblem
     from harness.model.variant import Variant
@@ -40,18 +37,28 @@ if TYPE_CHECKING:
     from harness.text.page.report_page import ReportPage
 
 
-def run_report(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest(StudyRequest):
+    """What the page shows besides the comparison."""
+
+    caches: bool = flag("the levels L2 and DRAM too, behind the caches of --gpu")
+    bench: bool = flag("on a GPU: times as `bench` has them")
+    fuzz: int | None = option("N", "a campaign of so many examples for each variant, of --seed", type=WHOLE_NUMBER)
+
+
+def run_report(request: ReportRequest) -> int:
     """Run `report`; the exit status."""
-    if arguments.output is None:
+    output = request.report.output
+    if output is None:
         raise UsageError("report writes a page; name its file with --output, such as --output report.html")
-    check_output(arguments.output)
-    shown = report_page(arguments)
-    shown.save(arguments.output)
+    check_output(output)
+    shown = report_page(request)
+    shown.save(output)
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 
 
-def report_page(arguments: argparse.Namespace) -> ReportPage:
+def report_page(request: ReportRequest) -> ReportPage:
     """What `report` comes to."""
     from harness.execution.comparison import lost_row
     from harness.execution.isolation.variants import begin_planners
@@ -62,28 +69,30 @@ def report_page(arguments: argparse.Namespace) -> ReportPage:
     from harness.text.comparison_report import comparison_report
     from harness.text.page.report_page import ReportPage
 
-    problem = problem_of(arguments)
-    require_positive(arguments, "fuzz")
-    caches = _caches(arguments)
-    found = discover_variants(arguments)
-    chosen = found.registry.select(arguments.variants, arguments.operation)
+    problem, selection = request.problem.make(), request.selection
+    require_positive("fuzz", request.fuzz)
+    settings = request.settings
+    caches = cache_model(request.cache_options, settings)  # an unknown GPU is a mistake in any case
+    if request.caches or request.cache_options.are_special:
+        settings = replace(settings, caches=caches)
+    found = request.discover()
+    chosen = found.registry.select(selection.variants, request.operation)
     begin_planners(chosen)
-    tile, chosen = tiled(arguments, chosen, problem)
-    lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if arguments.variants is None else []
+    tile, chosen = selection.tiled(chosen, problem)
+    lost = [lost_row(b.name, b.reason, problem) for b in found.broken] if selection.variants is None else []
     require_some((*chosen, *lost))
-    with progress_bar(2 + len(chosen) * (2 if arguments.fuzz else 1)) as progress:
-        devices = _devices(arguments, problem, caches, progress)
-        check_size(arguments, [problem], len(chosen), emulated=devices.executor.device.kind == "emulator")
+    with progress_bar(2 + len(chosen) * (2 if request.fuzz else 1)) as progress:
+        devices = _devices(settings, request, problem, progress)
+        check_size(settings, [problem], len(chosen), emulated=devices.executor.device.kind == "emulator")
         if tile is None:
             chosen = with_tuned_tiles(chosen, problem, devices.executor.device)
-        observed = observe_variants(
-            chosen, problem, devices, regime=arguments.regime, seed=arguments.seed, tile=tile, lost=lost,
-            step=progress.step,
-        )  # fmt: skip
-        times = _times(arguments, chosen, problem, devices.executor, progress)
-        campaigns = _campaigns(arguments, chosen, progress)
+        observed = observe_variants(chosen, problem, devices, settings, tile=tile, lost=lost, step=progress.step)
+        times = None
+        if request.bench and devices.executor.device.kind == "gpu":
+            times = _times(settings, chosen, problem, progress)
+        campaigns = _campaigns(request, chosen, progress)
         progress.step("the page")
-        data = ReportData(observed.comparison, observed.reports, gpu_of(arguments), times, campaigns, observed.replays)
+        data = ReportData(observed.comparison, observed.reports, caches.gpu, times, campaigns, observed.replays)
         page = render_report(data)
     failed = [not observed.comparison.all_passed, times is not None and times.failed]
     failed += [each["verdict"] != "pass" for each in campaigns or ()]
@@ -96,61 +105,41 @@ def report_page(arguments: argparse.Namespace) -> ReportPage:
     )
 
 
-def _caches(arguments: argparse.Namespace) -> CacheModel | None:
-    """The caches to put behind the emulator; None where nobody asked for the levels L2 and DRAM."""
-    caches = cache_model(arguments)  # an unknown GPU is a mistake anyway
-    return caches if arguments.caches or arguments.l2_bytes is not None or arguments.cache_control is not None else None
-
-
-def _devices(
-    arguments: argparse.Namespace, problem: BaseProblem, caches: CacheModel | None, progress: Progress
-) -> Devices:
+def _devices(settings: RunSettings, request: ReportRequest, problem: BaseProblem, progress: Progress) -> Devices:
     """Bytes are counted with the bank conflicts of shared memory, for they stand beside the source."""
     from harness.execution.comparison import counts_beside
     from harness.studies.report.run import Devices
 
-    sanitizer = sanitizing(arguments, progress)[1] if arguments.sanitize else None
-    executor = executor_of(arguments, progress)
-    arch = DEFAULT_ARCH if executor.device.kind == "emulator" else executor.device.arch
-    if caches is not None and arguments.gpu is not None:
-        arch = caches.gpu.multiprocessor.arch
-    counting = emulator_of(arguments, progress, arch, bank_conflicts=True, caches=caches)
+    sanitizer = sanitizing(settings, request.selection.plugin, progress)[1] if settings.sanitize else None
+    executor = executor_of(settings, progress)
+    arch = executor.device.arch
+    if settings.caches is not None and request.cache_options.gpu is not None:
+        arch = settings.caches.gpu.multiprocessor.arch
+    counting = emulator_of(replace(settings, arch=arch), progress, bank_conflicts=True)
     if executor.device.kind == "emulator":
         return Devices(counting, None, sanitizer)
-    counts = counts_beside(arguments.count, problem, executor.device)
+    counts = counts_beside(settings.count, problem, executor.device)
     return Devices(executor, counting if counts else None, sanitizer)
 
 
-def _times(
-    arguments: argparse.Namespace, chosen: list[Variant], problem: BaseProblem, executor: Executor, progress: Progress
-) -> BenchResult | None:
-    """As `bench` has them, where there is a GPU and --bench asks for it."""
-    if not arguments.bench or executor.device.kind != "gpu":
-        return None
-    from harness.execution.timings import Effort
+def _times(settings: RunSettings, chosen: list[Variant], problem: BaseProblem, progress: Progress) -> BenchResult:
+    """As `bench` has them."""
     from harness.gpu.contenders import bench_on_gpu
 
     progress.step("times")
-    effort = replace(Effort(), seed=arguments.seed)
-    return bench_on_gpu(
-        chosen, problem, regime=arguments.regime, seed=arguments.seed, effort=effort, libraries=True,
-        step=lambda name: progress.part(0.5, name),
-    )  # fmt: skip
+    return bench_on_gpu(chosen, problem, settings, libraries=True, step=lambda name: progress.part(0.5, name))
 
 
-def _campaigns(arguments: argparse.Namespace, chosen: list[Variant], progress: Progress) -> list[dict[str, Any]] | None:
+def _campaigns(request: ReportRequest, chosen: list[Variant], progress: Progress) -> list[dict[str, Any]] | None:
     """One for each variant; None where nobody asked."""
-    if arguments.fuzz is None:
+    if request.fuzz is None:
         return None
-    from harness.studies.report.campaign_results import CampaignRequest, campaign_or_error
+    from harness.studies.report.campaign_results import campaign_or_error
 
-    asked = CampaignRequest(
-        arguments.operation, arguments.fuzz, arguments.seed, arguments.device, arguments.plugin, arguments.sanitize
-    )
     campaigns = []
     for variant in chosen:
         progress.step(f"campaign of {variant.name}")
-        campaigns.append(campaign_or_error(variant.name, asked))
+        campaigns.append(campaign_or_error(variant.name, request))
     return campaigns
 
 
@@ -166,17 +155,14 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_sanitizer(parser)
     add_caches(parser)
     more = parser.add_argument_group("more to show, which takes longer")
-    more.add_argument("--caches", action="store_true", help="the levels L2 and DRAM too, behind the caches of --gpu")
-    more.add_argument("--bench", action="store_true", help="on a GPU: times as `bench` has them")
-    more.add_argument(
-        "--fuzz", type=WHOLE_NUMBER, metavar="N", help="a campaign of so many examples for each variant, of --seed"
-    )
+    add_fields_of(ReportRequest, more, "caches", "bench", "fuzz")
 
 
 COMMAND = Command(
     "report",
     "a page for a browser: ranking, source lines with their bytes, roofline, errors, two variants side by side",
     add_options,
+    ReportRequest,
     run_report,
     report_page,
 )

@@ -12,6 +12,7 @@ from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Executor, Sanitizer
 from harness.execution.question import Question
 from harness.execution.replay import Replay
+from harness.execution.run_settings import RunSettings
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -50,9 +51,8 @@ def observe_variants(
     variants: Sequence[Variant],
     problem: BaseProblem,
     devices: Devices,
+    settings: RunSettings,
     *,
-    regime: str,
-    seed: int,
     tile: str | None,
     lost: Iterable[Row],
     step: Step,
@@ -63,7 +63,7 @@ def observe_variants(
     counted_on = where_counted(devices.executor, devices.counter) or devices.executor.device
 
     def keep(done: Attempt, question: Question) -> None:
-        reports[done.variant.name] = VariantReport.of(done, question, regime, seed, counted_on)
+        reports[done.variant.name] = VariantReport.of(done, question, settings, counted_on)
         replay = replay_or_none(done, question, devices.emulator)
         if replay is not None:
             replays.append(replay)
@@ -72,12 +72,11 @@ def observe_variants(
         variants,
         problem,
         devices.executor,
-        regime=regime,
-        seed=seed,
+        settings,
         counter=devices.counter,
         tile=tile,
         sanitizer=devices.sanitizer,
-        holdout=HoldoutInputs(problem, regime),
+        holdout=HoldoutInputs(problem, settings.regime),
         lost=lost,
         step=step,
         observe=keep,

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.model.operation import Operation, operation_named
-from harness.model.problem import OPTIONAL_OUTPUT
-from harness.options.command import Command
+from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
+from harness.options.command import Command, add_fields_of, argument
 from harness.options.device import add_device, counter_of, executor_of
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
-from harness.options.problem import add_fields, add_operation, fields_said
+from harness.options.problem import add_fields, add_operation
 from harness.options.problem_size import check_size, require_memory
-from harness.options.variants import add_plugins, discover_variants
+from harness.options.request import StudyRequest
+from harness.options.variants import add_plugins
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
+from harness.support.override import override
 
 
-def run_one(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(StudyRequest):
+    """The variant to run, and the files of its arrays."""
+
+    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
+    dtype: str | None = None
+    """What the arrays have to be; None: what they are."""
+    out: Path
+    """Where the main output goes."""
+    files: Mapping[str, Path]
+    """The files of inputs and of other outputs, by the name of the tensor's option."""
+    allow_undecided: bool = False
+
+    @classmethod
+    @override
+    def further_fields(cls, arguments: argparse.Namespace, problem: BaseProblem | None) -> dict[str, Any]:
+        files = {name: path for name, path in vars(arguments).items() if isinstance(path, Path)}
+        return {**super().further_fields(arguments, problem), "files": files}
+
+
+def run_one(request: RunRequest) -> int:
     """Run `run`; the exit status."""
     from harness.execution.attempt import attempt
     from harness.execution.comparison import rank, where_counted
@@ -30,29 +55,29 @@ def run_one(arguments: argparse.Namespace) -> int:
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
 
-    operation = operation_named(arguments.operation)
+    operation = operation_named(request.problem.operation)
     plain = operation.problem()
     optional = [tensor.name for tensor in plain.with_role(OPTIONAL_OUTPUT)]
     main, *others = (tensor.name for tensor in plain.outputs)
-    targets = {main: arguments.out, **{name: getattr(arguments, name.lower()) for name in (*others, *optional)}}
-    files = {tensor.name: getattr(arguments, tensor.name.lower()) for tensor in plain.inputs}
-    said = {name: getattr(arguments, name.lower()) for name in operation.further_inputs}
-    further = {name: path for name, path in said.items() if path is not None}
-    check_output(*targets.values(), arguments.output, inputs=(*files.values(), *further.values(), *arguments.plugin))
-    arrays = load_arrays(operation, files, arguments.dtype, further)
-    problem = arrays.problem(fields_said(arguments, operation.settings))
+    targets = {main: request.out, **{name: request.files.get(name.lower()) for name in (*others, *optional)}}
+    files = {tensor.name: request.files[tensor.name.lower()] for tensor in plain.inputs}
+    further = {name: request.files[name.lower()] for name in operation.further_inputs if name.lower() in request.files}
+    written, read = (*targets.values(), request.report.output), (*files.values(), *further.values())
+    check_output(*written, inputs=(*read, *request.selection.plugin))
+    arrays = load_arrays(operation, files, request.dtype, further)
+    problem = arrays.problem(request.problem.fields(operation.settings))
     require_memory(problem)
     inputs = arrays.all_inputs(problem)
-    variant = discover_variants(arguments).registry.get(arguments.variant)
+    variant = request.discover().registry.get(request.variant)
     plan = make_plan(variant, problem)
     stored = plan.output_names(problem)
     for name in optional:
         if targets[name] is not None and name not in stored:
             raise UsageError(f"{variant.name} stores no {name}; leave out --{name.lower()}")
     with progress_bar(2) as progress:
-        executor = executor_of(arguments, progress)
-        check_size(arguments, [problem], 1, emulated=executor.device.kind == "emulator")
-        counter = counter_of(arguments, problem, executor.device, progress)
+        executor = executor_of(request.settings, progress)
+        check_size(request.settings, [problem], 1, emulated=executor.device.kind == "emulator")
+        counter = counter_of(request.settings, problem, executor.device, progress)
         progress.step("the oracle")
         question = Question.pose(problem, inputs)
         progress.step(variant.name)
@@ -68,8 +93,8 @@ def run_one(arguments: argparse.Namespace) -> int:
     if done.execution is not None:
         outputs = done.execution.outputs
         replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path is not None})
-    publish(arguments, render_comparison(comparison, arguments.format))
-    passed = comparison.nothing_wrong if arguments.allow_undecided else comparison.all_passed
+    publish(request.report, render_comparison(comparison, request.report.format))
+    passed = comparison.nothing_wrong if request.allow_undecided else comparison.all_passed
     return PASSED if passed else FAILED
 
 
@@ -77,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `run`: a file for each input, for the main output, and for each other one."""
     from harness.studies.run.user_arrays import DTYPES, axes_that_may_lack
 
-    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
+    add_fields_of(RunRequest, parser, "variant")
     add_operation(parser)
     plain = operation.problem()
     lacking = axes_that_may_lack(plain.inputs)
@@ -115,5 +140,6 @@ COMMAND = Command(
     "run",
     "run one variant on your own arrays",
     add_options,
+    RunRequest,
     run_one,
 )

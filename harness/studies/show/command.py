@@ -3,93 +3,94 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 
 from harness.model.operation import Operation
-from harness.options.command import Command
-from harness.options.device import add_emulator, arch_here, executor_of
+from harness.options.command import Command, add_fields_of, argument, flag
+from harness.options.device import add_device_choice, add_emulator, arch_here, executor_of
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
-from harness.options.problem import add_problem, problem_of
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled
+from harness.options.problem import add_problem
+from harness.options.request import StudyRequest
+from harness.options.variants import add_plugins, add_selection, add_tile
 from harness.support.errors import UsageError
 
 
-def run_show(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class ShowRequest(StudyRequest):
+    """The variant to show, and what of it."""
+
+    variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
+    ptx: bool = flag("the PTX of each kernel instead of its source")
+    order: bool = flag(
+        "instead of the source: in which order O, l and S are added up, and which variants add in the same one"
+    )
+
+
+def run_show(request: ShowRequest) -> int:
     """Run `show`; the exit status."""
-    if arguments.order:
-        return _show_order(arguments)
+    if request.order:
+        return _show_order(request)
     from harness.studies.show.kernel_listing import list_kernels, render_kernels
 
-    if arguments.variants is not None or arguments.format != "table":
-        option = "format" if arguments.variants is None else "variants"
+    if request.selection.variants is not None or request.report.format != "table":
+        option = "format" if request.selection.variants is None else "variants"
         raise UsageError(f"--{option} goes with --order; a kernel's source has no other form")
-    problem = problem_of(arguments)
-    check_output(arguments.output)
-    registry = discover_variants(arguments).registry
-    _, (variant,) = tiled(arguments, [registry.get(arguments.variant)], problem)
+    problem = request.problem.make()
+    check_output(request.report.output)
+    registry = request.discover().registry
+    _, (variant,) = request.selection.tiled([registry.get(request.variant)], problem)
     listings = list_kernels(variant, problem, arch_here())
     origin = registry.origin_of(variant.name)
     headline = f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {origin})\n\n"
-    publish(arguments, headline + render_kernels(listings, arguments.ptx))
+    publish(request.report, headline + render_kernels(listings, request.ptx))
     return PASSED
 
 
-def _show_order(arguments: argparse.Namespace) -> int:
+def _show_order(request: ShowRequest) -> int:
     from harness.studies.show.order_report import OrderReport, render_order
     from harness.studies.show.orders import reveal_if_it_runs, reveal_orders
     from harness.support.progress import progress_bar
 
-    if arguments.ptx:
+    if request.ptx:
         raise UsageError("--ptx and --order show different things; leave out one")
-    problem = problem_of(arguments)
-    check_output(arguments.output)
-    registry = discover_variants(arguments).registry
-    variant = registry.get(arguments.variant)
-    others = [other for other in registry.select(arguments.variants, arguments.operation) if other.name != variant.name]
-    tile, (variant, *others) = tiled(arguments, [variant, *others], problem)
+    problem = request.problem.make()
+    check_output(request.report.output)
+    registry = request.discover().registry
+    variant = registry.get(request.variant)
+    chosen = registry.select(request.selection.variants, request.operation)
+    others = [other for other in chosen if other.name != variant.name]
+    tile, (variant, *others) = request.selection.tiled([variant, *others], problem)
     with progress_bar(1 + len(others)) as progress:
-        executor = executor_of(arguments, progress)
+        executor = executor_of(request.settings, progress)
         progress.step(variant.name)
         found = [reveal_orders(variant, problem, executor)]
         for other in others:
             progress.step(other.name)
             found.append(reveal_if_it_runs(other, problem, executor, known=found))
     report = OrderReport(problem, tile, executor.device, found[0], tuple(found[1:]))
-    publish(arguments, render_order(report, arguments.format))
+    publish(request.report, render_order(report, request.report.format))
     return PASSED
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `show`."""
-    parser.add_argument("variant", metavar="VARIANT", help="the variant's name, as 'list' shows it")
-    parser.add_argument("--ptx", action="store_true", help="the PTX of each kernel instead of its source")
+    add_fields_of(ShowRequest, parser, "variant", "ptx")
     add_problem(parser, operation)
     add_tile(parser)
     add_plugins(parser)
-    _add_order(parser)
+    order = parser.add_argument_group("order of addition")
+    add_fields_of(ShowRequest, order, "order")
+    add_selection(order)
+    help = "where --order runs the variants; auto: the GPU if there is one, else the emulator"
+    add_emulator(add_device_choice(order, help))
     add_report(parser)
-
-
-def _add_order(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("order of addition")
-    group.add_argument(
-        "--order",
-        action="store_true",
-        help="instead of the source: in which order O, l and S are added up, and which variants add in the same one",
-    )
-    add_selection(group)
-    group.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        default="auto",
-        help="where --order runs the variants; auto: the GPU if there is one, else the emulator",
-    )
-    add_emulator(group)
 
 
 COMMAND = Command(
     "show",
     "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds",
     add_options,
+    ShowRequest,
     run_show,
 )

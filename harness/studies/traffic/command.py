@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation
 from harness.model.problem import BaseProblem
-from harness.options.command import WHOLE_NUMBER, Command
-from harness.options.device import add_caches, add_emulator, cache_model, counted_arch, emulator_of, gpu_of, require_gpu
-from harness.options.inputs import add_drawing
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, argument, flag, option
+from harness.options.device import (
+    add_caches,
+    add_device_choice,
+    add_emulator,
+    cache_model,
+    counted_arch,
+    emulator_of,
+    gpu_of,
+    require_gpu,
+)
 from harness.options.keep import add_keep
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem, problem_of, problem_with
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
+from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.standard_streams import complain
-from harness.options.variants import add_plugins, add_selection, add_tile, discover_variants, tiled, tiled_sweep
-from harness.options.watch import add_watch, kept_results, watching
+from harness.options.variants import add_plugins, add_selection, add_tile
+from harness.options.watch import add_watch
 from harness.options.workers import add_workers, cluster_of
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
@@ -28,9 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from harness.execution.cluster.cluster_client import ClusterClient
+    from harness.execution.run_settings import RunSettings
     from harness.execution.traffic_account import HardwareTraffic, TrafficAccount
+    from harness.gpu.hardware_counters import Run
     from harness.model.discovery import Discovery
-    from harness.model.tile_sizes import TileSizes
     from harness.model.variant import Variant
     from harness.options.sweep import Sweep, Value
     from harness.studies.traffic.sweep_point import SweepPoint
@@ -39,45 +49,66 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
-_OPTION_OF = {"bytes": "plot", "roofline": "roofline"}
-"""Picture of a sweep -> the option that names its file."""
+@dataclass(frozen=True, kw_only=True)
+class TrafficRequest(StudyRequest):
+    """One variant to account for, or a sweep over many."""
+
+    variant: str | None = argument("VARIANT", "the variant's name, as 'list' shows it; --sweep needs none", nargs="?")
+    lines: bool = flag(
+        "by source line too, with the bank conflicts of shared memory (which takes several times as long)"
+    )
+    trace: Path | None = option(
+        "FILE.json", "write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and "
+        "chrome://tracing open; with --device gpu of the GPU itself", type=Path,
+    )  # fmt: skip
+    trace_events: int | None = option(
+        "N", "about how many events the timeline has at most, of whole blocks, the first ones (default: 100000)",
+        type=WHOLE_NUMBER,
+    )  # fmt: skip
+    sweep: str | None = option(
+        "FIELD=VALUES", "bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
+        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
+    )  # fmt: skip
+    plot: Path | None = option("FILE.png|.svg", "draw bytes against the field, all variants, to this file", type=Path)
+    roofline: Path | None = option(
+        "FILE.png|.svg", "draw each variant's arithmetic intensity under a GPU's roof", type=Path
+    )
 
 
-def run_traffic(arguments: argparse.Namespace) -> int:
+def run_traffic(request: TrafficRequest) -> int:
     """Run `traffic`; the exit status."""
-    pictures = [(n, path) for n in ("bytes", "roofline") if (path := getattr(arguments, _OPTION_OF[n])) is not None]
-    if arguments.sweep is not None:
+    named = {"bytes": request.plot, "roofline": request.roofline}
+    pictures = [(name, path) for name, path in named.items() if path is not None]
+    if request.sweep is not None:
         from harness.text.drawing import require_drawable
 
         for _, path in pictures:
             require_drawable(path)
-    check_output(arguments.output, arguments.trace, *(path for _, path in pictures))
-
-    def run(asked: argparse.Namespace) -> int:
-        shown = account_or_sweep(asked)
-        replace_files({path: shown.pictures[name](path.suffix) for name, path in pictures})
-        return conclude(asked, shown)
-
-    return watching(arguments, run)
+    check_output(request.report.output, request.trace, *(path for _, path in pictures))
+    shown = account_or_sweep(request)
+    replace_files({path: shown.pictures[name](path.suffix) for name, path in pictures})
+    return conclude(request.report, shown)
 
 
-def account_or_sweep(arguments: argparse.Namespace) -> StudyResult[Any]:
+def account_or_sweep(request: TrafficRequest) -> StudyResult[Any]:
     """What `traffic` comes to: one variant's account, or the points of a sweep."""
-    return _account(arguments) if arguments.sweep is None else _sweep(arguments)
+    return _account(request) if request.sweep is None else _sweep(request)
 
 
-def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
-    for option in ("variants", "plot", "roofline"):
-        if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option} goes with --sweep, such as --sweep q_len=512..4096")
-    if arguments.count != "auto":
+def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
+    given = {"variants": request.selection.variants, "plot": request.plot, "roofline": request.roofline}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"--{name} goes with --sweep, such as --sweep q_len=512..4096")
+    if request.settings.count != "auto":
         raise UsageError("--count goes with --sweep; one variant alone is always counted")
-    if arguments.workers is not None:
+    if request.workers is not None:
         raise UsageError("--workers spreads the points of a sweep; add --sweep, such as --sweep q_len=512..4096")
-    if arguments.variant is None:
+    if request.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
     from harness.execution.tiles import tile_of
     from harness.execution.verdict import PASS
+    from harness.gpu.hardware_counters import Run
     from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
     from harness.studies.traffic.kept import account_rows
@@ -87,29 +118,33 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
-    problem = problem_of(arguments)
-    require_trace(arguments)
-    require_gpu(arguments)
-    caches = cache_model(arguments)
-    asked_tile, (variant,) = tiled(arguments, [discover_variants(arguments).registry.get(arguments.variant)], problem)
+    problem = request.problem.make()
+    require_trace(request)
+    require_gpu(request.settings)
+    caches = cache_model(request.cache_options, request.settings)
+    registry = request.discover().registry
+    asked_tile, (variant,) = request.selection.tiled([registry.get(request.variant)], problem)
     tile = tile_of(variant, problem)
-    with progress_bar(1 + (arguments.device == "gpu") + (arguments.trace is not None)) as progress:
-        arch = counted_arch(arguments) if arguments.gpu is None else caches.gpu.multiprocessor.arch
-        check_size(arguments, [problem], 1)
-        executor = emulator_of(arguments, progress, arch, bank_conflicts=arguments.lines, caches=caches)
+    named = request.cache_options.gpu is not None
+    arch = caches.gpu.multiprocessor.arch if named else counted_arch(request.settings)
+    settings = replace(request.settings, arch=arch, caches=caches)
+    with progress_bar(1 + (settings.device == "gpu") + (request.trace is not None)) as progress:
+        check_size(settings, [problem], 1)
+        executor = emulator_of(settings, progress, bank_conflicts=request.lines)
         progress.step(variant.name)
-        account = measure_traffic(variant, problem, executor, arguments.regime, arguments.seed)
-        if arguments.device == "gpu":
+        account = measure_traffic(variant, problem, executor, settings)
+        if settings.device == "gpu":
             progress.step(f"{variant.name} under ncu")
-            account = replace(account, hardware=_hardware(arguments, problem, tile))
-        if arguments.trace is not None:
+            run = Run(variant.name, problem, settings, tile)
+            account = replace(account, hardware=_hardware(run, request.selection.plugin))
+        if request.trace is not None:
             progress.step(f"{variant.name}, event by event")
-            write_trace(arguments, variant, problem, executor, caches.gpu)
+            write_trace(request, variant, problem, executor, caches.gpu)
     on_chip = on_chip_bytes(variant, problem, executor.device.arch)
     io_bound = operation_of(problem).io_bound
     bound = None if on_chip is None or io_bound is None else io_bound(problem, on_chip)
     report = TrafficReport(
-        account, bound, arguments.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
+        account, bound, request.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
     )
     return StudyResult(
         account,
@@ -119,20 +154,19 @@ def _account(arguments: argparse.Namespace) -> StudyResult[TrafficAccount]:
     )
 
 
-def _hardware(arguments: argparse.Namespace, problem: BaseProblem, tile: TileSizes | None) -> HardwareTraffic | None:
+def _hardware(run: Run, plugins: Sequence[Path]) -> HardwareTraffic | None:
     """What the GPU's counters say. Where they cannot be read, a warning, and what was counted has to do."""
     from harness.gpu.executor import GpuExecutor
-    from harness.gpu.hardware_counters import Run, measure_hardware
+    from harness.gpu.hardware_counters import measure_hardware
 
-    run = Run(arguments.variant, problem, arguments.regime, arguments.seed, tile)
     try:
-        return measure_hardware(run, GpuExecutor().device, arguments.plugin)
+        return measure_hardware(run, GpuExecutor().device, plugins)
     except CountersUnavailable as error:
         complain(f"warning: no hardware counters: {error}")
         return None
 
 
-def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]:
+def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
     from harness.execution.tiles import tile_names
     from harness.model.operation import operation_named
     from harness.options.sweep import parse_sweep, what_is_fixed
@@ -144,58 +178,57 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
-    if arguments.trace is not None or arguments.trace_events is not None:
+    if request.trace is not None or request.trace_events is not None:
         raise UsageError("--trace shows one run of one variant; leave out --sweep")
-    if arguments.lines:
+    if request.lines:
         raise UsageError("--lines shows one problem; leave out --sweep")
-    if arguments.device == "gpu":
+    if request.settings.device == "gpu":
         raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
-    if arguments.l2_bytes is not None or arguments.cache_control is not None:
+    if request.cache_options.are_special:
         raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
-    if arguments.variant is not None and arguments.variants is not None:
+    if request.variant is not None and request.selection.variants is not None:
         raise UsageError("VARIANT and --variants both select; leave out one")
-    found = discover_variants(arguments)
-    registry, kept = found.registry, kept_results(arguments)
+    assert request.sweep is not None
+    found, selection, fields = request.discover(), request.selection, request.problem
     chosen = (
-        registry.select(arguments.variants, arguments.operation)
-        if arguments.variant is None
-        else [registry.get(arguments.variant)]
+        found.registry.select(selection.variants, request.operation)
+        if request.variant is None
+        else [found.registry.get(request.variant)]
     )
-    operation = operation_named(arguments.operation)
-    sweep = parse_sweep(arguments.sweep, operation, lambda: tile_names(chosen, problem_of(arguments)))
+    operation = operation_named(fields.operation)
+    sweep = parse_sweep(request.sweep, operation, lambda: tile_names(chosen, fields.make()))
     if sweep.of_tile:
-        problems = [problem_of(arguments)] * len(sweep.values)
+        problems = [fields.make()] * len(sweep.values)
     else:
-        problems = [problem_with(arguments, sweep.field, value) for value in sweep.values]
+        problems = [fields.make_with(sweep.field, value) for value in sweep.values]
     for problem in problems:
         operation.require_sweepable(problem)
-    sweep = tiled_sweep(arguments, sweep, chosen, problems)
-    roof = gpu_of(arguments)
-    known = kept.known(variant.name for variant in chosen)
-    arch, number = counted_arch(arguments), len(problems) * (len(chosen) - len(known))
-    with unfinished_work(arguments, found, "traffic", arch) as work, progress_bar(number) as progress:
-        executor = emulator_of(arguments, progress, arch)
+    sweep = selection.tiled_sweep(sweep, chosen, problems)
+    roof = gpu_of(request.cache_options, request.settings)
+    known = request.kept.known(variant.name for variant in chosen)
+    settings = replace(request.settings, arch=counted_arch(request.settings))
+    number = len(problems) * (len(chosen) - len(known))
+    with unfinished_work(request, found, "traffic", settings.arch) as work, progress_bar(number) as progress:
+        executor = emulator_of(settings, progress)
         unfinished = UnfinishedSweep(work, chosen, sweep, problems)
         tell_going_on(len(unfinished.known), f"of {number:,} points")
-        counted = [problem for problem in problems if is_counted(problem, arguments.count)]
-        check_size(arguments, counted, len(chosen) - len(known))
-        with cluster_of(arguments, found) as cluster:
+        counted = [problem for problem in problems if is_counted(problem, settings.count)]
+        check_size(settings, counted, len(chosen) - len(known))
+        with cluster_of(request, found) as cluster:
             if cluster is None:
                 points = run_sweep(
                     chosen,
                     sweep,
                     problems,
                     executor,
-                    count=arguments.count,
-                    regime=arguments.regime,
-                    seed=arguments.seed,
+                    settings,
                     known={**unfinished.known, **{(n, v): p for n, of in known.items() for v, p in of.items()}},
                     step=progress.step,
                     done=unfinished.done,
                 )
             else:
-                points = _spread(arguments, cluster, found, chosen, sweep, problems, arch, unfinished, progress)
-    kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
+                points = _spread(cluster, settings, found, chosen, sweep, problems, unfinished, progress)
+    request.kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
     fixed = what_is_fixed(sweep, problems)
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         fixed += f"\n{others}"
@@ -210,67 +243,42 @@ def _sweep(arguments: argparse.Namespace) -> StudyResult[tuple[SweepPoint, ...]]
             "bytes": lambda suffix: draw_bytes(sweep, points, fixed, suffix),
             "roofline": lambda suffix: draw_roofline(points, sweep, roof, fixed, suffix),
         },
-        kept=lambda: sweep_rows(points, fresh, sweep, executor.device, arguments.regime, arguments.seed),
+        kept=lambda: sweep_rows(points, fresh, sweep, executor.device, settings.regime, settings.seed),
     )
 
 
 def _spread(
-    arguments: argparse.Namespace,
     cluster: ClusterClient,
+    settings: RunSettings,
     found: Discovery,
     chosen: Sequence[Variant],
     sweep: Sweep,
     problems: Sequence[BaseProblem],
-    arch: str,
     unfinished: UnfinishedSweep,
     progress: Progress,
 ) -> tuple[SweepPoint, ...]:
     from harness.execution.cluster.shipping import load_of
-    from harness.studies.traffic.sweep_spread import Counting, spread_sweep
+    from harness.studies.traffic.sweep_spread import spread_sweep
 
     def done(place: tuple[str, Value], point: SweepPoint) -> None:
         progress.step(f"{sweep.field} {place[1]}, {place[0]} and others")
         unfinished.done(place, point)
 
-    counting = Counting(cluster.token, arguments.count, arguments.regime, arguments.seed, arch, arguments.step_limit)
     loads = [(variant, load_of(found.origins[variant.name], variant.name)) for variant in chosen]
-    return spread_sweep(cluster, counting, loads, sweep, problems, unfinished.known, done)
+    return spread_sweep(cluster, settings, loads, sweep, problems, unfinished.known, done)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `traffic`."""
-    parser.add_argument(
-        "variant", metavar="VARIANT", nargs="?", help="the variant's name, as 'list' shows it; --sweep needs none"
-    )
-    parser.add_argument(
-        "--lines",
-        action="store_true",
-        help="by source line too, with the bank conflicts of shared memory (which takes several times as long)",
-    )
-    parser.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE.json",
-        help="write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and chrome://tracing open; "
-        "with --device gpu of the GPU itself",
-    )
-    parser.add_argument(
-        "--trace-events",
-        type=WHOLE_NUMBER,
-        metavar="N",
-        help="about how many events the timeline has at most, of whole blocks, the first ones (default: 100000)",
-    )
+    add_fields_of(TrafficRequest, parser, "variant", "lines", "trace", "trace_events")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)
     add_plugins(parser)
     _add_sweep(parser)
-    counting = parser.add_argument_group("device")
-    counting.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        default="auto",
-        help="bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
+    counting = add_device_choice(
+        parser.add_argument_group("device"),
+        "bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
         "beside them what that GPU's own counters say, through Nsight Compute",
     )
     add_emulator(counting)
@@ -284,34 +292,21 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sweep")
-    group.add_argument(
-        "--sweep",
-        metavar="FIELD=VALUES",
-        help="bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
-        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
-    )
+    add_fields_of(TrafficRequest, group, "sweep")
     add_selection(group)
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
-        default="auto",
         help="auto: points that take longer than seconds to emulate are as the variant claims; never: all are",
     )
-    group.add_argument(
-        "--plot", type=Path, metavar="FILE.png|.svg", help="draw bytes against the field, all variants, to this file"
-    )
-    group.add_argument(
-        "--roofline",
-        type=Path,
-        metavar="FILE.png|.svg",
-        help="draw each variant's arithmetic intensity under a GPU's roof",
-    )
+    add_fields_of(TrafficRequest, group, "plot", "roofline")
 
 
 COMMAND = Command(
     "traffic",
     "a variant's bytes by level, buffer, launch and source line, or a sweep over many",
     add_options,
+    TrafficRequest,
     run_traffic,
     account_or_sweep,
 )

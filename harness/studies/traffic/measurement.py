@@ -9,6 +9,7 @@ from harness.execution.attempt import attempt
 from harness.execution.planning import compiled_launches, make_plan
 from harness.execution.protocol import Executor
 from harness.execution.question import Question
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.traffic_account import TrafficAccount, account
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -18,19 +19,19 @@ REGISTER_BYTES = 4
 
 
 def measure_traffic(
-    variant: Variant, problem: BaseProblem, executor: Executor, regime: str = "normal", seed: int = 0
+    variant: Variant, problem: BaseProblem, executor: Executor, settings: RunSettings = DEFAULT_SETTINGS
 ) -> TrafficAccount:
     """Run the variant once, count bytes, and check the answer; the account has the verdict.
 
     Raises `UnsupportedProblem`, and whatever planning, compiling and running raise; `UsageError` for a bad regime.
     """
-    done = attempt(variant, problem, executor, question=Question.draw(problem, regime, seed))
+    done = attempt(variant, problem, executor, question=Question.draw(problem, settings.regime, settings.seed))
     done.raise_error()
     if done.claim is None and done.claim_failure is not None:
         raise PlanError(done.claim_failure)
     assert done.execution is not None and done.plan is not None
     names = done.plan.all_buffers(problem)
-    counted = account(variant.name, problem, regime, seed, executor.device, done.execution, done.claim, names)
+    counted = account(variant.name, problem, settings, executor.device, done.execution, done.claim, names)
     ratio = None if done.accuracy is None else done.accuracy.main.error_over_budget
     return replace(counted, verdict=done.verdict, reason=done.reason, error_over_budget=ratio)
 

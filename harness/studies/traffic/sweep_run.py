@@ -11,6 +11,7 @@ from harness.execution.attempt import attempt
 from harness.execution.preparation import Preparation
 from harness.execution.protocol import Executor
 from harness.execution.question import Question
+from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.tiles import with_tile
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -31,15 +32,13 @@ def run_sweep(
     sweep: Sweep,
     problems: Sequence[BaseProblem],
     executor: Executor,
+    settings: RunSettings = DEFAULT_SETTINGS,
     *,
-    count: str = "auto",
-    regime: str = "normal",
-    seed: int = 0,
     known: Mapping[Place, SweepPoint] = NOTHING_KNOWN,
     step: Callable[[str], None] = lambda name: None,
     done: Callable[[Place, SweepPoint], None] = lambda place, point: None,
 ) -> tuple[SweepPoint, ...]:
-    """Run every variant at every value. `problems` has one problem per value; `count` is auto, always or never.
+    """Run every variant at every value. `problems` has one problem per value; `settings.count` says which are counted.
 
     Points in `known` are not run; `done` is called with each other one.
     """
@@ -47,8 +46,8 @@ def run_sweep(
     for value, problem in zip(sweep.values, problems):
         tile = sweep.tile_at(value)
         here = [with_tile(variant, tile) for variant in variants] if tile else variants
-        counted = is_counted(problem, count)
-        ask = asked_once(problem, regime, seed)
+        counted = is_counted(problem, settings.count)
+        ask = asked_once(problem, settings)
         fresh = [variant for variant in here if (variant.name, value) not in known]
         with Preparation(fresh if counted else (), problem, executor) as preparation:
             for variant in here:
@@ -59,14 +58,14 @@ def run_sweep(
                 step(f"{sweep.field} {value}, {variant.name}")
                 if counted:
                     preparation.wait(variant)
-                points.append(point_of(variant, value, problem, executor, count, ask))
+                points.append(point_of(variant, value, problem, executor, settings.count, ask))
                 done(place, points[-1])
     return tuple(points)
 
 
-def asked_once(problem: BaseProblem, regime: str, seed: int) -> Ask:
+def asked_once(problem: BaseProblem, settings: RunSettings) -> Ask:
     """A function that computes the inputs and the answer on the first call, and then returns them for all variants."""
-    return functools.cache(functools.partial(Question.draw, problem, regime, seed))
+    return functools.cache(functools.partial(Question.draw, problem, settings.regime, settings.seed))
 
 
 def is_counted(problem: BaseProblem, count: str) -> bool:

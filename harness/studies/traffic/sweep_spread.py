@@ -10,6 +10,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.cluster.worker_side import state
+from harness.execution.run_settings import RunSettings
 from harness.execution.tiles import with_tile
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -19,28 +20,12 @@ from harness.studies.traffic.sweep_run import Ask, Place, asked_once, blank_poin
 
 
 @dataclass(frozen=True)
-class Counting:
-    """How all points of a sweep are counted."""
-
-    token: str
-    """The cluster client's token (`ClusterClient.token`)."""
-    count: str
-    """`auto`, `always` or `never`."""
-    regime: str
-    seed: int
-    arch: str
-    step_limit: int | None
-
-    def executor(self) -> EmulatorExecutor:
-        """An emulator for a worker, which has one core."""
-        return EmulatorExecutor(self.arch, self.step_limit, threads=1, seed=self.seed)
-
-
-@dataclass(frozen=True)
 class PointAsked:
     """The parameters of one point."""
 
-    counting: Counting
+    token: str
+    """`ClusterClient.token`."""
+    settings: RunSettings
     load: OriginLoad
     tile: tuple[tuple[str, int], ...]
     value: Value
@@ -48,25 +33,24 @@ class PointAsked:
 
 
 @functools.lru_cache(maxsize=1)
-def _asked_once(problem: BaseProblem, regime: str, seed: int) -> Ask:
-    return asked_once(problem, regime, seed)
+def _asked_once(problem: BaseProblem, settings: RunSettings) -> Ask:
+    return asked_once(problem, settings)
 
 
 def run_point(asked: PointAsked) -> SweepPoint:
     """Compute a point in a worker. Failures of the variant are part of the point."""
-    counting = asked.counting
-    variant = variant_here(counting.token, asked.load)
+    variant = variant_here(asked.token, asked.load)
     if asked.tile:
         variant = with_tile(variant, dict(asked.tile))
-    executor = state(f"executor:{counting.token}", counting.executor)
+    executor = state(f"executor:{asked.token}", lambda: EmulatorExecutor(asked.settings))
     # A worker mostly receives consecutive points of the same problem, so the last question is cached.
-    ask = _asked_once(asked.problem, counting.regime, counting.seed)
-    return point_of(variant, asked.value, asked.problem, executor, counting.count, ask)
+    ask = _asked_once(asked.problem, asked.settings)
+    return point_of(variant, asked.value, asked.problem, executor, asked.settings.count, ask)
 
 
 def spread_sweep(
     cluster: ClusterClient,
-    counting: Counting,
+    settings: RunSettings,
     variants: Sequence[tuple[Variant, OriginLoad]],
     sweep: Sweep,
     problems: Sequence[BaseProblem],
@@ -77,14 +61,15 @@ def spread_sweep(
 
     Points in `known` are not run; `done` is called with each other one.
     """
+    here = replace(settings, threads=1)  # a worker has one core
     points = dict(known)
     asked = [
-        (variant, PointAsked(counting, load, tuple(sweep.tile_at(value).items()), value, problem))
+        (variant, PointAsked(cluster.token, here, load, tuple(sweep.tile_at(value).items()), value, problem))
         for value, problem in zip(sweep.values, problems)
         for variant, load in variants
         if (variant.name, value) not in known
     ]
-    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first: the others fill up what is left
+    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first, so that the others fill the gaps
     for place, found in cluster.map_unordered(run_point, {place: each for place, (_, each) in enumerate(asked)}):
         variant, point = asked[place]
         if isinstance(found, Exception):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.execution.events import Observer
 from harness.execution.planning import make_plan
@@ -18,34 +17,37 @@ from harness.support.gpus import Gpu
 from harness.text.chrome_trace import leaves_out, render_chrome_trace, what_is_shown
 from harness.text.stamp_trace import render_stamp_trace
 
+if TYPE_CHECKING:
+    from harness.studies.traffic.command import TrafficRequest
+
 MOST_EVENTS = 100_000
 """About 15 MB of JSON, which viewers open in seconds."""
 
 
-def require_trace(arguments: argparse.Namespace) -> None:
+def require_trace(request: TrafficRequest) -> None:
     """Raise `UsageError` if --trace-events is used without --trace, or if the file is not a JSON file."""
-    if arguments.trace is None:
-        if arguments.trace_events is not None:
+    path, events = request.trace, request.trace_events
+    if path is None:
+        if events is not None:
             raise UsageError("--trace-events goes with --trace FILE.json")
         return
-    if arguments.trace.suffix.lower() != ".json":
-        raise UsageError(f"cannot write a trace to {arguments.trace}: viewers open JSON; end the name in .json")
-    if arguments.trace_events is not None and arguments.trace_events < 1:
-        raise UsageError(f"--trace-events is {arguments.trace_events}; it has to be at least 1")
+    if path.suffix.lower() != ".json":
+        raise UsageError(f"cannot write a trace to {path}: viewers open JSON; end the name in .json")
+    if events is not None and events < 1:
+        raise UsageError(f"--trace-events is {events}; it has to be at least 1")
 
 
-def write_trace(
-    arguments: argparse.Namespace, variant: Variant, problem: BaseProblem, executor: Observer, gpu: Gpu
-) -> None:
+def write_trace(request: TrafficRequest, variant: Variant, problem: BaseProblem, executor: Observer, gpu: Gpu) -> None:
     """Run, and write the file of `--trace`: from the GPU with --device gpu, else from the emulator.
 
     If blocks are left out, a line on standard error says which.
     """
-    path: Path = arguments.trace
-    inputs = draw_inputs(problem, arguments.regime, arguments.seed)
-    most = MOST_EVENTS if arguments.trace_events is None else arguments.trace_events
+    path, settings = request.trace, request.settings
+    assert path is not None
+    inputs = draw_inputs(problem, settings.regime, settings.seed)
+    most = request.trace_events or MOST_EVENTS
     plan = make_plan(variant, problem)
-    if arguments.device == "gpu":
+    if settings.device == "gpu":
         from harness.gpu.stamped_run import stamped_run
 
         text, shown = render_stamp_trace(stamped_run(variant.name, problem, plan, inputs), most)

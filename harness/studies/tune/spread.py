@@ -15,9 +15,10 @@ from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
 from harness.execution.outcome import Row
-from harness.execution.timings import BenchResult, BenchRow, Effort, in_order_of_merit
+from harness.execution.run_settings import RunSettings
+from harness.execution.timings import BenchResult, BenchRow, in_order_of_merit
 from harness.execution.verdict import ERROR
-from harness.gpu.spread import Timing, time_on_gpu
+from harness.gpu.spread import time_on_gpu
 from harness.model.problem import BaseProblem
 from harness.studies.tune.tile_contenders import tile_contenders
 from harness.support.errors import SandboxError
@@ -28,8 +29,8 @@ GROUPS_PER_WORKER = 2
 
 
 @dataclass(frozen=True)
-class Counting:
-    """Tiles of one variant whose bytes are to be counted."""
+class TileTask:
+    """Tiles of one variant whose bytes are counted, or that are timed in turns on one GPU."""
 
     token: str
     """The cluster client's token (`ClusterClient.token`)."""
@@ -37,22 +38,21 @@ class Counting:
     names: tuple[str, ...]
     """Names in `tile_contenders`."""
     problem: BaseProblem
-    regime: str
-    seed: int
-    arch: str
-    step_limit: int | None
+    settings: RunSettings
+    compared_with: frozenset[str] = frozenset()
+    """Those of `names` that are timed only as a reference."""
 
 
-def count_tiles(asked: Counting) -> list[Row]:
+def count_tiles(asked: TileTask) -> list[Row]:
     """Count the bytes of each tile in a worker. Rows have no rank."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
-    executor = EmulatorExecutor(asked.arch, asked.step_limit, threads=1, seed=asked.seed)
-    return list(compare(variants, asked.problem, executor, regime=asked.regime, seed=asked.seed).rows)
+    executor = EmulatorExecutor(replace(asked.settings, threads=1))
+    return list(compare(variants, asked.problem, executor, asked.settings).rows)
 
 
 def spread_counting(
-    cluster: ClusterClient, asked: Counting, known: Mapping[str, Row], done: Callable[[str, Row], None]
+    cluster: ClusterClient, asked: TileTask, known: Mapping[str, Row], done: Callable[[str, Row], None]
 ) -> dict[str, Row]:
     """Rows of all requested tiles by name. Those in `known` are not run; `done` is called with each other one."""
     rows = dict(known)
@@ -68,32 +68,16 @@ def spread_counting(
     return rows
 
 
-@dataclass(frozen=True)
-class Heat:
-    """Tiles of one variant that are timed in turns on one GPU."""
-
-    token: str
-    load: OriginLoad
-    names: tuple[str, ...]
-    problem: BaseProblem
-    regime: str
-    seed: int
-    effort: Effort
-    compared_with: frozenset[str] = frozenset()
-    """Those of `names` that serve only as a reference."""
-
-
-def time_tiles(asked: Heat) -> BenchResult:
+def time_tiles(asked: TileTask) -> BenchResult:
     """Time tiles in a worker. Raises `Unfit` if it has no usable GPU."""
     contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
     variants = [contenders[name][1] for name in asked.names]
-    timing = Timing(asked.problem, asked.regime, asked.seed, asked.effort, False, asked.compared_with)
-    return time_on_gpu(variants, timing)
+    return time_on_gpu(variants, asked.problem, asked.settings, libraries=False, only_cold=asked.compared_with)
 
 
 def spread_timing(
     cluster: ClusterClient,
-    asked: Heat,
+    asked: TileTask,
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
 ) -> BenchResult:
@@ -121,7 +105,7 @@ def spread_timing(
     return replace(joined, rows=(*joined.rows, *_lost_rows({name: lost[name] for name in lost if name not in timed})))
 
 
-def _heat(asked: Heat, names: tuple[str, ...], only_compared: bool) -> Heat:
+def _heat(asked: TileTask, names: tuple[str, ...], only_compared: bool) -> TileTask:
     return replace(asked, names=names, compared_with=frozenset(names[:1]) if only_compared else frozenset())
 
 
@@ -169,5 +153,5 @@ def _lost_rows(lost: Mapping[str, str]) -> list[BenchRow]:
 
 
 def _dealt(names: Sequence[str], groups: int) -> list[tuple[str, ...]]:
-    """In turns, so that each group has some of the small tiles and some of the large ones; none is empty."""
+    """Deal names in turns, so that each group has small and large tiles. No group is empty."""
     return [tuple(group) for place in range(groups) if (group := names[place::groups])]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
-from harness.options.command import Command
-from harness.options.device import add_caches, add_emulator, cache_model, emulator_of, require_gpu
-from harness.options.inputs import add_drawing
+from harness.options.command import Command, add_fields_of, argument
+from harness.options.device import add_caches, add_device_choice, add_emulator, cache_model, emulator_of, require_gpu
 from harness.options.output import add_report, check_output, conclude
-from harness.options.problem import add_problem, problem_of
+from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
-from harness.options.variants import add_plugins, add_tile, discover_variants, tiled
+from harness.options.request import StudyRequest
+from harness.options.variants import add_plugins, add_tile
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
+    from harness.execution.run_settings import RunSettings
     from harness.execution.timings import BenchResult
     from harness.model.problem import BaseProblem
     from harness.model.variant import Variant
@@ -24,13 +26,23 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 
-def run_why(arguments: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class WhyRequest(StudyRequest):
+    """Two variants to compare, or one and the roofline."""
+
+    variant: str = argument("A", "the variant that is asked about, as 'list' shows it")
+    other: str | None = argument(
+        "B", "the variant to compare it with (default: the roofline of the problem)", nargs="?"
+    )
+
+
+def run_why(request: WhyRequest) -> int:
     """Run `why`; the exit status."""
-    check_output(arguments.output)
-    return conclude(arguments, explained(arguments))
+    check_output(request.report.output)
+    return conclude(request.report, explained(request))
 
 
-def explained(arguments: argparse.Namespace) -> StudyResult[WhyResult]:
+def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     """What `why` comes to."""
     from harness.execution.question import Question
     from harness.execution.verdict import PASS
@@ -40,78 +52,63 @@ def explained(arguments: argparse.Namespace) -> StudyResult[WhyResult]:
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 
-    names = [arguments.variant] if arguments.other is None else [arguments.variant, arguments.other]
+    names = [request.variant] if request.other is None else [request.variant, request.other]
     if len(set(names)) < len(names):
         raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
-    problem = problem_of(arguments)
-    require_gpu(arguments)
-    caches = cache_model(arguments)
-    registry = discover_variants(arguments).registry
+    problem = request.problem.make()
+    require_gpu(request.settings)
+    caches = cache_model(request.cache_options, request.settings)
+    gpu = caches.gpu
+    settings = replace(request.settings, arch=gpu.multiprocessor.arch, caches=caches)
+    registry = request.discover().registry
     variants = [registry.get(name) for name in names]
     for variant in variants:
-        if variant.operation != arguments.operation:
+        if variant.operation != request.operation:
             raise UsageError(
-                f"{variant.name} computes {variant.operation}, and the problem is one of {arguments.operation}; "
+                f"{variant.name} computes {variant.operation}, and the problem is one of {request.operation}; "
                 f"say --operation {variant.operation}"
             )
-    _, variants = tiled(arguments, variants, problem)
-    with progress_bar(len(variants) + _steps_of_measuring(arguments, variants, problem)) as progress:
-        sm = caches.gpu.multiprocessor
-        executor = emulator_of(arguments, progress, sm.arch, bank_conflicts=True, caches=caches, instructions=True)
-        check_size(arguments, [problem], len(variants))
+    _, variants = request.selection.tiled(variants, problem)
+    with progress_bar(len(variants) + _steps_of_measuring(settings, variants, problem)) as progress:
+        executor = emulator_of(settings, progress, bank_conflicts=True, instructions=True)
+        check_size(settings, [problem], len(variants))
         profiles = []
-        question = Question.draw(problem, arguments.regime, arguments.seed)
+        question = Question.draw(problem, settings.regime, settings.seed)
         for variant in variants:
             progress.step(variant.name)
-            profiles.append(profile_of(variant, question, executor, sm))
-        measured = _measured(arguments, variants, problem, progress) if arguments.device == "gpu" else None
+            profiles.append(profile_of(variant, question, executor, gpu.multiprocessor))
+        measured = _measured(settings, variants, problem, progress) if settings.device == "gpu" else None
     fast = profiles[1] if len(profiles) > 1 else None
-    result = explain(profiles[0], fast, caches.gpu, arguments.regime, arguments.seed, measured)
+    result = explain(profiles[0], fast, gpu, settings.regime, settings.seed, measured)
     passed = all(profile.verdict == PASS for profile in profiles) and (measured is None or not measured.failed)
     return StudyResult(result, why_report(result), passed)
 
 
-def _steps_of_measuring(arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem) -> int:
-    if arguments.device != "gpu":
+def _steps_of_measuring(settings: RunSettings, variants: list[Variant], problem: BaseProblem) -> int:
+    if settings.device != "gpu":
         return 0
     from harness.gpu.contenders import steps_of
 
     return steps_of(len(variants), problem, libraries=False)
 
 
-def _measured(
-    arguments: argparse.Namespace, variants: list[Variant], problem: BaseProblem, progress: Progress
-) -> BenchResult:
-    from harness.execution.timings import Effort
+def _measured(settings: RunSettings, variants: list[Variant], problem: BaseProblem, progress: Progress) -> BenchResult:
     from harness.gpu.contenders import bench_on_gpu
 
-    return bench_on_gpu(
-        variants,
-        problem,
-        regime=arguments.regime,
-        seed=arguments.seed,
-        effort=Effort(sustained_seconds=0.0, seed=arguments.seed),
-        libraries=False,
-        step=progress.step,
-    )
+    settings = replace(settings, effort=replace(settings.effort, sustained_seconds=0.0))
+    return bench_on_gpu(variants, problem, settings, libraries=False, step=progress.step)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `why`."""
-    parser.add_argument("variant", metavar="A", help="the variant that is asked about, as 'list' shows it")
-    parser.add_argument(
-        "other", metavar="B", nargs="?", help="the variant to compare it with (default: the roofline of the problem)"
-    )
+    add_fields_of(WhyRequest, parser, "variant", "other")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)
     add_plugins(parser)
-    group = parser.add_argument_group("device")
-    group.add_argument(
-        "--device",
-        choices=("auto", "gpu", "emulator"),
-        default="auto",
-        help="work is counted on the emulator and times are predicted; auto: for the GPU that is there, if any; gpu: "
+    group = add_device_choice(
+        parser.add_argument_group("device"),
+        "work is counted on the emulator and times are predicted; auto: for the GPU that is there, if any; gpu: "
         "beside them the times that it measures",
     )
     add_emulator(group)
@@ -123,6 +120,7 @@ COMMAND = Command(
     "why",
     "why a variant is slower than another, or than the roofline: causes, with their predicted cost",
     add_options,
+    WhyRequest,
     run_why,
     explained,
 )

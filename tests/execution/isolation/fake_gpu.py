@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.execution.protocol import Execution
+from harness.execution.run_settings import RunSettings
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.support.errors import KernelFault
@@ -27,7 +28,7 @@ class FakeGpu:
             raise KernelFault("out of bounds", f"kernel {plan.launches[0].kernel_name}: an illegal address")
         if self._does == "die":
             os._exit(0)
-        done = EmulatorExecutor(threads=1).run(problem, plan, inputs)
+        done = EmulatorExecutor(RunSettings(threads=1)).run(problem, plan, inputs)
         outputs = dict(done.outputs)
         if self._does == "shorten":
             outputs["O"] = outputs["O"][..., :-1]

@@ -9,7 +9,8 @@ import pytest
 
 from harness.cli import main
 from harness.execution.isolation.variants import discover_isolated
-from harness.execution.timings import BenchRow, Effort
+from harness.execution.run_settings import Effort, RunSettings
+from harness.execution.timings import BenchRow
 from harness.gpu.contenders import bench_on_gpu, torch_version
 from harness.gpu.executor import GpuExecutor
 from harness.model.problem import BaseProblem
@@ -25,9 +26,7 @@ QUICK = Effort(noise=0.05, most_seconds=0.2, sustained_seconds=0.1)
 
 def run(problem: BaseProblem, names: str = "fa2*", libraries: bool = False) -> dict:
     variants = discover_isolated().registry.select(names, problem.operation)
-    result = bench_on_gpu(
-        variants, problem, regime="normal", seed=0, effort=QUICK, libraries=libraries, step=lambda _: None
-    )
+    result = bench_on_gpu(variants, problem, RunSettings(effort=QUICK), libraries=libraries, step=lambda _: None)
     return {row.variant: row for row in result.rows}
 
 
@@ -141,9 +140,7 @@ def test_a_contender_that_writes_into_an_input_is_out_and_the_others_have_theirs
     plugin = Path(__file__).parents[2] / "plugins" / "spoilt_inputs.py"
     registry = discover_isolated([plugin]).registry
     variants = [registry.get("scales-q"), registry.get("fa2-cupy")]
-    result = bench_on_gpu(
-        variants, Problem(heads=2), regime="normal", seed=0, effort=QUICK, libraries=False, step=lambda _: None
-    )
+    result = bench_on_gpu(variants, Problem(heads=2), RunSettings(effort=QUICK), libraries=False, step=lambda _: None)
     rows = {row.variant: row for row in result.rows}
     assert rows["scales-q"].verdict == "error" and "store into Q, which is an input" in rows["scales-q"].reason
     assert (rows["scales-q"].time_ms, rows["fa2-cupy"].verdict) == (None, "pass")

@@ -12,6 +12,7 @@ import pytest
 from harness import Buffer, Launch, Plan, Problem, PtxKernel, Variant
 from harness.compilers import compile_kernel
 from harness.execution.comparison import compare
+from harness.execution.run_settings import RunSettings
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -48,7 +49,7 @@ def in_ptx(variant: Variant, executor: GpuExecutor) -> Variant:
 
 
 def verdict_of(variant: Variant, problem: Problem, executor: GpuExecutor) -> tuple[str, str | None]:
-    (row,) = compare([variant], problem, executor, seed=3).rows
+    (row,) = compare([variant], problem, executor, RunSettings(seed=3)).rows
     assert row.verdict != "pass" or row.time_ms > 0
     return row.verdict, row.reason
 

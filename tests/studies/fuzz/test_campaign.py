@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import fuzzed_variants
@@ -14,7 +15,7 @@ from harness.model.case import Case
 from harness.model.operation import operation_named
 from harness.operations.attention.build import AttentionBuild
 from harness.operations.attention.problem import Problem
-from harness.options.machine import Machine
+from harness.options.machine import WORKER, Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
 from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.log import CampaignLog
@@ -97,7 +98,7 @@ def test_a_fault_is_found_with_its_place():
 def test_an_endless_loop_is_found():
     load = functools.partial(fuzzed_variants.edited, "m = m_new;", "m = m_new; if (N_k > 8) --j;")
     how = CampaignSettings(examples=60, seed=1, builds=BUILDS)
-    result = run_campaign("endless", load, Machine(step_limit=100_000), how)
+    result = run_campaign("endless", load, Machine(replace(WORKER, step_limit=100_000)), how)
     assert result.failure is not None
     assert result.failure.case.problem.kv_len == 9
     assert result.failure.finding.kind == "step limit"

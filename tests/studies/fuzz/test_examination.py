@@ -10,6 +10,7 @@ import pytest
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
+from harness.execution.run_settings import RunSettings
 from harness.model.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import operation_named
@@ -23,7 +24,7 @@ LOSES_A_KEY = ("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = caus
 
 
 def answer_of(load: object, case: Case = CASE) -> Answer:
-    return examine(case, load, EmulatorExecutor(threads=1))
+    return examine(case, load, EmulatorExecutor(RunSettings(threads=1)))
 
 
 def break_harness(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
@@ -69,7 +70,9 @@ def test_an_overrun_array_is_the_finding_before_any_wrong_answer():
     path = Path(__file__).parents[2] / "plugins" / "hidden_mistakes.py"
     overrun = discover([path]).registry.get("one-score-too-many")
     case = Case(Problem(heads=1, q_len=8, kv_len=8, head_dim=64))
-    finding = examine(case, overrun, EmulatorExecutor(threads=1), EmulatorSanitizer(shuffled_runs=0)).finding
+    finding = examine(
+        case, overrun, EmulatorExecutor(RunSettings(threads=1)), EmulatorSanitizer(shuffled_runs=0)
+    ).finding
     assert finding is not None and finding.kind == "outside its array"
     assert "of shared memory scores, which has 256 bytes" in finding.reason
 

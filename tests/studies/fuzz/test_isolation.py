@@ -17,7 +17,7 @@ from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.operations.attention.build import BUILDS
 from harness.operations.attention.problem import Problem
-from harness.options.machine import Machine
+from harness.options.machine import WORKER, Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT
 from harness.studies.fuzz.isolation import Worker
 from harness.support.child_process import processor_seconds
@@ -94,7 +94,7 @@ def test_the_sanitizer_may_take_longer():
     looked_at = dataclasses.replace(SHORT, check=SANITIZER)
     with (
         worker(fuzzed_variants.right, 2.0) as asked,
-        Worker(fuzzed_variants.right, Machine(sanitize=True), 2.0, BUILDS) as sanitized,
+        Worker(fuzzed_variants.right, Machine(dataclasses.replace(WORKER, sanitize=True)), 2.0, BUILDS) as sanitized,
     ):
         assert asked.seconds_for(looked_at) == sanitized.seconds_for(SHORT) == 10 * asked.seconds_for(SHORT)
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import fuzzed_variants
 import pytest
 
+from harness.execution.run_settings import RunSettings
 from harness.operations.attention.build import AttentionBuild
-from harness.options.machine import Machine
+from harness.options.machine import WORKER, Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import UsageError
 
 BUILDS = (AttentionBuild("float32", 8, 16, 8),)
-SANITIZED = Machine(sanitize=True)
+SANITIZED = Machine(replace(WORKER, sanitize=True))
 # Each of two warps reads what the other writes, with no barrier between; whoever comes first, it is 0 or 1.
 EDIT = (
     "if (i >= N_q) return;",
@@ -48,7 +50,7 @@ def test_the_sanitizer_looks_at_some_cases_of_a_usual_campaign_and_their_replay_
     assert failure.case.check == "sanitizer" and failure.repeatable
     assert replay(failure.case, RACING).finding == failure.finding
     with pytest.raises(UsageError, match="--device emulator"):
-        replay(failure.case, RACING, Machine(kind="gpu"))
+        replay(failure.case, RACING, Machine(RunSettings(device="gpu")))
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,7 @@ import fuzzed_variants
 import pytest
 from lanes import exhaustive_unless
 
+from harness.execution.run_settings import RunSettings
 from harness.model.case import Case
 from harness.operations.attention.build import BUILDS, AttentionBuild
 from harness.operations.attention.problem import Problem
@@ -116,7 +117,7 @@ def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
 def test_a_short_campaign_has_one_worker_and_so_has_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(campaign, "usable_cores", lambda: 8)
     machine = campaign.EMULATOR
-    gpu = dataclasses.replace(machine, kind="gpu")
+    gpu = dataclasses.replace(machine, settings=RunSettings(device="gpu"))
     assert campaign._workers(CampaignSettings(examples=200), machine) == 1
     assert campaign._workers(CampaignSettings(examples=1000), gpu) == 1
     assert campaign._workers(CampaignSettings(examples=1000), machine) == campaign.WORKERS

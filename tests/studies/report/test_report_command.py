@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.execution.run_settings import RunSettings
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 SMALL = ["--seq-len", "20", "--head-dim", "8", "--device", "emulator"]
@@ -162,8 +163,9 @@ def test_a_campaign_that_fails_is_a_failure_of_the_report(tmp_path, monkeypatch)
 
 def test_a_campaign_that_dies_is_an_error_of_its_own(monkeypatch):
     from harness.studies.report import campaign_results as module
+    from harness.studies.report.command import ReportRequest
 
-    asked = module.CampaignRequest("attention", 1, 0, "emulator")
+    asked = ReportRequest(fuzz=1, settings=RunSettings(device="emulator"))
     monkeypatch.setattr(
         module.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 2, "", "harness: no variant 'x'\n")
     )

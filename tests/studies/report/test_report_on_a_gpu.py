@@ -9,7 +9,8 @@ import pytest
 from harness.cli import main
 from harness.emulator.executor import EmulatorExecutor
 from harness.execution.protocol import Device
-from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.execution.run_settings import Effort
+from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.studies.report import command
 from harness.support.intervals import Interval
 
@@ -28,7 +29,7 @@ class StandIn:
 @pytest.fixture
 def page_of(monkeypatch, tmp_path):
     """The page's text; `words` are more of the command line."""
-    monkeypatch.setattr(command, "executor_of", lambda arguments, progress: StandIn())
+    monkeypatch.setattr(command, "executor_of", lambda settings, progress: StandIn())
     path = tmp_path / "page.html"
     problem = ["--seq-len", "20", "--head-dim", "8", "--variants", "fa2-cupy"]
 
@@ -58,12 +59,12 @@ def test_bench_is_a_section_where_it_is_asked_for(page_of, monkeypatch):
         time_high_ms=0.13, samples=9,
     )  # fmt: skip
 
-    def bench_on_gpu(variants, problem, *, regime, seed, effort, libraries, step):
+    def bench_on_gpu(variants, problem, settings, *, libraries, step):
         step("all in turns")
         ceilings = Ceilings(4e12, 7e14, "float16")
         return BenchResult(
-            problem=problem, regime=regime, seed=seed, device=StandIn.device, rows=(row,), ceilings=ceilings,
-            effort=Effort(), floor_ms=0.0, driver="1", torch=None,
+            problem=problem, regime=settings.regime, seed=settings.seed, device=StandIn.device, rows=(row,),
+            ceilings=ceilings, effort=Effort(), floor_ms=0.0, driver="1", torch=None,
         )  # fmt: skip
 
     monkeypatch.setattr("harness.gpu.contenders.bench_on_gpu", bench_on_gpu)

@@ -8,6 +8,7 @@ import pytest
 from numpy_executor import NumpyExecutor, numpy_variant
 
 from harness.execution.protocol import Device
+from harness.execution.run_settings import RunSettings
 from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Plan
 from harness.model.traffic import Traffic
@@ -80,7 +81,7 @@ def test_what_would_take_for_ever_is_refused():
 def run(*variants: Variant, field: str = "q_len", **options: object) -> dict[tuple[str, object], SweepPoint]:
     sweep = Sweep(field, (4, 8))
     problems = [Problem(heads=1, q_len=value, kv_len=4, head_dim=4) for value in sweep.values]
-    points = run_sweep(variants, sweep, problems, NumpyExecutor(), **options)  # type: ignore[arg-type]
+    points = run_sweep(variants, sweep, problems, NumpyExecutor(), RunSettings(**options))  # type: ignore[arg-type]
     return {(point.variant, point.value): point for point in points}
 
 

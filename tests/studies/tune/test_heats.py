@@ -11,9 +11,10 @@ import pytest
 
 from harness.execution.cluster.cluster_client import WorkerLost
 from harness.execution.protocol import Device
-from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.execution.run_settings import Effort, RunSettings
+from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.operations.attention.problem import Problem
-from harness.studies.tune.spread import Heat, on_one_scale, spread_timing
+from harness.studies.tune.spread import TileTask, on_one_scale, spread_timing
 from harness.support.errors import SandboxError
 
 pytestmark = pytest.mark.compiles(False)
@@ -88,9 +89,11 @@ class ClusterClient:
 
     def __init__(self, size: int, dead: Sequence[int] = ()) -> None:
         self.size, self.dead = size, dead
-        self.given: list[Heat] = []
+        self.given: list[TileTask] = []
 
-    def map_unordered(self, function: Callable[[Any], Any], arguments: Mapping[Any, Heat]) -> Iterator[tuple[Any, Any]]:
+    def map_unordered(
+        self, function: Callable[[Any], Any], arguments: Mapping[Any, TileTask]
+    ) -> Iterator[tuple[Any, Any]]:
         for place, (key, asked) in enumerate(arguments.items()):
             self.given.append(asked)
             times = (row(name, float(name) * (1 + place)) for name in asked.names)
@@ -98,7 +101,7 @@ class ClusterClient:
 
 
 NAMES = ("3", "1", "4", "1.5", "9")
-ASKED = Heat("token", None, NAMES, PROBLEM, "normal", 0, Effort())  # type: ignore[arg-type]
+ASKED = TileTask("token", None, NAMES, PROBLEM, RunSettings())  # type: ignore[arg-type]
 
 
 def test_each_gpu_has_a_group_and_the_default_and_that_one_runs_back_to_back_once():

@@ -10,10 +10,10 @@ import pytest
 from emulators import emulator
 from lanes import thorough_unless
 
-from harness.emulator.executor import CacheModel
 from harness.emulator.instruments import Instruments
 from harness.execution.isolation.variants import discover_isolated
 from harness.execution.question import Question
+from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.registry import Registry
 from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
@@ -73,9 +73,8 @@ def registry() -> Registry:
 
 @functools.cache
 def profile(name: str, problem: Problem, gpu_name: str) -> Profile:
-    executor = emulator(
-        instruments=Instruments(bank_conflicts=True, instructions=True), caches=CacheModel(BY_NAME[gpu_name])
-    )
+    settings = RunSettings(caches=CacheModel(BY_NAME[gpu_name]))
+    executor = emulator(settings, instruments=Instruments(bank_conflicts=True, instructions=True))
     return profile_of(registry().get(name), Question.draw(problem), executor, H200.multiprocessor)
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from harness.cli import main
 from harness.execution.protocol import Device
-from harness.execution.timings import BenchResult, BenchRow, Ceilings, Effort
+from harness.execution.run_settings import Effort
+from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.studies.why.causes import Cause
 from harness.studies.why.report import CSV_KEYS
 from harness.studies.why.result import WhyResult
@@ -149,7 +150,7 @@ def test_measured_times_stand_beside_predicted_ones(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def bench(variants: Any, problem: Any, **options: Any) -> BenchResult:
+    def bench(variants: Any, problem: Any, settings: Any, **options: Any) -> BenchResult:
         asked.update(options, names=[variant.name for variant in variants])
         rows = (
             BenchRow(variant="good-cupy", kind="variant", verdict="pass", time_ms=0.02),
