@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.execution.cluster.crew import Crew  # noqa: E402
+from harness.execution.cluster.cluster_client import ClusterClient  # noqa: E402
 from harness.options.standard_streams import complain  # noqa: E402
 from harness.options.workers import parse_workers, require_distributed  # noqa: E402
 from harness.studies.fuzz.finding import WRONG_ANSWER  # noqa: E402
@@ -124,11 +124,11 @@ def run(
         names = [name for name in names if name in scores]
     waiting = in_order_of_work([name for name in names if name not in scores], _seconds(kept))
     if waiting:
-        with Crew(workers, complain) as crew, progress_bar(len(names)) as progress:
-            for place, result in crew.spread(score_of, [(name, how) for name in waiting]):
+        with ClusterClient(workers, complain) as cluster, progress_bar(len(names)) as progress:
+            for name, result in cluster.map_unordered(score_of, {name: (name, how) for name in waiting}):
                 if isinstance(result, Exception):
                     raise result
-                scores[waiting[place]] = result
+                scores[name] = result
                 if isinstance(result, Score) and not verdicts:
                     with kept.open("a") as file:
                         file.write(_kept_line(result))

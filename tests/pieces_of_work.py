@@ -10,7 +10,7 @@ from pathlib import Path
 
 from distributed import get_worker
 
-from harness.execution.cluster.worker_side import Unfit, is_abandoned
+from harness.execution.cluster.worker_side import Unfit, is_cancelled
 
 
 def squared(n: int) -> int:
@@ -88,7 +88,7 @@ def visible_to(_: object) -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-def until_abandoned(seconds: float) -> None:
+def until_cancelled(seconds: float) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not is_abandoned():
+    while time.monotonic() < end and not is_cancelled():
         time.sleep(0.01)

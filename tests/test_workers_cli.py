@@ -26,9 +26,16 @@ LONG = ("--examples", "250")
 """Several seconds of one process: the campaign is cut off long after something of it is on the disk, and not done."""
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of these tests alone: a failure that others find meanwhile in a variant of the same name would be tried first."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Processes]:
-    with processes(ATTENTION_SANDBOX_RESULTS_DIR=str(tmp_path / "results")) as started:
+def own(tmp_path: Path, cache: Path) -> Iterator[Processes]:
+    results = str(tmp_path / "results")
+    with processes(ATTENTION_SANDBOX_RESULTS_DIR=results, ATTENTION_SANDBOX_CACHE_DIR=str(cache)) as started:
         yield started
 
 
@@ -125,7 +132,7 @@ def test_two_workers_and_none_come_to_the_same(own: Processes, wrong: Path, tmp_
 def test_ctrl_c_ends_all_of_it_within_a_second_or_so_and_leaves_nothing_behind(own: Processes):
     started = fuzz(own, "--seconds", "200", "--workers", "2")
     # Each worker has a server of processes, one that examines cases, and its planner.
-    until(lambda: len(own.left("cluster.member worker")) == 2 and len(own.left("forkserver")) >= 6)
+    until(lambda: len(own.left("cluster_process worker")) == 2 and len(own.left("forkserver")) >= 6)
     time.sleep(3)
     assert len(own.left()) >= 6
     began = time.monotonic()
@@ -170,9 +177,9 @@ def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes):
     whole, _ = outcome(fuzz(own, "--examples", "100"))
     started = fuzz(own, "--examples", "100", "--workers", "2")
     for _ in range(2):
-        until(lambda: len(own.left("cluster.member worker")) == 2)
+        until(lambda: len(own.left("cluster_process worker")) == 2)
         time.sleep(2.0)
-        os.kill(own.left("cluster.member worker")[0], signal.SIGKILL)
+        os.kill(own.left("cluster_process worker")[0], signal.SIGKILL)
     result, said = outcome(started)
     assert differences(result, whole) == {}
     assert 1 <= said.count("another takes its place") == said.count("\n") <= 2, said

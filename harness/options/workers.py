@@ -17,7 +17,7 @@ from harness.support.errors import UsageError
 from harness.support.numbers import shown, whole_number
 
 if TYPE_CHECKING:
-    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.cluster_client import ClusterClient
     from harness.options.request import StudyRequest
 
 MOST_WORKERS = 1024
@@ -53,15 +53,15 @@ def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 @contextlib.contextmanager
-def crew_of(
+def cluster_of(
     request: StudyRequest,
     found: Discovery,
     gpus: Sequence[str] = (),
     device_of: Callable[[], str | None] | None = None,
-) -> Iterator[Crew | None]:
-    """The workers that --workers asks for, with the plugins' files; None where it asks for none.
+) -> Iterator[ClusterClient | None]:
+    """A client of the workers that --workers names, which have the plugins' files; None without --workers.
 
-    `gpus`: those of this machine, of which each local worker gets one. For `device_of`, see `Crew`.
+    `gpus`: this machine's, of which each local worker gets one. For `device_of`, see `ClusterClient`.
     """
     if request.workers is None:
         yield None
@@ -69,14 +69,14 @@ def crew_of(
     require_distributed()
     if request.selection.own_variants:
         raise UsageError("workers load variants anew; write yours to a file, and name that with plugin=")
-    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.cluster_client import ClusterClient
     from harness.execution.cluster.shipping import receive, shipment
 
-    with Crew(request.workers, complain, gpus, device_of) as crew:
+    with ClusterClient(request.workers, complain, gpus, device_of) as cluster:
         files = plugin_files(found)
         if files:
-            crew.equip(receive, shipment(files))
-        yield crew
+            cluster.broadcast_setup(receive, shipment(files))
+        yield cluster
 
 
 def are_elsewhere(workers: int | str | None) -> bool:

@@ -7,21 +7,24 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
-from harness.support.process_tree import tree_seconds
+from harness.support.process_tree import stat_fields, tree_seconds
 
 LOOK_SECONDS = 0.25
 """Interval at which a process's processor time is read."""
 CRASH_BEGINS = "Fatal Python error: "
 """The beginning of faulthandler's report, before it lists each thread's stack."""
 LAST_WORDS = 400
-"""Maximum number of characters of a dying process's output that are reported."""
-THREADS_OF_NUMPY = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+"""Characters of what a dying process wrote."""
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+"""Variables with which NumPy, once loaded, multiplies matrices on one core. The oracle's are small: threads that wait
+for each other on a busy machine make it a hundred times as slow."""
+_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def processor_seconds(pid: int) -> float:
@@ -29,12 +32,18 @@ def processor_seconds(pid: int) -> float:
 
     From /proc (proc(5), stat: fields 14 and 15 are user and system time in clock ticks).
     """
-    try:
-        # The second field is the program's name in parentheses, which may contain blanks.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, stat_fields(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def import_path() -> dict[str, str]:
+    """Variables with which Python imports this harness from anywhere, and nothing of the folder that it starts in.
+
+    The latter from Python 3.11 on.
+    """
+    return {
+        "PYTHONPATH": os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONSAFEPATH": "1",
+    }
 
 
 @dataclass(frozen=True)
@@ -112,14 +121,10 @@ def _last_words_of(text: str) -> str:
 
 
 @contextlib.contextmanager
-def one_thread_for_numpy() -> Iterator[None]:
-    """A context manager: NumPy uses one core in processes that are started within the block.
-
-    The oracle's matrices are small, and threads that wait for each other on a busy machine slow it down a hundredfold.
-    NumPy reads these variables when it is loaded, so they have to be set before the process starts.
-    """
-    before = {name: os.environ.get(name) for name in THREADS_OF_NUMPY}
-    os.environ.update(dict.fromkeys(THREADS_OF_NUMPY, "1"))
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables for the processes that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -49,9 +49,18 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Parent of every process, read from each one's stat: /proc/PID/task/TID/children is not in every kernel."""
-    stats = {int(name): _fields(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    """Every process with its parent, by one look at each: /proc/PID/task/TID/children is not in every kernel."""
+    stats = {int(name): stat_fields(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {pid: int(fields[1]) for pid, fields in stats.items() if fields}
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Of /proc/PID/stat, from the third one on; none once it is gone."""
+    try:
+        # The second field is the program's name in parentheses, which may hold blanks.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def tree_seconds(pid: int) -> float:
@@ -59,7 +68,7 @@ def tree_seconds(pid: int) -> float:
 
     From /proc (proc(5), stat: fields 14 to 17, in clock ticks).
     """
-    ticks = sum(int(field) for each in (pid, *descendants_of(pid)) for field in _fields(each)[11:15])
+    ticks = sum(int(field) for each in (pid, *descendants_of(pid)) for field in stat_fields(each)[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -82,7 +91,7 @@ def end_tree(pid: int) -> None:
     """
     _send([pid], signal.SIGSTOP)
     for _ in range(_STOPPING_LOOKS):
-        if not _runs(pid) or _fields(pid)[:1] in (["t"], ["T"]):
+        if not _runs(pid) or stat_fields(pid)[:1] in (["t"], ["T"]):
             break
         time.sleep(_LOOK_SECONDS)
     end_descendants(pid)
@@ -109,14 +118,5 @@ def _send(processes: Iterable[int], number: signal.Signals) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process exists and has not ended (state Z: not waited for yet, X: ending)."""
-    return _fields(pid)[:1] not in ([], ["Z"], ["X"])
-
-
-def _fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third one on; empty if the process has ended."""
-    try:
-        # The second field is the program's name in parentheses, which may contain blanks.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    """Whether it is there and has not ended (Z: a process that was not waited for yet, X: one that is going)."""
+    return stat_fields(pid)[:1] not in ([], ["Z"], ["X"])

@@ -19,15 +19,15 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import IO, Any, Protocol
 
 from harness.emulator.instruments import Instruments
 from harness.emulator.native.tier import Tier
+from harness.support.child_process import import_path
 from harness.support.errors import CompileError, SandboxError, UnsupportedInstruction
 from harness.support.privileges import protect_memory
 
-_JOB = struct.Struct("<cQ")  # what is asked or answered, and how many bytes follow
+_JOB = struct.Struct("<cQ")  # kind of job or answer, and how many bytes follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
 _KERNEL, _PART, _DONE, _REFUSED = b"K", b"P", b"D", b"E"
 _POLITENESS = 10
@@ -74,11 +74,11 @@ class CompileWorker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
-        """See `Compiler`."""
+        """A kernel's facts and object file. Raises `CompileError`, `UnsupportedInstruction`."""
         return self._ask(_KERNEL, json.dumps([ptx, entry, asdict(instruments), tier.value]).encode())
 
     def build_part(self, name: str) -> bytes:
-        """See `Compiler`."""
+        """The object file of a part of the runtime."""
         return self._ask(_PART, name.encode())
 
     def close(self) -> None:
@@ -107,21 +107,18 @@ class CompileWorker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            root = str(Path(__file__).resolve().parents[3])
-            path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                # Nothing of the folder that this process was started in may hide a module that it needs.
-                env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+                env={**os.environ, **import_path()},
                 **_APART,
             )
         return self._process
 
 
 class WorkerPool:
-    """At most so many workers at once, each for one thread; who asks for more waits. They end with the pool."""
+    """At most `most` workers at once, each for one thread; further threads wait. They end with the pool."""
 
     def __init__(self, most: int) -> None:
         self._idle: list[CompileWorker] = []

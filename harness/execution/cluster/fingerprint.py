@@ -1,4 +1,4 @@
-"""What a worker has to have in common with whoever asks it: the sandbox's own texts, and what compiles and draws.
+"""What a worker and its client must have in common: the sandbox's own texts, and what compiles and draws.
 
 Answers of two versions must not be mixed in one result, so a worker with another version is left out.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from harness.model.discovery import ENTRY_POINT_GROUP, REPOSITORY_ROOT
 
 SUFFIXES = (".py", ".cu", ".cuh", ".ptx")
-"""Of the texts that a result depends on."""
+"""Suffixes of the files that a result depends on."""
 PACKAGES = (
     "cupy-cuda12x", "cupy-cuda13x", "hypothesis", "llvmlite", "ml_dtypes", "numba", "numba-cuda", "numpy",
     "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12",
@@ -28,12 +28,12 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Of one process."""
+    """What the results of one process depend on."""
 
     harness: str
     """Digest of the texts of `harness/`."""
     variants: str
-    """Of those of `variants/`."""
+    """Digest of the texts of `variants/`."""
     python: str
     """Such as `3.11`."""
     packages: tuple[tuple[str, str], ...]
@@ -56,12 +56,12 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """Of all of it."""
+        """One digest of all fields."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 def fingerprint() -> Fingerprint:
-    """Of this process, with the texts as they are on its disk now."""
+    """The fingerprint of this process, with the texts as they are on disk now."""
     return Fingerprint(
         harness=_digest(REPOSITORY_ROOT / "harness"),
         variants=_digest(REPOSITORY_ROOT / "variants"),

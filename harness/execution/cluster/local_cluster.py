@@ -1,8 +1,9 @@
-"""A cluster on this machine: a scheduler and workers as processes of their own, gone when whoever started them is."""
+"""A cluster on this machine: a scheduler and workers in processes of their own, which end when this process does."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,34 +14,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.model.discovery import REPOSITORY_ROOT
-from harness.support.child_process import THREADS_OF_NUMPY, last_words
+from harness.support.child_process import ONE_THREAD, last_words
 from harness.support.errors import SandboxError, WorkersGone
 
 START_SECONDS = 60.0
 ADDRESS_LOOK_SECONDS = 0.02
-"""Between looks for what the scheduler says."""
+"""Between looks for the scheduler's file."""
 MOST_RESTARTS = 20
-"""Of workers that died, in all: more die of what they do, not by chance."""
-_MODULE = "harness.execution.cluster.member"
+"""Restarts of dead workers in all: if more die, it is not by chance."""
+_MODULE = "harness.execution.cluster.cluster_process"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class LocalCluster:
-    """Its processes. Those of them that die are started again, a few times."""
+    """A scheduler and workers. Workers that die are restarted, up to `MOST_RESTARTS` times in all."""
 
     def __init__(self, number: int, gpus: Sequence[str] = ()) -> None:
-        """`number` of workers; with `gpus`, each sees only the one of them that has its number, modulo how many.
+        """Start `number` workers; with `gpus`, worker i sees only GPU `gpus[i % len(gpus)]`.
 
         Raises `SandboxError` where they do not start.
         """
         self._gpus = tuple(gpus)
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-cluster-", ignore_cleanup_errors=True)
+        self._scheduler_file = os.path.join(self._folder.name, "scheduler.json")
         self._read_end, self._lifeline = os.pipe()
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._scheduler: subprocess.Popen[bytes] | None = None
         self._restarts = 0
         try:
-            self._scheduler = self._started("scheduler")
+            self._scheduler = self._started("scheduler", self._scheduler_file)
             for place in range(number):  # all at once: most of a start is imports
                 self._workers[place] = self._start_worker(place)
             self.address = self._address()
@@ -48,10 +50,10 @@ class LocalCluster:
             self.close()
             raise
 
-    def mend(self) -> str | None:
-        """Start again what has died; what died and of what, if anything did. Raises `SandboxError` where it is no use.
+    def restart_dead(self) -> str | None:
+        """Restart a worker that has died, and end what it had started. Return what it died of, None if none did.
 
-        What it had started goes with it.
+        Raises `WorkersGone` if the scheduler has died, or workers have died too often.
         """
         assert self._scheduler is not None
         if self._scheduler.poll() is not None:
@@ -72,7 +74,7 @@ class LocalCluster:
         return None
 
     def close(self) -> None:
-        """End all of it now."""
+        """End all processes now."""
         for process in (self._scheduler, *self._workers.values()):
             if process is not None:
                 _end(process)
@@ -83,7 +85,7 @@ class LocalCluster:
 
     def _start_worker(self, place: int) -> subprocess.Popen[bytes]:
         gpu = {VISIBLE_GPUS: self._gpus[place % len(self._gpus)]} if self._gpus else {}
-        where = (str(self._log("scheduler")), str(place), self._folder.name)
+        where = (self._scheduler_file, str(place), self._folder.name)
         return self._started("worker", *where, log=f"worker-{place}", **gpu)
 
     def _started(self, role: str, *where: str, log: str = "scheduler", **environment: str) -> subprocess.Popen[bytes]:
@@ -91,7 +93,7 @@ class LocalCluster:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-            **dict.fromkeys(THREADS_OF_NUMPY, "1"),
+            **ONE_THREAD,
             **environment,
         }
         with self._log(log).open("ab") as file:
@@ -101,7 +103,7 @@ class LocalCluster:
                 stdout=file,
                 stderr=file,
                 pass_fds=[self._read_end],
-                start_new_session=True,  # Ctrl-C is for whoever started it, and all that it starts ends with it
+                start_new_session=True,  # Ctrl-C is for the parent; its children are ended with the session
                 env=environment,
             )
 
@@ -109,19 +111,13 @@ class LocalCluster:
         assert self._scheduler is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._scheduler.poll() is None:
-            if (address := said_address(self._log("scheduler"))) is not None:
-                return address
+            with contextlib.suppress(OSError, ValueError):  # it is not there, or being written
+                return str(json.loads(Path(self._scheduler_file).read_text())["address"])
             time.sleep(ADDRESS_LOOK_SECONDS)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")
 
     def _log(self, name: str) -> Path:
         return Path(self._folder.name, f"{name}.log")
-
-
-def said_address(log: Path) -> str | None:
-    """Where the scheduler listens that writes this file, if it has said so by now."""
-    lines = log.read_text().splitlines(keepends=True)
-    return next((line.strip() for line in lines if line.startswith("tcp://") and line.endswith("\n")), None)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

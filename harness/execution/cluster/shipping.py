@@ -19,7 +19,7 @@ from harness.model.variant import Variant
 from harness.support.errors import UsageError
 
 LARGEST_BYTES = 64 * 2**20
-"""Of all files together: a plugin is text."""
+"""The most that all files together may have: a plugin is text."""
 _received: dict[str, Path] = {}
 
 
@@ -31,7 +31,7 @@ class Shipment:
 
 
 def shipment(paths: Iterable[str]) -> Shipment:
-    """Of these files, those that can be read. Raises `UsageError` where they are too large."""
+    """The contents of those files that can be read. Raises `UsageError` if they are too large."""
     found: dict[str, bytes] = {}
     for path in paths:
         try:
@@ -116,7 +116,7 @@ def load_of(origin: Origin, name: str) -> OriginLoad:
 
 
 def variant_here(token: str, load: OriginLoad) -> Variant:
-    """The variant in this worker, isolated; the same one for each `Crew.token`. Raises `SandboxError`."""
+    """The variant in this worker, isolated; one object per `ClusterClient.token`. Raises `SandboxError`."""
     kept: dict[OriginLoad, Variant] = state(f"variants:{token}", dict)
     here = load.here()
     if here not in kept:

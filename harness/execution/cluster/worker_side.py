@@ -1,4 +1,4 @@
-"""What runs in a worker: one piece of work at a time, of whoever has the same version of the sandbox."""
+"""What runs in a worker of a cluster: one task at a time, for clients with the same version of the sandbox."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import functools
 import multiprocessing
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from harness.execution.isolation.process import end_planners
 from harness.support.errors import SandboxError
 
 IDLE_SECONDS = 60.0
-"""After so long without work the processes that it has started end: whoever asked may be gone."""
+"""After this long without a task the processes that the worker has started end: its client may be gone."""
 RETIRE_SECONDS = 0.5
 RETIRED = 75
 """Exit status, as EX_TEMPFAIL of sysexits.h: another one takes its place."""
@@ -27,74 +26,68 @@ _AT_IMPORT = fingerprint()
 _one_at_a_time = threading.Lock()
 _state: dict[str, Any] = {}
 _last_used = time.monotonic()
-_at = ("", 0)
-_forgotten: dict[str, int] = {}
 
 
 class Unfit(SandboxError):
-    """The worker cannot do the work, such as without the GPU that it had; another one may."""
+    """The worker cannot run the task, such as without the GPU that it had; another one may."""
 
 
 @dataclass(frozen=True)
-class Introduction:
-    """What a worker says of itself."""
+class WorkerInfo:
+    """What decides whether a worker can run a client's tasks."""
 
     fingerprint: Fingerprint
-    host: str
-    process: int
     device: str | None
-    """What it works on, where that matters, in a word that no other device has; None: nothing."""
+    """What it works on, where that matters: a name that no other device has. None: it has none."""
 
 
-def introduce(device_of: Callable[[], str | None] | None = None) -> Introduction:
-    """Of this worker; `device_of` tells its device. Raises `Unfit` where its texts have changed since."""
+def worker_info(device_of: Callable[[], str | None] | None = None) -> WorkerInfo:
+    """Describe this worker; `device_of` names its device. Raises `Unfit` if its texts have changed on disk."""
     _may_have_children()
-    _see_to_the_end()
+    _end_processes_at_exit()
     now = fingerprint()
     if now.harness != _AT_IMPORT.harness:
         raise Unfit("its texts of harness/ have changed since it was started; start it again")
-    return Introduction(now, socket.gethostname(), os.getpid(), None if device_of is None else device_of())
+    return WorkerInfo(now, None if device_of is None else device_of())
 
 
-def perform(work: bytes, client: str, epoch: int) -> Any:
-    """`function(argument)`, one at a time however many threads this worker has. `work` is the two of them, pickled.
-
-    `epoch` is the client's own count of how often it forgot what it had begun; see `abandon`.
-    """
+def perform(work: bytes) -> Any:
+    """Call `function(*arguments)`, one call at a time in a worker of several threads. `work` is the two, pickled."""
     from distributed.protocol.pickle import loads
 
-    global _last_used, _at
+    global _last_used
     with _one_at_a_time:
-        _last_used, _at = time.monotonic(), (client, epoch)
+        _last_used = time.monotonic()
         try:
-            if is_abandoned():
+            if is_cancelled():
                 return None
-            function, argument = loads(work)
-            return function(argument)
+            function, arguments = loads(work)
+            return function(*arguments)
         finally:
             _last_used = time.monotonic()
 
 
-def abandon(client: str, epoch: int) -> None:
-    """What this client has begun before that epoch is not wanted any more."""
-    _forgotten[client] = epoch
+def is_cancelled() -> bool:
+    """Whether the client has cancelled the task that calls this, or is gone; the result does not matter then."""
+    from distributed import get_worker
 
-
-def is_abandoned() -> bool:
-    """Whether nobody waits for what this worker is at: it may return anything then."""
-    client, epoch = _at
-    return epoch < _forgotten.get(client, 0)
+    worker = get_worker()
+    task = worker.state.tasks.get(worker.get_current_task())
+    return task is None or task.state == "cancelled"
 
 
 def retire() -> None:
-    """The process is of no further use, as after a fault on its GPU: it ends once its result is on its way."""
+    """End this process once its result has been sent, as after a fault on its GPU."""
     timer = threading.Timer(RETIRE_SECONDS, os._exit, (RETIRED,))
     timer.daemon = True
     timer.start()
 
 
 def state(name: str, make: Callable[[], Any]) -> Any:
-    """What `make` made for this name at first, here, in this worker. One name of each kind (before its `:`) is kept."""
+    """The state of that name in this worker, made by `make` the first time.
+
+    A name is `kind:rest`. Only the last one of each kind is held: another name of its kind ends it.
+    """
     if name not in _state:
         kind = name.partition(":")[0]
         for other in [other for other in _state if other.partition(":")[0] == kind]:
@@ -104,14 +97,14 @@ def state(name: str, make: Callable[[], Any]) -> Any:
 
 
 def end_all() -> None:
-    """End what was kept, and with it all processes that this worker has started."""
+    """Drop all state, and end all processes that this worker has started."""
     for name in list(_state):
         _drop(name)
     end_planners()
 
 
 def end_soon() -> None:
-    """`end_all`, once what this worker is at has ended, which nobody waits for."""
+    """Call `end_all` once the current task has ended, without waiting for that."""
 
     def end() -> None:
         with _one_at_a_time:
@@ -121,7 +114,7 @@ def end_soon() -> None:
 
 
 @functools.cache
-def _see_to_the_end() -> None:
+def _end_processes_at_exit() -> None:
     # Before multiprocessing's own, which waits for children.
     atexit.register(end_all)
     threading.Thread(target=_end_when_idle, name="end when idle", daemon=True).start()

@@ -62,13 +62,13 @@ KEPT_OBJECTS = 4096
 
 def serve(
     connection: Connection,
+    load: Load | None,
+    log: ProcessLog,
+    surroundings: Surroundings,
     lifeline: Connection,
     output: Connection,
-    load: Load | None,
     packages: Sequence[str],
-    log: ProcessLog,
     most_bytes: int,
-    surroundings: Surroundings,
 ) -> None:
     """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
 
@@ -210,7 +210,7 @@ class Planner:
         return plan_to_json(plan, self._kernel_to_json, self._keep)
 
     def attempt(self, request: Json) -> Json:
-        """The replies to what an attempt asks, by question, up to where it ends; no claim: see `isolation.ahead`.
+        """The replies to what an attempt asks, by question, up to where it ends; no claim: see `PrefetchedReplies`.
 
         `tile` is what its plan is for: `wanted` sizes beside the default ones.
         """

@@ -1,23 +1,23 @@
-"""A planner process as the judge sees it: started, asked, timed, and replaced when it dies or hangs."""
+"""The judge's side of a planner process: requests with a time limit, and a fresh process after it died or hung."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any
 
+from harness.execution.isolation.forked_process import ForkedProcess
 from harness.execution.isolation.plugin_output import PluginOutput
 from harness.execution.isolation.replies import Json, Malformed, checked, data_of, error_from_json
-from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, enter
+from harness.execution.isolation.server import STARTING, Load, enter
 from harness.support import child_process
-from harness.support.child_process import CpuTimeSample, ProcessLog, how_it_ended
+from harness.support.child_process import CpuTimeSample
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 from harness.support.memory import available_bytes
 from harness.support.process_tree import end_tree
@@ -31,13 +31,11 @@ COMPILE_SECONDS = 300.0
 RUN_SECONDS = 600.0
 """A native run, with its timing."""
 PATIENCE = 6.0
-"""How many times as long by the clock: other work may be going on, and who sleeps uses no processor."""
-END_SECONDS = 5.0
-"""For a process to end that has closed its pipe."""
+"""Limit by the clock, as a multiple of the limit of processor time: a process that sleeps uses no processor."""
 OUTPUT_SECONDS = 2.0
-"""For the last that an ended process has printed to be read."""
+"""How long to read what a process printed before it ended."""
 MEMORY_SHARE = 0.8
-"""Of the memory that is available when a planner starts."""
+"""The share of the available memory that a planner may allocate."""
 LEAST_PLANNER_BYTES = 2**31
 """Compiling a large kernel takes this much, wherever the memory comes from."""
 LARGEST_MESSAGE_BYTES = 2**28
@@ -45,7 +43,7 @@ LARGEST_MESSAGE_BYTES = 2**28
 
 
 class _NoAnswer(Exception):
-    """There was none in time."""
+    """No answer came in time."""
 
 
 _alive: weakref.WeakSet[PlannerProcess] = weakref.WeakSet()
@@ -55,7 +53,7 @@ _none_may_start = threading.Event()
 def end_planners() -> None:
     """End every planner of this process, whatever it is doing.
 
-    Threads that still ask meanwhile get `PlannerDied`, rather than a new process that would have to be waited for.
+    Requests of other threads raise `PlannerDied` meanwhile, and start no new process.
     """
     _none_may_start.set()
     try:
@@ -65,31 +63,27 @@ def end_planners() -> None:
         _none_may_start.clear()
 
 
-class PlannerProcess:
-    """One planner, and the next one where that is lost. Threads take turns."""
+class PlannerProcess(ForkedProcess):
+    """A planner process, replaced by a fresh one after a loss. Threads take turns."""
 
     def __init__(self, load: Load | None = None, packages: Sequence[str] = ()) -> None:
-        """`load` makes its one variant; None where it is asked for variants of any origin.
+        """`load` makes its only variant; None for a planner that serves variants of any origin.
 
-        `packages` are imported before anything is asked, if they can be.
+        `packages` are imported before the first request, if they can be.
         """
-        self._load, self._packages = load, tuple(packages)
-        self._process: BaseProcess | None = None
-        self._connection: Connection | None = None
+        super().__init__(load)
+        self._packages = tuple(packages)
         self._lifeline: Connection | None = None
         self._output: PluginOutput | None = None
         self._dropped: weakref.finalize[..., PlannerProcess] | None = None
         self._lock = threading.RLock()
-        self._log = ProcessLog()
         self._asked: set[str] = set()
         self._requests = 0
-        self.generation = 0
-        """Processes started so far: what an earlier one handed out is lost."""
         self.loading: Json = None
         """The origin that was announced last."""
 
     def start(self) -> None:
-        """A process, if there is none. Does not wait until it is ready. Raises `PlannerDied` within `end_planners`."""
+        """Start a process if there is none, without waiting for it. Raises `PlannerDied` during `end_planners`."""
         with self._lock:
             if self._process is not None:
                 return
@@ -99,53 +93,28 @@ class PlannerProcess:
                 self._start()
 
     def _start(self) -> None:
-        context = begin_server()
-        self._connection, theirs = context.Pipe()
         # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
-        lifeline, self._lifeline = context.Pipe(duplex=False)
-        printed, output = context.Pipe(duplex=False)
-        process = context.Process(
-            target=enter,
-            args=(
-                theirs,
-                lifeline,
-                output,
-                self._load,
-                self._packages,
-                self._log,
-                planner_bytes(),
-                Surroundings.of_this_process(),
-            ),
-            name="planner",
-            daemon=True,
-        )
-        with main_module_for(self._load):
-            process.start()
-        self._process = process
-        # Where this object is dropped without `end`: multiprocessing would send SIGTERM, and wait. The folder is there
-        # for as long as the process, which may still have to open its log.
-        self._dropped = weakref.finalize(self, _kill, self._process)
-        theirs.close()
-        lifeline.close()
-        output.close()
+        lifeline, self._lifeline = Pipe(duplex=False)
+        printed, output = Pipe(duplex=False)
+        process = self._fork(enter, self._packages, planner_bytes(), daemon=True, pipes=(lifeline, output))
+        # Where this object is dropped without `end`: multiprocessing would send SIGTERM, and wait.
+        self._dropped = weakref.finalize(self, _kill, process)
         self._output = PluginOutput(printed)
         self._asked.clear()
         self.loading = None
-        self.generation += 1
         _alive.add(self)
 
     def ask(self, what: str, seconds: float | None = None, **said: Json) -> Json:
-        """The answer. Raises what was raised there, `PlannerDied` or `PlannerHung` where none came.
+        """Send a request and return the answer. Raises the planner's exception, `PlannerDied` or `PlannerHung`.
 
-        `seconds`: how long it may take; None: as planning does. The first request about an origin may take as long as
-        importing it.
+        `seconds`: the limit, `CALL_SECONDS` by default; the first request about an origin has `LOAD_SECONDS` more.
         """
         return self.ask_for_arrays(what, CALL_SECONDS if seconds is None else seconds, **said)[0]
 
     def ask_for_arrays(
         self, what: str, seconds: float, arrays: tuple[Any, ...] = (), most_bytes: int = 0, **said: Json
     ) -> tuple[Json, list[bytes]]:
-        """The same, with arrays of bytes, each of at most `most_bytes`, besides the answer."""
+        """Send a request with arrays; return the answer and its arrays, each of at most `most_bytes`."""
         with self._lock:
             self.start()
             origin = str(said.get("origin"))
@@ -192,7 +161,7 @@ class PlannerProcess:
 
     @contextlib.contextmanager
     def _losses(self, seconds: float) -> Iterator[None]:
-        """A process that gives no answer, or none that can be understood, is ended."""
+        """End a process that gives no answer, or one that cannot be understood."""
         try:
             yield
         except (EOFError, OSError):
@@ -233,39 +202,13 @@ class PlannerProcess:
                     raise _NoAnswer
         return self._connection.recv_bytes(most_bytes)
 
-    def _death(self) -> str:
-        """What became of the process, and its last words."""
-        assert self._process is not None
-        self._process.join(timeout=END_SECONDS)
-        if self._process.exitcode is None:
-            return "its pipe closed"  # and is stopped, or goes on by itself: it is ended now
-        words = self._log.last_words()
-        return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
-
 
 def planner_bytes() -> int:
-    """How much a planner may allocate: most of the memory that is there, so that it meets an error, and nobody else."""
+    """How much a planner may allocate: less than there is, so that it runs out before other processes do."""
     return max(LEAST_PLANNER_BYTES, int(MEMORY_SHARE * available_bytes()))
 
 
-def _kill(process: BaseProcess, *held: object) -> None:
-    """End a process and its descendants; what is `held` is there for as long as they are."""
+def _kill(process: BaseProcess) -> None:
+    """End a process and its descendants."""
     if process.exitcode is None and process.pid is not None:
         end_tree(process.pid)
-
-
-@contextlib.contextmanager
-def main_module_for(load: Load | None) -> Iterator[None]:
-    """A process that is started meanwhile does not run this one's script once more, as multiprocessing would have it.
-
-    Only where it is handed a function `load` of that very script does it need it.
-    """
-    if getattr(getattr(load, "func", load), "__module__", None) == "__main__":
-        yield
-        return
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

@@ -6,19 +6,17 @@ compiler or CUDA, which do not survive a fork. What it forks has it for its own 
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.support.child_process import one_thread_for_numpy
+from harness.support.child_process import ONE_THREAD, environment, import_path
 from harness.support.privileges import protect_memory
 from harness.support.process_tree import end_children
 
@@ -37,7 +35,6 @@ COMPILERS = ("cupy", "numba.cuda")
 """What planners spend most of their start on."""
 STARTING = threading.RLock()
 """Held while a process starts, which changes this one's environment for a moment: threads must not mix theirs up."""
-_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 def begin_server() -> ForkServerContext:
@@ -48,7 +45,7 @@ def begin_server() -> ForkServerContext:
     protect_memory()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with STARTING, one_thread_for_numpy(), _found_from_anywhere():
+    with STARTING, environment(import_path() | ONE_THREAD):
         forkserver.ensure_running()
     return context
 
@@ -59,13 +56,13 @@ def preload(*modules: str) -> None:
 
 
 def preload_compilers() -> None:
-    """The same with what compiles: worth a second where planners come and go."""
+    """Let a server that has yet to start import the compilers: worth a second where planners come and go."""
     preload(*COMPILERS)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process has of the one that asked for it: the server has what there was when it started itself."""
+    """The environment and the folder of a process, for those it starts: the server's own are those of its start."""
 
     environment: dict[str, str]
     folder: str
@@ -136,24 +133,3 @@ def end_strays() -> None:
     end_children(
         spared=[pid for one in ours for name in ("_forkserver_pid", "_pid") if (pid := getattr(one, name, None))]
     )
-
-
-@contextlib.contextmanager
-def _found_from_anywhere() -> Iterator[None]:
-    """The server imports the harness wherever this process was started: it does not look at this one's `sys.path`.
-
-    Nor does it import what lies in the folder where that was (PYTHONSAFEPATH, from Python 3.11 on).
-    """
-    names = ("PYTHONPATH", "PYTHONSAFEPATH")
-    before = {name: os.environ.get(name) for name in names}
-    paths = before["PYTHONPATH"]
-    os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *([paths] if paths else [])])
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -17,7 +17,7 @@ from typing import Any
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation import process
-from harness.execution.isolation.ahead import Ahead
+from harness.execution.isolation.prefetched_replies import PrefetchedReplies
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
 from harness.execution.isolation.replies import Json, Malformed, checked, error_from_json
 from harness.execution.isolation.server import Load
@@ -265,7 +265,7 @@ class RemotePlanner:
 
     def _ticket(self, kernel: RemoteKernel) -> _Ticket:
         ticket: _Ticket = kernel.ticket
-        if ticket.generation != self.process.generation:
+        if ticket.generation != self.process.started:
             anew = ticket.again().launches[kernel.launch].kernel.ticket
             assert isinstance(anew, _Ticket)
             ticket = anew
@@ -273,9 +273,9 @@ class RemotePlanner:
 
     def _text(self, said: Json) -> str:
         """PTX, which comes once; the same texts are known here and there."""
-        if self._texts_of != self.process.generation:
+        if self._texts_of != self.process.started:
             self._texts.clear()
-            self._texts_of = self.process.generation
+            self._texts_of = self.process.started
         number = checked(said["text"], int)
         if said["ptx"] is not None:
             self._texts[number] = checked(said["ptx"], str)
@@ -293,20 +293,20 @@ class _Functions:
     planner: RemotePlanner
     about: Json
     """Which variant."""
-    ahead: Ahead = field(default_factory=Ahead)
+    prefetched: PrefetchedReplies = field(default_factory=PrefetchedReplies)
 
-    def ask_ahead(self, problem: BaseProblem, wanted: TileSizes | None) -> None:
-        """See the function of that name."""
-        if self.ahead.cautious:
+    def prefetch_replies(self, problem: BaseProblem, wanted: TileSizes | None) -> None:
+        """Ask in one message what an attempt asks."""
+        if self.prefetched.cautious:
             return
         try:
             said = self.planner.ask_about("attempt", self.about, problem, wanted=_plain(wanted))
-            self.ahead.put(problem, said, self.planner.process.generation)
+            self.prefetched.put(problem, said, self.planner.process.started)
         except SandboxError:  # it is told by the question that it belongs to
-            self.ahead.cautious = True
+            self.prefetched.cautious = True
 
     def _ask(self, what: str, problem: BaseProblem, tile: TileSizes | None = None) -> Json:
-        reply = self.ahead.take(what, problem, _plain(tile), self.planner.process.generation)
+        reply = self.prefetched.take(what, problem, _plain(tile), self.planner.process.started)
         if reply is None:
             return self.planner.ask_about(what, self.about, problem, tile=_plain(tile))
         if "error" in reply:
@@ -331,7 +331,7 @@ class _Functions:
     def plan(self, problem: Any, tile: TileSizes | None = None) -> Plan:
         """See `Variant.plan`."""
         said = self._ask("plan", problem, tile)
-        generation = self.planner.process.generation
+        generation = self.planner.process.started
 
         def kernel(place: int, found: Json) -> RemoteKernel:
             ticket = _Ticket(checked(found["number"], int), generation, lambda: self.plan(problem, tile))
@@ -352,15 +352,15 @@ def begin_planners(variants: Iterable[Variant]) -> None:
             functions.planner.process.start()
 
 
-def ask_ahead(variant: Variant, problem: BaseProblem, wanted: TileSizes | None = None) -> None:
-    """Let the variant's process say at once what an attempt at this very problem is going to ask it, but for bytes.
+def prefetch_replies(variant: Variant, problem: BaseProblem, wanted: TileSizes | None = None) -> None:
+    """Ask the variant's process in one message all that an attempt at this problem object asks, but for bytes.
 
-    `wanted` are the tile sizes that `with_tile` is then given. Nothing is lost where the variant is not isolated, or
-    where something else is asked: then it is asked on its own.
+    `wanted` are the tile sizes that `with_tile` is then given. Does nothing if the variant is not isolated. Questions
+    that were not prefetched are asked one by one.
     """
     functions = _functions_of(variant)
     if functions is not None:
-        functions.ask_ahead(problem, wanted)
+        functions.prefetch_replies(problem, wanted)
 
 
 def _functions_of(variant: Variant) -> _Functions | None:

@@ -18,7 +18,7 @@ from harness.options.problem import add_drawing, add_problem
 from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import Selection, add_plugins, add_selection, add_tile
-from harness.options.workers import add_workers, are_elsewhere, crew_of
+from harness.options.workers import add_workers, are_elsewhere, cluster_of
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 
@@ -111,10 +111,10 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
         known = {v: kept for v in sweep.values if isinstance(kept := work.known(v), BenchResult)}
         tell_going_on(len(known), f"of {len(problems):,} points")
         with (
-            crew_of(request, found, gpus_of_this_machine(), own_gpu) as crew,
-            progress_bar(len(problems) if crew is not None else (len(problems) - len(known)) * steps) as progress,
+            cluster_of(request, found, gpus_of_this_machine(), own_gpu) as cluster,
+            progress_bar(len(problems) if cluster is not None else (len(problems) - len(known)) * steps) as progress,
         ):
-            if crew is None:
+            if cluster is None:
                 points = []
                 for value, problem in zip(sweep.values, problems):
                     result = known.get(value) or _benched(request, chosen, problem, progress)
@@ -126,7 +126,7 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
 
                 asked = {
                     value: PointAsked(
-                        crew.token,
+                        cluster.token,
                         tuple(load_of(found.origins[variant.name], variant.name) for variant in chosen),
                         request.selection.tile,
                         problem,
@@ -140,7 +140,7 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
                     progress.step(f"{sweep.field} {value}")
                     work.finish(result, value)
 
-                points = spread_points(crew, asked, known, done)
+                points = spread_points(cluster, asked, known, done)
     fixed = what_is_fixed(sweep, problems)
     ran = any(point.result.something_ran for point in points)
     times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.run_settings import RunSettings
 from harness.execution.tiles import parse_tile, with_tile
@@ -24,7 +24,7 @@ class PointAsked:
     """All contenders at one value of the swept field."""
 
     token: str
-    """The cluster client's token (`Crew.token`)."""
+    """The cluster client's token (`ClusterClient.token`)."""
     loads: tuple[OriginLoad, ...]
     tile: str | None
     """The value of --tile; None for the tuned tiles of the worker's machine, or else each variant's default."""
@@ -45,7 +45,7 @@ def run_point(asked: PointAsked) -> BenchResult:
 
 
 def spread_points(
-    crew: Crew,
+    cluster: ClusterClient,
     asked: Mapping[Value, PointAsked],
     known: Mapping[Value, BenchResult],
     done: Callable[[Value, BenchResult], None],
@@ -56,15 +56,14 @@ def spread_points(
     row. Raises `SandboxError` if all values did.
     """
     results, lost = dict(known), dict[Value, str]()
-    left: Sequence[Value] = sorted(
-        (value for value in asked if value not in known), key=lambda value: -asked[value].problem.flops
-    )
-    for place, found in crew.spread(run_point, [asked[value] for value in left]):
+    longest_first = sorted(asked.items(), key=lambda item: -item[1].problem.flops)
+    left = {value: point for value, point in longest_first if value not in known}
+    for value, found in cluster.map_unordered(run_point, left):
         if isinstance(found, Exception):
-            lost[left[place]] = str(found)
+            lost[value] = str(found)
         else:
-            results[left[place]] = found
-            done(left[place], found)
+            results[value] = found
+            done(value, found)
     if not results:
         raise SandboxError(next(iter(lost.values())))
     like = next(iter(results.values()))

@@ -45,7 +45,7 @@ from harness.support.errors import SandboxError, UsageError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
 if TYPE_CHECKING:
-    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.cluster_client import ClusterClient
 
 WORKERS = 2
 """Worker processes of a long campaign; more would wait for Hypothesis."""
@@ -73,13 +73,13 @@ def run_campaign(
     how: CampaignSettings = USUAL,
     progress: Progress = _ignore,
     operation: str = DEFAULT_OPERATION,
-    crew: Crew | None = None,
+    cluster: ClusterClient | None = None,
     log: CampaignLog | None = None,
 ) -> CampaignResult:
     """Search for a case on which the variant fails, and minimize it.
 
     `load` is called in planner processes, so it has to be picklable (`Load`). `operation` is the variant's. Cases are
-    distributed over the workers of `crew` if given, else over one or two processes of this machine. `log` has the
+    distributed over the workers of `cluster` if given, else over one or two processes of this machine. `log` has the
     results of an interrupted run. Failures of the variant are not raised. Raises `UsageError` for invalid settings, and
     `WorkersGone`.
     """
@@ -90,7 +90,7 @@ def run_campaign(
         checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
     )
     require_sensible(how, chosen, machine)
-    with _examiners(load, machine, how, crew) as workers:
+    with _examiners(load, machine, how, cluster) as workers:
         campaign = _Campaign(
             name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog(),
             sanitizes=machine.kind == "emulator" and not machine.settings.sanitize,
@@ -440,10 +440,10 @@ def _workers(how: CampaignSettings, machine: Machine) -> int:
     return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
 
 
-def _examiners(load: Load, machine: Machine, how: CampaignSettings, crew: Crew | None) -> Examiners:
+def _examiners(load: Load, machine: Machine, how: CampaignSettings, cluster: ClusterClient | None) -> Examiners:
     builds = how.builds or ()
-    if crew is None:
+    if cluster is None:
         return Workers(load, machine, how.case_seconds, builds, _workers(how, machine))
-    from harness.studies.fuzz.spread import SpreadWorkers
+    from harness.studies.fuzz.spread import ClusterExaminers
 
-    return SpreadWorkers(crew, load, machine, how.case_seconds, builds)
+    return ClusterExaminers(cluster, load, machine, how.case_seconds, builds)

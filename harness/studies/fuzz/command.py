@@ -32,7 +32,7 @@ from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, require_some
 from harness.options.watch import add_watch
-from harness.options.workers import add_workers, crew_of
+from harness.options.workers import add_workers, cluster_of
 from harness.support.errors import UsageError
 from harness.support.hypothesis_loading import load_hypothesis
 
@@ -157,7 +157,7 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
     results = []
     with (
         unfinished_work(request, found, "fuzz", repr(machine)) as work,
-        crew_of(request, found, visible_gpus(machine)) as crew,
+        cluster_of(request, found, visible_gpus(machine)) as cluster,
         progress_bar(len(chosen) - len(known)) as progress,
     ):
         seed = _seed(request, work)
@@ -180,7 +180,7 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
                 )
                 log = logs[variant.name]
                 told = _speed(progress, variant.name, len(log.answers))
-                result = run_campaign(variant.name, load, machine, how, told, variant.operation, crew, log)
+                result = run_campaign(variant.name, load, machine, how, told, variant.operation, cluster, log)
                 work.finish(result, variant.name, "result")
             results.append(result)
     options = [word for path in request.selection.plugin for word in ("--plugin", str(path))]

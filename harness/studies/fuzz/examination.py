@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.execution.accuracy import Accuracy, Element, OutputAccuracy
 from harness.execution.attempt import Attempt, attempt
-from harness.execution.isolation.variants import ask_ahead
+from harness.execution.isolation.variants import prefetch_replies
 from harness.execution.kept_inputs import INPUT_WRITTEN
 from harness.execution.planning import make_plan
 from harness.execution.protocol import Executor
@@ -73,7 +73,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     if case.check not in (None, SANITIZER, *properties):
         raise UsageError(f"no property {case.check!r}; there are {', '.join(properties)}")
     isolated, wanted = variant, None if case.tile is None else parse_tile(case.tile)
-    ask_ahead(isolated, problem, wanted)
+    prefetch_replies(isolated, problem, wanted)
     if wanted is not None:
         variant = with_tile(variant, wanted)
     if sanitizer is not None:
@@ -93,7 +93,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     assert done.execution is not None
 
     def run(asked: BaseProblem, values: Arrays) -> Arrays:
-        ask_ahead(isolated, asked, wanted)
+        prefetch_replies(isolated, asked, wanted)
         return executor.run(asked, make_plan(variant, asked), values).outputs
 
     try:

@@ -13,17 +13,16 @@ import time
 from collections import deque
 from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 
-from harness.execution.isolation.process import main_module_for
-from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server, preload
+from harness.execution.isolation.forked_process import ForkedProcess
+from harness.execution.isolation.server import Load, preload
 from harness.model.build import Build
 from harness.model.case import Case
 from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.worker import IN_PROGRESS, serve
-from harness.support.child_process import LOOK_SECONDS, CpuTimeSample, ProcessLog, how_it_ended
+from harness.support.child_process import LOOK_SECONDS, CpuTimeSample
 from harness.support.errors import SandboxError
 
 START_SECONDS = 120.0
@@ -39,11 +38,11 @@ SANITIZED = 10.0
 
 
 Kernel = tuple[Hashable, ...]
-"""Identifies the kernels of a case."""
+"""Cases with an equal one share their kernels."""
 
 
-class Worker:
-    """Examines cases in a separate process. A context manager for use by one thread."""
+class Worker(ForkedProcess):
+    """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
         """`case_seconds` limits the time of a case, after compilation, until one of its thread blocks finishes.
@@ -51,28 +50,24 @@ class Worker:
         It is processor time, so that a busy machine does not make a fast kernel slow. The limit is larger for the
         sanitizer, and for a case whose blocks keep finishing.
         """
-        self._load, self._machine, self._case_seconds = load, machine, case_seconds
+        super().__init__(load)
+        self._machine, self._case_seconds = machine, case_seconds
         self.builds = builds
         """The requested builds; after the first start, those that the variant supports, with its tiles."""
         self.takes: tuple[str, ...] = ()
         """Problem features that the variant supports; known after the first start."""
         self.fails_in: tuple[str, ...] = ()
-        """Regimes in which the variant declares that it fails; known after the first start."""
-        self._process: BaseProcess | None = None
-        self._connection: Connection | None = None
+        """Regimes in which the variant declares that it fails; known once a process has started."""
         self._is_ready = False
         self._handed: deque[Case] = deque()
         self._looked_at = 0.0
         self._begun: CpuTimeSample | None = None
-        """Time of the first check that found the process at its oldest case."""
+        """When the process was first seen at its oldest case."""
         self._progressed: CpuTimeSample | None = None
-        """Time of the first check after the process last reported progress."""
+        """When it was first seen so after it was last heard of."""
         self._compiled: set[Kernel] = set()
         self.met: set[Kernel] = set()
-        """Kernels of the cases that were sent to its process."""
-        self._log = ProcessLog()
-        self.started = 0
-        """Number of processes started."""
+        """Kernels of the cases that its process was given."""
 
     def __enter__(self) -> Worker:
         return self
@@ -87,18 +82,7 @@ class Worker:
             return
         # Spawned, not forked: CUDA and LLVM do not survive a fork, and the child must inherit no state.
         preload(serve.__module__)
-        context = begin_server()
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve,
-            args=(theirs, self._load, self._machine, self.builds, self._log, Surroundings.of_this_process()),
-            name="fuzz worker",
-            daemon=False,  # not daemonic, since it starts a planner of its own
-        )
-        with STARTING, main_module_for(self._load):
-            self._process.start()
-        self.started += 1
-        theirs.close()
+        self._fork(serve, self._machine, self.builds, daemon=False)  # it has a planner of its own
         self._compiled, self.met = set(), set()
 
     def start(self) -> None:
@@ -123,7 +107,9 @@ class Worker:
         except (EOFError, ConnectionResetError):
             reason = self._death()
             self.end()
-            raise SandboxError(f"a worker process died while it loaded the variant: {reason}") from None
+            raise SandboxError(
+                f"a worker process died while it loaded the variant: the process that ran it ended with {reason}"
+            ) from None
         if isinstance(said, str):
             self.end()
             raise SandboxError(said)
@@ -215,7 +201,7 @@ class Worker:
         except (EOFError, ConnectionResetError):
             reason = self._death()
             self._lose()
-            return Answer(Finding(CRASH, reason))
+            return Answer(Finding(CRASH, f"the process that ran it ended with {reason}"))
         if answer == IN_PROGRESS:
             self._progressed = None
             return None
@@ -254,14 +240,6 @@ class Worker:
         """Wait for a message or for the death of the process; False after `seconds` without either."""
         assert self._connection is not None and self._process is not None
         return bool(wait([self._connection, self._process.sentinel], timeout=seconds))
-
-    def _death(self) -> str:
-        """How the process ended, and its last output."""
-        assert self._process is not None
-        self._process.join()
-        words = self._log.last_words()
-        how = how_it_ended(self._process.exitcode)
-        return f"the process that ran it ended with {how}" + (f"; its last words: {words}" if words else "")
 
 
 def kernel_of(case: Case) -> Kernel:

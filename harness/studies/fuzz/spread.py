@@ -6,14 +6,14 @@ consumed in the campaign's order, so its findings depend neither on the number o
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from dataclasses import dataclass
 
-from harness.execution.cluster.crew import Crew
-from harness.execution.cluster.job import Job, WorkerLost
+from harness.execution.cluster.cluster_client import ClusterClient, Task, WorkerLost
 from harness.execution.cluster.shipping import load_here
-from harness.execution.cluster.worker_side import Unfit, is_abandoned, state
+from harness.execution.cluster.worker_side import Unfit, is_cancelled, state
 from harness.execution.isolation.server import Load
 from harness.model.build import Build
 from harness.model.case import Case
@@ -46,24 +46,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Cases to examine in sequence."""
-
-    assignment: Assignment
-    cases: tuple[Case, ...]
-
-
-@dataclass(frozen=True)
-class SearchOf:
-    """A search to run."""
-
-    assignment: Assignment
-    search: Search
-
-
-@dataclass(frozen=True)
 class Description:
-    """The variant's properties: the builds, features and declared failures of `Examiners`."""
+    """What a variant declares: the fields that `Examiners` has of it."""
 
     builds: tuple[Build, ...]
     takes: tuple[str, ...]
@@ -88,26 +72,26 @@ def describe(assignment: Assignment) -> Description:
     return Description(workers.builds, workers.takes, workers.fails_in)
 
 
-def examine(batch: Batch) -> list[Answer]:
-    """An answer for each case. Raises `Unfit` if no process can be started to examine them."""
-    workers = _examiner(batch.assignment)
+def examine(assignment: Assignment, cases: tuple[Case, ...]) -> list[Answer]:
+    """An answer for each case. Raises `Unfit` if no process can be started that examines them."""
+    workers = _examiner(assignment)
     try:
-        for case in batch.cases:
+        for case in cases:
             workers.expect(case)
-        return [workers.ask(case) for case in batch.cases if not is_abandoned()]
+        return [workers.ask(case) for case in cases if not is_cancelled()]
     except SandboxError as error:
         raise Unfit(str(error)) from error
     finally:
         workers.forget()
 
 
-def make_search(asked: SearchOf) -> list[tuple[Case, Answer]]:
-    """The cases and answers of the search, in order, up to the first failure. Raises as `examine` does."""
-    workers = _examiner(asked.assignment)
+def make_search(assignment: Assignment, search: Search) -> list[tuple[Case, Answer]]:
+    """The cases of a search with their answers, up to the first that fails. Raises as `examine` does."""
+    workers = _examiner(assignment)
     met: dict[Case, Answer] = {}
 
     def hold(case: Case) -> Held:
-        if is_abandoned():
+        if is_cancelled():
             raise _Stop
         answer = met.get(case)
         if answer is None:
@@ -120,7 +104,7 @@ def make_search(asked: SearchOf) -> list[tuple[Case, Answer]]:
         return False, answer.error_over_budget
 
     try:
-        asked.search.run(hold)
+        search.run(hold)
     except _Stop as stop:
         if stop.args:
             raise Unfit(*stop.args) from stop.__cause__
@@ -142,24 +126,24 @@ def _examiner(assignment: Assignment, wait: bool = True) -> Workers:
 # In the client.
 
 
-class SpreadWorkers:
+class ClusterExaminers:
     """Examiners that use the workers of a cluster. A context manager for use by one thread."""
 
     def __init__(
-        self, crew: Crew, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()
+        self, cluster: ClusterClient, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()
     ) -> None:
-        """Parameters other than `crew` are as in `Worker`."""
-        self._crew = crew
+        """For all arguments but `cluster`, see `Worker`."""
+        self._cluster = cluster
         self._assignment = Assignment(secrets.token_hex(8), load, machine, case_seconds, builds)
-        self._said = Description(builds, (), ())
+        self._description = Description(builds, (), ())
         self._batch: list[Case] = []
-        self._jobs: dict[Case | Search, tuple[Job, int]] = {}
-        """The started jobs, and the index of the case's answer within its batch."""
+        self._tasks: dict[Case | Search, tuple[Task, int]] = {}
+        """What was submitted: its task, and its place in that task's answers."""
         self._batch_size = FIRST_BATCH
         self._is_shrinking = False
         self._began, self._answered = time.monotonic(), 0
 
-    def __enter__(self) -> SpreadWorkers:
+    def __enter__(self) -> ClusterExaminers:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -167,52 +151,52 @@ class SpreadWorkers:
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """The builds of kernels, with the variant's own tiles."""
-        return self._said.builds
+        """What kernels may have compiled in, with the variant's own tiles."""
+        return self._description.builds
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """The problem features that the variant supports."""
-        return self._said.takes
+        """The features of problems that the variant takes."""
+        return self._description.takes
 
     @property
     def fails_in(self) -> tuple[str, ...]:
         """Regimes in which the variant declares that it fails."""
-        return self._said.fails_in
+        return self._description.fails_in
 
     def start(self) -> None:
-        """Set up all workers, and query the variant's properties from one of them."""
-        self._crew.equip(begin, self._assignment)
-        self._said = self._crew.wait(self._crew.begin(describe, self._assignment))
+        """Start processes in all workers, and wait until one of them has loaded the variant."""
+        self._cluster.broadcast_setup(begin, self._assignment)
+        self._description = self._cluster.result(self._cluster.submit(describe, self._assignment))
         self._began = time.monotonic()
 
     def ahead(self, usual: int) -> int:
-        """A multiple of the number of workers."""
-        self._crew.attend()
-        return ROUNDS_AHEAD * max(1, self._crew.size)
+        """How many entries of the sequence to submit before their turn."""
+        self._cluster.poll()
+        return ROUNDS_AHEAD * max(1, self._cluster.size)
 
     def ahead_of(self, search: Search) -> int:
-        """A multiple of the number of workers, as for other entries."""
+        """How many entries to submit while a search runs: as many as without one."""
         return self.ahead(0)
 
     def expect(self, case: Case) -> None:
-        """Add the case to the current batch, and send the batch when it is full."""
+        """Submit `case`, in a batch with those expected before and after it."""
         self._batch.append(case)
         if len(self._batch) >= self._batch_size:
-            self._send()
+            self._submit_batch()
 
     def expect_search(self, search: Search) -> None:
-        """Send the search to a worker."""
-        self._send()
-        self._jobs[search] = self._crew.begin(make_search, SearchOf(self._assignment, search)), 0
+        """Submit a whole search as one task."""
+        self._submit_batch()
+        self._tasks[search] = self._cluster.submit(make_search, self._assignment, search), 0
 
     def searched(self, search: Search) -> Searched | None:
-        """Wait for the result of an announced search; None if it was not announced or lost its worker."""
-        if search not in self._jobs:
+        """The outcome of a submitted search; None if the caller has to make it itself."""
+        if search not in self._tasks:
             return None
-        job, _ = self._jobs.pop(search)
+        task, _ = self._tasks.pop(search)
         try:
-            found: Searched = self._crew.wait(job)
+            found: Searched = self._cluster.result(task)
         except WorkerLost:
             return None  # the search runs here, so that a case that loses its worker is reported separately
         return found
@@ -220,62 +204,59 @@ class SpreadWorkers:
     def candidates(self, number: int) -> int:
         """Up to four simpler cases per worker. From now on, batches have one case."""
         self._is_shrinking, self._batch_size = True, 1
-        return min(number, 4 * max(1, self._crew.size))
+        return min(number, 4 * max(1, self._cluster.size))
 
     def ask(self, case: Case) -> Answer:
         """Wait for the answer to the case. A case that loses its worker is sent again on its own."""
         if case in self._batch:
-            self._send()
-        if case not in self._jobs:
-            self._begin((case,), first=True)
-        job, place = self._jobs.pop(case)
+            self._submit_batch()
+        if case not in self._tasks:
+            self._submit((case,), first=True)
+        task, place = self._tasks.pop(case)
         try:
-            answer: Answer = self._crew.wait(job)[place]
+            answer: Answer = self._cluster.result(task)[place]
         except WorkerLost as lost:
-            answer = self._alone(case, job, lost)
+            answer = self._answer_alone(case, task, lost)
         self._answered += 1
-        self._adapt()
+        self._adapt_batch_size()
         return answer
 
     def forget(self) -> None:
-        """Cancel all jobs."""
-        self._crew.forget()
-        self._jobs.clear()
+        """Cancel everything that is expected."""
+        self._cluster.cancel_all()
+        self._tasks.clear()
         self._batch.clear()
 
     def end(self) -> None:
-        """Cancel all jobs, and let workers start fresh processes for what follows."""
+        """Let the next case run in a fresh process."""
         self.forget()
-        old = self._assignment
-        self._assignment = Assignment(secrets.token_hex(8), old.load, old.machine, old.case_seconds, old.builds)
+        self._assignment = dataclasses.replace(self._assignment, name=secrets.token_hex(8))
 
-    def _send(self) -> None:
+    def _submit_batch(self) -> None:
         if self._batch:
-            self._begin(tuple(self._batch))
+            self._submit(tuple(self._batch))
             self._batch.clear()
 
-    def _begin(self, cases: tuple[Case, ...], first: bool = False) -> None:
-        job = self._crew.begin(examine, Batch(self._assignment, cases), first=first)
+    def _submit(self, cases: tuple[Case, ...], first: bool = False) -> None:
+        task = self._cluster.submit(examine, self._assignment, cases, first=first)
         for place, case in enumerate(cases):
-            self._jobs[case] = job, place
+            self._tasks[case] = task, place
 
-    def _alone(self, case: Case, job: Job, lost: WorkerLost) -> Answer:
-        """The answer to a case whose batch lost its workers; another case of the batch may be the cause."""
-        batch: Batch = job.argument
-        if len(batch.cases) > 1:
-            self._begin((case,), first=True)
-            alone, _ = self._jobs.pop(case)
+    def _answer_alone(self, case: Case, task: Task, lost: WorkerLost) -> Answer:
+        """The answer to a case whose batch lost its workers, examined without the others of its batch."""
+        if len(task.arguments[1]) > 1:
+            self._submit((case,), first=True)
+            alone, _ = self._tasks.pop(case)
             try:
-                answers: list[Answer] = self._crew.wait(alone)
+                answers: list[Answer] = self._cluster.result(alone)
                 return answers[0]
             except WorkerLost as error:
                 lost = error
         return Answer(Finding(CRASH, str(lost)))
 
-    def _adapt(self) -> None:
-        """Adjust the batch size to take about `BATCH_SECONDS`, based on the cases so far."""
+    def _adapt_batch_size(self) -> None:
+        """Let a batch take about `BATCH_SECONDS`, by the cases so far."""
         if self._is_shrinking:
-            self._batch_size = 1
             return
-        seconds = (time.monotonic() - self._began) * max(1, self._crew.size) / self._answered
+        seconds = (time.monotonic() - self._began) * max(1, self._cluster.size) / self._answered
         self._batch_size = max(1, min(MOST_IN_BATCH, int(BATCH_SECONDS / max(seconds, 1e-4))))

@@ -32,10 +32,10 @@ IN_PROGRESS = "in progress"
 def serve(
     connection: Connection,
     load: Load,
-    machine: Machine,
-    builds: tuple[Build, ...],
     log: ProcessLog,
     surroundings: Surroundings,
+    machine: Machine,
+    builds: tuple[Build, ...],
 ) -> None:
     """Send the variant's properties, or why it cannot be loaded; then answer cases until the pipe closes.
 

@@ -29,14 +29,14 @@ from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.standard_streams import complain
 from harness.options.variants import add_plugins, add_selection, add_tile
 from harness.options.watch import add_watch
-from harness.options.workers import add_workers, crew_of
+from harness.options.workers import add_workers, cluster_of
 from harness.support.errors import CountersUnavailable, UsageError
 from harness.support.file_replacement import replace_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.execution.cluster.crew import Crew
+    from harness.execution.cluster.cluster_client import ClusterClient
     from harness.execution.run_settings import RunSettings
     from harness.execution.traffic_account import HardwareTraffic, TrafficAccount
     from harness.gpu.hardware_counters import Run
@@ -214,8 +214,8 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
         tell_going_on(len(unfinished.known), f"of {number:,} points")
         counted = [problem for problem in problems if is_counted(problem, settings.count)]
         check_size(settings, counted, len(chosen) - len(known))
-        with crew_of(request, found) as crew:
-            if crew is None:
+        with cluster_of(request, found) as cluster:
+            if cluster is None:
                 points = run_sweep(
                     chosen,
                     sweep,
@@ -227,7 +227,7 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
                     done=unfinished.done,
                 )
             else:
-                points = _spread(crew, settings, found, chosen, sweep, problems, unfinished, progress)
+                points = _spread(cluster, settings, found, chosen, sweep, problems, unfinished, progress)
     request.kept.keep(found, {v.name: {p.value: p for p in points if p.variant == v.name} for v in chosen})
     fixed = what_is_fixed(sweep, problems)
     if sweep.of_tile and (others := other_sizes(sweep, points)):
@@ -248,7 +248,7 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
 
 
 def _spread(
-    crew: Crew,
+    cluster: ClusterClient,
     settings: RunSettings,
     found: Discovery,
     chosen: Sequence[Variant],
@@ -265,7 +265,7 @@ def _spread(
         unfinished.done(place, point)
 
     loads = [(variant, load_of(found.origins[variant.name], variant.name)) for variant in chosen]
-    return spread_sweep(crew, settings, loads, sweep, problems, unfinished.known, done)
+    return spread_sweep(cluster, settings, loads, sweep, problems, unfinished.known, done)
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

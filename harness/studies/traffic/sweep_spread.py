@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.cluster.worker_side import state
 from harness.execution.run_settings import RunSettings
@@ -24,7 +24,7 @@ class PointAsked:
     """The parameters of one point."""
 
     token: str
-    """`Crew.token`."""
+    """`ClusterClient.token`."""
     settings: RunSettings
     load: OriginLoad
     tile: tuple[tuple[str, int], ...]
@@ -49,7 +49,7 @@ def run_point(asked: PointAsked) -> SweepPoint:
 
 
 def spread_sweep(
-    crew: Crew,
+    cluster: ClusterClient,
     settings: RunSettings,
     variants: Sequence[tuple[Variant, OriginLoad]],
     sweep: Sweep,
@@ -64,13 +64,13 @@ def spread_sweep(
     here = replace(settings, threads=1)  # a worker has one core
     points = dict(known)
     asked = [
-        (variant, PointAsked(crew.token, here, load, tuple(sweep.tile_at(value).items()), value, problem))
+        (variant, PointAsked(cluster.token, here, load, tuple(sweep.tile_at(value).items()), value, problem))
         for value, problem in zip(sweep.values, problems)
         for variant, load in variants
         if (variant.name, value) not in known
     ]
     asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first, so that the others fill the gaps
-    for place, found in crew.spread(run_point, [each for _, each in asked]):
+    for place, found in cluster.map_unordered(run_point, {place: each for place, (_, each) in enumerate(asked)}):
         variant, point = asked[place]
         if isinstance(found, Exception):
             found = replace(blank_point(variant, point.value, point.problem), reason=str(found), failed=True)

@@ -21,7 +21,7 @@ from harness.options.problem_size import check_size
 from harness.options.request import StudyRequest
 from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins
-from harness.options.workers import add_workers, are_elsewhere, crew_of
+from harness.options.workers import add_workers, are_elsewhere, cluster_of
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
@@ -97,13 +97,13 @@ def _tune_by_bytes(
             if row.verdict != ERROR:
                 work.finish(row, name)
 
-        with crew_of(request, found) as crew:
-            if crew is not None:
+        with cluster_of(request, found) as cluster:
+            if cluster is not None:
                 from harness.studies.tune.spread import TileTask, spread_counting
 
                 names, load = tuple(v.name for v in variants), load_of(found.origins[variant.name], variant.name)
-                asked = TileTask(crew.token, load, names, problem, request.settings)
-                known = spread_counting(crew, asked, known, done)
+                asked = TileTask(cluster.token, load, names, problem, request.settings)
+                known = spread_counting(cluster, asked, known, done)
         comparison = compare(variants, problem, executor, request.settings, known=known, step=progress.step, done=done)
     ranks = {row.variant: row.rank for row in comparison.rows}
     text = render_comparison(comparison, request.report.format)
@@ -140,12 +140,12 @@ def _tune_on_gpus(
 
     with (
         unfinished_work(request, found, "tune", "by time") as work,
-        crew_of(request, found, gpus_of_this_machine(), own_gpu) as crew,
-        progress_bar(crew.size if crew is not None else 1) as progress,
+        cluster_of(request, found, gpus_of_this_machine(), own_gpu) as cluster,
+        progress_bar(cluster.size if cluster is not None else 1) as progress,
     ):
-        assert crew is not None
+        assert cluster is not None
         load, names = load_of(found.origins[variant.name], variant.name), tuple(v.name for v in variants)
-        progress.step(f"{len(names)} tiles on {crew.size} GPUs")
+        progress.step(f"{len(names)} tiles on {cluster.size} GPUs")
 
         def known(heat: tuple[str, ...]) -> BenchResult | None:
             kept = work.known(*heat)
@@ -155,9 +155,9 @@ def _tune_on_gpus(
             progress.step(f"{', '.join(heat[:2])} and others")
             work.finish(result, *heat)
 
-        asked = TileTask(crew.token, load, names, problem, request.settings)
-        heats = crew.size
-        result = spread_timing(crew, asked, known, done)
+        asked = TileTask(cluster.token, load, names, problem, request.settings)
+        heats = cluster.size
+        result = spread_timing(cluster, asked, known, done)
     text = render_bench(result, request.report.format)
     if heats > 1 and request.report.format in ("table", "markdown"):
         text += (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
 from harness.execution.outcome import Row
@@ -33,7 +33,7 @@ class TileTask:
     """Tiles of one variant whose bytes are counted, or that are timed in turns on one GPU."""
 
     token: str
-    """The cluster client's token (`Crew.token`)."""
+    """The cluster client's token (`ClusterClient.token`)."""
     load: OriginLoad
     names: tuple[str, ...]
     """Names in `tile_contenders`."""
@@ -52,15 +52,15 @@ def count_tiles(asked: TileTask) -> list[Row]:
 
 
 def spread_counting(
-    crew: Crew, asked: TileTask, known: Mapping[str, Row], done: Callable[[str, Row], None]
+    cluster: ClusterClient, asked: TileTask, known: Mapping[str, Row], done: Callable[[str, Row], None]
 ) -> dict[str, Row]:
     """Rows of all requested tiles by name. Those in `known` are not run; `done` is called with each other one."""
     rows = dict(known)
     left = [name for name in asked.names if name not in known]
-    groups = _dealt(left, GROUPS_PER_WORKER * max(1, crew.size))
-    for place, found in crew.spread(count_tiles, [replace(asked, names=tuple(group)) for group in groups]):
+    groups = _dealt(left, GROUPS_PER_WORKER * max(1, cluster.size))
+    for group, found in cluster.map_unordered(count_tiles, {group: replace(asked, names=group) for group in groups}):
         if isinstance(found, Exception):
-            found = [lost_row(name, str(found), asked.problem) for name in groups[place]]
+            found = [lost_row(name, str(found), asked.problem) for name in group]
         for row in found:
             rows[row.variant] = row
             if row.verdict != ERROR:
@@ -76,7 +76,7 @@ def time_tiles(asked: TileTask) -> BenchResult:
 
 
 def spread_timing(
-    crew: Crew,
+    cluster: ClusterClient,
     asked: TileTask,
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
@@ -87,18 +87,17 @@ def spread_timing(
     `SandboxError` if no heat completed.
     """
     default = asked.names[0]
-    groups = [tuple(group) for group in _dealt(asked.names, max(1, crew.size))]
-    groups = [group if default in group else (default, *group) for group in groups]
+    dealt = _dealt(asked.names, max(1, cluster.size))
+    groups = [group if default in group else (default, *group) for group in dealt]
     heats = {group: found for group in groups if (found := known(group)) is not None}
     lost: dict[str, str] = {}
-    left = [group for group in groups if group not in heats]
-    tasks = [_heat(asked, group, only_compared=group != groups[0]) for group in left]
-    for place, found in crew.spread(time_tiles, tasks):
+    tasks = {group: _heat(asked, group, only_compared=group != groups[0]) for group in groups if group not in heats}
+    for group, found in cluster.map_unordered(time_tiles, tasks):
         if isinstance(found, Exception):
-            lost |= dict.fromkeys(left[place], str(found))
+            lost |= dict.fromkeys(group, str(found))
         else:
-            heats[left[place]] = found
-            done(left[place], found)
+            heats[group] = found
+            done(group, found)
     if not heats:
         raise SandboxError(next(iter(lost.values())))
     joined = on_one_scale([heats[group] for group in groups if group in heats], default)
@@ -153,6 +152,6 @@ def _lost_rows(lost: Mapping[str, str]) -> list[BenchRow]:
     return [BenchRow(variant=name, kind="variant", verdict="error", reason=reason) for name, reason in lost.items()]
 
 
-def _dealt(names: Sequence[str], groups: int) -> list[list[str]]:
+def _dealt(names: Sequence[str], groups: int) -> list[tuple[str, ...]]:
     """Deal names in turns, so that each group has small and large tiles. No group is empty."""
-    return [list(group) for place in range(groups) if (group := names[place::groups])]
+    return [tuple(group) for place in range(groups) if (group := names[place::groups])]

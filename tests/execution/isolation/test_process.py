@@ -44,10 +44,10 @@ def test_who_waits_while_planners_are_ended_gets_an_error_and_no_new_process(mon
         for _ in range(ASKING):
             assert asking.acquire(timeout=60)
         time.sleep(0.3)  # one has the planner, and the others wait for it
-        processes = planner.generation
+        processes = planner.started
         began = time.monotonic()
         end_planners()
         assert time.monotonic() - began < 5
         for each in asked:
             each.result()
-    assert planner.generation == processes
+    assert planner.started == processes

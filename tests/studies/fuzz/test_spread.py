@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import fuzzed_variants
 import pytest
 
-from harness.execution.cluster.crew import Crew
+from harness.execution.cluster.cluster_client import ClusterClient
 from harness.operations.attention.build import AttentionBuild
 from harness.studies.fuzz import sequence
 from harness.studies.fuzz.campaign import run_campaign
@@ -23,9 +23,9 @@ BUILD = AttentionBuild("float32", 8, 16, 8)
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
+def cluster() -> Iterator[ClusterClient]:
     said: list[str] = []
-    with Crew(2, said.append) as own:
+    with ClusterClient(2, said.append) as own:
         yield own
     assert not said
 
@@ -34,31 +34,31 @@ def without_times(result: CampaignResult) -> CampaignResult:
     return dataclasses.replace(result, seconds=0.0, shrink_seconds=0.0)
 
 
-def both(crew: Crew, load: object, examples: int) -> list[CampaignResult]:
+def both(cluster: ClusterClient, load: object, examples: int) -> list[CampaignResult]:
     how = CampaignSettings(examples=examples, seed=4, builds=(BUILD,), shrink_seconds=120.0)
-    return [without_times(run_campaign("it", load, how=how, crew=workers)) for workers in (None, crew)]
+    return [without_times(run_campaign("it", load, how=how, cluster=workers)) for workers in (None, cluster)]
 
 
-def test_what_is_chosen_fails_and_is_shrunk_in_the_same_way(crew: Crew):
-    alone, together = both(crew, functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 30)"), 40)
+def test_what_is_chosen_fails_and_is_shrunk_in_the_same_way(cluster: ClusterClient):
+    alone, together = both(cluster, functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 30)"), 40)
     assert alone == together and alone.failure is not None and alone.failure.shrinking > 5
 
 
-def test_searches_fail_and_are_shrunk_in_the_same_way(crew: Crew, monkeypatch: pytest.MonkeyPatch):
+def test_searches_fail_and_are_shrunk_in_the_same_way(cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sequence.Chosen, "__init__", None)  # nothing is chosen
     monkeypatch.setattr(sequence.ChosenCases, "draw", lambda self, is_known: None)
-    alone, together = both(crew, functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 30)"), 90)
+    alone, together = both(cluster, functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 30)"), 90)
     assert alone == together and alone.failure is not None and alone.failure.case.problem.kv_len == 31
 
 
 @pytest.mark.thorough
-def test_a_right_kernel_passes_with_as_many_examples_and_the_same_coverage(crew: Crew):
-    alone, together = both(crew, fuzzed_variants.right, 230)
+def test_a_right_kernel_passes_with_as_many_examples_and_the_same_coverage(cluster: ClusterClient):
+    alone, together = both(cluster, fuzzed_variants.right, 230)
     assert alone == together and (alone.verdict, alone.examples) == ("pass", 230)
 
 
-def test_a_variant_that_cannot_be_loaded_is_the_same_error(crew: Crew):
-    alone, together = both(crew, fuzzed_variants.unloadable, 20)
+def test_a_variant_that_cannot_be_loaded_is_the_same_error(cluster: ClusterClient):
+    alone, together = both(cluster, fuzzed_variants.unloadable, 20)
     assert alone == together and alone.verdict == "error"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from harness.execution.cluster.job import WorkerLost
+from harness.execution.cluster.cluster_client import WorkerLost
 from harness.execution.protocol import Device
 from harness.execution.run_settings import Effort, RunSettings
 from harness.execution.timings import BenchResult, BenchRow, Ceilings
@@ -84,18 +84,20 @@ def test_without_the_default_times_count_as_they_are(where: str):
     assert [each.variant for each in joined.rows][:2] == ["fair", "good"]
 
 
-class Crew:
+class ClusterClient:
     """Of so many GPUs; those in `dead` are lost with what they were given."""
 
     def __init__(self, size: int, dead: Sequence[int] = ()) -> None:
         self.size, self.dead = size, dead
         self.given: list[TileTask] = []
 
-    def spread(self, function: Callable[[Any], Any], arguments: Sequence[TileTask]) -> Iterator[tuple[int, Any]]:
-        for place, asked in enumerate(arguments):
+    def map_unordered(
+        self, function: Callable[[Any], Any], arguments: Mapping[Any, TileTask]
+    ) -> Iterator[tuple[Any, Any]]:
+        for place, (key, asked) in enumerate(arguments.items()):
             self.given.append(asked)
             times = (row(name, float(name) * (1 + place)) for name in asked.names)
-            yield place, WorkerLost("its GPU is lost") if place in self.dead else heat(*times)
+            yield key, WorkerLost("its GPU is lost") if place in self.dead else heat(*times)
 
 
 NAMES = ("3", "1", "4", "1.5", "9")
@@ -103,27 +105,27 @@ ASKED = TileTask("token", None, NAMES, PROBLEM, RunSettings())  # type: ignore[a
 
 
 def test_each_gpu_has_a_group_and_the_default_and_that_one_runs_back_to_back_once():
-    crew = Crew(2)
+    cluster = ClusterClient(2)
     noted: list[tuple[str, ...]] = []
-    result = spread_timing(crew, ASKED, lambda names: None, lambda names, found: noted.append(names))  # type: ignore[arg-type]
-    assert [asked.names for asked in crew.given] == [("3", "4", "9"), ("3", "1", "1.5")]
-    assert [asked.compared_with for asked in crew.given] == [frozenset(), frozenset({"3"})]
-    assert noted == [asked.names for asked in crew.given]
+    result = spread_timing(cluster, ASKED, lambda names: None, lambda names, found: noted.append(names))  # type: ignore[arg-type]
+    assert [asked.names for asked in cluster.given] == [("3", "4", "9"), ("3", "1", "1.5")]
+    assert [asked.compared_with for asked in cluster.given] == [frozenset(), frozenset({"3"})]
+    assert noted == [asked.names for asked in cluster.given]
     assert told(result) == {"1": (1, 1.0), "1.5": (2, 1.5), "3": (3, 3.0), "4": (4, 4.0), "9": (5, 9.0)}
 
 
 def test_known_heats_are_not_run():
-    crew = Crew(2)
+    cluster = ClusterClient(2)
     kept = {("3", "4", "9"): heat(row("3", 3), row("4", 4), row("9", 9))}
-    result = spread_timing(crew, ASKED, kept.get, lambda names, found: None)  # type: ignore[arg-type]
-    assert [asked.names for asked in crew.given] == [("3", "1", "1.5")]
-    assert crew.given[0].compared_with == frozenset({"3"})
+    result = spread_timing(cluster, ASKED, kept.get, lambda names, found: None)  # type: ignore[arg-type]
+    assert [asked.names for asked in cluster.given] == [("3", "1", "1.5")]
+    assert cluster.given[0].compared_with == frozenset({"3"})
     assert [each.variant for each in result.rows] == ["1", "1.5", "3", "4", "9"]
 
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_lost_gpu_costs_its_own_group(dead: int):
-    result = spread_timing(Crew(2, (dead,)), ASKED, lambda names: None, lambda names, found: None)  # type: ignore[arg-type]
+    result = spread_timing(ClusterClient(2, (dead,)), ASKED, lambda names: None, lambda names, found: None)  # type: ignore[arg-type]
     lost = {("4", "9"), ("1", "1.5")}
     gone = sorted(lost)[1 - dead]
     assert {each.variant for each in result.rows if each.verdict == "error"} == set(gone)
@@ -132,4 +134,4 @@ def test_a_lost_gpu_costs_its_own_group(dead: int):
 
 def test_without_any_gpu_it_is_an_error():
     with pytest.raises(SandboxError, match="its GPU is lost"):
-        spread_timing(Crew(2, (0, 1)), ASKED, lambda names: None, lambda names, found: None)  # type: ignore[arg-type]
+        spread_timing(ClusterClient(2, (0, 1)), ASKED, lambda names: None, lambda names, found: None)  # type: ignore[arg-type]

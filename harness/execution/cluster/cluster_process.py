@@ -1,10 +1,10 @@
-"""A scheduler or a worker of the local cluster: a program of its own, in a session of its own.
+"""The program that a local cluster's scheduler and workers run, each in a session of its own.
 
-It ends, with all that it has started, as soon as whoever started it does: that one holds the other end of a pipe. What
-it writes goes to a file, the last words of a worker that dies.
+It ends, with all that it has started, as soon as its parent does, which holds the other end of the pipe `LIFELINE`.
+The scheduler writes its address to `FILE`.
 
-    python -m harness.execution.cluster.member scheduler LIFELINE
-    python -m harness.execution.cluster.member worker LIFELINE LOG_OF_SCHEDULER NAME FOLDER
+    python -m harness.execution.cluster.cluster_process scheduler LIFELINE FILE
+    python -m harness.execution.cluster.cluster_process worker LIFELINE FILE NAME FOLDER
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import dask
 from distributed import Scheduler, Worker
 
-from harness.execution.cluster.crew import silence
-from harness.execution.cluster.local_cluster import ADDRESS_LOOK_SECONDS, said_address
+from harness.execution.cluster.cluster_client import silence_dask
 from harness.support.privileges import protect_memory
 
 HOST = "127.0.0.1"
@@ -29,25 +27,24 @@ HEARTBEAT = "500 ms"
 
 
 def main(role: str, lifeline: int, *where: str) -> None:
-    """Be it until the end."""
+    """Run the scheduler or the worker until it is ended."""
     protect_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    silence()
+    silence_dask()
     dask.config.set(
         {
             "distributed.admin.tick.interval": "1 s",
             "distributed.worker.profile.enabled": False,
-            "distributed.scheduler.work-stealing": False,
-            # The machine's memory is the operating system's affair: a worker holds no results.
+            # A worker holds no results, so Dask need not watch its memory.
             "distributed.worker.memory.target": False,
             "distributed.worker.memory.spill": False,
             "distributed.worker.memory.pause": False,
             "distributed.worker.memory.terminate": False,
         }
     )
-    asyncio.run(_scheduler() if role == "scheduler" else _worker(*where))
+    asyncio.run(_scheduler(*where) if role == "scheduler" else _worker(*where))
 
 
 def _end_with_parent(lifeline: int) -> None:
@@ -55,18 +52,16 @@ def _end_with_parent(lifeline: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-async def _scheduler() -> None:
-    async with Scheduler(host=HOST, port=0, dashboard=False, dashboard_address=f"{HOST}:0") as scheduler:
-        sys.stdout.write(f"{scheduler.address}\n")
-        sys.stdout.flush()
+async def _scheduler(file: str) -> None:
+    async with Scheduler(
+        host=HOST, port=0, scheduler_file=file, dashboard=False, dashboard_address=f"{HOST}:0"
+    ) as scheduler:
         await scheduler.finished()
 
 
-async def _worker(log_of_scheduler: str, name: str, folder: str) -> None:
-    while (address := said_address(Path(log_of_scheduler))) is None:
-        await asyncio.sleep(ADDRESS_LOOK_SECONDS)
+async def _worker(file: str, name: str, folder: str) -> None:
     async with Worker(
-        address,
+        scheduler_file=file,  # which it waits for
         nthreads=1,
         name=name,
         host=HOST,

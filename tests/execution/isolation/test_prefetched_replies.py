@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.execution.isolation.process import PlannerProcess
-from harness.execution.isolation.variants import ask_ahead, discover_isolated
+from harness.execution.isolation.variants import discover_isolated, prefetch_replies
 from harness.execution.planning import claimed_traffic, declared_tiles, make_plan, refusal_of
 from harness.execution.tiles import tile_of, with_tile
 from harness.model.plan import Plan
@@ -51,7 +51,7 @@ def test_one_message_says_what_three_would(variants: dict[str, Variant], asked: 
     singly = said_of(variant, SMALL)
     assert asked == ["supports", "plan", "tiles"]
     asked.clear()
-    ask_ahead(variant, SMALL)
+    prefetch_replies(variant, SMALL)
     assert said_of(variant, SMALL) == singly
     assert asked == ["attempt"]
     assert claimed_traffic(variant, SMALL) is not None
@@ -60,7 +60,7 @@ def test_one_message_says_what_three_would(variants: dict[str, Variant], asked: 
 
 def test_a_plan_is_made_for_whoever_asks(variants: dict[str, Variant], asked: list[str]):
     variant = variants["fa2-cupy"]
-    ask_ahead(variant, SMALL)
+    prefetch_replies(variant, SMALL)
     first, second = make_plan(variant, SMALL), make_plan(variant, SMALL)
     assert first is not second and isinstance(second, Plan)
     assert asked == ["attempt", "plan"]
@@ -68,9 +68,9 @@ def test_a_plan_is_made_for_whoever_asks(variants: dict[str, Variant], asked: li
 
 def test_what_was_said_is_of_that_problem_alone(variants: dict[str, Variant], asked: list[str]):
     variant, longer = variants["fa2-cupy"], Problem(heads=1, q_len=400, kv_len=6, head_dim=4)
-    ask_ahead(variant, SMALL)
+    prefetch_replies(variant, SMALL)
     grid = make_plan(variant, longer).launches[0].grid
-    ask_ahead(variant, longer)
+    prefetch_replies(variant, longer)
     assert make_plan(variant, longer).launches[0].grid == grid
     assert asked == ["attempt", "supports", "plan", "attempt"]
 
@@ -80,11 +80,11 @@ def test_a_tile_that_is_wanted_goes_along(variants: dict[str, Variant], asked: l
     other = declared_tiles(variant, SMALL)[1]
     planned = variant.plan(SMALL, other).launches[0]
     asked.clear()
-    ask_ahead(variant, SMALL, other)
+    prefetch_replies(variant, SMALL, other)
     chosen = with_tile(variant, other)
     step = make_plan(chosen, SMALL).launches[0]
     assert (step.grid, step.block, step.shared_bytes) == (planned.grid, planned.block, planned.shared_bytes)
-    ask_ahead(variant, SMALL, {"Br": 7})
+    prefetch_replies(variant, SMALL, {"Br": 7})
     with pytest.raises(UnsupportedProblem, match="no tile with Br=7"):
         make_plan(with_tile(variant, {"Br": 7}), SMALL)
     assert asked == ["attempt", "attempt"]
@@ -95,7 +95,7 @@ def test_a_problem_that_is_refused_is_not_planned(variants: dict[str, Variant], 
     masked = Problem(heads=1, q_len=4, kv_len=6, head_dim=4, mask="window:2")
     variant = variants["ends-in-plan"]
     assert "window" not in variant.takes
-    ask_ahead(variant, masked)
+    prefetch_replies(variant, masked)
     assert "does not say that it takes window" in (refusal_of(variant, masked) or "")
     assert asked == ["attempt"]
 
@@ -103,17 +103,17 @@ def test_a_problem_that_is_refused_is_not_planned(variants: dict[str, Variant], 
 @pytest.mark.parametrize("place", ["supports", "tiles", "plan"])
 def test_who_ends_the_process_is_told_by_the_question(variants: dict[str, Variant], asked: list[str], place: str):
     variant = variants[f"ends-in-{place}"]
-    ask_ahead(variant, SMALL)
+    prefetch_replies(variant, SMALL)
     with pytest.raises(PlannerDied, match=rf"^{place}\(\): .* exit status 0"):
         said_of(variant, SMALL)
     asked.clear()
-    ask_ahead(variant, SMALL)
+    prefetch_replies(variant, SMALL)
     assert asked == []
 
 
 def test_who_ends_the_process_in_a_claim_is_told_by_it(variants: dict[str, Variant]):
     variant = variants["ends-in-claim"]
-    ask_ahead(variant, SMALL)
+    prefetch_replies(variant, SMALL)
     said_of(variant, SMALL)
     with pytest.raises(PlannerDied, match=r"^claim\(\): .* exit status 0"):
         claimed_traffic(variant, SMALL)

@@ -1,6 +1,6 @@
-"""Replies that a planner gave before their questions are asked: all that an attempt asks but bytes, in one message.
+"""Prefetched replies of a planner: all that an attempt asks about one problem, but bytes, in one message.
 
-Each question on its own wakes the other process and waits for it, which takes longer than most of the answers.
+A round trip per question would take longer than most of the answers.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.model.problem import BaseProblem
 
 ONCE = "plan"
-"""What is not answered twice: every plan is made for whoever asked, and loads its modules anew."""
+"""The reply that is used once: each caller gets a plan of its own, which loads its modules anew."""
 
 
-class Ahead:
-    """What one variant's planner said about one problem; the next problem's replies take their place."""
+class PrefetchedReplies:
+    """The replies of one variant's planner about one problem, until those about the next problem replace them."""
 
     def __init__(self) -> None:
         self.cautious = False
-        """Whether one question at a time is asked from now on: a process was lost, and who is to blame has to show."""
+        """Whether questions are asked one by one from now on, so that the one that loses a process is known."""
         self._problem: BaseProblem | None = None
         self._tile: Json = None
         self._generation = 0
         self._replies: dict[str, Json] = {}
 
     def put(self, problem: BaseProblem, said: Json, generation: int) -> None:
-        """Keep what `Planner.attempt` said, in the process of that number. Raises `Malformed`."""
+        """Store what `Planner.attempt` answered; `generation` is the number of its process. Raises `Malformed`."""
         replies = checked(said, dict)
         self._problem, self._generation = problem, generation
         self._tile = replies.pop("tile", None)
         self._replies = replies
 
     def take(self, what: str, problem: BaseProblem, tile: Json, generation: int) -> Json:
-        """The reply to this question about this very problem; None where it has to be asked."""
+        """The reply to a question about the same problem object; None if there is none."""
         if problem is not self._problem or generation != self._generation or what not in self._replies:
             return None
         if what == "plan" and tile != self._tile:
