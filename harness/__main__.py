@@ -23,7 +23,7 @@ if interruptible:
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 from harness.execution.isolation.server import begin_server, end_strays, preload_compilers  # noqa: E402
-from harness.support.process_tree import adopt_orphans  # noqa: E402
+from harness.support.processes.process_tree import adopt_orphans  # noqa: E402
 
 adopt_orphans()
 
@@ -34,7 +34,7 @@ if not {"-h", "--help"}.intersection(sys.argv) and sys.argv[1:2] != ["history"]:
 
 from harness.cli import main  # noqa: E402
 from harness.options.exit_status import INTERRUPTED  # noqa: E402
-from harness.support.interrupts import heed_interrupts  # noqa: E402
+from harness.support.processes.interrupts import heed_interrupts  # noqa: E402
 
 if interruptible:
     heed_interrupts()

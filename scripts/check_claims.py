@@ -28,13 +28,13 @@ from hypothesis.errors import NoSuchExample  # noqa: E402
 
 from harness import Problem, Traffic, Variant  # noqa: E402
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
-from harness.execution.planning import claimed_traffic, make_plan, refusal_of  # noqa: E402
+from harness.execution.planning.variant_calls import claimed_traffic, make_plan, refusal_of  # noqa: E402
 from harness.execution.protocol import Executor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named  # noqa: E402
 from harness.model.problem import BaseProblem  # noqa: E402
 from harness.operations.attention.masks import NO_MASK, parse_mask  # noqa: E402
-from harness.studies.fuzz.builds import builds_for  # noqa: E402
+from harness.studies.fuzz.drawing.builds import builds_for  # noqa: E402
 from harness.support.errors import SandboxError, UsageError  # noqa: E402
 from harness.support.progress import progress_bar  # noqa: E402
 from harness.text.tables import table  # noqa: E402

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.emulator.instruments import Instruments  # noqa: E402
-from harness.execution.question import Question  # noqa: E402
+from harness.execution.judging.question import Question  # noqa: E402
 from harness.execution.run_settings import CacheModel, RunSettings  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.studies.why.predicted_time import predict  # noqa: E402

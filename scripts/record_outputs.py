@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.execution.planning import refusal_of  # noqa: E402
+from harness.execution.planning.variant_calls import refusal_of  # noqa: E402
 from harness.gpu.executor import GpuExecutor  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed
 from harness.support.errors import SandboxError  # noqa: E402

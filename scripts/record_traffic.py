@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harness import Variant  # noqa: E402
-from harness.execution.planning import refusal_of  # noqa: E402
+from harness.execution.planning.variant_calls import refusal_of  # noqa: E402
 from harness.gpu.hardware_counters import Run, profile  # noqa: E402
 from harness.gpu.nsight_compute import BULK_LOADS, BULK_STORES, Counters, Replay, find_ncu  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402 - the repository need not be installed

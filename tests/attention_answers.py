@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.execution.accuracy import Accuracy, measure_accuracy
+from harness.execution.judging.accuracy import Accuracy, measure_accuracy
 from harness.model.operation import Tolerance
 from harness.operations.attention.problem import Problem
 

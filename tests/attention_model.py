@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.execution.counts import SharedTraffic, SiteTraffic
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.execution.run_settings import RunSettings
-from harness.execution.traffic_account import TrafficAccount, account
+from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
+from harness.execution.traffic.traffic_account import TrafficAccount, account
 from harness.model.traffic import Traffic
 from harness.operations.attention.problem import Problem
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness.execution.planning import make_plan
+from harness.execution.planning.variant_calls import make_plan
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 

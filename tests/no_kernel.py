@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.model.build import Build
-from harness.model.case import Case
-from harness.studies.fuzz.builds import builds_for
+from harness.model.cases.build import Build
+from harness.model.cases.case import Case
+from harness.studies.fuzz.drawing.builds import builds_for
+from harness.studies.fuzz.drawing.search import Search
 from harness.studies.fuzz.finding import Answer
-from harness.studies.fuzz.search import Search
 
 
 class NoKernel:

@@ -12,10 +12,10 @@ from attention_model import online_softmax
 from harness.compilers import CompiledKernel, toolchains
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.toolchain import Call, Toolchain
-from harness.execution.counts import SiteTraffic
 from harness.execution.protocol import Device, Execution, LaunchReport
+from harness.execution.traffic.counts import SiteTraffic
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.plan import Buffer, Launch, Plan
-from harness.model.regime import NUMPY_DTYPES
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem

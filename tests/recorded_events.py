@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from harness.execution.events import KINDS, BlockEvents, EventLaunch, sectors_of
+from harness.execution.schedule.events import KINDS, BlockEvents, EventLaunch, sectors_of
 
 
 @dataclass

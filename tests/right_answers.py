@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.execution.attempt import Attempt
-from harness.execution.verdict import PASS
+from harness.execution.judging.verdict import PASS
 
 
 def require_right(done: Attempt) -> None:

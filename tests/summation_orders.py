@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.model.accumulation_order import Pair, Triple
-from harness.model.summation_tree import SummationTree
+from harness.model.arithmetic.accumulation_order import Pair, Triple
+from harness.model.arithmetic.summation_tree import SummationTree
 
 
 def tree_of(nested: Any) -> SummationTree:

@@ -29,12 +29,12 @@ from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
 from harness.emulator.step_limits import step_limits
-from harness.execution.accuracy import all_zero, untouched
-from harness.execution.counts import WRITES, CacheReport, CacheTraffic, by_place
-from harness.execution.events import EventListener
-from harness.execution.kept_inputs import require_kept
+from harness.execution.judging.accuracy import all_zero, untouched
+from harness.execution.judging.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
+from harness.execution.schedule.events import EventListener
+from harness.execution.traffic.counts import WRITES, CacheReport, CacheTraffic, by_place
 from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem

@@ -17,7 +17,7 @@ class Instruments:
 
     instructions: bool = False
     """Count executions of basic blocks, and record the path of one cluster's warps through them, see
-    `codegen/block_counts.py`."""
+    `codegen/instrumentation/block_counts.py`."""
 
 
 PLAIN = Instruments()

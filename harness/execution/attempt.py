@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.execution.accuracy import Accuracy
-from harness.execution.declared_numerics import contradiction
-from harness.execution.holdout_inputs import HoldoutInputs
-from harness.execution.planning import claimed_traffic, make_plan
-from harness.execution.power import Power
+from harness.execution.judging.accuracy import Accuracy
+from harness.execution.judging.declared_numerics import contradiction
+from harness.execution.judging.holdout_inputs import HoldoutInputs
+from harness.execution.judging.power import Power
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSUPPORTED
+from harness.execution.planning.tiles import tile_of
+from harness.execution.planning.variant_calls import claimed_traffic, make_plan
 from harness.execution.protocol import Execution, Executor, Sanitizer
-from harness.execution.question import Question
-from harness.execution.tiles import tile_of
-from harness.execution.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem

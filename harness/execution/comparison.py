@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from harness.execution.attempt import Attempt, attempt
-from harness.execution.deciding_problem import deciding_problem
-from harness.execution.holdout_inputs import HoldoutInputs
-from harness.execution.inferred_numerics import inferred_numerics
+from harness.execution.judging.deciding_problem import deciding_problem
+from harness.execution.judging.holdout_inputs import HoldoutInputs
+from harness.execution.judging.inferred_numerics import inferred_numerics
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.execution.outcome import Comparison, Row
-from harness.execution.preparation import Preparation
+from harness.execution.planning.preparation import Preparation
 from harness.execution.protocol import Device, Executor, Sanitizer
-from harness.execution.question import Question
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
-from harness.execution.verdict import ERROR, FAIL, PASS, VERDICTS
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from harness.execution.accuracy import OutputAccuracy, worst_ratio
 from harness.execution.attempt import Attempt
-from harness.execution.inferred_numerics import InferredNumerics
+from harness.execution.judging.accuracy import OutputAccuracy, worst_ratio
+from harness.execution.judging.inferred_numerics import InferredNumerics
+from harness.execution.judging.verdict import PASS, UNDECIDED, UNSUPPORTED
 from harness.execution.protocol import Device
-from harness.execution.verdict import PASS, UNDECIDED, UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers.ptxas import Resources
-from harness.execution.counts import LOCAL, READS, SECTOR_BYTES, WRITES, CacheReport, SharedTraffic, SiteTraffic
-from harness.execution.instruction_counts import InstructionReport
+from harness.execution.traffic.counts import LOCAL, READS, SECTOR_BYTES, WRITES, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.traffic.instruction_counts import InstructionReport
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from harness.compilers import toolchains
 from harness.execution.attempt import Attempt
-from harness.execution.error_map import ErrorMap
-from harness.execution.line_costs import LineCost, line_costs
+from harness.execution.judging.error_map import ErrorMap
+from harness.execution.judging.question import Question
 from harness.execution.protocol import Device, LaunchReport
-from harness.execution.question import Question
 from harness.execution.run_settings import RunSettings
-from harness.execution.traffic_account import TrafficAccount, account
+from harness.execution.traffic.line_costs import LineCost, line_costs
+from harness.execution.traffic.traffic_account import TrafficAccount, account
 from harness.model.problem import OPTIONAL_OUTPUT
 from harness.ptx.arithmetic import uses_tensor_cores
 from harness.support.errors import SandboxError

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from harness.execution.question import ANY_KERNEL, Question
+from harness.execution.judging.question import ANY_KERNEL, Question
+from harness.execution.judging.spot_check import check_spots
 from harness.execution.run_settings import Effort
-from harness.execution.spot_check import check_spots
 from harness.execution.timings import BenchRow, in_order_of_merit
 from harness.model.numerics import Numerics
 from harness.support.errors import SandboxError

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from harness.execution.attempt import attempt
+from harness.execution.judging.spot_check import choose_spots
+from harness.execution.judging.verdict import ERROR, FAIL
 from harness.execution.run_settings import RunSettings
-from harness.execution.spot_check import choose_spots
 from harness.execution.timings import BenchResult
-from harness.execution.verdict import ERROR, FAIL
 from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.ceilings import measure_ceilings
 from harness.gpu.clocks import ClockReader

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers.toolchain import Call
-from harness.execution.accuracy import all_zero, untouched
-from harness.execution.kept_inputs import require_kept
+from harness.execution.judging.accuracy import all_zero, untouched
+from harness.execution.judging.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available
 from harness.gpu.stopwatch import Stopwatch

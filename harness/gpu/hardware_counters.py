@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.execution.protocol import Device
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
-from harness.execution.traffic_account import HardwareLaunch, HardwareTraffic, Level
+from harness.execution.traffic.traffic_account import HardwareLaunch, HardwareTraffic, Level
 from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes

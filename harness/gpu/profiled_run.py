@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.execution.planning import make_plan
-from harness.execution.tiles import with_tile
+from harness.execution.planning.tiles import with_tile
+from harness.execution.planning.variant_calls import make_plan
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs, operation_named

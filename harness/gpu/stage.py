@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.execution.kept_inputs import require_kept
+from harness.execution.judging.kept_inputs import require_kept
 from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype
 from harness.gpu.drawn_inputs import counting_changes, drawing
 from harness.model.drawn_tensor import DrawnTensor

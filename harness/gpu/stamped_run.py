@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.execution.warp_timestamps import STAMP, StampedLaunch, StampedRun
+from harness.execution.schedule.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu.context import POISON_BYTE, GpuContext
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem

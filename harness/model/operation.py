@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from hypothesis import strategies as st
 
-    from harness.model.axes import Axes
-    from harness.model.build import Build, Builds
-    from harness.model.case import Case
+    from harness.model.arithmetic.summation_tree import SummationTree
+    from harness.model.cases.axes import Axes
+    from harness.model.cases.build import Build, Builds
+    from harness.model.cases.case import Case
+    from harness.model.cases.probed_axis import ProbedAxis
+    from harness.model.cases.property import Arrays, Property
+    from harness.model.cases.regime import Regime
     from harness.model.drawn_tensor import DrawnTensor
     from harness.model.io_bound import IoBound
     from harness.model.numerics import Numerics
-    from harness.model.probed_axis import ProbedAxis
     from harness.model.problem import BaseProblem
-    from harness.model.property import Arrays, Property
-    from harness.model.regime import Regime
-    from harness.model.summation_tree import SummationTree
 
     Float64Array = npt.NDArray[np.float64]
 
@@ -165,8 +165,9 @@ class Operation:
     numerics_used: Callable[[Any], Sequence[str]] = lambda problem: ()
     """problem -> the fields of `Numerics` that its tolerances depend on."""
     trivial_answers: Callable[[Any, Arrays], Mapping[str, TrivialAnswer]] = lambda problem, inputs: {}
-    """(problem, inputs) -> wrong answers that take no work, by name, such as the mean of V. `execution.power` tries
-    them, besides zeros and the answers of neighbouring rows and heads, to learn whether a pass proves anything."""
+    """(problem, inputs) -> wrong answers that take no work, by name, such as the mean of V. `execution.judging.power`
+    tries them, besides zeros and the answers of neighbouring rows and heads, to learn whether a pass proves
+    anything."""
     shorter: Callable[[Any], Iterator[tuple[str, Any]]] = lambda problem: iter(())
     """problem -> the same problem at smaller and smaller lengths, each behind the options that set these lengths, such
     as `--kv-len 512`."""
@@ -297,7 +298,7 @@ def operation_of(problem: BaseProblem) -> Operation:
 
 def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> dict[str, np.ndarray]:
     """An array per input of `problem`, as `regime.draw` makes them. Raises `UsageError`."""
-    from harness.model.regime import draw
+    from harness.model.cases.regime import draw
 
     operation = operation_of(problem)
     return draw(operation.regimes, problem, regime, seed, operation.derived_inputs(problem))
@@ -307,7 +308,7 @@ def draw_input_parts(
     problem: BaseProblem, regime: str = "normal", seed: int = 0
 ) -> dict[str, np.ndarray | DrawnTensor]:
     """An input per name, as `draw_inputs` returns them, but of large ones nothing is drawn before it is used."""
-    from harness.model.regime import draw_parts
+    from harness.model.cases.regime import draw_parts
 
     operation = operation_of(problem)
     return draw_parts(operation.regimes, problem, regime, seed, operation.derived_inputs(problem))

@@ -42,7 +42,7 @@ class Selection:
         """The tile sizes in one spelling, and the variants with that tile only. Raises `UsageError` for none."""
         if self.tile is None:
             return None, variants
-        from harness.execution.tiles import choose_tile, parse_tile
+        from harness.execution.planning.tiles import choose_tile, parse_tile
         from harness.model.tile_sizes import tile_text
 
         wanted = parse_tile(self.tile)
@@ -50,7 +50,7 @@ class Selection:
 
     def tiled_sweep(self, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]) -> Sweep:
         """The sweep with the tile sizes. Raises `UsageError` where no variant has such a tile anywhere."""
-        from harness.execution.tiles import parse_tile, require_tile
+        from harness.execution.planning.tiles import parse_tile, require_tile
 
         if self.tile is not None:
             sweep = replace(sweep, tile=parse_tile(self.tile))

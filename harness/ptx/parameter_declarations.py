@@ -6,10 +6,10 @@ import functools
 import textwrap
 from collections.abc import Mapping
 
-from harness.ptx.lexer import tokenize
 from harness.ptx.parameters import Parameter
+from harness.ptx.parsing.lexer import tokenize
+from harness.ptx.parsing.token_stream import TokenStream
 from harness.ptx.statements import FunctionText, functions, without_comments
-from harness.ptx.token_stream import TokenStream
 from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import CompileError
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.execution.counts import READS, SECTOR_BYTES, WRITES
-from harness.execution.events import (
+from harness.execution.schedule.events import (
     BARRIER,
     CLUSTER,
     COPIES,
@@ -28,7 +27,8 @@ from harness.execution.events import (
     Records,
     sectors_of,
 )
-from harness.execution.timeline import Timeline, TimelineBlock
+from harness.execution.schedule.timeline import Timeline, TimelineBlock
+from harness.execution.traffic.counts import READS, SECTOR_BYTES, WRITES
 from harness.support.source_text import short_name
 
 Event = dict[str, Any]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from harness.execution.judging.verdict import UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
-from harness.execution.verdict import UNSUPPORTED
 from harness.model.finding import Finding
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
 from harness.text.report import Report, Table

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.execution.warp_timestamps import StampedLaunch, StampedRun
+from harness.execution.schedule.warp_timestamps import StampedLaunch, StampedRun
 from harness.ptx.timestamps import ARRIVES, BEGINS, ENDS
 from harness.text.chrome_trace import (
     LAUNCHES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from harness.execution.verdict import ERROR, FAIL
+from harness.execution.judging.verdict import ERROR, FAIL
 from harness.text.report import NOTE_WIDTH
 
 

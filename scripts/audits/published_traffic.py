@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from harness import Problem
 from harness.emulator.executor import EmulatorExecutor
-from harness.execution.traffic_account import TrafficAccount
+from harness.execution.traffic.traffic_account import TrafficAccount
 from harness.model.discovery import discover
 from harness.studies.traffic.measurement import measure_traffic
 from harness.text.tables import MIB, table

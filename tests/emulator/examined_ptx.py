@@ -29,7 +29,7 @@ from harness.emulator.launch.kernel_launch import launch
 from harness.emulator.native.compile_worker import THIS_PROCESS
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.object_loading import load_runtime
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError, KernelFault, PlanError, UnsupportedInstruction
 
 MOST_SECONDS = 10

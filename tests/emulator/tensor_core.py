@@ -1,4 +1,4 @@
-"""What a tensor core of Hopper computes, in Python's integers: see harness/emulator/codegen/dot_product.py."""
+"""What a tensor core of Hopper computes, in Python's integers: see harness/emulator/codegen/matrix/dot_product.py."""
 
 from __future__ import annotations
 

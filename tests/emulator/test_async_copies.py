@@ -11,7 +11,7 @@ from harness.emulator.abi import cache_layout
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.emulator.launch.copy_queues import FIRST_CAPACITY, capacity_limit
-from harness.execution.counts import SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault

@@ -7,7 +7,7 @@ import pytest
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
-from harness.execution.counts import SharedTraffic
+from harness.execution.traffic.counts import SharedTraffic
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 

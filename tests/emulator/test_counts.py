@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.execution.counts import Count
+from harness.execution.traffic.counts import Count
 from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
 

@@ -8,9 +8,9 @@ import pytest
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.executor import CODE, EmulatorExecutor
-from harness.execution.counts import CacheTraffic
 from harness.execution.protocol import Execution
 from harness.execution.run_settings import CacheModel, RunSettings
+from harness.execution.traffic.counts import CacheTraffic
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem

@@ -10,7 +10,16 @@ import pytest
 from recorded_events import RecordedEvents
 
 from harness.emulator.launch.kernel_launch import LaunchEvents
-from harness.execution.events import BARRIER, BULK, CLUSTER, COPIES, CP_ASYNC, MBARRIER, BlockEvents, sectors_of
+from harness.execution.schedule.events import (
+    BARRIER,
+    BULK,
+    CLUSTER,
+    COPIES,
+    CP_ASYNC,
+    MBARRIER,
+    BlockEvents,
+    sectors_of,
+)
 from harness.support.errors import KernelFault
 from tests.emulator.cluster_kernels import MEETING
 from tests.emulator.cuda_kernel import cuda_source, run

@@ -6,7 +6,7 @@ import numpy as np
 from single_opcode import run_case
 
 from harness.emulator.codegen.flushed_registers import flushed_registers
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 
 SUBNORMAL = 0x00400000
 

@@ -18,11 +18,11 @@ from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchCounts, launch
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
-from harness.execution import instruction_counts
-from harness.execution.instruction_counts import InstructionReport
+from harness.execution.traffic import instruction_counts
+from harness.execution.traffic.instruction_counts import InstructionReport
 from harness.ptx.instructions import Instruction
 from harness.ptx.opcodes import OPCODES
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 
 COUNTING = Instruments(instructions=True)
 HEAD = """.version 8.0

@@ -19,7 +19,7 @@ from single_opcode import run_ptx
 from harness import PtxKernel
 from harness.compilers import compile_kernel
 from harness.emulator.codegen.kernel import generate
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError, UnsupportedInstruction
 
 PLUGIN = Path(__file__).resolve().parents[1] / "plugins" / "one_thread_per_row.py"

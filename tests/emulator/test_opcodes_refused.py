@@ -16,7 +16,7 @@ from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.blocks import Block
 from harness.ptx.instructions import Instruction
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import KernelFault, UnsupportedInstruction
 

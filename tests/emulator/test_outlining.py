@@ -14,7 +14,7 @@ from harness.emulator.codegen.kernel import KernelCode, generate
 from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.native.tier import Tier
 from harness.ptx.instructions import Instruction
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.support.errors import KernelFault
 
 TIERS = pytest.mark.parametrize("tier", Tier)

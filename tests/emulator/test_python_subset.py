@@ -26,7 +26,7 @@ from harness.emulator.abi.raw_memory import (
     store16,
     store32,
 )
-from harness.emulator.codegen.python_subset import translate
+from harness.emulator.codegen.functions.python_subset import translate
 from harness.emulator.native.llvm_compiler import initialize, optimize_calls, target_machine
 
 LIMIT = 1000

@@ -136,7 +136,7 @@ def test_without_the_option_nothing_is_sanitized(capsys: pytest.CaptureFixture[s
 
 def test_a_finding_alone_fails_a_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.execution.attempt import attempt
-    from harness.execution.question import Question
+    from harness.execution.judging.question import Question
 
     class Found:
         name = "a test"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.emulator.codegen.shared_arrays import arrays_of_registers
-from harness.ptx.parser import parse
+from harness.emulator.codegen.instrumentation.shared_arrays import arrays_of_registers
+from harness.ptx.parsing.parser import parse
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -9,11 +9,11 @@ from attention_answers import hold
 from attention_model import MUTANTS, NUMERICS, online_softmax
 from lanes import exhaustive_unless
 
-from harness.execution.accuracy import Accuracy
+from harness.execution.judging.accuracy import Accuracy
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import Tolerance, draw_inputs
 from harness.model.reference import Reference
-from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem

@@ -11,10 +11,10 @@ from numpy_executor import NumpyExecutor, NumpyKernel, numpy_variant
 
 from harness.execution.attempt import attempt
 from harness.execution.comparison import compare, counts_beside, lost_row, rank
-from harness.execution.holdout_inputs import HoldoutInputs
+from harness.execution.judging.holdout_inputs import HoldoutInputs
+from harness.execution.judging.question import Question
 from harness.execution.outcome import Row
 from harness.execution.protocol import Device, Execution
-from harness.execution.question import Question
 from harness.execution.run_settings import RunSettings
 from harness.model.operation import operation_of
 from harness.model.plan import Launch, Plan

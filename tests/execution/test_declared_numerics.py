@@ -8,8 +8,8 @@ import pytest
 from emulators import emulator
 
 from harness.execution.attempt import Attempt, attempt
-from harness.execution.question import Question
-from harness.execution.verdict import FAIL, UNDECIDED
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import FAIL, UNDECIDED
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.ptx.arithmetic import Arithmetic

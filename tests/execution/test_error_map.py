@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from harness.execution.accuracy import measure_accuracy
-from harness.execution.error_map import MOST_CELLS, MOST_PANELS, ErrorMap
+from harness.execution.judging.accuracy import measure_accuracy
+from harness.execution.judging.error_map import MOST_CELLS, MOST_PANELS, ErrorMap
 from harness.model.operation import Tolerance
 from harness.model.problem import OUTPUT, Tensor
 

@@ -14,7 +14,7 @@ from harness.cli import main
 from harness.compilers import compile_kernel
 from harness.emulator.executor import _arguments, _memory_of
 from harness.execution.comparison import compare
-from harness.execution.inferred_numerics import strictest
+from harness.execution.judging.inferred_numerics import strictest
 from harness.execution.outcome import Comparison, Row
 from harness.execution.run_settings import RunSettings
 from harness.model.discovery import discover

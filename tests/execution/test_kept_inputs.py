@@ -13,12 +13,12 @@ from plugins import spoilt_inputs
 
 from harness.cli import main
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.kept_inputs import require_kept
-from harness.model.case import Case
+from harness.execution.judging.kept_inputs import require_kept
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.examination import examine
+from harness.studies.fuzz.examining.examination import examine
 from harness.studies.show.orders import reveal_if_it_runs
 from harness.support.errors import KernelFault
 

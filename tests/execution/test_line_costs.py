@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from counted_by_hand import SHARED, make
 
-from harness.execution.counts import Count
-from harness.execution.line_costs import line_costs
+from harness.execution.traffic.counts import Count
+from harness.execution.traffic.line_costs import line_costs
 from harness.model.finding import Finding, Place
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from numpy_executor import numpy_variant
 
-from harness.execution.planning import claimed_traffic, make_plan
+from harness.execution.planning.variant_calls import claimed_traffic, make_plan
 from harness.model.plan import Buffer, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant

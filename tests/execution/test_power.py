@@ -15,16 +15,16 @@ from numpy_executor import NumpyKernel
 
 from harness.execution.attempt import Attempt, attempt
 from harness.execution.comparison import compare
-from harness.execution.deciding_problem import deciding_problem
+from harness.execution.judging.deciding_problem import deciding_problem
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import FAIL, PASS, UNDECIDED
 from harness.execution.protocol import Device, Execution, LaunchReport
-from harness.execution.question import Question
 from harness.execution.run_settings import RunSettings
-from harness.execution.verdict import FAIL, PASS, UNDECIDED
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
 from harness.model.plan import Launch, Plan
 from harness.model.problem import OUTPUT, BaseProblem
-from harness.model.regime import NUMPY_DTYPES
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 

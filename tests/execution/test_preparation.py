@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.compilers.ptx_text import PtxKernel
-from harness.execution.preparation import Preparation
+from harness.execution.planning.preparation import Preparation
 from harness.execution.protocol import Device, Execution
 from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem

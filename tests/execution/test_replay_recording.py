@@ -10,11 +10,11 @@ from emulators import emulator
 from lanes import thorough_unless
 from recorded_events import RecordedEvents
 
-from harness.execution.events import ACCESS, ARRIVAL, COPY, WAIT, BlockEvents, EventLaunch
-from harness.execution.planning import make_plan
+from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Execution
-from harness.execution.replay import Replay, Step, Tile
-from harness.execution.replay_recording import MOST_STEPS, ReplayRecorder, replay_of
+from harness.execution.schedule.events import ACCESS, ARRIVAL, COPY, WAIT, BlockEvents, EventLaunch
+from harness.execution.schedule.replay import Replay, Step, Tile
+from harness.execution.schedule.replay_recording import MOST_STEPS, ReplayRecorder, replay_of
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.execution.replay import INPUT, OUTPUT, SCRATCH, Matrix, Tile
-from harness.execution.replay_tiles import SharedContents, matrices_of, stacked, tiles_of_sectors
+from harness.execution.schedule.replay import INPUT, OUTPUT, SCRATCH, Matrix, Tile
+from harness.execution.schedule.replay_tiles import SharedContents, matrices_of, stacked, tiles_of_sectors
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem
 

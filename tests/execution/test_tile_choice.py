@@ -8,9 +8,9 @@ import pytest
 from numpy_executor import NumpyExecutor
 
 from harness.execution.comparison import compare
-from harness.execution.planning import claimed_traffic, declared_tiles, make_plan
+from harness.execution.planning.tiles import choose_tile, parse_tile, require_tile, tile_names, tile_of, with_tile
+from harness.execution.planning.variant_calls import claimed_traffic, declared_tiles, make_plan
 from harness.execution.run_settings import RunSettings
-from harness.execution.tiles import choose_tile, parse_tile, require_tile, tile_names, tile_of, with_tile
 from harness.model.discovery import discover
 from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Plan

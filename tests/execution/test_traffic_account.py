@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from counted_by_hand import DEVICE, PROBLEM, SHARED, make
 
-from harness.execution.counts import CacheReport, CacheTraffic, Count
 from harness.execution.protocol import Execution, LaunchReport
 from harness.execution.run_settings import RunSettings
-from harness.execution.traffic_account import CachePart, Level, account
+from harness.execution.traffic.counts import CacheReport, CacheTraffic, Count
+from harness.execution.traffic.traffic_account import CachePart, Level, account
 from harness.model.traffic import Traffic
 
 

@@ -12,13 +12,13 @@ from numpy_executor import NumpyExecutor, NumpyKernel
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.execution.attempt import Attempt, attempt
+from harness.execution.judging.question import Question
 from harness.execution.protocol import Executor
-from harness.execution.question import Question
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.examination import examine
+from harness.studies.fuzz.examining.examination import examine
 
 pytestmark = pytest.mark.compiles
 

@@ -13,9 +13,9 @@ import pytest
 
 import harness
 from harness.cli import main
+from harness.execution.judging.spot_check import check_spots, choose_spots
 from harness.execution.protocol import Device
 from harness.execution.run_settings import Effort, RunSettings
-from harness.execution.spot_check import check_spots, choose_spots
 from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.gpu.bench import Entry, bench
 from harness.gpu.floor import least_ms
@@ -187,7 +187,7 @@ def test_a_device_is_found_in_the_table(name: str, key: str | None):
 def test_spots_are_answered_as_the_whole_problem_is(monkeypatch: pytest.MonkeyPatch, fields: dict):
     problem = Problem(batch=2, heads=6, kv_heads=3, head_dim=16, **fields)
     inputs = draw_inputs(problem, "normal", 3)
-    monkeypatch.setattr("harness.execution.spot_check.WHOLE_FLOPS", 0.0)
+    monkeypatch.setattr("harness.execution.judging.spot_check.WHOLE_FLOPS", 0.0)
     spots = choose_spots(problem, inputs)
     assert len(spots) == 3 and len({spot.part.where[0].start for spot in spots}) == 2
     right = online_softmax(problem, inputs)

@@ -11,7 +11,7 @@ import pytest
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.execution.attempt import attempt
-from harness.execution.question import Question
+from harness.execution.judging.question import Question
 from harness.gpu import compute_sanitizer
 from harness.gpu.compute_sanitizer import ComputeSanitizer, parse_log
 from harness.model.discovery import discover

@@ -8,10 +8,10 @@ import pytest
 from emulators import emulator
 
 from harness.gpu.drawn_inputs import counting_changes, drawing
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 
 EXECUTOR = emulator()

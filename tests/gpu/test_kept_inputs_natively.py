@@ -13,10 +13,10 @@ import pytest
 from harness.execution.protocol import Device
 from harness.gpu.executor import GpuExecutor
 from harness.gpu.stage import GpuStage
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from harness.support.intervals import Interval

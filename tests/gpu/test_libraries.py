@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.execution.spot_check import check_spots, choose_spots
+from harness.execution.judging.spot_check import check_spots, choose_spots
 from harness.model.operation import draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
 from harness.operations.attention.libraries import flex_attention, mask_tensor

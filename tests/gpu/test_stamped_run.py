@@ -10,8 +10,8 @@ from fake_driver import FakeDriver
 
 from harness import PtxKernel
 from harness.compilers.native_gpu import NativeGpu
-from harness.execution.planning import make_plan
-from harness.execution.warp_timestamps import STAMP, StampedLaunch, StampedRun
+from harness.execution.planning.variant_calls import make_plan
+from harness.execution.schedule.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu import stamped_run as module
 from harness.gpu.context import bind_stamped
 from harness.gpu.stamped_run import stamped_run, stamps_per_warp

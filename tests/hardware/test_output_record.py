@@ -10,7 +10,7 @@ import pytest
 from emulators import emulator
 from lanes import exhaustive_unless
 
-from harness.execution.planning import refusal_of
+from harness.execution.planning.variant_calls import refusal_of
 from harness.model.discovery import discover
 from scripts.recording.output_record import (
     CASES,

@@ -14,7 +14,7 @@ from lanes import exhaustive, exhaustive_unless, thorough_unless
 
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.execution.planning import refusal_of
+from harness.execution.planning.variant_calls import refusal_of
 from harness.execution.protocol import Execution
 from harness.gpu.hardware_counters import Run
 from harness.gpu.nsight_compute import Counters

@@ -19,7 +19,7 @@ from summation_orders import (
     truncating_total,
 )
 
-from harness.model.accumulation_order import order_from_counts, order_from_joins
+from harness.model.arithmetic.accumulation_order import order_from_counts, order_from_joins
 from harness.support.errors import OrderNotRevealed
 
 TILE = [butterfly([start + lane for lane in range(8)], [4, 2, 1]) for start in range(0, 24, 8)]

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from harness.model.build import Builds
-from harness.model.case import Case
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case
 from harness.model.operation import operation_named
 from harness.operations.attention.problem import COMPILED_FEATURES
 

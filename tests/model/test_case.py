@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from harness.model.case import Case, Edit
+from harness.model.cases.case import Case, Edit
 from harness.model.operation import draw_inputs
+from harness.operations.attention.cases.strategies import cases
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention.strategies import cases
 from harness.support.errors import ProblemError, UsageError
 
 SMALL = Problem(heads=2, kv_heads=1, q_len=3, kv_len=5, head_dim=4)

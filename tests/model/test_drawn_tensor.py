@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.model import regime
+from harness.model.cases import regime
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.operation import draw_input_parts, draw_inputs
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.problem import Problem
 
 TENSOR = DrawnTensor((3, 4, 11, 5), NUMPY_DTYPES["float32"], 7, 2)

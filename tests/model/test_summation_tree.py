@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from summation_orders import butterfly, leaves, orders, running, strided, tree_of
 
-from harness.model.summation_tree import SummationTree
+from harness.model.arithmetic.summation_tree import SummationTree
 
 
 def test_the_same_order_is_the_same_tree():

@@ -79,7 +79,7 @@ HARNESS_MUTANTS = (
         "a NaN in the output is not beyond its budget",
         (
             Patch(
-                "harness/execution/accuracy.py",
+                "harness/execution/judging/accuracy.py",
                 "wrong = ~same & ~(error <= allowed)",
                 "wrong = ~same & (error > allowed)",
             ),
@@ -90,12 +90,12 @@ HARNESS_MUTANTS = (
         "the budget is ten times as wide",
         (
             Patch(
-                "harness/operations/attention/error_budget.py",
+                "harness/operations/attention/budget/error_budget.py",
                 'return {"O": Tolerance(O, ',
                 'return {"O": Tolerance(10 * O, ',
             ),
             Patch(
-                "harness/operations/attention/error_budget.py",
+                "harness/operations/attention/budget/error_budget.py",
                 '"lse": Tolerance(lse, ',
                 '"lse": Tolerance(10 * lse, ',
             ),

@@ -12,9 +12,9 @@ import numpy as np
 
 from harness.emulator.executor import EmulatorExecutor
 from harness.execution.isolation.server import preload_compilers
-from harness.execution.planning import make_plan, refusal_of
-from harness.execution.tiles import parse_tile, with_tile
-from harness.model.case import Case
+from harness.execution.planning.tiles import parse_tile, with_tile
+from harness.execution.planning.variant_calls import make_plan, refusal_of
+from harness.model.cases.case import Case
 from harness.model.variant import Variant
 from harness.operations.attention.oracle import attention
 from harness.options.machine import WORKER, Machine

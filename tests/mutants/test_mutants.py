@@ -11,7 +11,7 @@ import pytest
 from lanes import exhaustive_unless
 
 from harness.model.discovery import discover
-from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild
 from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.model.operation import operation_named
-from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild
 from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.settings import CampaignSettings
 from tests.mutants.outside import FOLDER, OUTSIDE_MUTANTS, load_outside, right_kernels

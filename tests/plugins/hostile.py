@@ -55,8 +55,8 @@ def writes_into_every_pipe() -> None:
 
 def replaces_the_oracle() -> None:
     """Whatever is stored is right, where the judge is in reach."""
-    import harness.execution.accuracy as accuracy
-    import harness.operations.attention.error_budget as error_budget
+    import harness.execution.judging.accuracy as accuracy
+    import harness.operations.attention.budget.error_budget as error_budget
     import harness.operations.attention.oracle as oracle
 
     for module in (accuracy, error_budget, oracle):

@@ -54,9 +54,9 @@ def replaces_numpy() -> None:
 
 
 def replaces_judging() -> None:
-    import harness.execution.accuracy as accuracy
     import harness.execution.comparison as comparison
-    import harness.execution.question as question
+    import harness.execution.judging.accuracy as accuracy
+    import harness.execution.judging.question as question
 
     for module in (accuracy, question, comparison):
         for name in [n for n, thing in vars(module).items() if callable(thing) and n[0].islower()]:
@@ -64,7 +64,7 @@ def replaces_judging() -> None:
 
 
 def replaces_verdicts() -> None:
-    import harness.execution.verdict as verdict
+    import harness.execution.judging.verdict as verdict
 
     for name in ("FAIL", "ERROR"):
         setattr(verdict, name, "pass")
@@ -138,7 +138,7 @@ def searches_frames() -> None:
 
 def overwrites_strings() -> None:
     """The word `fail`, wherever it lies in this process."""
-    import harness.execution.verdict as verdict
+    import harness.execution.judging.verdict as verdict
 
     word = verdict.FAIL
     ctypes.memmove(id(word) + sys.getsizeof(word) - len(word) - 1, b"pass", 4)

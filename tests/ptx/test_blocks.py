@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.ptx.blocks import EXIT, Graph, build_graph, live_registers
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 
 
 def graph(text: str) -> Graph:

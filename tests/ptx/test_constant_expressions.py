@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.ptx.instructions import Address, Arguments, Imm, Symbol
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError
 from tests.emulator.single_opcode import run_body
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness.ptx.parameter_declarations import entry_parameters
 from harness.ptx.parameters import Parameter
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError
 
 pytestmark = pytest.mark.compiles(False)

@@ -7,8 +7,8 @@ import pytest
 from harness.emulator.codegen.kernel import generate
 from harness.ptx.inline import inline_calls
 from harness.ptx.instructions import Address, Imm, Instruction, Pair, Reg, SourceLine, Symbol, Vector
-from harness.ptx.lexer import INSTRUCTION, tokenize
-from harness.ptx.parser import parse
+from harness.ptx.parsing.lexer import INSTRUCTION, tokenize
+from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError, UnsupportedInstruction
 
 pytestmark = pytest.mark.compiles(False)

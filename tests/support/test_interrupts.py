@@ -13,7 +13,7 @@ pytestmark = pytest.mark.compiles(False)
 
 WAITING = """
 import signal, threading, time
-from harness.support.interrupts import heed_interrupts
+from harness.support.processes.interrupts import heed_interrupts
 
 heed_interrupts()
 interrupted = 0
@@ -37,7 +37,7 @@ print(interrupted)
 
 DROPPED = """
 import os, signal, time
-from harness.support.interrupts import heed_interrupts
+from harness.support.processes.interrupts import heed_interrupts
 
 class Interrupted:
     def __del__(self):

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 
-from harness.support.process_tree import descendants_of, end_tree, tree_seconds
+from harness.support.processes.process_tree import descendants_of, end_tree, tree_seconds
 
 PARENT = """
 import os, time
-from harness.support.process_tree import adopt_orphans
+from harness.support.processes.process_tree import adopt_orphans
 adopt_orphans()
 for _ in range(5):
     if os.fork() == 0:

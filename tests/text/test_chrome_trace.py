@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from emulators import emulator
 
-from harness.execution.events import (
+from harness.execution.planning.variant_calls import make_plan
+from harness.execution.schedule.events import (
     ACCESS,
     ARRIVAL,
     BARRIER,
@@ -22,8 +23,7 @@ from harness.execution.events import (
     EventLaunch,
     EventSite,
 )
-from harness.execution.planning import make_plan
-from harness.execution.timeline import Timeline, TimelineRecorder, timeline_of
+from harness.execution.schedule.timeline import Timeline, TimelineRecorder, timeline_of
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem

@@ -14,9 +14,9 @@ from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.instruments import Instruments
 from harness.emulator.memory.residency import residency
 from harness.execution.attempt import attempt
-from harness.execution.question import Question
-from harness.execution.tiles import with_tile
-from harness.execution.verdict import PASS
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import PASS
+from harness.execution.planning.tiles import with_tile
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch

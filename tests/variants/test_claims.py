@@ -28,7 +28,7 @@ from test_conformance import (
 )
 
 from harness.compilers import DevicePointer, compile_kernel
-from harness.execution.planning import refusal_of
+from harness.execution.planning.variant_calls import refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from lanes import exhaustive, exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.accuracy import Accuracy
-from harness.execution.planning import refusal_of
+from harness.execution.judging.accuracy import Accuracy
+from harness.execution.planning.variant_calls import refusal_of
 from harness.execution.protocol import Execution
 from harness.execution.run_settings import RunSettings
-from harness.model.case import Case
+from harness.model.cases.case import Case
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
 from harness.model.operation import Tolerance, draw_inputs, operation_of
 from harness.model.plan import Plan
 from harness.model.reference import Reference
-from harness.model.regime import NUMPY_DTYPES
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.oracle import attention

@@ -11,8 +11,8 @@ import pytest
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import resources
-from harness.execution.planning import make_plan
-from harness.execution.tiles import with_tile
+from harness.execution.planning.tiles import with_tile
+from harness.execution.planning.variant_calls import make_plan
 from harness.model.discovery import discover
 from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant

@@ -14,18 +14,18 @@ from lanes import exhaustive_unless, is_exhaustive
 from right_answers import require_right
 
 from harness.execution.attempt import attempt
-from harness.execution.planning import make_plan, refusal_of
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import PASS
+from harness.execution.planning.tiles import with_tile
+from harness.execution.planning.variant_calls import make_plan, refusal_of
 from harness.execution.protocol import Execution
-from harness.execution.question import Question
-from harness.execution.tiles import with_tile
-from harness.execution.verdict import PASS
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.dropout import kept_keys
-from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.oracle import attention

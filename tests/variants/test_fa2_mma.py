@@ -13,12 +13,12 @@ from lanes import exhaustive_unless, is_exhaustive
 
 from harness.emulator.instruments import Instruments
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
-from harness.execution.counts import SharedTraffic
+from harness.execution.traffic.counts import SharedTraffic
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 

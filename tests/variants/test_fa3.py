@@ -24,7 +24,7 @@ from harness.model.operation import draw_inputs
 from harness.model.plan import Launch
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError

@@ -15,12 +15,12 @@ from right_answers import require_right
 from harness.compilers.ptxas import find_ptxas
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
-from harness.execution.planning import refusal_of
-from harness.execution.question import Question
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import PASS
+from harness.execution.planning.tiles import with_tile
+from harness.execution.planning.variant_calls import refusal_of
 from harness.execution.run_settings import RunSettings
-from harness.execution.tiles import with_tile
-from harness.execution.verdict import PASS
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.variant import Variant

@@ -14,14 +14,14 @@ from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 from test_mma_resources import assert_fits
 
 from harness.compilers import DevicePointer
-from harness.execution.planning import make_plan, refusal_of
+from harness.execution.planning.variant_calls import make_plan, refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import SCORE_FEATURES, Problem

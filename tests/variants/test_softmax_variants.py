@@ -13,10 +13,10 @@ from right_answers import require_right
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
-from harness.execution.question import Question
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import FAIL, PASS
 from harness.execution.run_settings import RunSettings
-from harness.execution.verdict import FAIL, PASS
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.variant import Variant

@@ -16,9 +16,9 @@ from harness.emulator.instruments import Instruments
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.traffic import Traffic
-from harness.operations.attention.build import BUILDS
+from harness.operations.attention.cases.build import BUILDS
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.builds import builds_for
+from harness.studies.fuzz.drawing.builds import builds_for
 
 VARIANT = discover().registry.get("split-kv-cupy")
 SMALL = {"Br": 16, "split": 64}

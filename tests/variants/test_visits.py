@@ -25,7 +25,7 @@ from test_conformance import (
     run,
 )
 
-from harness.execution.tiles import with_tile
+from harness.execution.planning.tiles import with_tile
 from harness.model.operation import draw_inputs
 from harness.model.variant import Variant
 from harness.operations.attention.inputs import REGIMES

@@ -11,9 +11,9 @@ from right_answers import require_right
 from test_conformance import by_algorithm
 
 from harness.execution.attempt import attempt
-from harness.execution.question import Question
-from harness.execution.verdict import FAIL, PASS
-from harness.model.case import Case, Edit
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import FAIL, PASS
+from harness.model.cases.case import Case, Edit
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem

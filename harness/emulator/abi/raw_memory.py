@@ -1,6 +1,6 @@
 """Loads, stores and calls at plain integer addresses, on which the runtime's functions are built.
 
-Each compiles to one native instruction, see `codegen/python_subset.py`. Called from Python they do the same.
+Each compiles to one native instruction, see `codegen/functions/python_subset.py`. Called from Python they do the same.
 """
 
 from __future__ import annotations

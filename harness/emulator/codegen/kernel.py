@@ -11,11 +11,15 @@ import hashlib
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.block_counts import count_execution
 from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
-from harness.emulator.codegen.integer import CARRY
+from harness.emulator.codegen.functions.prelude import PRELUDE
+from harness.emulator.codegen.instructions.integer import CARRY
+from harness.emulator.codegen.instrumentation.block_counts import count_execution
+from harness.emulator.codegen.instrumentation.product_registers import ProductRegisters, marked_registers
+from harness.emulator.codegen.instrumentation.shared_arrays import arrays_of_registers
+from harness.emulator.codegen.instrumentation.undefined_registers import UndefinedRegisters
 from harness.emulator.codegen.kernel_facts import (
     KernelFacts,
     Parameter,
@@ -24,15 +28,11 @@ from harness.emulator.codegen.kernel_facts import (
     connects_blocks,
     sites_of,
 )
+from harness.emulator.codegen.matrix.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.outlining import OutliningEmitter
-from harness.emulator.codegen.prelude import PRELUDE
-from harness.emulator.codegen.product_registers import ProductRegisters, marked_registers
-from harness.emulator.codegen.shared_arrays import arrays_of_registers
 from harness.emulator.codegen.storage import Registers, Storage
-from harness.emulator.codegen.undefined_registers import UndefinedRegisters
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.codegen.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.ptx.blocks import (
     EXIT,

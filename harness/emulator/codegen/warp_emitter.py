@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
-from harness.emulator.codegen.prelude import PRELUDE
-from harness.emulator.codegen.special_registers import special_register
+from harness.emulator.codegen.functions.prelude import PRELUDE
+from harness.emulator.codegen.instructions.special_registers import special_register
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.vector_ir_builder import (
     BITS,

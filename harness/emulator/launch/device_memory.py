@@ -13,7 +13,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.worker import Worker
-from harness.execution.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic
 from harness.support.errors import PlanError
 
 

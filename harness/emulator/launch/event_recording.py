@@ -1,4 +1,4 @@
-"""Converts the runtime's records of a block to `execution.events.BlockEvents`; see `memory/trace.py`."""
+"""Converts the runtime's records of a block to `execution.schedule.events.BlockEvents`; see `memory/trace.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch.tracing import TraceBuffer
 from harness.emulator.launch.worker import Worker
-from harness.execution.events import (
+from harness.execution.schedule.events import (
     ACCESS,
     ARRIVAL,
     BARRIER,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 
 from harness.emulator.abi import layout as at
-from harness.execution.instruction_counts import (
+from harness.execution.traffic.instruction_counts import (
     BARRIER,
     CONTROL,
     CONVERSION,
@@ -59,7 +59,7 @@ KINDS: dict[str, str] = {
     **_rows(BARRIER, "wgmma.fence wgmma.commit_group wgmma.wait_group"),
     **_rows(CONTROL, "bra brx ret exit trap call brkpt pmevent griddepcontrol setmaxnreg nanosleep"),
 }
-"""Row -> one of `harness.execution.instruction_counts.KINDS`."""
+"""Row -> one of `harness.execution.traffic.instruction_counts.KINDS`."""
 
 _UNTIMED_SPACES = ("param", "const")
 _WIDE = (MOVE, MEMORY, SHARED)

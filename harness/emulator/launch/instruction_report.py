@@ -10,12 +10,12 @@ from typing import NamedTuple
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.block_executions import BlockExecutions
 from harness.emulator.launch.instruction_kinds import kind_of, product_flops
-from harness.execution.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
+from harness.execution.traffic.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
 from harness.ptx.blocks import Block, Graph, build_graph, registers_of
 from harness.ptx.call_parameters import lower_call_parameters
 from harness.ptx.inline import inline_calls
 from harness.ptx.instructions import Imm, Instruction
-from harness.ptx.parser import parse
+from harness.ptx.parsing.parser import parse
 from harness.support.pipe_rates import RESULT_CYCLES
 
 BATCH_INSTRUCTIONS = 64

@@ -23,8 +23,8 @@ from harness.emulator.launch.tracing import BlockListener, TraceBuffer
 from harness.emulator.launch.worker import Worker
 from harness.emulator.native.kernel_cache import NativeKernel
 from harness.emulator.native.object_loading import load_runtime
-from harness.execution.counts import SharedTraffic, SiteTraffic
-from harness.execution.events import EventLaunch, EventListener
+from harness.execution.schedule.events import EventLaunch, EventListener
+from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
 from harness.support.errors import KernelFault, PlanError
 

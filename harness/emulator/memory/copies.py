@@ -78,7 +78,7 @@ def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
     """`translate` and `gather` in one step for 32-bit shared offsets in ADDRESSES. Returns 1 on a fault, else 0.
 
-    Loads of the common shapes come here only if an offset is invalid: see `codegen.shared_loads`.
+    Loads of the common shapes come here only if an offset is invalid: see `codegen.functions.shared_loads`.
     """
     size = element_bytes * count
     base = load64(ctx + SHARED_BASE)

@@ -10,7 +10,7 @@ undoes, it moves the ticket. The wait writes the sums to all registers that cont
 
 The four warps meet at each wait, because a product is one instruction of all four: it completes for none of them before
 the others have issued it, and then for all. Columns are processed in slices of 8, which are those of an `mma.m16n8`,
-with the same registers and the same arithmetic (`codegen/dot_product.py`).
+with the same registers and the same arithmetic (`codegen/matrix/dot_product.py`).
 
 Tiles in shared memory consist of 8 rows of 16 bytes, with 8 steps of K of 16 bits each or, if transposed, 8 rows or
 columns; a descriptor gives their location, see `piece_at` (PTX ISA 9.7.15.5.1).

@@ -23,9 +23,9 @@ from typing import IO, Any, Protocol
 
 from harness.emulator.instruments import Instruments
 from harness.emulator.native.tier import Tier
-from harness.support.child_process import import_path
 from harness.support.errors import CompileError, SandboxError, UnsupportedInstruction
-from harness.support.privileges import protect_memory
+from harness.support.processes.child_process import import_path
+from harness.support.processes.privileges import protect_memory
 
 _JOB = struct.Struct("<cQ")  # kind of job or answer, and how many bytes follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}

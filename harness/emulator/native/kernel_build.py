@@ -65,6 +65,6 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> 
 @lru_cache(maxsize=1)
 def _parsed(ptx: str) -> Module:
     """The module. Kernels of one module are built one after the other, and its text is long."""
-    from harness.ptx.parser import parse
+    from harness.ptx.parsing.parser import parse
 
     return parse(ptx)

@@ -16,7 +16,7 @@ def runtime_key() -> tuple[str, ...]:
 def build_part(name: str) -> bytes:
     """The object file of one of `runtime_parts.PARTS`, with `sandbox_NAME` for each of its functions."""
     # Here, so that a warm start loads no code generator.
-    from harness.emulator.codegen.python_subset import translate
+    from harness.emulator.codegen.functions.python_subset import translate
     from harness.emulator.native.runtime_parts import PARTS
 
     part = PARTS[name]

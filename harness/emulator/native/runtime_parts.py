@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from harness.emulator.codegen.converted_products import CONVERTED_PRODUCTS, converted_ir
-from harness.emulator.codegen.dot_product import DOT_PRODUCTS, WARPGROUP_PRODUCTS, runtime_ir
-from harness.emulator.codegen.eight_bit_products import (
+from harness.emulator.codegen.functions.reductions import REDUCTIONS, reductions_ir
+from harness.emulator.codegen.functions.shared_loads import SHARED_LOADS, shared_loads_ir
+from harness.emulator.codegen.matrix.converted_products import CONVERTED_PRODUCTS, converted_ir
+from harness.emulator.codegen.matrix.dot_product import DOT_PRODUCTS, WARPGROUP_PRODUCTS, runtime_ir
+from harness.emulator.codegen.matrix.eight_bit_products import (
     INTEGER_PRODUCTS,
     WARPGROUP_FLOATS,
     WARPGROUP_INTEGERS,
     floats_ir,
     integers_ir,
 )
-from harness.emulator.codegen.reductions import REDUCTIONS, reductions_ir
-from harness.emulator.codegen.shared_loads import SHARED_LOADS, shared_loads_ir
 from harness.emulator.memory import async_copies, async_proxy, caches
 from harness.emulator.runtime import exports
 

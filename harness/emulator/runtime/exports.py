@@ -1,7 +1,7 @@
 """Lists the runtime functions that generated code calls, and the one that calls generated code.
 
-They are written in a subset of Python that `codegen/python_subset.py` compiles to LLVM IR. All addresses are plain
-integers.
+They are written in a subset of Python that `codegen/functions/python_subset.py` compiles to LLVM IR. All addresses are
+plain integers.
 """
 
 from __future__ import annotations

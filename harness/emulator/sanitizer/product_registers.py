@@ -1,4 +1,6 @@
-"""Checks registers of warpgroup products for accesses since the last `wgmma.fence`; see `codegen/product_registers.py`.
+"""Checks registers of warpgroup products for accesses since the last `wgmma.fence`.
+
+`codegen/instrumentation/product_registers.py` emits the checks.
 
 A warp's marks are in its state, see `MARKS` in `abi/async_proxy_layout.py`. Generated code sets those of ordinary
 instructions; the functions here set those of products.

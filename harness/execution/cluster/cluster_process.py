@@ -20,7 +20,7 @@ import dask
 from distributed import Scheduler, Worker
 
 from harness.execution.cluster.cluster_client import silence_dask
-from harness.support.privileges import protect_memory
+from harness.support.processes.privileges import protect_memory
 
 HOST = "127.0.0.1"
 HEARTBEAT = "500 ms"

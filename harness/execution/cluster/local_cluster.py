@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.model.discovery import REPOSITORY_ROOT
-from harness.support.child_process import ONE_THREAD, last_words
 from harness.support.errors import SandboxError, WorkersGone
+from harness.support.processes.child_process import ONE_THREAD, last_words
 
 START_SECONDS = 60.0
 ADDRESS_LOOK_SECONDS = 0.02

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.execution.isolation.server import STARTING, Load, Surroundings, begin_server
-from harness.support.child_process import ProcessLog, how_it_ended
+from harness.support.processes.child_process import ProcessLog, how_it_ended
 
 END_SECONDS = 5.0
 """For a process to end that has closed its pipe."""

@@ -16,9 +16,9 @@ from harness.execution.isolation.process import RUN_SECONDS
 from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.execution.isolation.variants import RemotePlanner
 from harness.execution.protocol import Device, Execution, Executor, LaunchReport
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
-from harness.model.regime import NUMPY_DTYPES
 from harness.support.errors import KernelFault, PlanError
 from harness.support.intervals import Interval
 

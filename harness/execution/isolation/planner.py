@@ -36,7 +36,7 @@ from harness.execution.isolation.wire import (
     problem_from_json,
     variant_to_json,
 )
-from harness.execution.planning import (
+from harness.execution.planning.variant_calls import (
     checked_plan,
     claimed_traffic,
     declared_refusal,
@@ -49,9 +49,9 @@ from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.registry import Registry
 from harness.model.variant import Variant
-from harness.support.child_process import ProcessLog
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
 from harness.support.exception_place import where_and_what
+from harness.support.processes.child_process import ProcessLog
 
 _ALLOCATED_BETWEEN_COLLECTIONS = 1_000_000
 """Numba makes millions of small objects and keeps most: 50,000 cost 6 % of the time it compiles for, Python's own 700
@@ -372,6 +372,6 @@ def _key(origin: Origin) -> list[str]:
 
 
 def _numpy_dtype(name: str) -> np.dtype:
-    from harness.model.regime import NUMPY_DTYPES
+    from harness.model.cases.regime import NUMPY_DTYPES
 
     return NUMPY_DTYPES.get(name) or np.dtype(name)

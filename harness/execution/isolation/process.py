@@ -16,11 +16,11 @@ from harness.execution.isolation.forked_process import ForkedProcess
 from harness.execution.isolation.plugin_output import PluginOutput
 from harness.execution.isolation.replies import Json, Malformed, checked, data_of, error_from_json
 from harness.execution.isolation.server import STARTING, Load, enter
-from harness.support import child_process
-from harness.support.child_process import CpuTimeSample
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 from harness.support.memory import available_bytes
-from harness.support.process_tree import end_tree
+from harness.support.processes import child_process
+from harness.support.processes.child_process import CpuTimeSample
+from harness.support.processes.process_tree import end_tree
 
 LOAD_SECONDS = 60.0
 """Importing a module, or the packages that a first plan needs. Seconds of the processor, as all of these are."""

@@ -6,7 +6,7 @@ child of the server, so it keeps its privileges.
 
 from __future__ import annotations
 
-from harness.support.privileges import drop_privileges, protect_memory
+from harness.support.processes.privileges import drop_privileges, protect_memory
 
 drop_privileges()
 protect_memory()

@@ -16,9 +16,9 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from typing import TYPE_CHECKING, Any
 
-from harness.support.child_process import ONE_THREAD, environment, import_path
-from harness.support.privileges import protect_memory
-from harness.support.process_tree import end_children
+from harness.support.processes.child_process import ONE_THREAD, environment, import_path
+from harness.support.processes.privileges import protect_memory
+from harness.support.processes.process_tree import end_children
 
 if TYPE_CHECKING:
     from harness.model.variant import Variant

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.support.process_tree import adopt_orphans, end_descendants, end_with_parent
+from harness.support.processes.process_tree import adopt_orphans, end_descendants, end_with_parent
 
 _REAPING_MS = 1000
 """How often the supervisor looks whether an orphan has ended and is to be waited for."""

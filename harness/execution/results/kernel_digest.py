@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.compilers.remote_kernel import RemoteArgument
-from harness.execution.planning import compiled_launches
+from harness.execution.planning.variant_calls import compiled_launches
 from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.ptx.canonical_text import canonical_text

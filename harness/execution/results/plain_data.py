@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.operation import operation_named
 from harness.model.problem import BaseProblem
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.execution.judging.verdict import FAIL, PASS, UNDECIDED
 from harness.execution.outcome import Comparison
-from harness.execution.planning import make_plan
+from harness.execution.planning.tiles import tile_of
+from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Device
 from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.kernel_digest import plan_digest
-from harness.execution.tiles import tile_of
 from harness.execution.timings import BenchResult
-from harness.execution.verdict import FAIL, PASS, UNDECIDED
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant

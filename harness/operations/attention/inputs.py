@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.regime import Regime, by_name
+from harness.model.cases.regime import Regime, by_name
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.score_inputs import drawn_sinks

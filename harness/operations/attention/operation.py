@@ -9,33 +9,33 @@ import numpy as np
 
 from harness.model.operation import Hints, Operation
 from harness.operations.attention.arrays import problem_of_arrays
-from harness.operations.attention.axes import AttentionAxes
-from harness.operations.attention.build import TILE_NAMES, builds_of
-from harness.operations.attention.case_values import raises_scores
-from harness.operations.attention.error_budget import error_budget
-from harness.operations.attention.hints import forward_hints
+from harness.operations.attention.budget.error_budget import error_budget
+from harness.operations.attention.budget.rounding import numerics_used
+from harness.operations.attention.cases.axes import AttentionAxes
+from harness.operations.attention.cases.build import TILE_NAMES, builds_of
+from harness.operations.attention.cases.case_values import raises_scores
+from harness.operations.attention.cases.simplification import enlarged, probed_axes, shorter, simpler, size
+from harness.operations.attention.cases.words import field_in_words, peculiarities
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.io_bound import io_bound
-from harness.operations.attention.known_mistakes import known_mistakes
 from harness.operations.attention.libraries import LIBRARIES, libraries_in_words
 from harness.operations.attention.masks.arrays import mask_arrays
+from harness.operations.attention.mistakes.hints import forward_hints
+from harness.operations.attention.mistakes.known_mistakes import known_mistakes
+from harness.operations.attention.mistakes.trivial_answers import trivial_answers
 from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.parts import choose_parts
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention.rounding import numerics_used
 from harness.operations.attention.score_inputs import slope_arrays
-from harness.operations.attention.simplification import enlarged, probed_axes, shorter, simpler, size
 from harness.operations.attention.sums import ordered_sums
-from harness.operations.attention.trivial_answers import trivial_answers
-from harness.operations.attention.words import field_in_words, peculiarities
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from harness.model.case import Case
+    from harness.model.cases.case import Case
 
 LARGEST_LENGTH = 2**20
 LARGEST_ROWS = 2**22
@@ -49,7 +49,7 @@ def _derived_inputs(problem: Problem) -> Mapping[str, np.ndarray]:
 def _cases(
     builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
 ) -> st.SearchStrategy[Case]:
-    from harness.operations.attention.strategies import MOST_TILES, cases  # imports Hypothesis
+    from harness.operations.attention.cases.strategies import MOST_TILES, cases  # imports Hypothesis
 
     return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
 

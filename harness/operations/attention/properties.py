@@ -14,9 +14,9 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.floating_formats import UNIT_ROUNDOFF
-from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
-from harness.operations.attention.error_budget import error_budget
+from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF
+from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem

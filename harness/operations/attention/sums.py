@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
+from harness.model.arithmetic.accumulation_order import Pair, Triple, order_from_counts, order_from_joins
+from harness.model.arithmetic.summation_tree import SummationTree
+from harness.model.cases.property import Arrays
 from harness.model.operation import OrderedSum
-from harness.model.property import Arrays
-from harness.model.summation_tree import SummationTree
 from harness.operations.attention.masks.arrays import mask_arrays
 from harness.operations.attention.problem import Problem
 from harness.support.errors import OrderNotRevealed, UsageError

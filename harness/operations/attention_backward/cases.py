@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.model.axes import REGIME, Axes, Choice, Value
-from harness.model.build import Build, Builds
-from harness.model.case import Case
+from harness.model.cases.axes import REGIME, Axes, Choice, Value
+from harness.model.cases.build import Build, Builds
+from harness.model.cases.case import Case
+from harness.model.cases.probed_axis import ProbedAxis
 from harness.model.operation import operation_named
-from harness.model.probed_axis import ProbedAxis
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import DROPOUT
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime

@@ -2,7 +2,7 @@
 
 Notation as in `oracle`; u = 2^-24; g_n = n a, with a = u the error of an addition that rounds to nearest and 2u of one
 on tensor cores, which cut off; |.| of a matrix is element by element. Constants and their sources:
-`harness.model.rounding`.
+`harness.model.arithmetic.rounding`.
 
 **What a kernel computes.** Whatever its loops, it recomputes weights from lse and multiplies:
 
@@ -51,12 +51,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.equal_products import mostly_equal_products
-from harness.model.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF, U
+from harness.model.arithmetic.equal_products import mostly_equal_products
+from harness.model.arithmetic.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF, U
+from harness.model.arithmetic.rounding import ARGUMENT, EXP, LAMBDA, addition, frame
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference
-from harness.model.rounding import ARGUMENT, EXP, LAMBDA, addition, frame
 from harness.operations.attention_backward.oracle import Arrays, Block, Sums, blocks_of, over_group
 from harness.operations.attention_backward.problem import BackwardProblem
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.model.operation import operation_named
-from harness.model.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as FORWARD_REGIMES
 from harness.operations.attention_backward.problem import BackwardProblem
 

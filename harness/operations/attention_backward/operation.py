@@ -31,7 +31,7 @@ from harness.operations.attention_backward.trivial_answers import trivial_answer
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from harness.model.case import Case
+    from harness.model.cases.case import Case
 
 FORWARD = operation_named("attention")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.floating_formats import UNIT_ROUNDOFF
+from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF
+from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid
 from harness.model.operation import operation_named
-from harness.model.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid
 from harness.operations.attention_backward.error_budget import error_budget
 from harness.operations.attention_backward.oracle import gradients
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.operation import operation_named
 from harness.operations.attention_backward.cases import BackwardBuild, backward_case, own_regimes
 

@@ -11,11 +11,11 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
-from harness.model.case import Case, Edit
+from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
+from harness.model.cases.case import Case, Edit
+from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
-from harness.model.property import SANITIZER
-from harness.operations.attention.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES
+from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
 from harness.operations.paged_attention.problem import PagedProblem

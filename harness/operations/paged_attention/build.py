@@ -6,9 +6,9 @@ import dataclasses
 import random
 from dataclasses import dataclass
 
-from harness.model.build import Build
+from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.build import USUAL_HEAD_DIMS, head_dim_class
+from harness.operations.attention.cases.build import USUAL_HEAD_DIMS, head_dim_class
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.support.override import override
 

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.regime import NUMPY_DTYPES, Regime, by_name
+from harness.model.cases.regime import NUMPY_DTYPES, Regime, by_name
 from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
 from harness.operations.attention.masks import NO_MASK, Mask
 from harness.operations.attention.problem import Problem

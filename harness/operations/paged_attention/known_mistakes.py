@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from harness.operations.attention.known_mistakes import known_mistakes as mistakes_of_attention
+from harness.operations.attention.mistakes.known_mistakes import known_mistakes as mistakes_of_attention
 from harness.operations.paged_attention.oracle import answer, by_length, gathered, posed
 from harness.operations.paged_attention.problem import PagedProblem
 

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.model.cudnn_contender import CudnnContender
-from harness.model.torch_contender import Tensors
+from harness.model.contenders.cudnn_contender import CudnnContender
+from harness.model.contenders.torch_contender import Tensors
 from harness.operations.paged_attention.problem import PagedProblem
 
 NAME = "cudnn"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Hints, Operation, field_in_words, operation_named
-from harness.operations.attention.build import TILE_NAMES
-from harness.operations.attention.hints import forward_hints
+from harness.operations.attention.cases.build import TILE_NAMES
+from harness.operations.attention.mistakes.hints import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import builds_of
 from harness.operations.paged_attention.inputs import REGIMES, lengths_of
@@ -32,7 +32,7 @@ from harness.support.errors import UsageError
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from harness.model.case import Case
+    from harness.model.cases.case import Case
 
 LARGEST_SWEPT = 2**20
 """Keys of a sequence, sequences, or rows of all heads. Beyond, even the closed forms would take minutes."""

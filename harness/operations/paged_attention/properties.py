@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from harness.model.property import DETERMINISM, Property, Trial, other_bits
+from harness.model.cases.property import DETERMINISM, Property, Trial, other_bits
 
 
 def batch_invariance(trial: Trial) -> str | None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from harness.model.case import Case
-from harness.operations.attention.case_values import SCALES
+from harness.model.cases.case import Case
+from harness.operations.attention.cases.case_values import SCALES
 from harness.operations.paged_attention.axes import HEAD_COUNTS, POOLS, TABLES, one_edit, with_pool
 from harness.operations.paged_attention.build import BUILDS, PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES

@@ -10,9 +10,9 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.model.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes
-from harness.model.case import Case, Edit
-from harness.model.property import SANITIZER
+from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes
+from harness.model.cases.case import Case, Edit
+from harness.model.cases.property import SANITIZER
 from harness.operations.softmax.build import BLOCK_COLUMNS, SoftmaxBuild
 from harness.operations.softmax.inputs import BEYOND_EXP, REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.model.build import Build
+from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.support.override import override

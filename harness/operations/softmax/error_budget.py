@@ -1,7 +1,7 @@
 """How far off may a correct kernel be on these very inputs? Two limits for every element of Y, derived here.
 
 Notation: m = max x, p_j = exp(x_j - m) / sum_k exp(x_k - m), in exact arithmetic from the stored inputs; n columns;
-u = 2^-24. How large single roundings are, and where they come from, is in `harness.model.rounding`.
+u = 2^-24. How large single roundings are, and where they come from, is in `harness.model.arithmetic.rounding`.
 
 **What a kernel computes.** Whatever its loops, and whatever it subtracts, it ends with
 
@@ -50,10 +50,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.floating_formats import SMALLEST_STEP, UNIT_ROUNDOFF, U
+from harness.model.arithmetic.floating_formats import SMALLEST_STEP, UNIT_ROUNDOFF, U
+from harness.model.arithmetic.rounding import ARGUMENT, EXP, LAMBDA, addition, division, frame
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
-from harness.model.rounding import ARGUMENT, EXP, LAMBDA, addition, division, frame
 from harness.operations.softmax.oracle import blocks_of
 from harness.operations.softmax.problem import SoftmaxProblem
 

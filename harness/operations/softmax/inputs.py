@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.regime import Regime, by_name
+from harness.model.cases.regime import Regime, by_name
 from harness.operations.softmax.problem import SoftmaxProblem
 
 Float64Array = npt.NDArray[np.float64]

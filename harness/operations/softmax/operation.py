@@ -24,7 +24,7 @@ from harness.support.errors import UsageError
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from harness.model.case import Case
+    from harness.model.cases.case import Case
 
 LARGEST_SWEPT = 2**22
 """Rows, or columns. Beyond, even the closed forms would take minutes."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from harness.model.case import Case, Edit
+from harness.model.cases.case import Case, Edit
 from harness.operations.softmax.axes import EDGES, LONGEST, special_values
 from harness.operations.softmax.build import BLOCK_COLUMNS, BUILDS, SoftmaxBuild
 from harness.operations.softmax.inputs import REGIMES

@@ -191,7 +191,7 @@ def _as_benched(
     selection: Selection, variants: list[Variant], problem: BaseProblem
 ) -> tuple[str | None, list[Variant]]:
     """The tile sizes that are asked for, and the variants with them, or else with those that were found best."""
-    from harness.execution.tuned_tiles import with_tuned_tiles
+    from harness.execution.planning.tuned_tiles import with_tuned_tiles
     from harness.gpu.context import GpuContext
 
     tile, chosen = selection.tiled(variants, problem)

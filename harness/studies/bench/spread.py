@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
+from harness.execution.planning.tiles import parse_tile, with_tile
+from harness.execution.planning.tuned_tiles import with_tuned_tiles
 from harness.execution.run_settings import RunSettings
-from harness.execution.tiles import parse_tile, with_tile
 from harness.execution.timings import BenchResult, BenchRow
-from harness.execution.tuned_tiles import with_tuned_tiles
 from harness.gpu.context import GpuContext
 from harness.gpu.spread import time_on_gpu
 from harness.model.problem import BaseProblem

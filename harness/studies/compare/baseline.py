@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.execution.judging.verdict import UNSUPPORTED
 from harness.execution.outcome import Comparison, Row
 from harness.execution.results.change import Figures, changed, time_interval
 from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.rows import RAN, made_of
 from harness.execution.results.store import Store
 from harness.execution.run_settings import RunSettings
-from harness.execution.verdict import UNSUPPORTED
 from harness.model.operation import operation_named
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

@@ -53,8 +53,8 @@ def compare_variants(request: CompareRequest) -> StudyResult[Comparison]:
 
 def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> StudyResult[Comparison]:
     from harness.execution.comparison import compare, lost_row
-    from harness.execution.holdout_inputs import HoldoutInputs
     from harness.execution.isolation.variants import begin_planners
+    from harness.execution.judging.holdout_inputs import HoldoutInputs
     from harness.execution.results.rows import comparison_rows
     from harness.studies.compare.baseline import Setting
     from harness.studies.compare.counterparts import counterparts
@@ -113,14 +113,14 @@ def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> 
 
 def _tiled(variants: Iterable[Variant], asked_tile: str | None) -> list[Variant]:
     """With the tile sizes that are asked for; who does not have them says so when it is run."""
-    from harness.execution.tiles import parse_tile, with_tile
+    from harness.execution.planning.tiles import parse_tile, with_tile
 
     return [*variants] if asked_tile is None else [with_tile(variant, parse_tile(asked_tile)) for variant in variants]
 
 
 def _with_best_tiles(variants: Sequence[Variant], setting: Setting, device: Device) -> list[Variant]:
     """With the tile sizes that `tune` found, where none are asked for."""
-    from harness.execution.tuned_tiles import with_tuned_tiles
+    from harness.execution.planning.tuned_tiles import with_tuned_tiles
 
     return [*variants] if setting.asked_tile is not None else with_tuned_tiles(variants, setting.problem, device)
 

@@ -15,22 +15,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.execution.isolation.server import Load
-from harness.model.build import Builds
-from harness.model.case import Case
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
 from harness.options.machine import Machine
-from harness.studies.fuzz.aftermath import HarnessFaults, look_into
-from harness.studies.fuzz.builds import builds_with, sanitized_builds
-from harness.studies.fuzz.covering import Covering
 from harness.studies.fuzz.database import PastFailures
-from harness.studies.fuzz.examiners import Examiners
+from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
+from harness.studies.fuzz.drawing.covering import Covering
+from harness.studies.fuzz.drawing.rounds import FIRST_EXAMPLES
+from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, Held, Search, is_declared
+from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence, Upcoming
+from harness.studies.fuzz.examining.examiners import Examiners
+from harness.studies.fuzz.examining.isolation import Worker
+from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import SUSPICIOUS, WRONG_ANSWER, Answer, Finding
-from harness.studies.fuzz.isolation import Worker
 from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import INCOMPLETE, CampaignResult, Failure
-from harness.studies.fuzz.rounds import FIRST_EXAMPLES
-from harness.studies.fuzz.search import FEWEST_DRAWN, Held, Search, is_declared
-from harness.studies.fuzz.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.settings import (
     DEFAULT_EXAMPLES,
     CampaignSettings,
@@ -38,8 +38,8 @@ from harness.studies.fuzz.settings import (
     require_sensible,
     usual_checks,
 )
-from harness.studies.fuzz.simplification import simplify
-from harness.studies.fuzz.workers import Workers
+from harness.studies.fuzz.shrinking.aftermath import HarnessFaults, look_into
+from harness.studies.fuzz.shrinking.simplification import simplify
 from harness.support.cores import usable_cores
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 from harness.support.exception_place import place_in_harness
@@ -444,6 +444,6 @@ def _examiners(load: Load, machine: Machine, how: CampaignSettings, cluster: Clu
     builds = how.builds or ()
     if cluster is None:
         return Workers(load, machine, how.case_seconds, builds, _workers(how, machine))
-    from harness.studies.fuzz.spread import ClusterExaminers
+    from harness.studies.fuzz.examining.spread import ClusterExaminers
 
     return ClusterExaminers(cluster, load, machine, how.case_seconds, builds)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.model.cases.property import SANITIZER, SANITIZER_IDEA
+from harness.model.cases.regime import require_seed
 from harness.model.discovery import load_variant
 from harness.model.operation import Operation
-from harness.model.property import SANITIZER, SANITIZER_IDEA
-from harness.model.regime import require_seed
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog, add_fields_of, argument, option
 from harness.options.device import (
     add_device_choice,
@@ -38,7 +38,7 @@ from harness.support.hypothesis_loading import load_hypothesis
 
 if TYPE_CHECKING:
     from harness.execution.isolation.server import Load
-    from harness.model.case import Case
+    from harness.model.cases.case import Case
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
     from harness.options.resume import UnfinishedWork
@@ -85,7 +85,7 @@ def examine_again(request: FuzzRequest, replayed: str) -> StudyResult[tuple[str,
     """What --replay comes to: the variant's name, the case, and its answer."""
     _require_sensible(request)
     load_hypothesis()
-    from harness.model.case import Case
+    from harness.model.cases.case import Case
     from harness.studies.fuzz.campaign import replay
     from harness.studies.fuzz.report import replay_report
     from harness.text.study_result import StudyResult
@@ -138,7 +138,7 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
     """A campaign for each variant."""
     _require_sensible(request)
     load_hypothesis()
-    from harness.execution.verdict import PASS, UNDECIDED
+    from harness.execution.judging.verdict import PASS, UNDECIDED
     from harness.studies.fuzz.campaign import run_campaign
     from harness.studies.fuzz.database import failure_folder
     from harness.studies.fuzz.kept import campaign_rows

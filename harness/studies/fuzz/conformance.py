@@ -15,16 +15,16 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from harness.execution.attempt import Attempt, attempt
-from harness.execution.kept_inputs import INPUT_WRITTEN
-from harness.execution.planning import refusal_of
-from harness.execution.verdict import UNDECIDED
+from harness.execution.judging.kept_inputs import INPUT_WRITTEN
+from harness.execution.judging.verdict import UNDECIDED
+from harness.execution.planning.variant_calls import refusal_of
+from harness.model.cases.property import DETERMINISM, SANITIZER
 from harness.model.discovery import Origin, load_variant, plugin_file
 from harness.model.operation import draw_inputs, operation_named
-from harness.model.property import DETERMINISM, SANITIZER
 from harness.model.variant import Variant
 from harness.options.machine import Machine
-from harness.studies.fuzz.builds import builds_for
 from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.drawing.builds import builds_for
 from harness.studies.fuzz.report import replay_command
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.support.cache import default_cache
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.execution.accuracy import Element
+from harness.execution.judging.accuracy import Element
 
 WRONG_ANSWER, SUSPICIOUS = "wrong answer", "suspicious"
 SECOND_RUN = "wrong second run"

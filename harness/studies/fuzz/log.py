@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.studies.fuzz.finding import Answer
 from harness.support.errors import UsageError
 

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from harness.execution.accuracy import Element
-from harness.model.case import Case
-from harness.studies.fuzz.covering import BUILD
+from harness.execution.judging.accuracy import Element
+from harness.model.cases.case import Case
+from harness.studies.fuzz.drawing.covering import BUILD
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.result import CampaignResult, Failure
 from harness.text.report import Report, Table, Verbatim

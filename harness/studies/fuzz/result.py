@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from harness.model.case import Case
-from harness.studies.fuzz.covering import Coverage
+from harness.model.cases.case import Case
+from harness.studies.fuzz.drawing.covering import Coverage
 from harness.studies.fuzz.finding import Finding
-from harness.studies.fuzz.lengths import LengthsTried
+from harness.studies.fuzz.shrinking.lengths import LengthsTried
 
 INCOMPLETE = "incomplete"
 """The verdict of a campaign that reached its time limit."""

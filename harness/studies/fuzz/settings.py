@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.model.build import Build
+from harness.model.cases.build import Build
+from harness.model.cases.property import SANITIZER
 from harness.model.operation import Operation
-from harness.model.property import SANITIZER
 from harness.options.machine import Machine
 from harness.support.errors import UsageError
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.execution.judging.verdict import UNSUPPORTED
 from harness.execution.results.change import are_apart
 from harness.execution.results.kept_row import COLUMNS
-from harness.execution.verdict import UNSUPPORTED
 from harness.studies.history.timeline import History, Line
 from harness.support.intervals import Interval
 from harness.text.report import Paragraph, Report, Table, Title

@@ -62,7 +62,7 @@ def report_page(request: ReportRequest) -> ReportPage:
     """What `report` comes to."""
     from harness.execution.comparison import lost_row
     from harness.execution.isolation.variants import begin_planners
-    from harness.execution.tuned_tiles import with_tuned_tiles
+    from harness.execution.planning.tuned_tiles import with_tuned_tiles
     from harness.studies.report.page_sections import ReportData, render_report
     from harness.studies.report.run import observe_variants
     from harness.support.progress import progress_bar

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.execution.outcome import Comparison
-from harness.execution.replay import Replay
+from harness.execution.schedule.replay import Replay
 from harness.execution.timings import BenchResult
 from harness.execution.variant_report import VariantReport
 from harness.support.gpus import Gpu

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from harness.execution.attempt import Attempt
 from harness.execution.comparison import Step, compare, where_counted
-from harness.execution.holdout_inputs import HoldoutInputs
+from harness.execution.judging.holdout_inputs import HoldoutInputs
+from harness.execution.judging.question import Question
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Executor, Sanitizer
-from harness.execution.question import Question
-from harness.execution.replay import Replay
 from harness.execution.run_settings import RunSettings
+from harness.execution.schedule.replay import Replay
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

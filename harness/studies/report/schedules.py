@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from harness.execution.attempt import Attempt
 from harness.execution.comparison import LARGEST_COUNTED_FLOPS
-from harness.execution.events import Observer
+from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import PASS
 from harness.execution.protocol import Executor
-from harness.execution.question import Question
-from harness.execution.replay import Replay
-from harness.execution.replay_recording import replay_of
-from harness.execution.verdict import PASS
+from harness.execution.schedule.events import Observer
+from harness.execution.schedule.replay import Replay
+from harness.execution.schedule.replay_recording import replay_of
 from harness.support.errors import SandboxError
 
 

@@ -47,10 +47,10 @@ def run_one(request: RunRequest) -> int:
     """Run `run`; the exit status."""
     from harness.execution.attempt import attempt
     from harness.execution.comparison import rank, where_counted
-    from harness.execution.inferred_numerics import inferred_numerics
+    from harness.execution.judging.inferred_numerics import inferred_numerics
+    from harness.execution.judging.question import Question
     from harness.execution.outcome import Comparison, Row
-    from harness.execution.planning import make_plan
-    from harness.execution.question import Question
+    from harness.execution.planning.variant_calls import make_plan
     from harness.studies.run.user_arrays import load_arrays
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison

@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import Operation
 from harness.model.problem import Tensor
-from harness.model.regime import NUMPY_DTYPES
 from harness.support.errors import ProblemError, UsageError
 
 DTYPES = ("float32", "float16", "bfloat16")

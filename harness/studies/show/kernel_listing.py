@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from harness.compilers import CompiledKernel
 from harness.compilers.ptxas import Resources, resources
-from harness.execution.planning import compiled_launches, make_plan
+from harness.execution.planning.variant_calls import compiled_launches, make_plan
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from harness.model.summation_tree import SummationTree
+from harness.model.arithmetic.summation_tree import SummationTree
 
 INDENT = "    "
 LISTED = 4

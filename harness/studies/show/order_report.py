@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from harness.execution.protocol import Device
+from harness.model.arithmetic.summation_tree import SummationTree
 from harness.model.operation import OrderedSum
 from harness.model.problem import BaseProblem
-from harness.model.summation_tree import SummationTree
 from harness.studies.show.order_description import INDENT, describe
 from harness.studies.show.orders import RevealedOrder, VariantOrders
 from harness.text.report import Report, Table, Verbatim

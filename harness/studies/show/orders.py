@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.execution.planning import make_plan
+from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Executor
+from harness.model.arithmetic.summation_tree import SummationTree
+from harness.model.cases.property import Arrays
 from harness.model.operation import OrderedSum, operation_of
 from harness.model.problem import BaseProblem
-from harness.model.property import Arrays
-from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
 from harness.support.errors import OrderNotRevealed, SandboxError, UnsupportedProblem, UsageError
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from harness.execution.cluster.cluster_client import ClusterClient
     from harness.execution.run_settings import RunSettings
-    from harness.execution.traffic_account import HardwareTraffic, TrafficAccount
+    from harness.execution.traffic.traffic_account import HardwareTraffic, TrafficAccount
     from harness.gpu.hardware_counters import Run
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
@@ -106,8 +106,8 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
         raise UsageError("--workers spreads the points of a sweep; add --sweep, such as --sweep q_len=512..4096")
     if request.variant is None:
         raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
-    from harness.execution.tiles import tile_of
-    from harness.execution.verdict import PASS
+    from harness.execution.judging.verdict import PASS
+    from harness.execution.planning.tiles import tile_of
     from harness.gpu.hardware_counters import Run
     from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
@@ -167,7 +167,7 @@ def _hardware(run: Run, plugins: Sequence[Path]) -> HardwareTraffic | None:
 
 
 def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
-    from harness.execution.tiles import tile_names
+    from harness.execution.planning.tiles import tile_names
     from harness.model.operation import operation_named
     from harness.options.sweep import parse_sweep, what_is_fixed
     from harness.studies.traffic.kept import sweep_rows

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.execution.judging.verdict import ERROR, FAIL, PASS, UNSUPPORTED
+from harness.execution.planning.tiles import with_tile
 from harness.execution.protocol import Device
 from harness.execution.results.kept_row import KeptRow
 from harness.execution.results.rows import made_of, what_was_run, where_it_ran, who_ran
-from harness.execution.tiles import with_tile
-from harness.execution.traffic_account import Level, TrafficAccount
-from harness.execution.verdict import ERROR, FAIL, PASS, UNSUPPORTED
+from harness.execution.traffic.traffic_account import Level, TrafficAccount
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant
 from harness.options.sweep import Sweep

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from harness.compilers.ptxas import resources
 from harness.execution.attempt import attempt
-from harness.execution.planning import compiled_launches, make_plan
+from harness.execution.judging.question import Question
+from harness.execution.planning.variant_calls import compiled_launches, make_plan
 from harness.execution.protocol import Executor
-from harness.execution.question import Question
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
-from harness.execution.traffic_account import TrafficAccount, account
+from harness.execution.traffic.traffic_account import TrafficAccount, account
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import PlanError

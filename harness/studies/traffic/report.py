@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any, TypeVar
 
-from harness.execution.counts import LOCAL, Count, SharedTraffic, SiteTraffic
-from harness.execution.traffic_account import (
+from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
+from harness.execution.traffic.traffic_account import (
     LEVELS,
     CachePart,
     HardwareTraffic,

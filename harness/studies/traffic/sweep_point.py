@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.execution.verdict import ERROR, FAIL, PASS, UNSUPPORTED
+from harness.execution.judging.verdict import ERROR, FAIL, PASS, UNSUPPORTED
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.options.sweep import Value

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from harness.execution.judging.verdict import FAIL
 from harness.execution.protocol import Device
-from harness.execution.verdict import FAIL
 from harness.model.tile_sizes import tile_text
 from harness.options.sweep import Sweep, what_is_fixed
 from harness.studies.traffic.sweep_point import SweepPoint

@@ -8,11 +8,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from harness.execution.attempt import attempt
-from harness.execution.preparation import Preparation
+from harness.execution.judging.question import Question
+from harness.execution.planning.preparation import Preparation
+from harness.execution.planning.tiles import with_tile
 from harness.execution.protocol import Executor
-from harness.execution.question import Question
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
-from harness.execution.tiles import with_tile
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.sweep import Sweep, Value

@@ -10,8 +10,8 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.cluster.worker_side import state
+from harness.execution.planning.tiles import with_tile
 from harness.execution.run_settings import RunSettings
-from harness.execution.tiles import with_tile
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.sweep import Sweep, Value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.execution.events import Observer
-from harness.execution.planning import make_plan
-from harness.execution.timeline import timeline_of
+from harness.execution.planning.variant_calls import make_plan
+from harness.execution.schedule.events import Observer
+from harness.execution.schedule.timeline import timeline_of
 from harness.model.operation import draw_inputs
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant

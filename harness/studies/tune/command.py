@@ -59,7 +59,7 @@ def run_tune(request: TuneRequest) -> int:
         text, ranks, rows = _tune_by_bytes(request, found, variant, variants, problem)
         best, kept_for = best_tile(ranks, contenders), None
     else:
-        from harness.execution.tuned_tiles import remember
+        from harness.execution.planning.tuned_tiles import remember
 
         text, ranks, rows, gpu = _tune_by_time(request, found, variant, variants, problem)
         best = best_tile(ranks, contenders)
@@ -78,9 +78,9 @@ def _tune_by_bytes(
 ) -> tuple[str, Ranks, Rows]:
     from harness.execution.cluster.shipping import load_of
     from harness.execution.comparison import compare
+    from harness.execution.judging.verdict import ERROR
     from harness.execution.outcome import Row
     from harness.execution.results.rows import comparison_rows
-    from harness.execution.verdict import ERROR
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import render_comparison
 

@@ -14,10 +14,10 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.cluster.cluster_client import ClusterClient
 from harness.execution.cluster.shipping import OriginLoad, variant_here
 from harness.execution.comparison import compare, lost_row
+from harness.execution.judging.verdict import ERROR
 from harness.execution.outcome import Row
 from harness.execution.run_settings import RunSettings
 from harness.execution.timings import BenchResult, BenchRow, in_order_of_merit
-from harness.execution.verdict import ERROR
 from harness.gpu.spread import time_on_gpu
 from harness.model.problem import BaseProblem
 from harness.studies.tune.tile_contenders import tile_contenders

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.execution.planning import declared_tiles
-from harness.execution.tiles import with_tile
+from harness.execution.planning.tiles import with_tile
+from harness.execution.planning.variant_calls import declared_tiles
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
-from harness.execution.counts import LOCAL
+from harness.execution.traffic.counts import LOCAL
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.decisions import decision_between

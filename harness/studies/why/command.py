@@ -44,8 +44,8 @@ def run_why(request: WhyRequest) -> int:
 
 def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     """What `why` comes to."""
-    from harness.execution.question import Question
-    from harness.execution.verdict import PASS
+    from harness.execution.judging.question import Question
+    from harness.execution.judging.verdict import PASS
     from harness.studies.why.profile import profile_of
     from harness.studies.why.report import why_report
     from harness.studies.why.result import explain

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from harness.execution.counts import READS, SECTOR_BYTES
-from harness.execution.instruction_counts import BARRIER
+from harness.execution.traffic.counts import READS, SECTOR_BYTES
+from harness.execution.traffic.instruction_counts import BARRIER
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.profile import Profile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from harness.execution.counts import LOCAL
-from harness.execution.instruction_counts import (
+from harness.execution.traffic.counts import LOCAL
+from harness.execution.traffic.instruction_counts import (
     BARRIER,
     CONTROL,
     CONVERSION,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.execution.instruction_counts import (
+from harness.execution.traffic.instruction_counts import (
     WARP_LANES,
 )
 from harness.studies.why import causes

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from harness.compilers.ptxas import Resources
 from harness.emulator.memory.residency import residency
 from harness.execution.attempt import attempt
-from harness.execution.counts import LOCAL, READS, CacheReport, SharedTraffic, SiteTraffic
-from harness.execution.instruction_counts import WARP_LANES, InstructionReport, LoadWait
+from harness.execution.judging.question import Question
 from harness.execution.protocol import Executor
-from harness.execution.question import Question
+from harness.execution.traffic.counts import LOCAL, READS, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.traffic.instruction_counts import WARP_LANES, InstructionReport, LoadWait
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.gpus import Multiprocessor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from harness.execution.counts import LOCAL, SECTOR_BYTES, SiteTraffic
-from harness.execution.instruction_counts import (
+from harness.execution.traffic.counts import LOCAL, SECTOR_BYTES, SiteTraffic
+from harness.execution.traffic.instruction_counts import (
     BARRIER,
     CONTROL,
     CONVERSION,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.execution.instruction_counts import (
+from harness.execution.traffic.instruction_counts import (
     BARRIER,
 )
 from harness.studies.why.profile import LaunchProfile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.execution.line_costs import LineCost
 from harness.execution.outcome import Comparison
+from harness.execution.traffic.line_costs import LineCost
 from harness.execution.variant_report import VariantReport
 from harness.support.algorithm_lines import (
     AlgorithmStep,

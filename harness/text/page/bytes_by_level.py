@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from harness.execution.outcome import Comparison
-from harness.execution.traffic_account import LEVELS, Level, TrafficAccount
+from harness.execution.traffic.traffic_account import LEVELS, Level, TrafficAccount
 from harness.execution.variant_report import VariantReport
 from harness.text.page.markup import Cell, Header, escape, heat, identifier, number, paragraph, row, table
 from harness.text.page.resource import resource

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.text.page.markup import Cell, Header, escape, number, paragraph, row, table, text_cell
 from harness.text.page.resource import resource
 from harness.text.page.section import Section

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from harness.execution.error_map import ErrorMap
+from harness.execution.judging.error_map import ErrorMap
 from harness.execution.outcome import Comparison
 from harness.execution.variant_report import VariantReport
 from harness.text.page.markup import Cell, Header, escape, identifier, number, paragraph, row, table, text_cell

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.execution.line_costs import LineCost
 from harness.execution.outcome import Comparison, Row
+from harness.execution.traffic.line_costs import LineCost
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.support.source_text import short_name, source_lines
 from harness.text.comparison_report import finding_text

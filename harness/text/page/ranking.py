@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.execution.judging.verdict import PASS, UNSUPPORTED
 from harness.execution.outcome import Comparison, Row
-from harness.execution.verdict import PASS, UNSUPPORTED
 from harness.text.comparison_report import Column, comparison_columns, general_notes
 from harness.text.page.markup import Cell, Header, escape, identifier, paragraph, row, table
 from harness.text.page.section import Section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.execution.replay import Holding, Replay, Step, Tile, Touch
+from harness.execution.schedule.replay import Holding, Replay, Step, Tile, Touch
 from harness.text.page.markup import escape
 from harness.text.page.resource import resource
 from harness.text.page.section import Section

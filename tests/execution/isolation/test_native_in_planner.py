@@ -10,8 +10,8 @@ import pytest
 from harness.execution.attempt import attempt
 from harness.execution.isolation.native import IsolatedExecutor
 from harness.execution.isolation.variants import discover_isolated
+from harness.execution.judging.question import Question
 from harness.execution.protocol import Device
-from harness.execution.question import Question
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault

@@ -8,8 +8,8 @@ import pytest
 
 from harness.execution.isolation.process import PlannerProcess
 from harness.execution.isolation.variants import discover_isolated, prefetch_replies
-from harness.execution.planning import claimed_traffic, declared_tiles, make_plan, refusal_of
-from harness.execution.tiles import tile_of, with_tile
+from harness.execution.planning.tiles import tile_of, with_tile
+from harness.execution.planning.variant_calls import claimed_traffic, declared_tiles, make_plan, refusal_of
 from harness.model.plan import Plan
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem

@@ -12,7 +12,7 @@ import pytest
 
 from harness.execution.isolation.process import end_planners
 from harness.execution.isolation.variants import discover_isolated
-from harness.execution.planning import make_plan
+from harness.execution.planning.variant_calls import make_plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError
 

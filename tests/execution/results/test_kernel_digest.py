@@ -62,7 +62,7 @@ PLUGIN = Path(__file__).parents[2] / "plugins" / "one_thread_per_row.py"
 @pytest.mark.parametrize("edit", ["none", "comment", "code"])
 def test_a_plugin_elsewhere_has_the_same_digest_until_its_code_changes(tmp_path: Path, edit: str) -> None:
     from harness.execution.isolation.variants import variants_of
-    from harness.execution.planning import make_plan
+    from harness.execution.planning.variant_calls import make_plan
     from harness.model.discovery import PLUGIN as FILE
     from harness.model.discovery import Origin
 

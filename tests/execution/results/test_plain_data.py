@@ -9,7 +9,7 @@ import pytest
 
 from harness.execution.outcome import OutputErrors, Row
 from harness.execution.results.plain_data import from_plain, to_plain
-from harness.model.case import Case, Edit
+from harness.model.cases.case import Case, Edit
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.finding import Answer, Finding
 

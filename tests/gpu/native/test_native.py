@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from harness.execution.attempt import attempt
+from harness.execution.judging.question import Question
 from harness.execution.outcome import Row
-from harness.execution.planning import refusal_of
-from harness.execution.question import Question
+from harness.execution.planning.variant_calls import refusal_of
 from harness.gpu.executor import GpuExecutor
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs

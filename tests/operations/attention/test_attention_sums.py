@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy_executor import NumpyExecutor, NumpyKernel
 from summation_orders import orders, running, tree_of, truncating_total
 
-from harness.execution.planning import make_plan
+from harness.execution.planning.variant_calls import make_plan
+from harness.model.arithmetic.summation_tree import SummationTree
 from harness.model.discovery import discover
 from harness.model.plan import Launch, Plan
-from harness.model.summation_tree import SummationTree
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.show.orders import reveal_if_it_runs, reveal_orders

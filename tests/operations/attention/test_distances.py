@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.operations.attention.distances import Distances
+from harness.operations.attention.budget.distances import Distances
 
 
 @pytest.mark.parametrize("kind", ["spread", "needle", "far from zero", "equal", "one key"])

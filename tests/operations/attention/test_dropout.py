@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from attention_answers import hold
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
+from harness.model.cases.property import Trial
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
-from harness.model.property import Trial
-from harness.operations.attention.build import BUILDS
+from harness.operations.attention.budget.error_budget import error_budget
+from harness.operations.attention.cases.build import BUILDS
 from harness.operations.attention.dropout import kept_keys, philox
-from harness.operations.attention.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
@@ -365,7 +365,7 @@ def test_a_problem_says_what_it_has():
 
 
 def test_cases_lose_it_after_tiles_and_heads():
-    from harness.model.build import Builds
+    from harness.model.cases.build import Builds
 
     operation = operation_named("attention")
     build = dataclasses.replace(BUILDS[0], features=("sinks", "dropout"))

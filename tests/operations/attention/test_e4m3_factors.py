@@ -11,12 +11,12 @@ import pytest
 from attention_answers import hold
 from lanes import exhaustive_unless
 
-from harness.execution.accuracy import Accuracy
+from harness.execution.judging.accuracy import Accuracy
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs
 from harness.model.reference import Reference
-from harness.operations.attention.e4m3_factors import rounded_factors
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.e4m3_factors import rounded_factors
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention, blocks_of
 from harness.operations.attention.problem import Problem

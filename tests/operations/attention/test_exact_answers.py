@@ -9,10 +9,10 @@ import pytest
 from attention_answers import hold
 from attention_model import NUMERICS, online_softmax
 
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
-from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 

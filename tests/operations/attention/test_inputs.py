@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import draw_inputs
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UsageError

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import harness.operations.attention.oracle
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import draw_inputs
-from harness.model.regime import NUMPY_DTYPES
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.oracle import Block, answer_of, attention
 from harness.operations.attention.problem import Problem
 from harness.support import cores

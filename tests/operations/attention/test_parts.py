@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.execution.spot_check import WHOLE_FLOPS
+from harness.execution.judging.spot_check import WHOLE_FLOPS
 from harness.model.operation import WHOLE
 from harness.model.parts_of_rows import MOST_PARTS
 from harness.operations.attention.parts import choose_parts

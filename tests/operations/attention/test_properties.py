@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from attention_model import online_softmax
 
+from harness.model.cases.property import Trial
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
-from harness.model.property import Trial
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES

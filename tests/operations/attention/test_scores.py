@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from attention_answers import hold
 
-from harness.model.case import Case, Edit
+from harness.model.cases.case import Case, Edit
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs, operation_named
-from harness.operations.attention.build import AttentionBuild, feature_sets
-from harness.operations.attention.error_budget import error_budget
+from harness.operations.attention.budget.error_budget import error_budget
+from harness.operations.attention.cases.build import AttentionBuild, feature_sets
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
@@ -241,7 +241,7 @@ def test_cases_keep_what_they_have_and_lose_it_after_tiles_and_heads():
     problem = dataclasses.replace(build.plain_problem, softcap=7.0, heads=2)
     case = Case(problem, edits=(Edit("sinks", (0,), 2.0), Edit("V", (0, 0, 0, 0), 1.0)))
     assert Case.from_json(case.to_json()) == case
-    from harness.model.build import Builds
+    from harness.model.cases.build import Builds
 
     builds = Builds((AttentionBuild("float32", 20), build))
     before = list(

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.model.build import Builds
-from harness.model.case import Case, Edit
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case, Edit
 from harness.model.operation import operation_named
-from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild
+from harness.operations.attention.cases.simplification import enlarged
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.simplification import enlarged
-from harness.studies.fuzz.simplification import simplify
+from harness.studies.fuzz.shrinking.simplification import simplify
 
 PLAIN, SMALL_TILES, HALF = (
     AttentionBuild("float32", 16),

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 
-from harness.model.case import Case
-from harness.operations.attention.axes import AttentionAxes
-from harness.operations.attention.build import BUILDS, AttentionBuild
-from harness.operations.attention.case_values import PRODUCT_ROWS, STEEP_SLOPES, one_edit
+from harness.model.cases.case import Case
+from harness.operations.attention.cases.axes import AttentionAxes
+from harness.operations.attention.cases.build import BUILDS, AttentionBuild
+from harness.operations.attention.cases.case_values import PRODUCT_ROWS, STEEP_SLOPES, one_edit
+from harness.operations.attention.cases.strategies import cases, edits, problems, regimes, seeds
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import SLOPES, Problem
-from harness.operations.attention.strategies import cases, edits, problems, regimes, seeds
 
 BUILD = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32)
 

@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from harness.execution.accuracy import Accuracy
-from harness.execution.question import Question
+from harness.execution.judging.accuracy import Accuracy
+from harness.execution.judging.question import Question
+from harness.model.cases.property import Trial
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
-from harness.model.property import Trial
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention.dropout import kept_keys
 from harness.operations.attention_backward.cases import BUILDS
 from harness.operations.attention_backward.inputs import REGIMES

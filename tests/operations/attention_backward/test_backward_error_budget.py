@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from attention_answers import products_in_order
 
-from harness.execution.accuracy import Accuracy
-from harness.execution.question import Question
+from harness.execution.judging.accuracy import Accuracy
+from harness.execution.judging.question import Question
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention_backward.error_budget import error_budget
 from harness.operations.attention_backward.inputs import REGIMES
 from harness.operations.attention_backward.oracle import gradients

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from harness.model.cases.property import Arrays, Trial
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
-from harness.model.property import Arrays, Trial
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.attention_backward.oracle import gradients
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.properties import PROPERTIES

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.model.build import Builds
-from harness.model.case import Case
-from harness.model.property import SANITIZER
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case
+from harness.model.cases.property import SANITIZER
 from harness.operations.paged_attention.axes import BRIEF_WORK, LENGTHS, MOST_WORK, PagedAxes
 from harness.operations.paged_attention.build import BUILDS, PagedBuild
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.simplification import enlarged, peculiarities
 from harness.operations.paged_attention.strategies import cases
-from harness.studies.fuzz.covering import Covering
-from harness.studies.fuzz.simplification import simplify
+from harness.studies.fuzz.drawing.covering import Covering
+from harness.studies.fuzz.shrinking.simplification import simplify
 
 PLAIN, WIDE = PagedBuild("float32", 16, 16, 64), PagedBuild("float16", 24, 48, 512, "Br=16,split=512")
 CHECKS = ("page-order", SANITIZER)

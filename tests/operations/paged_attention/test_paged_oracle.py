@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness.execution.question import Question
+from harness.execution.judging.question import Question
+from harness.model.cases.property import Arrays
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
-from harness.model.property import Arrays
 from harness.operations.paged_attention.problem import PagedProblem
 
 OPERATION = operation_named("paged-attention")

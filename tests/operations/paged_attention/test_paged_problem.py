@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from harness.model.case import Case, Edit
+from harness.model.cases.case import Case, Edit
 from harness.model.operation import WHOLE, operation_named
 from harness.operations.paged_attention.parts import choose_parts
 from harness.operations.paged_attention.problem import PagedProblem, parse_lengths

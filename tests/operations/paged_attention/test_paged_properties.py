@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from harness.model.cases.property import Arrays, Trial
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs, operation_named
-from harness.model.property import Arrays, Trial
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.properties import PROPERTIES
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from harness.model.axes import CHECK, NO_CHECK, REGIME
+from harness.model.cases.axes import CHECK, NO_CHECK, REGIME
 from harness.operations.softmax.axes import (
     COLUMNS,
     EDITS,

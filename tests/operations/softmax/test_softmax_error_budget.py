@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.execution.accuracy import Accuracy
-from harness.execution.question import Question
-from harness.model.floating_formats import UNIT_ROUNDOFF, U
+from harness.execution.judging.accuracy import Accuracy
+from harness.execution.judging.question import Question
+from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF, U
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, draw_inputs
-from harness.model.regime import NUMPY_DTYPES
 from harness.operations.softmax.error_budget import error_budget
 from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.oracle import softmax

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from harness.model.case import Case, Edit
+from harness.model.cases.case import Case, Edit
 from harness.model.operation import WHOLE, operation_named
 from harness.operations.softmax.parts import ELEMENT_FLOPS, choose_parts
 from harness.operations.softmax.problem import SoftmaxProblem

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from harness.model.cases.property import Arrays, Trial
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
-from harness.model.property import Arrays, Trial
 from harness.operations.softmax.oracle import softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES

@@ -7,14 +7,14 @@ import math
 import numpy as np
 from hypothesis import HealthCheck, find, given, settings
 
-from harness.model.build import Builds
-from harness.model.case import Case, Edit
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case, Edit
 from harness.model.operation import operation_named
 from harness.operations.softmax.build import BUILDS
 from harness.operations.softmax.inputs import BEYOND_EXP
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.strategies import MOST_TILES, cases, problems
-from harness.studies.fuzz.simplification import simplify
+from harness.studies.fuzz.shrinking.simplification import simplify
 
 OPERATION = operation_named("softmax")
 ALL = Builds(BUILDS)

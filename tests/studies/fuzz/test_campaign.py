@@ -11,18 +11,18 @@ import fuzzed_variants
 import pytest
 from lanes import exhaustive_unless
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.operation import operation_named
-from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.problem import Problem
 from harness.options.machine import WORKER, Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
+from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.report import campaigns_report
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
-from harness.studies.fuzz.workers import Workers
 from harness.support.errors import UsageError
 from harness.text.page.campaigns import campaigns_section
 

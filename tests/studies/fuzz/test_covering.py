@@ -13,19 +13,19 @@ import pytest
 from lanes import exhaustive_unless
 from no_kernel import NoKernel
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
+from harness.model.cases.property import SANITIZER
 from harness.model.discovery import discover
 from harness.model.operation import Operation, operation_named
-from harness.model.property import SANITIZER
-from harness.operations.attention.axes import MOST_WORK, AttentionAxes
-from harness.operations.attention.build import BUILDS, AttentionBuild, builds_of
+from harness.operations.attention.cases.axes import MOST_WORK, AttentionAxes
+from harness.operations.attention.cases.build import BUILDS, AttentionBuild, builds_of
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import COMPILED_FEATURES, SCORE_FEATURES, Problem
 from harness.studies.fuzz import campaign
-from harness.studies.fuzz import covering as covering_module
-from harness.studies.fuzz.builds import builds_for, sanitized_builds
 from harness.studies.fuzz.campaign import run_campaign
-from harness.studies.fuzz.covering import BUILD, Covering
+from harness.studies.fuzz.drawing import covering as covering_module
+from harness.studies.fuzz.drawing.builds import builds_for, sanitized_builds
+from harness.studies.fuzz.drawing.covering import BUILD, Covering
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 

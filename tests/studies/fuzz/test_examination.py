@@ -11,12 +11,12 @@ import pytest
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.run_settings import RunSettings
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import operation_named
 from harness.model.plan import Buffer, Plan
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.examination import examine
+from harness.studies.fuzz.examining.examination import examine
 from harness.studies.fuzz.finding import WRONG_ANSWER, Answer
 
 CASE = Case(Problem(heads=1, q_len=2, kv_len=9, head_dim=4))

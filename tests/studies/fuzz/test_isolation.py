@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from lanes import exhaustive_unless
 
-from harness.model.case import Case
-from harness.model.property import SANITIZER
-from harness.operations.attention.build import BUILDS
+from harness.model.cases.case import Case
+from harness.model.cases.property import SANITIZER
+from harness.operations.attention.cases.build import BUILDS
 from harness.operations.attention.problem import Problem
 from harness.options.machine import WORKER, Machine
+from harness.studies.fuzz.examining.isolation import Worker
 from harness.studies.fuzz.finding import CRASH, TIMEOUT
-from harness.studies.fuzz.isolation import Worker
-from harness.support.child_process import processor_seconds
 from harness.support.errors import SandboxError
+from harness.support.processes.child_process import processor_seconds
 
 SHORT = Case(Problem(heads=1, q_len=2, kv_len=3, head_dim=4))
 LONG = Case(Problem(heads=1, q_len=2, kv_len=41, head_dim=4))
@@ -61,8 +61,8 @@ def test_processes_leave_no_files_behind(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_process_that_hangs_is_an_answer_and_is_ended(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 0.0)
-    monkeypatch.setattr("harness.studies.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
+    monkeypatch.setattr("harness.studies.fuzz.examining.isolation.COMPILE_SECONDS", 0.0)
+    monkeypatch.setattr("harness.studies.fuzz.examining.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
     with worker(functools.partial(fuzzed_variants.long_keys_do, "sleep"), seconds=0.5) as asked:
         asked.start()
         process = asked._process
@@ -83,9 +83,9 @@ def test_a_kernel_that_is_slow_but_not_stuck_is_waited_for(monkeypatch: pytest.M
     with worker(fuzzed_variants.slow, seconds=seconds) as asked:
         asked.ask(alone)
         assert asked.seconds_for(many) == seconds > 0
-        monkeypatch.setattr("harness.studies.fuzz.isolation.STEADY", 60.0)
+        monkeypatch.setattr("harness.studies.fuzz.examining.isolation.STEADY", 60.0)
         assert asked.ask(many).finding is None
-        monkeypatch.setattr("harness.studies.fuzz.isolation.STEADY", 1.0)
+        monkeypatch.setattr("harness.studies.fuzz.examining.isolation.STEADY", 1.0)
         finding = asked.ask(many).finding
         assert finding is not None and finding.kind == TIMEOUT and "its thread blocks end" in finding.reason
 

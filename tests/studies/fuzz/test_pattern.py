@@ -7,7 +7,7 @@ import pytest
 
 from harness.model.operation import operation_of
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.pattern import describe_pattern
+from harness.studies.fuzz.shrinking.pattern import describe_pattern
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.execution.question import Question
+from harness.execution.judging.question import Question
 from harness.model.operation import operation_named, operation_names, operation_of
 from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.softmax.problem import SoftmaxProblem
-from harness.studies.fuzz.recognition import recognised
+from harness.studies.fuzz.shrinking.recognition import recognised
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from no_kernel import NoKernel
 
-from harness.model.case import Case
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import MADE_UP_AT_ONCE, run_campaign
+from harness.studies.fuzz.drawing.search import Search
+from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence
 from harness.studies.fuzz.finding import Answer, Finding
-from harness.studies.fuzz.search import Search
-from harness.studies.fuzz.sequence import Chosen, ExampleSequence
 from harness.studies.fuzz.settings import CampaignSettings
 
 pytestmark = pytest.mark.compiles(False)

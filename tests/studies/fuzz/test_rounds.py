@@ -5,16 +5,16 @@ from itertools import islice
 
 import pytest
 
-from harness.model.build import Builds
-from harness.model.case import Case
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import operation_named, operation_names
 from harness.model.plan import Plan
 from harness.model.variant import Variant
-from harness.operations.attention.build import BUILDS, AttentionBuild, builds_of
+from harness.operations.attention.cases.build import BUILDS, AttentionBuild, builds_of
 from harness.operations.attention.problem import COMPILED_FEATURES
-from harness.studies.fuzz.builds import builds_for, builds_with, sanitized_builds
-from harness.studies.fuzz.rounds import rounds
+from harness.studies.fuzz.drawing.builds import builds_for, builds_with, sanitized_builds
+from harness.studies.fuzz.drawing.rounds import rounds
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -9,7 +9,7 @@ import fuzzed_variants
 import pytest
 
 from harness.execution.run_settings import RunSettings
-from harness.operations.attention.build import AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild
 from harness.options.machine import WORKER, Machine
 from harness.studies.fuzz.campaign import replay, run_campaign
 from harness.studies.fuzz.result import CampaignResult

@@ -12,11 +12,11 @@ import fuzzed_variants
 import pytest
 
 from harness.execution.cluster.cluster_client import ClusterClient
-from harness.operations.attention.build import AttentionBuild
-from harness.studies.fuzz import sequence
+from harness.operations.attention.cases.build import AttentionBuild
 from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.drawing import sequence
+from harness.studies.fuzz.drawing.search import Search
 from harness.studies.fuzz.result import CampaignResult
-from harness.studies.fuzz.search import Search
 from harness.studies.fuzz.settings import CampaignSettings
 
 BUILD = AttentionBuild("float32", 8, 16, 8)
@@ -66,8 +66,8 @@ DRAWS = """
 import sys
 sys.path[:0] = {path!r}
 {more}
-from harness.operations.attention.build import AttentionBuild
-from harness.studies.fuzz.search import Search
+from harness.operations.attention.cases.build import AttentionBuild
+from harness.studies.fuzz.drawing.search import Search
 search = Search("attention", (AttentionBuild("float32", 8, 16, 8),), 400, 7, 3, None, (), (), ())
 search.run(lambda case: print(case.to_json()) or (False, hash(case.seed) % 97 / 97))
 """

@@ -9,13 +9,13 @@ import pytest
 from emulators import emulator
 from no_kernel import NoKernel
 
-from harness.execution.verdict import PASS, UNDECIDED
-from harness.model.case import Case
+from harness.execution.judging.verdict import PASS, UNDECIDED
+from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
-from harness.studies.fuzz.examination import examine
+from harness.studies.fuzz.examining.examination import examine
 from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.report import campaigns_report, render_replay
 from harness.studies.fuzz.result import CampaignResult

@@ -11,11 +11,11 @@ import pytest
 from lanes import exhaustive_unless
 from no_kernel import NoKernel
 
-from harness.execution.question import Question
-from harness.model.case import Case
+from harness.execution.judging.question import Question
+from harness.model.cases.case import Case
+from harness.model.cases.property import SANITIZER
 from harness.model.operation import operation_of
 from harness.model.plan import Plan
-from harness.model.property import SANITIZER
 from harness.model.variant import Variant
 from harness.operations.attention.problem import COMPILED_FEATURES
 from harness.studies.fuzz import campaign

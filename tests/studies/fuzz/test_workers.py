@@ -11,15 +11,15 @@ import pytest
 from lanes import exhaustive_unless
 
 from harness.execution.run_settings import RunSettings
-from harness.model.case import Case
-from harness.operations.attention.build import BUILDS, AttentionBuild
+from harness.model.cases.case import Case
+from harness.operations.attention.cases.build import BUILDS, AttentionBuild
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.examining.isolation import kernel_of
+from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer
-from harness.studies.fuzz.isolation import kernel_of
 from harness.studies.fuzz.settings import CampaignSettings
-from harness.studies.fuzz.workers import Workers
 
 
 def case(keys: int) -> Case:
@@ -39,8 +39,8 @@ LOSSES = [("exit", CRASH, 1), ("exit", CRASH, 2), ("sleep", TIMEOUT, 1), ("sleep
 def test_a_process_that_dies_or_hangs_costs_the_case_that_it_was_at(
     what: str, kind: str, number: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("harness.studies.fuzz.isolation.COMPILE_SECONDS", 20.0)
-    monkeypatch.setattr("harness.studies.fuzz.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
+    monkeypatch.setattr("harness.studies.fuzz.examining.isolation.COMPILE_SECONDS", 20.0)
+    monkeypatch.setattr("harness.studies.fuzz.examining.isolation.PATIENCE", 1.0)  # who sleeps uses no processor
     with Workers(fuzzed_variants.right, fuzzed_variants.LosesItsProcess(what=what), 3.0, BUILDS, number) as workers:
         workers.start()
         keys = [3, 41, 5, 6, 42, 7]

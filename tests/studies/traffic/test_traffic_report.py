@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.execution.counts import Count, SharedTraffic, SiteTraffic
 from harness.execution.protocol import Device
-from harness.execution.traffic_account import (
+from harness.execution.traffic.counts import Count, SharedTraffic, SiteTraffic
+from harness.execution.traffic.traffic_account import (
     CacheAccount,
     CachePart,
     Level,

@@ -9,9 +9,9 @@ import pytest
 from numpy_executor import numpy_variant
 
 from harness.cli import main
-from harness.execution.planning import declared_tiles
+from harness.execution.planning.tuned_tiles import recall, remember, with_tuned_tiles
+from harness.execution.planning.variant_calls import declared_tiles
 from harness.execution.protocol import Device
-from harness.execution.tuned_tiles import recall, remember, with_tuned_tiles
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.options.exit_status import INTERRUPTED
@@ -57,9 +57,9 @@ def test_a_tile_that_is_no_longer_declared_is_not_taken_up():
 def test_a_changed_kernel_has_to_be_tuned_again(monkeypatch: pytest.MonkeyPatch):
     variant = discover().registry.get("fa2-cupy")
     remember(variant, PROBLEM, GPU, TILE)
-    monkeypatch.setattr("harness.execution.tuned_tiles.kernel_identity", lambda kernel: "changed")
+    monkeypatch.setattr("harness.execution.planning.tuned_tiles.kernel_identity", lambda kernel: "changed")
     assert recall(variant, PROBLEM, GPU) is None
-    monkeypatch.setattr("harness.execution.tuned_tiles.kernel_identity", lambda kernel: None)
+    monkeypatch.setattr("harness.execution.planning.tuned_tiles.kernel_identity", lambda kernel: None)
     assert not remember(variant, PROBLEM, GPU, TILE)
 
 

@@ -12,7 +12,7 @@ from lanes import thorough_unless
 
 from harness.emulator.instruments import Instruments
 from harness.execution.isolation.variants import discover_isolated
-from harness.execution.question import Question
+from harness.execution.judging.question import Question
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.registry import Registry
 from harness.operations.attention.problem import Problem

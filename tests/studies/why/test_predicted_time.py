@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.compilers.ptxas import Resources
-from harness.execution.counts import CacheReport, CacheTraffic, SharedTraffic, SiteTraffic
-from harness.execution.instruction_counts import InstructionCount, InstructionReport, LoadWait
+from harness.execution.traffic.counts import CacheReport, CacheTraffic, SharedTraffic, SiteTraffic
+from harness.execution.traffic.instruction_counts import InstructionCount, InstructionReport, LoadWait
 from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
 from harness.studies.why.attribution import attribute

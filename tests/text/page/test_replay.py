@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from browser import browser, open_page
 
-from harness.execution.replay import (
+from harness.execution.schedule.replay import (
     INPUT,
     OUTPUT,
     SCRATCH,

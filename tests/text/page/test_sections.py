@@ -10,11 +10,11 @@ from html import unescape
 import pytest
 from counted_by_hand import PROBLEM, SHARED, make
 
-from harness.execution.error_map import ErrorMap, ErrorPanel
-from harness.execution.line_costs import line_costs
+from harness.execution.judging.error_map import ErrorMap, ErrorPanel
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Device
-from harness.execution.traffic_account import Level
+from harness.execution.traffic.line_costs import line_costs
+from harness.execution.traffic.traffic_account import Level
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.model.finding import Finding
 from harness.operations.attention.problem import Problem

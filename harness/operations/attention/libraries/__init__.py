@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from harness.model.torch_contender import TorchContender
+from harness.model.contenders.torch_contender import TorchContender
 from harness.operations.attention.libraries.cudnn_frontend import CudnnAttention
 from harness.operations.attention.libraries.flex_attention import FlexAttention
 from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS, ScaledDotProduct

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.model.cudnn_contender import CudnnContender
-from harness.model.torch_contender import Tensors
+from harness.model.contenders.cudnn_contender import CudnnContender
+from harness.model.contenders.torch_contender import Tensors
 from harness.operations.attention.libraries.scaled_dot_product import sees_all
 from harness.operations.attention.libraries.torch_attention import require_features
 from harness.operations.attention.masks import band_limits

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.model.torch_contender import Tensors
+from harness.model.contenders.torch_contender import Tensors
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays

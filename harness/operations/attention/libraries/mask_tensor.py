@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from harness.model.torch_contender import Tensors
+from harness.model.contenders.torch_contender import Tensors
 from harness.operations.attention.masks import rule_of_arrays
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from harness.model.torch_contender import Tensors
+from harness.model.contenders.torch_contender import Tensors
 from harness.operations.attention.libraries.mask_tensor import mask_tensor
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.problem import Problem

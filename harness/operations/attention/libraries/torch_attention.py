@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from harness.model.torch_contender import Tensors, TorchContender
+from harness.model.contenders.torch_contender import Tensors, TorchContender
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
 

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from harness.model.contenders.torch_contender import TorchContender
 from harness.model.operation import operation_named
-from harness.model.torch_contender import TorchContender
 from harness.operations.attention_backward.libraries.autograd import Autograd
 from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
 from harness.operations.attention_backward.libraries.kernels import CudnnKernel, EfficientKernel, FlashKernel

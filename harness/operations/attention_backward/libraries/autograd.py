@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from harness.model.torch_contender import Tensors, TorchContender
+from harness.model.contenders.torch_contender import Tensors, TorchContender
 
 GRADIENTS = {"Q": "dQ", "K": "dK", "V": "dV"}
 """Input -> the output that is its gradient."""

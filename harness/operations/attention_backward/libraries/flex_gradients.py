@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.model.torch_contender import Tensors
+from harness.model.contenders.torch_contender import Tensors
 from harness.operations.attention_backward.libraries.autograd import Autograd
 
 

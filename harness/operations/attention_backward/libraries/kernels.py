@@ -12,7 +12,7 @@ import functools
 from abc import abstractmethod
 from typing import Any
 
-from harness.model.torch_contender import Tensors, TorchContender
+from harness.model.contenders.torch_contender import Tensors, TorchContender
 from harness.operations.attention_backward.libraries.autograd import GRADIENTS
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.errors import UnsupportedProblem

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from hypothesis import strategies as st
 
-from harness.model.build import Build
-from harness.model.case import Case
+from harness.model.cases.build import Build
+from harness.model.cases.case import Case
+from harness.model.cases.regime import Regime, by_name
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance
 from harness.model.problem import INPUT, OUTPUT, BaseProblem, Tensor, option
-from harness.model.regime import Regime, by_name
 from harness.model.tile_sizes import TileSizes
 from harness.support.errors import ProblemError
 

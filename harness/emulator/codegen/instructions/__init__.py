@@ -1,0 +1,1 @@
+"""Emitters of instructions, one module per family of the PTX ISA."""

@@ -1,0 +1,94 @@
+"""A problem with its inputs, the reference answer, and the tolerated error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.execution.judging.accuracy import Accuracy, measure_accuracy
+from harness.execution.judging.power import Power, measure_power
+from harness.model.numerics import Numerics
+from harness.model.operation import WHOLE, Part, Tolerance, draw_inputs, operation_of
+from harness.model.problem import ELEMENT_BYTES, BaseProblem
+from harness.model.traffic import Traffic
+
+ANY_KERNEL = Numerics()
+"""Numerics of kernels that declare nothing, such as third-party kernels."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem, or a part of it, with its inputs and its reference answer, computed once for all variants."""
+
+    problem: BaseProblem
+    """The problem to compute."""
+    inputs: Mapping[str, np.ndarray]
+    """Input arrays by name."""
+    answer: Mapping[str, npt.NDArray[np.float64]]
+    """The oracle's answer by output."""
+    part: Part = WHOLE
+    """The part of the outputs that `answer` covers."""
+    _tolerances: dict[Numerics, Mapping[str, Tolerance]] = field(default_factory=dict, repr=False, compare=False)
+    _powers: dict[tuple[Numerics, bool], Power] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def pose(cls, problem: BaseProblem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Question:
+        """Compute the reference answer with the operation's oracle.
+
+        This may take long for a large problem, less for a part.
+        """
+        return cls(problem, inputs, operation_of(problem).answer(problem, inputs, part), part)
+
+    @cached_property
+    def needed_bytes(self) -> Traffic:
+        """The least traffic of any correct kernel, in bytes.
+
+        Reads are `Operation.needed_read_bytes`. Writes are those elements of the outputs that are not NaN, since
+        outputs are initialized to NaN.
+        """
+        finite = {name: int((~np.isnan(self.answer[name])).sum()) for name in self.answer}
+        written = sum(finite[t.name] * ELEMENT_BYTES[t.dtype] for t in self.problem.outputs)
+        return Traffic(operation_of(self.problem).needed_read_bytes(self.problem, self.inputs), written)
+
+    @classmethod
+    def draw(cls, problem: BaseProblem, regime: str = "normal", seed: int = 0) -> Question:
+        """Pose a question with random inputs of a regime. Raises `UsageError` for a bad regime or seed."""
+        return cls.pose(problem, draw_inputs(problem, regime, seed))
+
+    def tolerance(self, numerics: Numerics = ANY_KERNEL) -> Mapping[str, Tolerance]:
+        """The tolerated error of a kernel that rounds where `numerics` says, by output. Cached by numerics."""
+        if numerics not in self._tolerances:
+            operation = operation_of(self.problem)
+            self._tolerances[numerics] = operation.tolerance(
+                self.problem, self.inputs, self.answer, numerics, self.part
+            )
+        return self._tolerances[numerics]
+
+    def power(self, numerics: Numerics = ANY_KERNEL, in_full: bool = True) -> Power:
+        """How well the tolerance under `numerics` separates right answers from trivial wrong ones.
+
+        With `in_full`, all rows are evaluated if a few are inconclusive.
+        """
+        key = (numerics, in_full)
+        if key not in self._powers:
+            limits = self.tolerance(numerics)
+            self._powers[key] = measure_power(self.problem, self.inputs, self.answer, limits, self.part, in_full)
+        return self._powers[key]
+
+    def hold(
+        self,
+        outputs: Mapping[str, np.ndarray],
+        numerics: Numerics = ANY_KERNEL,
+        unwritten: Mapping[str, npt.NDArray[np.bool_]] | None = None,
+    ) -> Accuracy:
+        """Compare outputs of the whole problem with the answer, or with the part that it covers.
+
+        `unwritten` is as in `Execution`.
+        """
+        here = {name: array[self.part.of(name)] for name, array in outputs.items()}
+        nobody = None if unwritten is None else {name: array[self.part.of(name)] for name, array in unwritten.items()}
+        return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics), nobody)

@@ -1,0 +1,1 @@
+"""When thread blocks do what: events, replays, timelines and timestamps of warps."""

@@ -1,0 +1,1 @@
+"""How floating-point numbers round and sums are added, which error budgets are derived from."""

@@ -1,0 +1,123 @@
+"""One example of a fuzzing campaign: a problem, how its inputs are drawn, and single elements that are overwritten.
+
+A case is small and plain however large its tensors are. It says all that it takes to run it again, anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.model.cases.regime import require_seed
+from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named
+from harness.model.problem import BaseProblem
+from harness.support.errors import UsageError
+from harness.support.numbers import shown
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One element of an input and what it becomes."""
+
+    array: str
+    """The input's name, such as `V`."""
+    index: tuple[int, ...]
+    """Along each of its axes."""
+    value: float
+    """Rounded to the input's dtype where it is stored."""
+
+    def __post_init__(self) -> None:
+        """Every NaN is the same object, by which tuples compare: a case equals itself, drawn once more or elsewhere."""
+        if self.value != self.value:
+            object.__setattr__(self, "value", math.nan)
+
+    def __reduce__(self) -> tuple[type[Edit], tuple[str, tuple[int, ...], float]]:
+        """By way of `__post_init__`, when it comes from another process."""
+        return Edit, (self.array, self.index, self.value)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Problem + regime + seed + edits = inputs, bit for bit the same every time."""
+
+    problem: Any
+    """An instance of the operation's class of problems."""
+    regime: str = "normal"
+    seed: int = 0
+    edits: tuple[Edit, ...] = ()
+    tile: str | None = None
+    """Tile sizes of the variant, such as `Br=16,Bc=8`; None: its default ones."""
+    check: str | None = None
+    """A property that is held besides the answer itself, such as `determinism`; None: the answer alone."""
+
+    def __post_init__(self) -> None:
+        inputs = {tensor.name: tensor for tensor in self.problem.inputs}
+        for edit in self.edits:
+            if edit.array not in inputs:
+                raise UsageError(f"an edit names array {edit.array!r}; choose one of {', '.join(inputs)}")
+            tensor = inputs[edit.array]
+            if len(edit.index) != len(tensor.shape):
+                raise UsageError(f"an edit of {edit.array} has {len(edit.index)} indices; it takes {len(tensor.shape)}")
+            for axis, extent, index in zip(tensor.axes, tensor.shape, edit.index):
+                if not 0 <= index < extent:
+                    raise UsageError(f"an edit of {edit.array} names {axis} {index}; it has {extent}, counted from 0")
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """An array per input, C-contiguous, in its shape and dtype. Raises `UsageError` for an unknown regime."""
+        inputs = draw_inputs(self.problem, self.regime, self.seed)
+        for edit in self.edits:
+            with np.errstate(over="ignore", under="ignore"):
+                inputs[edit.array][edit.index] = edit.value
+        return inputs
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads. What has its default is left out, but for the sizes."""
+        operation = self.problem.operation
+        content: dict[str, Any] = {} if operation == DEFAULT_OPERATION else {"operation": operation}
+        content |= self.problem.to_short_fields()
+        if self.regime != "normal":
+            content["regime"] = self.regime
+        content["seed"] = self.seed
+        if self.edits:
+            content["edits"] = [[edit.array, *edit.index, _number(edit.value)] for edit in self.edits]
+        for name in ("tile", "check"):
+            if getattr(self, name) is not None:
+                content[name] = getattr(self, name)
+        return json.dumps(content, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """The case that `to_json` wrote. Raises `UsageError` where the text is none."""
+        try:
+            content = json.loads(text)
+            if not isinstance(content, dict):
+                raise TypeError("it is not an object")
+            operation = operation_named(content.pop("operation", DEFAULT_OPERATION))
+            edits = tuple(_edit(*edit) for edit in content.pop("edits", ()))
+            own = {name: content.pop(name) for name in ("regime", "seed", "tile", "check") if name in content}
+            problem: BaseProblem = operation.problem.from_fields(content)
+            for name in ("regime", "tile", "check"):
+                if not isinstance(own.get(name, ""), str):
+                    raise TypeError(f"its {name} is no text")
+            case = cls(problem, edits=edits, **own)
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+            why = " ".join(str(error).split())
+            raise UsageError(f"this is no case that 'fuzz' wrote: {why}: {shown(text)}") from error
+        require_seed(case.seed)
+        return case
+
+
+def _edit(array: str, *rest: Any) -> Edit:
+    *index, value = rest
+    if any(isinstance(each, bool) or not isinstance(each, int) for each in index):
+        raise TypeError(f"the index of an edit of {array} is not made of whole numbers")
+    return Edit(array, tuple(index), float(value))
+
+
+def _number(value: float) -> float | str:
+    """JSON has neither NaN nor infinity: these are written as text."""
+    return value if math.isfinite(value) else str(value)

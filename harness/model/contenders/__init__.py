@@ -1,0 +1,1 @@
+"""Kernels of other libraries that `bench` times beside the variants."""

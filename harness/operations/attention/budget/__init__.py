@@ -1,0 +1,1 @@
+"""The error budget of attention, derived from the inputs and the declared numerics."""

@@ -1,0 +1,1 @@
+"""Cases of attention for the fuzzer: axes, builds, Hypothesis strategies, simplification."""

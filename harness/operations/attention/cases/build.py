@@ -1,0 +1,196 @@
+"""What attention kernels have compiled in, as campaigns draw it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.model.cases.build import Build
+from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
+from harness.support.override import override
+
+ROWS, KEYS, SPLIT = "Br", "Bc", "split"
+"""What variants call the sizes of their tiles. Where keys are split over thread blocks, a split is the tile whose edges
+lengths are drawn around: several of them, and all that is in one, are then met in one campaign."""
+TILE_NAMES = {"row": ROWS, "key": KEYS}
+"""What variants call the rows and the keys of a tile."""
+PLAIN_LENGTH = 128
+PLAIN_SOFTCAP = 1.0
+PLAIN_DROPOUT = 0.5
+USUAL_HEAD_DIMS = (64, 80, 128)
+WARP_LANES = 32
+LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
+"""Where a variant's reach may end: it says how far, and is held to that."""
+
+
+@dataclass(frozen=True)
+class AttentionBuild(Build):
+    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
+
+    dtype: str
+    head_dim: int
+    tile_rows: int = 64
+    """Query rows per tile: lengths are drawn around its multiples."""
+    tile_keys: int = 32
+    """Keys per tile."""
+    tile: str | None = None
+    tried_first: tuple[tuple[str, int], ...] = ()
+    """(dtype, head_dim) of builds that are tried before this one; see `rather`."""
+    tried_last: tuple[tuple[str, int], ...] = ()
+    """(dtype, head_dim) of builds that are tried after this one; see `otherwise`."""
+    features: tuple[str, ...] = ()
+    """What scores and weights become, of `COMPILED_FEATURES`."""
+    feature_order: tuple[str, ...] = COMPILED_FEATURES
+    """Which of the features is the first that a build has alone; a campaign's seed decides."""
+
+    @property
+    @override
+    def rather(self) -> tuple[AttentionBuild, ...]:
+        return self._others(self.tried_first)
+
+    @property
+    @override
+    def otherwise(self) -> tuple[AttentionBuild, ...]:
+        return self._others(self.tried_last)
+
+    def _others(self, others: Sequence[tuple[str, int]]) -> tuple[AttentionBuild, ...]:
+        plain = dataclasses.replace(self, tried_first=(), tried_last=())
+        return tuple(dataclasses.replace(plain, dtype=dtype, head_dim=head_dim) for dtype, head_dim in others)
+
+    @override
+    def with_features(self, takes: Sequence[str], place: int) -> AttentionBuild:
+        sets = feature_sets([name for name in self.feature_order if name in takes])
+        features = sets[place % len(sets)]
+        return dataclasses.replace(self, features=tuple(name for name in COMPILED_FEATURES if name in features))
+
+    @property
+    @override
+    def less(self) -> Sequence[AttentionBuild]:
+        """Builds with fewer features: all but one, and so on down to none."""
+        fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
+        return [dataclasses.replace(self, features=chosen) for some in fewer for chosen in some]
+
+    @override
+    def of_problem(self, problem: Problem) -> AttentionBuild:
+        return dataclasses.replace(
+            self, dtype=problem.dtype, head_dim=problem.head_dim, features=problem.compiled_features
+        )
+
+    @property
+    @override
+    def traits(self) -> tuple[str, ...]:
+        company = "alone" if len(self.features) == 1 else "with others"
+        return self.dtype, head_dim_class(self.head_dim), *(f"{name} {company}" for name in self.features)
+
+    @property
+    @override
+    def is_usual(self) -> bool:
+        return self.head_dim in USUAL_HEAD_DIMS
+
+    @property
+    @override
+    def is_wide(self) -> bool:
+        return WARP_LANES < self.head_dim <= 3 * WARP_LANES
+
+    @property
+    def plain_problem(self) -> Problem:
+        """One head of `PLAIN_LENGTH` rows and keys."""
+        return Problem(
+            heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=self.head_dim, dtype=self.dtype,
+            **self.fields_of_features(PLAIN_SOFTCAP, (PLAIN_DROPOUT, 0)),
+        )  # fmt: skip
+
+    def fields_of_features(self, softcap: float, dropout: tuple[float, int]) -> dict[str, Any]:
+        """The fields of a problem that has its features, with that cap, and that share and seed of dropout."""
+        on: dict[str, Any] = dict.fromkeys(self.features, True)
+        if "softcap" in on:
+            on["softcap"] = softcap
+        if DROPOUT in on:
+            on |= dict(zip((DROPOUT, "dropout_seed"), dropout))
+        return on
+
+    @override
+    def sized(self, tile: TileSizes, text: str | None) -> AttentionBuild:
+        keys = tile.get(SPLIT, tile.get(KEYS, self.tile_keys))
+        return dataclasses.replace(self, tile_rows=tile.get(ROWS, self.tile_rows), tile_keys=keys, tile=text)
+
+    def tiles(self, problem: Problem) -> tuple[int, int]:
+        """How many tiles of rows and of keys the problem has, per head."""
+        return -(-problem.q_len // self.tile_rows), -(-problem.kv_len // self.tile_keys)
+
+
+def feature_sets(features: Sequence[str]) -> Sequence[tuple[str, ...]]:
+    """None of them, all, each alone, then all other sets, the small ones first.
+
+    So many builds as there are features, and two more, hold every two of them together, apart, and either without the
+    other: a covering array of strength two.
+    """
+    sizes = (0, len(features), 1, *range(2, len(features)))
+    return list(dict.fromkeys(chosen for size in sizes for chosen in itertools.combinations(features, size)))
+
+
+def head_dim_class(head_dim: int) -> str:
+    """Rows of a few elements, of no whole number of 16-byte units of 16-bit elements, as models have them, longer."""
+    if head_dim % 8:
+        return "head_dim no multiple of 8"
+    return "head_dim over 128" if head_dim > 128 else "head_dim 64 to 128" if head_dim >= 64 else "head_dim below 64"
+
+
+def _longest(dtype: str) -> AttentionBuild:
+    return AttentionBuild(dtype, 64, 16, 16, tried_first=tuple((dtype, head_dim) for head_dim in LARGEST_FIRST))
+
+
+FIRST = AttentionBuild("float32", 16, tried_last=(("float16", 20), ("float16", 24)))
+"""float32 where that is taken: small mistakes cannot hide behind rounding there."""
+NARROW = (AttentionBuild("float16", 24, tried_first=(("float16", 20),)), AttentionBuild("bfloat16", 33))
+"""Half and odd sectors, and one element more than a warp has lanes."""
+LONGEST = (_longest("float32"), _longest("bfloat16"))
+OF_MODELS = (
+    AttentionBuild("float16", 80),
+    AttentionBuild("bfloat16", 128, 32, 32),
+    AttentionBuild("float32", 80),
+    AttentionBuild("float16", 64),
+    AttentionBuild("float32", 64),
+    AttentionBuild("float16", 128, 32, 32),
+    AttentionBuild("bfloat16", 64),
+    AttentionBuild("float32", 128, 32, 32),
+)
+OTHERS = (
+    AttentionBuild("float32", 18),
+    AttentionBuild("bfloat16", 72),
+    AttentionBuild("float32", 72, 32, 32),
+    AttentionBuild("float32", 1),
+    AttentionBuild("float16", 7),
+    AttentionBuild("float16", 256, 16, 16),
+    AttentionBuild("float32", 160, 16, 16),
+)
+
+
+def builds_of(seed: int) -> tuple[AttentionBuild, ...]:
+    """Those of a campaign, the plainest first: with another seed other ones come early, and features in another order.
+
+    Rows of whole sectors, of half and odd ones, the most that the variant takes, and what models have, then the others;
+    with two seeds in three, one of what models have before one of the odd ones.
+    A usual campaign comes as far as the fourth that the variant takes, and meets two other tiles.
+    """
+    if seed == 0:
+        return (FIRST, *NARROW, *LONGEST, *OF_MODELS, *OTHERS)
+    rng = random.Random(seed)
+    of_models = rng.sample(OF_MODELS, len(OF_MODELS))
+    early = [*NARROW, *LONGEST]
+    if narrow := seed % 3:
+        dtype = early[narrow - 1].dtype
+        early[narrow - 1] = next(build for build in of_models if build.dtype == dtype)
+    rest = [build for build in (*LONGEST, *NARROW, *of_models) if build not in early]
+    order = tuple(rng.sample(COMPILED_FEATURES, len(COMPILED_FEATURES)))
+    all_of_them = (FIRST, *early, *rest, *rng.sample(OTHERS, len(OTHERS)))
+    return tuple(dataclasses.replace(build, feature_order=order) for build in all_of_them)
+
+
+BUILDS = builds_of(0)
+"""The builds of a campaign with seed 0, and of tests that draw cases."""

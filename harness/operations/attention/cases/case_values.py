@@ -1,0 +1,154 @@
+"""Values that cases of attention take, however they are drawn: edges of tiles, masks, scales, edits.
+
+A function that chooses takes a `Pick`, so that both the axes of a campaign and Hypothesis's strategies draw from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from harness.model.cases.axes import Pick
+from harness.model.cases.case import Case, Edit
+from harness.operations.attention.cases.build import AttentionBuild
+from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
+from harness.operations.attention.problem import SINKS, SLOPES, Problem
+from harness.operations.attention.properties import SCORE_SHIFT
+
+CAUSAL, TWO_KINDS = "causal", "two kinds"
+ALIBI = "alibi"
+"""The feature, of `SCORE_FEATURES`, by which scores depend on distances."""
+SCALES: Mapping[str, tuple[float | None, ...]] = {
+    "default": (None,),
+    "other": (1.0, 0.25),
+    "negative": (-0.25,),
+    "0": (0.0,),
+}
+SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
+"""Most scores of a normal draw are beyond the least, and none near 30."""
+DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
+"""Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
+PRODUCT_ROWS = 32
+"""Rows of a warp, 16 or 32 on tensor cores: those all before a key, or all behind it, may be taken together."""
+BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -1, 1)
+"""How far from such an edge keys turn from before to behind; None: wherever it is."""
+BESIDE_SQUARES = ((0, 0), (0, 0), (2, 0), (2, 0), (0, 2))
+"""How many rows and keys less."""
+STEEP_SLOPES = (1.0, 0.5)
+"""Slopes of ALiBi. With few heads, the paper's take 1 / 256 or 1 / 16 off per key, which roundings hide."""
+SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
+"""Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
+LARGE_VALUES = (6e4, -6e4)
+"""For V: O stays below them. Scores that overflow would have no answer."""
+
+
+def fewer_keys_beside_edges(pick: Pick, build: AttentionBuild, kv_len: int, q_len: int) -> int:
+    """Up to 31 keys less, if any, where scores depend on distances.
+
+    Keys are before a row, then behind it; where they turn mostly lies close to edges of matrix products then.
+    """
+    return _fewer(pick, build, kv_len, lambda beside: kv_len - q_len - beside)
+
+
+def fewer_rows_beside_edges(pick: Pick, build: AttentionBuild, q_len: int, kv_len: int) -> int:
+    """Up to 31 rows less, if any, where scores depend on distances and the number of keys is fixed."""
+    return _fewer(pick, build, q_len, lambda beside: q_len - kv_len + beside)
+
+
+def about_square(pick: Pick, build: AttentionBuild, length: int) -> tuple[int, int]:
+    """As many rows as keys, or two less of one of them where scores depend on distances."""
+    fewer_rows, fewer_keys = pick(BESIDE_SQUARES) if ALIBI in build.features else (0, 0)
+    return max(1, length - fewer_rows), max(1, length - fewer_keys)
+
+
+def _fewer(pick: Pick, build: AttentionBuild, length: int, beyond: Callable[[int], int]) -> int:
+    beside = pick(BESIDE_EDGES) if ALIBI in build.features else None
+    less = 0 if beside is None else beyond(beside) % PRODUCT_ROWS
+    return length - less if less < length else length
+
+
+@functools.cache
+def masks_by_kind(tile_keys: int, takes: frozenset[str]) -> Mapping[str, tuple[Mask, ...]]:
+    """Masks of each kind that is taken, and of each two kinds together that say more, such as `causal+window`.
+
+    Two kinds of which neither is causal are one kind, and so is what is no run with all that it goes together with:
+    more kinds than that would keep the others from being met.
+    """
+    drawn = {name: kind.drawn(tile_keys) for name, kind in mask_kinds().items() if name in takes}
+    runs = {name: masks for name, masks in drawn.items() if masks[0].is_run}
+    pairs: dict[str, tuple[Mask, ...]] = {}
+    for one, other in itertools.combinations(runs, 2):
+        if one not in mask_kinds()[other].implied_by and other not in mask_kinds()[one].implied_by:
+            name = f"{one}+{other}" if CAUSAL in (one, other) else TWO_KINDS
+            pairs[name] = pairs.get(name, ()) + tuple(dict.fromkeys(a & b for a in runs[one] for b in runs[other]))
+    others = [mask for masks in runs.values() for mask in masks]
+    return {name: masks if name in runs else _with_each(masks, others) for name, masks in drawn.items()} | pairs
+
+
+def _with_each(masks: tuple[Mask, ...], others: Sequence[Mask]) -> tuple[Mask, ...]:
+    """Those alone, and as often one of them in turn with each of the others."""
+    together = [mask & other for mask, other in zip(itertools.cycle(masks), others)]
+    return (*filled(masks, len(together)), *together)
+
+
+def filled(masks: tuple[Mask, ...], length: int) -> Iterator[Mask]:
+    """These masks, from the first on again until there are `length`; each once, if they are more."""
+    return itertools.islice(itertools.cycle(masks), max(length, len(masks)))
+
+
+def tile_edges(size: int) -> list[int]:
+    """Fillings of a tile at which kernels go wrong."""
+    return [n for n in (1, size, size - 1, _largest_prime_below(size - 1), 2) if 1 <= n <= size]
+
+
+def _largest_prime_below(limit: int) -> int:
+    """The largest prime under `limit`, 1 where there is none."""
+    candidates = range(limit - 1, 1, -1)
+    return next((n for n in candidates if all(n % d for d in range(2, math.isqrt(n) + 1))), 1)
+
+
+def steep_slopes(pick: Pick, problem: Problem) -> tuple[Edit, ...]:
+    """In half of the problems with ALiBi, one head's slope is as steep as those of many heads are."""
+    if not problem.alibi or not pick((False, True)):
+        return ()
+    return (Edit(SLOPES, (pick(range(problem.heads)),), pick(STEEP_SLOPES)),)
+
+
+def one_edit(pick: Pick, problem: Problem) -> Edit:
+    """One element of Q, K or V with a special value, or of slopes or sinks."""
+    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
+    others = [name for name in (SLOPES, SINKS) if name in shapes]
+    # What a mask hides is V above all: scores are hidden by what stands in their place.
+    array = pick((*(("V", "V") if problem.mask != NO_MASK else ("V",)), "K", "Q", *others))
+    index = tuple(pick(range(extent)) for extent in shapes[array])
+    values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
+    is_masked = problem.mask != NO_MASK and array in "KV"
+    if is_masked and pick((False, True)):
+        sequence, head, key, column = index
+        index = (sequence, head, _key_beside_run(pick, problem, sequence, key), column)
+    # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
+    nans = len(values) if is_masked else 1
+    return Edit(array, index, pick(values + (math.nan,) * nans))
+
+
+def _key_beside_run(pick: Pick, problem: Problem, sequence: int, otherwise: int) -> int:
+    """A key next to those that some row sees: in the same tile, mostly, as keys that it does see."""
+    row = pick(range(problem.q_len))
+    (first,), (end,) = problem.span(np.array([row]), sequence)
+    beside = tuple(int(key) for key in (first - 1, end) if first < end and 0 <= key < problem.kv_len)
+    return pick(beside) if beside else otherwise
+
+
+LARGEST_ORDINARY = 1.0
+"""An element of Q or K that stands out of no regime."""
+
+
+def raises_scores(case: Case) -> bool:
+    """Whether its scale, edits of Q or K, or its property may give larger scores than its regime has by default."""
+    scale = abs(case.problem.tau) * math.sqrt(case.problem.head_dim)
+    stands_out = any(edit.array != "V" and abs(edit.value) > LARGEST_ORDINARY for edit in case.edits)
+    return scale > 1.01 or stands_out or case.check == SCORE_SHIFT

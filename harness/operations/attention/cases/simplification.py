@@ -1,0 +1,251 @@
+"""A failing case made smaller along its own fields, after Hypothesis made its draws simpler.
+
+Hypothesis shrinks what was drawn, one draw or a few at a time. Some smaller problems are far away in draws and near in
+what they mean: fewer tiles with another filling of the last one, or with inputs whose maximum rises. Those are tried
+here, in an order of what makes a problem easy to look at: tiles first, then heads, batch, lengths, the build, and how
+plain the inputs are. What scores and weights become besides is left out before the mask is: it says where not to look,
+and each time takes a compilation, which few tiles and heads do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.model.cases.build import Builds
+from harness.model.cases.case import Case
+from harness.model.cases.probed_axis import ProbedAxis
+from harness.operations.attention.cases.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
+from harness.operations.attention.cases.words import has_default_scale
+from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import NO_MASK, Mask
+from harness.operations.attention.masks.causal import Causal
+from harness.operations.attention.problem import DROPOUT, Problem
+
+RISING = "rising"
+"""Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
+
+
+FEW = 4
+"""Tiles of which every smaller number is tried."""
+PLAIN_MASKS = 3
+"""How many masks of each kind are tried in place of another."""
+
+
+FEWEST_KEYS = 16
+"""Keys of the shortest problem: as many as a tile of tensor cores."""
+
+
+def size(case: Case, builds: Builds) -> tuple[object, ...]:
+    """How large a case is: tiles first, then heads, batch, mask, the build, and how plain the inputs are."""
+    p = case.problem
+    row_tiles, key_tiles = builds.of(case).tiles(p)
+    return (
+        row_tiles * key_tiles,
+        max(row_tiles, key_tiles),
+        p.heads,
+        p.kv_heads_count != p.heads,
+        p.batch,
+        len(p.mask.parts),
+        len(p.mask.text),
+        p.mask.text,
+        len(p.compiled_features),
+        not has_default_scale(p),
+        p.dropout_seed,
+        len(case.edits),
+        case.check is not None,
+        builds.rank(case),
+        list(REGIMES).index(case.regime),
+        p.q_len + p.kv_len,
+        p.q_len,
+        case.seed,
+    )
+
+
+def simpler(case: Case, builds: Builds) -> Iterator[Case]:
+    """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
+    p = case.problem
+    if max(builds.of(case).tiles(p)) > FEW:
+        # What takes long is made cheap first.
+        if case.check is not None:
+            yield dataclasses.replace(case, check=None)
+        yield from _fewer_heads(case)
+    yield from _fewer_tiles(case, builds.of(case))
+    yield from _fewer_heads(case)
+    for feature in p.compiled_features:
+        yield _with_features(case, [name for name in p.compiled_features if name != feature])
+    for part in p.mask.parts:
+        yield _changed(case, mask=p.mask.without(part.kind))
+    if p.mask != NO_MASK:
+        yield _changed(case, mask=Causal())
+    for part in p.mask.parts:
+        for plainer in type(part).drawn(builds.of(case).tile_keys)[:PLAIN_MASKS]:
+            yield _changed(case, mask=p.mask.without(part.kind) & plainer)
+        for plainer in part.plainer():
+            yield _changed(case, mask=p.mask.without(part.kind) & plainer)
+    if not has_default_scale(p):
+        yield _changed(case, scale=None)
+    if p.dropout_seed:
+        yield _changed(case, dropout_seed=0)
+    for left_out in range(len(case.edits)):
+        edits = case.edits[:left_out] + case.edits[left_out + 1 :]
+        yield dataclasses.replace(case, edits=edits)
+    if case.check is not None:
+        yield dataclasses.replace(case, check=None)
+    build: AttentionBuild
+    for build in builds.plainer(builds.of(case)):
+        yield _rebuilt(case, builds.of(case), build)
+        if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
+            # Features that it needs, in the plainest build.
+            yield _rebuilt(case, builds.of(case), dataclasses.replace(build, features=p.compiled_features))
+    for regime in REGIMES:
+        if regime == case.regime:
+            break
+        yield dataclasses.replace(case, regime=regime)
+    yield from _shorter(case, builds.of(case))
+    for seed in (0, 1):
+        yield dataclasses.replace(case, seed=seed)
+
+
+def enlarged(case: Case, builds: Builds) -> Case:
+    """A larger case with the same inputs: two tiles of rows, three of keys, several heads."""
+    build = builds.of(case)
+    kv_heads = max(2, case.problem.kv_heads_count)
+    return _changed(
+        case,
+        batch=max(2, case.problem.batch),
+        heads=kv_heads * case.problem.group,
+        kv_heads=kv_heads,
+        q_len=max(case.problem.q_len, 2 * build.tile_rows - build.tile_rows // 3),
+        kv_len=max(case.problem.kv_len, 3 * build.tile_keys - build.tile_keys // 3),
+    )
+
+
+def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
+    """Keys, then rows, each alone."""
+    build: AttentionBuild = builds.of(case)
+    p: Problem = case.problem
+    return [
+        ProbedAxis("kv_len", p.kv_len, build.tile_keys, lambda length: _changed(case, kv_len=length)),
+        ProbedAxis("q_len", p.q_len, build.tile_rows, lambda length: _changed(case, q_len=length)),
+    ]
+
+
+def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
+    p = case.problem
+    row_tiles, key_tiles = build.tiles(p)
+    here = (row_tiles * key_tiles, max(row_tiles, key_tiles))
+    fewer = [(r, k) for r in _fewer(row_tiles) for k in _fewer(key_tiles)]
+    for rows, keys in sorted(fewer, key=lambda pair: (pair[0] * pair[1], max(pair), pair)):
+        if (rows * keys, max(rows, keys)) >= here:
+            return
+        # How full the last tiles are: as they were, barely, wholly.
+        as_was = (p.q_len - (row_tiles - 1) * build.tile_rows, p.kv_len - (key_tiles - 1) * build.tile_keys)
+        for q_fill, kv_fill in (as_was, (1, 1), (build.tile_rows, build.tile_keys)):
+            smaller = _changed(
+                case, q_len=(rows - 1) * build.tile_rows + q_fill, kv_len=(keys - 1) * build.tile_keys + kv_fill
+            )
+            yield smaller
+            yield dataclasses.replace(smaller, regime=RISING)
+
+
+def _fewer(tiles: int) -> list[int]:
+    """Up to `FEW` each number; of more, what leads to the least in a few steps each way, and one less."""
+    steps = (tiles // 2, tiles * 3 // 4, tiles * 7 // 8, tiles - 1, tiles)
+    return sorted({*range(1, min(FEW, tiles) + 1), *(n for n in steps if n > FEW)})
+
+
+def _fewer_heads(case: Case) -> Iterator[Case]:
+    p = case.problem
+    counts = ((1, 1), (2, 2), (2, 1), (4, 2), (p.group, 1), (2 * p.group, 2))
+    fewer = ((n * group, n) for group in (1, p.group) for n in (p.kv_heads_count // 2, p.kv_heads_count - 1) if n > 0)
+    # One of them serves more heads than a group may have: then the group alone is made smaller.
+    groups = ((group, 1) for group in (p.group // 2, p.group - 1) if group > 0)
+    whole = ((p.heads, p.heads), (p.kv_heads_count, p.kv_heads_count))
+    for heads, kv_heads in dict.fromkeys((*counts, *whole, *fewer, *groups)):
+        yield _changed(case, heads=heads, kv_heads=kv_heads)
+        yield _changed(case, heads=heads, kv_heads=kv_heads, batch=2)  # where heads and batch stand for each other
+    for batch in dict.fromkeys((1, 2, p.batch // 2, p.batch - 1)):
+        if batch > 0:
+            yield _changed(case, batch=batch)
+
+
+def _shorter(case: Case, build: AttentionBuild) -> Iterator[Case]:
+    """Cases with as many tiles, the last one less full."""
+    p = case.problem
+    for field, tile in (("q_len", build.tile_rows), ("kv_len", build.tile_keys)):
+        length = getattr(p, field)
+        least = (length - 1) // tile * tile + 1
+        room = length - least
+        for shorter in dict.fromkeys((least, least + room // 2, length - room // 4, length - room // 16, length - 1)):
+            if least <= shorter < length:
+                yield _changed(case, **{field: shorter})
+    # Both at once, where a mask ties them together.
+    least = max((p.q_len - 1) // build.tile_rows * build.tile_rows, (p.kv_len - 1) // build.tile_keys * build.tile_keys)
+    for shorter in (least + 1, min(p.q_len, p.kv_len)):
+        yield _changed(case, q_len=shorter, kv_len=shorter)
+    yield _changed(case, q_len=p.kv_len, kv_len=p.q_len)  # as few, but of one row
+    if p.q_len > 1 and p.kv_len > 1:
+        yield _changed(case, q_len=p.q_len - 1, kv_len=p.kv_len - 1)
+
+
+def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case:
+    """The case with another build: as many tiles, as full."""
+    p = case.problem
+
+    def length(old: int, old_tile: int, new_tile: int) -> int:
+        tiles, fill = divmod(old - 1, old_tile)
+        return tiles * new_tile + min(fill + 1, new_tile)
+
+    changed = _changed(
+        _with_features(case, plainer.features),
+        dtype=plainer.dtype,
+        head_dim=plainer.head_dim,
+        scale=None if has_default_scale(p) else p.scale,
+        q_len=length(p.q_len, build.tile_rows, plainer.tile_rows),
+        kv_len=length(p.kv_len, build.tile_keys, plainer.tile_keys),
+    )
+    return dataclasses.replace(changed, tile=plainer.tile)
+
+
+def _with_features(case: Case, features: Sequence[str]) -> Case:
+    """With these features of scores and weights; what is capped already stays capped by the same."""
+    p = case.problem
+    softcap = (p.softcap or PLAIN_SOFTCAP) if "softcap" in features else None
+    dropout = (p.dropout or PLAIN_DROPOUT) if DROPOUT in features else 0.0
+    seed = p.dropout_seed if dropout else 0
+    return _changed(
+        case, softcap=softcap, alibi="alibi" in features, sinks="sinks" in features, dropout=dropout, dropout_seed=seed
+    )
+
+
+def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
+    """A problem of attention, forward or backward, with fewer and fewer keys: each with the options that say it.
+
+    Rows that would see no key under a causal mask go with the keys.
+    """
+    kv_len = problem.kv_len // 2
+    while kv_len >= FEWEST_KEYS:
+        q_len = min(problem.q_len, kv_len)
+        words = f"--kv-len {kv_len}" if q_len == problem.q_len else f"--seq-len {kv_len}"
+        yield words, dataclasses.replace(problem, q_len=q_len, kv_len=kv_len)
+        kv_len //= 2
+
+
+def _changed(case: Case, **fields: object) -> Case:
+    """With these fields of its problem, a mask that fits them, and without the edits that lie outside of it then."""
+    problem = _changed_problem(case.problem, **fields)
+    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
+    kept = []
+    for edit in case.edits:
+        if all(i < extent for i, extent in zip(edit.index, shapes.get(edit.array, (0,)))):
+            kept.append(edit)
+    return dataclasses.replace(case, problem=problem, edits=tuple(kept))
+
+
+def _changed_problem(problem: Problem, **fields: Any) -> Problem:
+    """With these fields, and a mask that fits them."""
+    batch, kv_len = (fields.get(name, getattr(problem, name)) for name in ("batch", "kv_len"))
+    mask: Mask = fields.get("mask", problem.mask)
+    return dataclasses.replace(problem, **{**fields, "mask": mask.fitted(batch, kv_len)})

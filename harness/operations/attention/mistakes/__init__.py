@@ -1,0 +1,1 @@
+"""Wrong answers of attention: trivial ones, and those of known mistakes."""

@@ -1,0 +1,409 @@
+"""PTX text -> `Module`.
+
+Our own, because the parsers on PyPI (pyptx 0.1.1 was tried) keep no line numbers, do not open `{ }` scopes, and pass
+text that they do not understand through instead of refusing it; faults and counts need the first, correctness the rest.
+"""
+
+from __future__ import annotations
+
+from harness.ptx.instructions import (
+    Address,
+    Arguments,
+    Function,
+    Imm,
+    Instruction,
+    Label,
+    Module,
+    Negative,
+    Not,
+    Operand,
+    Pair,
+    Part,
+    Reg,
+    SourceLine,
+    Statement,
+    Symbol,
+    Variable,
+    Vector,
+)
+from harness.ptx.parsing.constant_expressions import WARP_SZ
+from harness.ptx.parsing.declarations import LINKAGE, SPACES
+from harness.ptx.parsing.lexer import INSTRUCTION, Token, tokenize
+from harness.ptx.parsing.plain_instructions import PlainInstructions
+from harness.ptx.parsing.token_stream import whole_number
+from harness.ptx.types import PtxType
+from harness.support.errors import CompileError
+
+_IGNORED_LINES = {".version", ".address_size", ".pragma"}
+_TUNING = {".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".noreturn", ".explicitcluster"}
+_TUNING |= {".reqnctapercluster", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control", ".unique"}
+_DEEPEST_BLOCK = 64
+_DEEPEST_OPERAND = 2
+"""Lists within lists: `[map, {x, y}]` has one in another."""
+_MOST_REGISTERS = 1_000_000
+"""Limit for one function. Compilers write some thousands."""
+
+
+def parse(text: str) -> Module:
+    """Parse one PTX module. Raises `CompileError` with the PTX line where the text is not PTX as we know it."""
+    return _Parser(tokenize(text)).module()
+
+
+class _Parser(PlainInstructions):
+    def __init__(self, tokens: list[Token]) -> None:
+        super().__init__(tokens)
+        self._module = Module()
+        self._files = dict(self._find_files())
+        self._source: SourceLine | None = None
+        self._main_file: int | None = None
+        self._callers: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """Place (file, line, column) within an inlined function -> file and line of the innermost call that is in the
+        kernel's own file, else of the outermost one."""
+        self._scopes: list[dict[str, str]] = []
+        self._scope_count = 0
+        self._is_call = False
+        self._registers_here: dict[str, PtxType] = {}
+
+    def _find_files(self) -> list[tuple[int, str]]:
+        """`.file` may stand at the end of the text, behind the `.loc` lines that use it."""
+        found = []
+        for index, token in enumerate(self.tokens[:-2]):
+            if token.text == ".file":
+                found.append((whole_number(self.tokens[index + 1]), self.tokens[index + 2].text.strip('"')))
+        return found
+
+    # Module scope ---------------------------------------------------------------------------------------------------
+
+    def module(self) -> Module:
+        while self.at < len(self.tokens):
+            token = self.peek()
+            if token.text in _IGNORED_LINES or token.text == ".file":
+                self.next()
+                self.skip_to_line_end()
+            elif token.text == ".target":
+                self.next()
+                self._module.target = self.peek().text
+                self.skip_to_line_end()
+            elif token.text == ".section":
+                self.skip_section()
+            elif token.text in (".entry", ".func"):
+                self._function()
+            elif token.text in LINKAGE and self._function_follows():
+                self.next()
+            elif token.text in SPACES or token.text in LINKAGE:
+                for variable in self.variables():
+                    self._module.variables[variable.name] = variable
+            elif token.text in (".alias", ".loc"):
+                raise CompileError(f"PTX line {token.line}: '{token.text}' is not expected at module scope")
+            else:
+                raise CompileError(f"PTX line {token.line}: unknown directive '{token.shown}'")
+        return self._module
+
+    def _function_follows(self) -> bool:
+        ahead = 1
+        while self.peek(ahead).text in LINKAGE:
+            ahead += 1
+        return self.peek(ahead).text in (".entry", ".func")
+
+    # Functions ------------------------------------------------------------------------------------------------------
+
+    def _function(self) -> None:
+        line = self.peek().line
+        is_entry = self.next().text == ".entry"
+        returns = self.parameters() if self.peek().text == "(" else []
+        function = Function(self.name(), is_entry, returns)
+        if self.peek().text == "(":
+            function.params = self.parameters()
+        while self.peek().text in _TUNING:
+            self._tuning(function)
+        if self.accept(";"):
+            self._module.functions.setdefault(function.name, function)
+            return
+        known = self._module.functions.get(function.name)
+        if known is not None and known.body is not None:
+            raise CompileError(f"PTX line {line}: there are two functions '{function.name}'")
+        in_registers = [v for v in (*function.returns, *function.params) if v.space == "reg"]
+        if is_entry and in_registers:
+            raise CompileError(f"PTX line {line}: parameter '{in_registers[0].name}' of a kernel lies in '.reg'")
+        for variable in in_registers:
+            assert variable.element is not None
+            function.registers[variable.name] = variable.element
+        function.body = []
+        self._registers_here = function.registers
+        self._module.functions[function.name] = function
+        self._source = None
+        self._main_file = None
+        self._callers = {}
+        self._block(function)
+
+    def _tuning(self, function: Function) -> None:
+        """A directive for compilers and launches. Those of clusters are kept, the others change nothing here."""
+        directive = self.next()
+        numbers: list[int] = []
+        while self.peek().kind == "number" or self.peek().text == ",":
+            if not self.accept(","):
+                numbers.append(self.count())
+        if directive.text == ".explicitcluster":
+            function.explicit_cluster = True
+        if directive.text not in (".reqnctapercluster", ".maxclusterrank"):
+            return
+        most = 3 if directive.text == ".reqnctapercluster" else 1
+        if not 1 <= len(numbers) <= most or min(numbers) < 1:
+            raise CompileError(
+                f"PTX line {directive.line}: '{directive.text}' is given {numbers}; "
+                f"it needs {'one to three numbers' if most == 3 else 'one number'} of at least 1"
+            )
+        if most == 1:
+            function.most_cluster_blocks = numbers[0]
+        else:
+            x, y, z = (*numbers, 1, 1)[:3]
+            function.cluster = (x, y, z)
+
+    def _block(self, function: Function) -> None:
+        """`{ ... }`: a scope of its own; names declared inside are renamed so that they are unique in the function."""
+        assert function.body is not None
+        self.expect("{")
+        self._scopes.append({})
+        self._operands.append({})
+        self._declare_labels()
+        while True:
+            if self._take_plain_instruction(function.body):
+                continue
+            if self.accept("}"):
+                break
+            token = self.peek()
+            if token.text == "{":
+                self._block(function)
+            elif token.text == ".reg":
+                self._registers(function)
+            elif token.text in SPACES or token.text in LINKAGE:
+                for variable in self.variables():
+                    unique = self._declare(variable.name, token.line)
+                    function.variables[unique] = Variable(
+                        unique,
+                        variable.space,
+                        variable.align_bytes,
+                        variable.size_bytes,
+                        variable.initial,
+                        variable.extern,
+                        links=variable.links,
+                    )
+            elif token.text == ".loc":
+                self._location()
+            elif token.text == ".pragma":
+                self.next()
+                self.next()
+                self.expect(";")
+            elif (
+                token.kind == "word"
+                and self.peek(1).text == ":"
+                and self.peek(2).text
+                in (
+                    ".branchtargets",
+                    ".calltargets",
+                    ".callprototype",
+                )
+            ):
+                self._targets(function)
+            elif token.kind == "word" and self.peek(1).text == ":":
+                function.body.append(Label(self.resolve(self.next().text)))
+                self.next()
+            elif token.kind == "word" or token.text == "@":
+                function.body.append(self._instruction())
+            else:
+                raise CompileError(f"PTX line {token.line}: unexpected '{token.shown}' in a function")
+        self._scopes.pop()
+        self._operands.pop()
+
+    def _take_plain_instruction(self, body: list[Statement]) -> bool:
+        """Whether a whole instruction was here and could be read."""
+        if self.at >= len(self.tokens) or self.tokens[self.at].kind != INSTRUCTION:
+            return False
+        instruction = self.plain_instruction(self.tokens[self.at], self._source)
+        if instruction is None:
+            return False
+        body.append(instruction)
+        self.at += 1
+        return True
+
+    def _declare_labels(self) -> None:
+        """The labels and branch tables of the block that begins here: a branch may come before its label."""
+        at, depth = self.at, 1
+        while depth:
+            if at < len(self.tokens) and self.tokens[at].kind == INSTRUCTION:  # in which braces come in pairs
+                at += 1
+                continue
+            token = self.peek(at - self.at)
+            depth += (token.text == "{") - (token.text == "}")
+            if len(self._scopes) + depth > _DEEPEST_BLOCK:
+                raise CompileError(f"PTX line {token.line}: more than {_DEEPEST_BLOCK} blocks within each other")
+            is_label = token.kind == "word" and self.peek(at + 1 - self.at).text == ":"
+            if depth == 1 and is_label and token.text != WARP_SZ:  # which may stand before the `:` of a condition
+                self._declare(token.text, token.line)
+            at += 1
+
+    def _declare(self, name: str, line: int) -> str:
+        if name in self._scopes[-1]:
+            raise CompileError(f"PTX line {line}: '{name}' is declared twice")
+        unique = name
+        if len(self._scopes) > 1:
+            self._scope_count += 1
+            unique = f"{name}#{self._scope_count}"
+        self._scopes[-1][name] = unique
+        self._operands[-1].clear()
+        return unique
+
+    def resolve(self, name: str) -> str:
+        """The name in the function of what the text calls `name` in this scope."""
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def _registers(self, function: Function) -> None:
+        self.next()
+        _, element, lanes = self.declared_type()
+        while True:
+            line = self.peek().line
+            name = self.name()
+            if self.accept("<"):
+                count = self.count()
+                if len(function.registers) + count > _MOST_REGISTERS:
+                    raise CompileError(
+                        f"PTX line {line}: with '{name}<{count}>' a function has more than {_MOST_REGISTERS} registers"
+                    )
+                for index in range(count):
+                    function.registers[self._declare(f"{name}{index}", line)] = element
+                self.expect(">")
+            elif lanes != 1:
+                raise CompileError(f"PTX line {line}: vector registers are not supported")
+            else:
+                function.registers[self._declare(name, line)] = element
+            if not self.more(";"):
+                return
+
+    def _targets(self, function: Function) -> None:
+        """A table of branches, or what an indirect call may reach; such a call is refused where it is made."""
+        name = self.resolve(self.next().text)
+        self.expect(":")
+        if self.next().text != ".branchtargets":
+            while not self.accept(";"):
+                self.next()
+            return
+        labels = [self.resolve(self.name())]
+        while self.more(";"):
+            labels.append(self.resolve(self.name()))
+        function.branch_targets[name] = tuple(labels)
+
+    def _location(self) -> None:
+        """`.loc file line column [, function_name label[+n], inlined_at file line column]`.
+
+        Lines of another file that were inlined, such as a header's, count for the line of the kernel's own file that
+        called them, the innermost one. Calls within calls are a `.loc` each, outermost first: the one before says where
+        the caller stands. Where a loop was unrolled, compilers name the caller once and then leave it out: it is still
+        the last one named.
+        """
+        self.next()
+        here = file, line, _ = self.integer(), self.integer(), self.integer()
+        while self.accept(","):
+            word = self.next().text
+            if word == "function_name":
+                self.next()
+                if self.accept("+"):
+                    self.integer()
+            elif word == "inlined_at":
+                call = at_file, at_line, _ = self.integer(), self.integer(), self.integer()
+                own = at_file == self._main_file
+                self._callers[here] = (at_file, at_line) if own else self._callers.get(call, (at_file, at_line))
+            else:
+                raise CompileError(f"PTX line {self.peek().line}: unknown '.loc' attribute '{word}'")
+        if self._main_file is None:
+            self._main_file = file
+        caller_file, caller_line = self._callers.get(here, (None, 0))
+        if file != self._main_file and caller_file is not None and caller_file == self._main_file:
+            file, line = caller_file, caller_line
+        if line:
+            self._source = SourceLine(self._files.get(file, f"file {file}"), line)
+
+    # Instructions ---------------------------------------------------------------------------------------------------
+
+    def _instruction(self) -> Instruction:
+        predicate, negated = None, False
+        if self.accept("@"):
+            negated = self.accept("!")
+            predicate = Reg(self.resolve(self.name()))
+        opcode = self.next()
+        if opcode.kind != "word":
+            raise CompileError(f"PTX line {opcode.line}: expected an opcode, found '{opcode.shown}'")
+        modifiers = []
+        while self.peek().kind == "dot":
+            modifiers.append(self.next().text[1:])
+        self._is_call = opcode.text == "call"
+        operands: tuple[Operand, ...] = () if self.accept(";") else self._list(";", 0)
+        return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
+
+    def operand(self, depth: int) -> Operand:
+        """The operand here, inside `depth` others. Raises `CompileError`."""
+        first = self._simple_operand(depth)
+        if self.accept("|"):
+            return Pair(first, self._simple_operand(depth))
+        return first
+
+    def _simple_operand(self, depth: int) -> Operand:
+        token = self.peek()
+        if depth > _DEEPEST_OPERAND:
+            raise CompileError(f"PTX line {token.line}: operands in more than {_DEEPEST_OPERAND} brackets")
+        if self.accept("["):
+            address = self._address()
+            if self.accept(","):  # `[map, {x, y}]` of textures and tensors
+                return Vector((address, *self._list("]", depth + 1)))
+            self.expect("]")
+            return address
+        if self.accept("{"):
+            return Vector(self._list("}", depth + 1))
+        if self._is_call and depth == 0 and self.accept("("):
+            return Arguments(() if self.accept(")") else self._list(")", depth + 1))
+        if token.text == "-" and self.peek(1).kind == "word" and self.peek(1).text != WARP_SZ:
+            self.next()
+            negated = self._named()
+            if not isinstance(negated, Reg | Part):
+                raise CompileError(f"PTX line {token.line}: '-' is followed by '{negated}', which is not a register")
+            return Negative(negated)
+        if self.begins_constant():
+            return self.literal()
+        if self.accept("!"):
+            return Not(Reg(self.resolve(self.name())))
+        if token.kind != "word":
+            raise CompileError(f"PTX line {token.line}: expected an operand, found '{token.shown}'")
+        return self._named()
+
+    def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
+        """One operand or more; the list is within so many others."""
+        items = [self.operand(depth)]
+        while self.more(closing):
+            items.append(self.operand(depth))
+        return tuple(items)
+
+    def _named(self) -> Reg | Part | Symbol:
+        name = self.name()
+        resolved = self.resolve(name)
+        if self.peek().kind == "dot" and resolved in self._registers_here:
+            return Part(Reg(resolved), self.next().text[1:])
+        if name.startswith("%") and self.peek().kind == "dot":
+            return Reg(name + self.next().text)
+        name = resolved
+        if name.startswith("%") or name == "_" or name in self._registers_here:
+            return Reg(name)
+        return Symbol(name, self.offset())
+
+    def _address(self) -> Address:
+        if self.begins_constant():
+            return Address(Imm(self.constant_integer()))
+        token = self.peek()
+        base = self._named()
+        if isinstance(base, Part):
+            raise CompileError(f"PTX line {token.line}: '{token.shown}' is no address")
+        offset = self.offset()
+        if isinstance(base, Symbol):
+            return Address(Symbol(base.name), base.offset + offset)
+        return Address(base, offset)

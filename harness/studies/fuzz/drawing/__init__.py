@@ -1,0 +1,1 @@
+"""Which cases a campaign examines, in which order."""

@@ -1,0 +1,1 @@
+"""Runs cases in processes of this machine or of a cluster."""

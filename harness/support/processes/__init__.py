@@ -1,0 +1,1 @@
+"""Child processes: their trees, their end, their privileges, and interrupts."""
