@@ -277,7 +277,10 @@ def _with_claim_held(done: Attempt) -> Attempt:
 
 
 def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
-    """Record a failure if fewer bytes were counted than the answer depends on: some were not counted, or not used."""
+    """Record a failure if fewer bytes were counted than the answer depends on.
+
+    Either the counter missed some, or the kernel did not read inputs that the answer depends on.
+    """
     counted = done.counted
     if counted is None or counted.read_bytes is None or counted.write_bytes is None:
         return done
@@ -285,7 +288,7 @@ def _with_bytes_held(done: Attempt, question: Question) -> Attempt:
         return done  # for a wrong answer the comparison is meaningless
     problem = done.problem
     if counted.read_bytes >= problem.compulsory_read_bytes and counted.write_bytes >= problem.compulsory_write_bytes:
-        return done  # no kernel needs more than all there is
+        return done  # `needed_bytes` never exceeds the compulsory bytes, and need not be computed
     needed = question.needed_bytes
     if counted.read_bytes >= needed.read_bytes and counted.write_bytes >= needed.write_bytes:
         return done

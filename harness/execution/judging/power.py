@@ -13,7 +13,8 @@ V if all keys are equal, or a neighbouring head that has the same answer.
 
 The maximum over some rows is a lower bound of the maximum over all. So (1) is first evaluated on a few rows, which is
 conclusive for nearly all questions at a small part of the oracle's cost. Only if some wrong answer is not rejected
-there, it is evaluated on all rows. A fuzzing campaign, which only counts, does not take the second step.
+there, it is evaluated on all rows. A fuzzing campaign, which only counts undecided cases, stops after the sampled
+rows.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ Float64Array = npt.NDArray[np.float64]
 Arrays = Mapping[str, np.ndarray]
 Outputs = Mapping[str, Float64Array]
 
-ENOUGH = 1.0
+DECISIVE_POWER = 1.0
 """With a power below this, a trivial wrong answer passes."""
 SAMPLE_FLOPS = 1e5
 """Problems of up to this many FLOP are evaluated whole at once. Of larger ones, some parts are sampled."""
 SAMPLE_ROWS = 4
 """Number of rows sampled from each part: its last ones."""
-RIGHT = 1e-12
+ROUNDING_TOLERANCE = 1e-12
 """Relative difference of float64 rounding, for sums over about 10^4 terms."""
 MOST_SAMPLES = 2
 """Number of parts sampled. If they are inconclusive, all rows are evaluated."""
@@ -51,15 +52,15 @@ class Power:
     """How well a question separates right answers from trivial wrong ones."""
 
     ratio: float
-    """Equation (1), or a lower bound of at least `ENOUGH`: the largest error of `nearest` / largest passing error. inf
-    if every wrong answer differs in an element that has to be exact, or if there is no wrong answer."""
+    """Equation (1), or a lower bound of at least `DECISIVE_POWER`: the largest error of `nearest` / largest passing error.
+    inf if every wrong answer differs in an element that has to be exact, or if there is no wrong answer."""
     nearest: str | None
     """The trivial wrong answer that comes closest to passing, in words; None if there is none."""
 
     @property
     def decides(self) -> bool:
         """Whether all trivial wrong answers fail."""
-        return self.ratio >= ENOUGH
+        return self.ratio >= DECISIVE_POWER
 
     @property
     def in_words(self) -> str:
@@ -88,10 +89,10 @@ def measure_power(
     is_right = dict.fromkeys(wrong, True)
 
     def look(here: Part, at: Part) -> None:
-        for name in [name for name in ratios if ratios[name] < ENOUGH]:
+        for name in [name for name in ratios if ratios[name] < DECISIVE_POWER]:
             outputs = wrong[name](here, at)
             ratios[name] = max(ratios[name], *(_over(t, outputs, answer, tolerance, at) for t in tensors))
-            if ratios[name] < ENOUGH:
+            if ratios[name] < DECISIVE_POWER:
                 is_right[name] &= all(_equal(outputs[t.name], answer[t.name][at.of(t.name)]) for t in tensors)
 
     samples = _samples(problem) if part is WHOLE else []
@@ -99,7 +100,7 @@ def measure_power(
         look(sample, sample)
     if in_full or not samples:
         look(part, WHOLE)
-    open_ = {name: ratio for name, ratio in ratios.items() if ratio >= ENOUGH or not is_right[name]}
+    open_ = {name: ratio for name, ratio in ratios.items() if ratio >= DECISIVE_POWER or not is_right[name]}
     if not open_:
         return Power(math.inf, None)
     nearest = min(open_, key=open_.__getitem__)
@@ -186,4 +187,4 @@ def _equal(one: Float64Array, other: Float64Array) -> bool:
     """Whether two arrays are equal to within float64 rounding."""
     finite = np.isfinite(other)
     largest = float(np.abs(other).max(initial=0.0, where=finite))
-    return bool(np.allclose(one, other, rtol=0.0, atol=RIGHT * largest, equal_nan=True))
+    return bool(np.allclose(one, other, rtol=0.0, atol=ROUNDING_TOLERANCE * largest, equal_nan=True))

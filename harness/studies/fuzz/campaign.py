@@ -121,11 +121,11 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
 
 
 # Not derived from `Exception`, which Hypothesis would treat as a failure.
-class _Over(BaseException):
+class _TimeIsUp(BaseException):
     """The time limit was reached."""
 
 
-class _Enough(BaseException):
+class _ExamplesDone(BaseException):
     """The requested number of examples was reached."""
 
 
@@ -166,9 +166,9 @@ class _Campaign:
     def search_until_time_is_up(self) -> None:
         """Run `search` until the time limit."""
         try:
-            with contextlib.suppress(_Enough):
+            with contextlib.suppress(_ExamplesDone):
                 self.search()
-        except _Over:
+        except _TimeIsUp:
             self.out_of_time = self.first is None
 
     def search(self) -> None:
@@ -210,7 +210,7 @@ class _Campaign:
                 searches = entry.number
                 self._explore(entry)
             else:
-                self._fails(entry.case)
+                self._run_and_record(entry.case)
                 if self.covering is not None and self.answers[entry.case].refusal is None:
                     self.covering.took(entry.row)
         self._make_up_for_repeated(sequence, searches)
@@ -228,7 +228,7 @@ class _Campaign:
                 examples = min(MADE_UP_AT_ONCE, (self.how.examples or 0) - first)
                 more.append(sequence.search(self.workers.builds, max(FEWEST_DRAWN, examples), searches, True))
             upcoming = Upcoming(iter(more), self.workers, self._is_known)
-            with contextlib.suppress(_Enough):
+            with contextlib.suppress(_ExamplesDone):
                 while self.first is None and (search := upcoming.next()) is not None:
                     assert isinstance(search, Search)
                     self._explore(search)
@@ -288,14 +288,14 @@ class _Campaign:
             sizes = builds_with(self.sizes, case) if known_check and to_be_asked else None
             if sizes is not None:
                 self.sizes = sizes
-                if self._fails(case):
+                if self._run_and_record(case):
                     self.remembered = True
                     return
                 self.past.forget(case)
 
     def _explore(self, search: Search) -> None:
         """Run a Hypothesis search, here or in a worker, and shrink a failure, which always happens here."""
-        self._mind_the_time()
+        self._check_time()
         found = self.log.searches.get(search.number) or self.workers.searched(search)
         met: dict[Case, None] = {}
         if found is None:
@@ -315,15 +315,15 @@ class _Campaign:
 
     def _hold(self, case: Case) -> Held:
         if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
-            raise _Enough
-        return self._fails(case), self.answers[case].error_over_budget
+            raise _ExamplesDone
+        return self._run_and_record(case), self.answers[case].error_over_budget
 
     def _is_declared(self, case: Case) -> bool:
         """Whether the variant declares that it may fail on the case."""
         return is_declared(case, self.workers.fails_in, self.operation)
 
-    def _fails(self, case: Case) -> bool:
-        """Whether the case fails, in the way that is being shrunk if any; if so, update the smallest failing case."""
+    def _run_and_record(self, case: Case) -> bool:
+        """Run the case unless its answer is known, and record a failure. True if it fails as what is being shrunk."""
         finding = self._answer(case).finding
         if finding is None:
             return False
@@ -342,7 +342,7 @@ class _Campaign:
         return True
 
     def _answer(self, case: Case) -> Answer:
-        self._mind_the_time()
+        self._check_time()
         answer = self.answers.get(case)
         if answer is None:
             known = self.known.pop(case, None)
@@ -362,7 +362,7 @@ class _Campaign:
             with self.faults.listed("making what fails simpler"):
                 simplify(
                     self.smallest[0],
-                    lambda case: not self._is_declared(case) and self._fails(case),
+                    lambda case: not self._is_declared(case) and self._run_and_record(case),
                     self.sizes,
                     self._expect_candidates,
                 )
@@ -394,13 +394,13 @@ class _Campaign:
             parts.append((time.monotonic() - self.began) / self.how.seconds)
         self.progress(self.examples, min(1.0, max(parts)), "" if self.covering is None else self.covering.so_far)
 
-    def _mind_the_time(self) -> None:
+    def _check_time(self) -> None:
         now = time.monotonic()
         if self.found_at is not None:
             if now - self.found_at > self.how.shrink_seconds:
-                raise _Over
+                raise _TimeIsUp
         elif self.how.seconds is not None and now - self.began > self.how.seconds:
-            raise _Over
+            raise _TimeIsUp
 
     def _failure(self) -> Failure:
         assert self.first is not None and self.smallest is not None

@@ -52,7 +52,7 @@ A2815: take roundings for independent, of mean zero, at most u. Then, by Hoeffdi
     |sum_k w_k delta_k| <= lambda u sqrt(sum_k w_k^2)   with probability 1 - 2 exp(-lambda^2 / 2) at least,      (3)
 
 which turns n u into lambda sqrt(n) u. Roundings do not sit at +-u: spread evenly they have a standard deviation of
-u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used thrice:
+u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used for:
 
     in a sum of x_k      weights are its partial sums. Met in random order their squares are on average at most
                          (sum x)^2 + sum x^2: this stands in place of (sum |x|)^2 (see also Higham and Mary 2020,
@@ -409,7 +409,7 @@ class _Stored:
         if self.not_finite is not None:
             total[self.not_finite] = np.nan
         total[self.without_keys] = 0.0
-        # Nothing over a sink that is no number: 0 and NaN are as good.
+        # A row without keys whose sink is NaN or infinite: any output is accepted.
         total[self.without_keys & ~self.blind & ~np.isfinite(self.lse_answer)] = np.inf
         return total
 

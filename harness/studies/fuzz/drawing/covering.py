@@ -80,7 +80,7 @@ class Covering:
         self._tried: Counter[Pair] = Counter()
         self._met: set[Pair] = set()
         self._seen: dict[str, set[str]] = {axis: set() for axis in self.values}
-        self._apart: dict[Pair, bool] = {}
+        self._may_meet_cache: dict[Pair, bool] = {}
         # Long cases follow a few common ones, and come once.
         self._common = deque((*axes.common[:LONG_AFTER], *axes.long, *axes.common[LONG_AFTER:]))
         self._once = axes.long
@@ -161,8 +161,7 @@ class Covering:
     def _best(self, axis: str, row: Choice) -> str:
         gains = [(self._gain((axis, value.name), row), self._rng.random(), value.name) for value in self.values[axis]]
         gain, _, name = max(gains)
-        # The plainest value can be combined with anything except what the row already implies; then it is the smallest
-        # error.
+        # Where no value fits the row, the plainest contradicts the fewest of the others.
         return name if gain >= 0 else self.values[axis][0].name
 
     def _gain(self, one: AlongAxis, row: Choice) -> float:
@@ -183,10 +182,10 @@ class Covering:
         return list(itertools.combinations(sorted(row.items(), key=lambda item: self._order[item[0]]), 2))
 
     def _may_meet(self, pair: Pair) -> bool:
-        known = self._apart.get(pair)
+        known = self._may_meet_cache.get(pair)
         if known is None:
             (axis, value), other = pair
-            looked_at = axis == BUILD and other == (CHECK, SANITIZER)
-            known = value in self._sanitized if looked_at else axis == BUILD or self._axes.meet(*pair)
-            self._apart[pair] = known
+            is_sanitized_build = axis == BUILD and other == (CHECK, SANITIZER)
+            known = value in self._sanitized if is_sanitized_build else axis == BUILD or self._axes.meet(*pair)
+            self._may_meet_cache[pair] = known
         return known
