@@ -52,7 +52,7 @@ class Power:
     """How well a question separates right answers from trivial wrong ones."""
 
     ratio: float
-    """Equation (1), or a lower bound of at least `DECISIVE_POWER`: the largest error of `nearest` / largest passing error.
+    """Equation (1), or a lower bound of at least `DECISIVE_POWER`: largest error of `nearest` / largest passing error.
     inf if every wrong answer differs in an element that has to be exact, or if there is no wrong answer."""
     nearest: str | None
     """The trivial wrong answer that comes closest to passing, in words; None if there is none."""
