@@ -1,1 +1,4 @@
-"""Work spread over processes and machines, on Dask's `distributed`; nothing else of the harness imports that."""
+"""Distributes work over processes and machines with Dask's `distributed`.
+
+No other package of the harness imports it.
+"""
