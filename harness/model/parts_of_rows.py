@@ -20,9 +20,8 @@ def part_flops(kv_len: int, head_dim: int) -> float:
 
 
 def count_of_parts(wanted: int, flops_per_part: float, whole_flops: float) -> int:
-    """Return how many of the `wanted` parts `whole_flops` allow, at most `MOST_PARTS`.
+    """Return how many of the `wanted` parts can be checked for `whole_flops`, at most `MOST_PARTS`.
 
-    Returns at least `FEWEST_PARTS`, for a first, a middle and a last part, unless fewer are wanted, and never less than
-    2.
+    The result is at least `FEWEST_PARTS` (a first, a middle and a last part), unless fewer are wanted, and at least 2.
     """
     return max(2, min(wanted, MOST_PARTS, max(FEWEST_PARTS, int(whole_flops // flops_per_part))))

@@ -191,7 +191,7 @@ class Plan:
         return buffers
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
-        """The outputs that a run of this plan leaves: all that are not optional, and those that it has a buffer for."""
+        """Return the outputs that a run of this plan writes: required ones, and optional ones that have a buffer."""
         own = {buffer.name for buffer in self.buffers}
         return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.role == OUTPUT or t.name in own)
 

@@ -102,7 +102,7 @@ class BaseProblem(ABC):
 
     @property
     def size_class(self) -> tuple[Hashable, ...]:
-        """What tuned tile sizes are kept under: the order of magnitude of each size, and all else that matters."""
+        """Key under which tuned tile sizes are stored: each size's order of magnitude, and other relevant fields."""
         return tuple(
             value.bit_length() if isinstance(value, int) and not isinstance(value, bool) else str(value)
             for value in self.to_fields().values()

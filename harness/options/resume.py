@@ -1,6 +1,6 @@
 """Resumes an interrupted command: completed work is stored until the whole command is done.
 
-The work is kept in the user's store, under a key of everything that a result depends on: the command's options, the
+The work is stored in the user's store, under a key of everything that a result depends on: the command's options, the
 files of the sandbox and of plugins, the versions of compilers and generators, and the device. A change in any of these
 starts over. A command that is done in a few seconds writes nothing.
 """
