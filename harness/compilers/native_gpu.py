@@ -28,10 +28,7 @@ class NativeGpu:
 
     @contextmanager
     def shared_memory_refusal_explained(self, launch: Launch, static_bytes: int) -> Iterator[None]:
-        """Context in which a launch requests dynamic shared memory.
-
-        A refusal by CUDA becomes a `PlanError` with the sizes.
-        """
+        """Context for requesting dynamic shared memory. A refusal by CUDA becomes a `PlanError` with the sizes."""
         try:
             yield
         except Exception as error:

@@ -74,10 +74,7 @@ def _native(launch: Launch, argument: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def encode(tensor_map: TensorMap, address: int) -> np.void:
-    """Encode a tensor map of the buffer at `address`, as an argument of 128 bytes.
-
-    Raises `PlanError` if the driver rejects it.
-    """
+    """Encode a tensor map of the buffer at `address`, in 128 bytes. Raises `PlanError` if the driver rejects it."""
     import numpy as np
     from cuda.bindings import driver
 

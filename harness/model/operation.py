@@ -270,10 +270,7 @@ def _imported(name: str) -> Operation:
 
 
 class _ImportedWhenUsed:
-    """Represents an operation until one of its fields is first used.
-
-    Creating it imports neither the operation nor NumPy.
-    """
+    """Represents an operation until a field is first used. Naming an operation imports neither it nor NumPy."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -70,10 +70,7 @@ def call(
 
 
 def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
-    """Split variants into names to select and the objects among them.
-
-    The names are None if all variants are selected.
-    """
+    """Split variants into names and objects. The names are None if all variants are selected."""
     if variants is None:
         return None, []
     asked = [variants] if isinstance(variants, str | Variant) else list(variants)

@@ -117,10 +117,7 @@ def counted_arch(settings: RunSettings) -> str:
 
 
 def gpu_of(options: CacheOptions, settings: RunSettings) -> Gpu:
-    """Return the GPU named by --gpu, or else the available one, or else an H200.
-
-    Raises `UsageError` for an unknown name.
-    """
+    """Return the GPU named by --gpu, or else the available one, or an H200. Raises `UsageError` if it is unknown."""
     from harness.gpu.executor import GpuExecutor
     from harness.support.gpus import gpu, gpu_like
 
@@ -176,10 +173,7 @@ def sanitizing(settings: RunSettings, plugins: Sequence[Path], progress: Progres
 
 
 def machine_of(settings: RunSettings) -> Machine:
-    """Return the device that `executor_of` would choose, for worker processes.
-
-    Raises `UsageError` for invalid settings.
-    """
+    """Return the device that `executor_of` would choose, for worker processes. Raises `UsageError`."""
     from harness.gpu.executor import GpuExecutor
     from harness.options.machine import WORKER, Machine
 

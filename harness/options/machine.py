@@ -50,10 +50,7 @@ class Machine:
 
 
 def isolated_gpu(timed: bool = True) -> Executor:
-    """Return an executor that runs each plan on the GPU in its own planner.
-
-    Raises `SandboxError` without a usable GPU.
-    """
+    """Return an executor that runs each plan on the GPU in its own planner. Raises `SandboxError` without a GPU."""
     from harness.execution.isolation.native import IsolatedExecutor
     from harness.gpu.context import GpuContext
 

@@ -38,10 +38,7 @@ class ReportOptions:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the option or the environment requests storing.
-
-        Raises `UsageError` for an invalid environment variable.
-        """
+        """Whether the option or the environment requests storing. Raises `UsageError` for an invalid variable."""
         return self.keep is not None and (keeps_always() or self.keep)
 
 

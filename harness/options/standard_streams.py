@@ -17,9 +17,9 @@ _LONG_WORD = re.compile(r"\S{300,}")
 
 
 def prepare_streams() -> None:
-    """Open closed standard descriptors on /dev/null, so that no file opened later gets their numbers.
+    """Open closed standard descriptors on /dev/null, so that files opened later do not get their numbers.
 
-    Call this first.
+    Call this before anything else.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -63,10 +63,7 @@ def _write(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print a message on standard error, if it can be written.
-
-    Long words are cut and unprintable characters escaped.
-    """
+    """Print a message on standard error, if possible. Long words are cut and unprintable characters escaped."""
     cut = printable(_LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message))
     with contextlib.suppress(OSError):
         print(f"harness: {cut}", file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ class Selection:
     """Variant objects of a caller from Python, which run in this process."""
 
     def tiled(self, variants: list[Variant], problem: BaseProblem) -> tuple[str | None, list[Variant]]:
-        """Return the normalized tile sizes, and the variants restricted to that tile.
+        """Return the normalized tile sizes, and the variants that have such a tile.
 
         Raises `UsageError` if none has it.
         """
@@ -83,10 +83,7 @@ def add_plugins(parser: argparse.ArgumentParser) -> None:
 
 
 def discover_variants(selection: Selection) -> Discovery:
-    """Discover all variants, including those of plugins, in other processes.
-
-    Warns about those that cannot be loaded.
-    """
+    """Discover all variants, including plugins', in other processes. Warns about those that cannot be loaded."""
     for path in selection.plugin:
         _require_name(path)
     unusable = replace_unusable_directory()

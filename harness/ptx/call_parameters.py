@@ -18,7 +18,7 @@ _CHUNK_BYTES = 8
 
 
 def lower_call_parameters(function: Function) -> None:
-    """Rewrite the function in place."""
+    """Replace `.param` variables of inlined calls by registers, in place."""
     names = {v.name for v in function.variables.values() if v.space == "param"}
     if not names:
         return
@@ -42,10 +42,7 @@ def lower_call_parameters(function: Function) -> None:
 
 
 def holds_parameter(register: str) -> bool:
-    """Whether `lower_call_parameters` created this register for a `.param` variable.
-
-    Names in PTX contain no plus sign.
-    """
+    """Whether `lower_call_parameters` created this register. Register names in PTX contain no plus sign."""
     return "+" in register
 
 

@@ -17,10 +17,7 @@ _COMMENT = re.compile(r"\s*//.*")
 
 
 def canonical_text(ptx: str) -> str:
-    """Return `ptx` without line tables, files, debug sections and comments.
-
-    Names created by compilers become numbers.
-    """
+    """Return `ptx` without line tables, files, debug sections and comments, and with compilers' names numbered."""
     numbers: dict[str, str] = {}
 
     def numbered(name: re.Match[str]) -> str:

@@ -239,7 +239,7 @@ class MatrixShape(NamedTuple):
     """Extents of a matrix product. D has `rows` x `columns` elements, each a sum of `depth` products."""
 
     word: str
-    """The modifier, such as `m16n8k16`."""
+    """Modifier that names the shape, such as `m16n8k16`."""
     rows: int
     columns: int
     depth: int

@@ -42,10 +42,7 @@ class Compiler(Protocol):
     """Builds native code of kernels and of the runtime."""
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
-        """Build a kernel's facts and object file (`kernel_build`).
-
-        Raises `CompileError` or `UnsupportedInstruction`.
-        """
+        """Build a kernel (`kernel_build.build_kernel`). Raises `CompileError` or `UnsupportedInstruction`."""
         ...
 
     def build_part(self, name: str) -> bytes:

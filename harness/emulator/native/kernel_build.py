@@ -28,7 +28,7 @@ class BuiltKernel:
     parts: tuple[str, ...]
     """Parts of the runtime that the kernel calls."""
     native: bytes
-    """The object file."""
+    """Content of the object file."""
 
     def to_bytes(self) -> bytes:
         """Encode the kernel for the cache."""

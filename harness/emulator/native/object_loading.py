@@ -73,10 +73,7 @@ def load_copies() -> int:
 
 
 def load_async_proxy() -> dict[str, int]:
-    """Load the functions for mbarriers, bulk copies and warpgroup products.
-
-    Returns their addresses by slot of the context.
-    """
+    """Load the functions for mbarriers, bulk copies and warpgroup products. Returns addresses by context slot."""
     with _LOCK:
         load_part("async proxy")
         functions = ("drop_async", "land_left_stores", "warpgroup_arrives")
@@ -84,10 +81,7 @@ def load_async_proxy() -> dict[str, int]:
 
 
 def native_address(symbol: str, native: bytes) -> int:
-    """Load a kernel's object file and return the address of its function.
-
-    The runtime's parts it calls must be loaded.
-    """
+    """Load a kernel's object file and return its address. The runtime's parts it calls must be loaded."""
     with _LOCK:
         if symbol not in _loaded:
             _add(native)

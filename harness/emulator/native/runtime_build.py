@@ -14,10 +14,7 @@ def runtime_key() -> tuple[str, ...]:
 
 
 def build_part(name: str) -> bytes:
-    """Return the object file of one of `runtime_parts.PARTS`.
-
-    It exports `sandbox_NAME` for each of the part's functions.
-    """
+    """Return the object file of a part of `runtime_parts.PARTS`, which exports its functions as `sandbox_NAME`."""
     # Imported here, so that a process that only reads cached parts does not load the code generator.
     from harness.emulator.codegen.functions.python_subset import translate
     from harness.emulator.native.runtime_parts import PARTS

@@ -1,4 +1,1 @@
-"""Distributes work over processes and machines with Dask's `distributed`.
-
-No other package of the harness imports it.
-"""
+"""Distributes work with Dask's `distributed`, which no other package of the harness imports."""

@@ -261,10 +261,7 @@ class ClusterClient:
             )
 
     def _check_workers(self) -> None:
-        """Restart dead local workers, admit workers that joined, and retry the tasks of lost ones.
-
-        Raises `WorkersGone`.
-        """
+        """Restart dead local workers, admit new ones, and retry the tasks of lost ones. Raises `WorkersGone`."""
         if self._local is not None and (loss := self._local.restart_dead()) is not None:
             self._complain(f"{loss}; another takes its place")
         known_to_scheduler = self._scheduler_workers()

@@ -77,10 +77,7 @@ def _owner(plan: Plan) -> RemotePlanner:
 
 
 def _outputs(problem: BaseProblem, plan: Plan, names: list[Any], arrays: list[bytes]) -> dict[str, np.ndarray]:
-    """Return the arrays by name, in their declared shapes and dtypes.
-
-    Raises `Malformed` if names or sizes do not match.
-    """
+    """Return the arrays by name, in their declared shapes and dtypes. Raises `Malformed` if any does not match."""
     buffers = plan.all_buffers(problem)
     if tuple(names) != plan.output_names(problem) or len(arrays) != len(names):
         raise Malformed(f"outputs {names!r:.200} came back")

@@ -221,7 +221,7 @@ class Planner:
         """Return the replies to all questions of one attempt, by question, up to the first that ends the attempt.
 
         The claimed traffic is not included. The entry `tile` holds the tile sizes of the plan: the variant's first
-        choice, updated with `wanted`.
+        choice, updated with `wanted`, or None without `wanted`.
         """
         variant, wanted = self._variant(request), request["wanted"]
         replies: dict[str, Json] = {"tile": None}
@@ -371,7 +371,7 @@ class Planner:
         return self._count
 
     def _executor(self, name: str, options: Mapping[str, Any]) -> Executor:
-        """Return the executor of this name and these options, such as `harness.gpu.executor:GpuExecutor`.
+        """Return an executor by its name, such as `harness.gpu.executor:GpuExecutor`, and its options.
 
         Creates it once.
         """

@@ -65,10 +65,7 @@ def end_planners() -> None:
 
 
 class PlannerProcess(ForkedProcess):
-    """Manages one planner process, which is replaced after a crash or hang.
-
-    Requests of several threads are serialized.
-    """
+    """Manages one planner process, which is replaced after a crash or hang. Requests from threads are serialized."""
 
     def __init__(self, load: Load | None = None, packages: Sequence[str] = ()) -> None:
         """Configure the process, which the first request starts.

@@ -77,10 +77,7 @@ class Build(ABC):
 
     @abstractmethod
     def sized(self, tile: TileSizes, text: str | None) -> Build:
-        """Return the build with a variant's tile sizes.
-
-        `text` is their command-line form, None for the default sizes.
-        """
+        """Return the build with a variant's tile sizes. `text` is their command-line form, None for the defaults."""
 
     @abstractmethod
     def tiles(self, problem: Any) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ class Case:
                     raise UsageError(f"an edit of {edit.array} names {axis} {index}; it has {extent}, counted from 0")
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """Return an array per input, C-contiguous, in its shape and dtype.
+        """Return an array per input, C-contiguous, of its shape and dtype.
 
         Raises `UsageError` for an unknown regime.
         """

@@ -32,10 +32,7 @@ class CudnnContender(TorchContender):
     """A contender that runs a cuDNN graph on PyTorch's tensors."""
 
     def __init__(self, name: str, stage: Any) -> None:
-        """Create a contender called `name` for a stage's inputs.
-
-        Raises `UnsupportedProblem` for dtypes that cuDNN lacks.
-        """
+        """Create a contender for a stage's inputs. Raises `UnsupportedProblem` for dtypes that cuDNN lacks."""
         if stage.problem.dtype not in DTYPES:
             raise UnsupportedProblem(name, f"dtype is {stage.problem.dtype}; it takes float16 and bfloat16")
         super().__init__(name, stage)

@@ -37,10 +37,7 @@ class TorchContender(ABC):
 
     @abstractmethod
     def _run(self, inputs: int) -> Tensors:
-        """Enqueue a run on PyTorch's current stream and return the outputs by name.
-
-        Raises if the problem is unsupported.
-        """
+        """Enqueue a run on PyTorch's current stream. Returns outputs by name. Raises if the problem is unsupported."""
 
     def enqueue(self, inputs: int) -> None:
         """Enqueue one run on this set of inputs, without waiting."""

@@ -164,10 +164,7 @@ def _require_size(line: int, space: str, name: str, size_bytes: int) -> None:
 
 
 def _packed(element: PtxType, values: Sequence[int | Link]) -> tuple[bytes, tuple[Link, ...]]:
-    """Return the values as bytes in memory, with zeros in place of addresses, and the addresses.
-
-    Trailing zeros are omitted.
-    """
+    """Return the values as bytes, with zeros in place of addresses, and the addresses. Trailing zeros are omitted."""
     size = element.size_bytes
     mask = (1 << (8 * size)) - 1
     packed = b"".join((0 if isinstance(v, Link) else v & mask).to_bytes(size, "little") for v in values)

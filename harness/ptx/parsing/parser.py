@@ -137,10 +137,7 @@ class _Parser(PlainInstructions):
         self._block(function)
 
     def _tuning(self, function: Function) -> None:
-        """Read a directive for compilers and launches.
-
-        Those for clusters are recorded; the others have no effect here.
-        """
+        """Read a directive for compilers and launches. Those for clusters are recorded; others have no effect."""
         directive = self.next()
         numbers: list[int] = []
         while self.peek().kind == "number" or self.peek().text == ",":
