@@ -1,4 +1,4 @@
-"""Kernels as their authors wrote them -> PTX, without a GPU. A language is a `Toolchain`; `toolchains` lists them.
+"""Compiles the kernels of variants to PTX without a GPU. Each language is a `Toolchain`, listed in `toolchains`.
 
 Importing this package loads neither CuPy nor Numba nor a compiler.
 """

@@ -1,4 +1,4 @@
-"""Arguments of a kernel with C's types -> the bytes of its parameters, as CuPy itself passes them."""
+"""Packs a kernel's arguments into the bytes of its C parameters, in the way that CuPy passes them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _POINTER = struct.Struct("<Q")
 
 
 def pack(name: str, parameters: tuple[Parameter, ...], args: tuple[Any, ...]) -> tuple[bytes, ...]:
-    """The bytes of each parameter. An integer may be wider than its parameter where the value fits.
+    """Return the bytes of each parameter. An integer may be wider than its parameter if its value fits.
 
-    CuPy hands over whatever it is given, and a wrong type reaches the kernel as garbage; here it is a `PlanError`.
+    CuPy does not check types, so a wrong type reaches the kernel as garbage; this function raises `PlanError`.
     """
     if len(args) != len(parameters):
         raise PlanError(
@@ -37,7 +37,7 @@ def _word(name: str, position: int, parameter: Parameter, argument: Any) -> byte
         if parameter.size_bytes != 8 or parameter.type.startswith("f"):
             raise mismatch(f"a buffer of {argument.dtype}{argument.shape}")
         return _POINTER.pack(argument.address)
-    if argument is None:  # CuPy's null pointer
+    if argument is None:  # passed by CuPy as a null pointer
         value: Any = np.uint64(0)
     elif isinstance(argument, bool):
         value = np.bool_(argument)
@@ -64,7 +64,7 @@ def _word(name: str, position: int, parameter: Parameter, argument: Any) -> byte
 
 
 def _integer(value: int, parameter: Parameter, mismatch: Any) -> bytes:
-    # CuPy passes an int64 (uint64 above its range), and the driver reads as many of its bytes as the parameter has.
+    # CuPy passes an int64 (a uint64 above its range), of which the driver reads as many bytes as the parameter has.
     if parameter.type.startswith("f") or parameter.is_array:
         raise mismatch(f"the int {value}", f"; write {_hint(parameter)}")
     bits = 8 * parameter.size_bytes

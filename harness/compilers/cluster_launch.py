@@ -1,4 +1,4 @@
-"""Launching in clusters of blocks, for which the driver has a call of its own."""
+"""Launches kernels in thread block clusters, with cuLaunchKernelEx."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.support.errors import PlanError
 
 
 def in_clusters(function: int, launch: Launch, args: Sequence[Any], gpu: NativeGpu) -> Call:
-    """A call that launches a function of the driver's (its handle), with arguments as CuPy passes them."""
+    """Return a call that launches the driver's function with this handle, with arguments as CuPy takes them."""
     from cuda.bindings import driver
 
     parameters = _Parameters(args)
@@ -31,7 +31,7 @@ def in_clusters(function: int, launch: Launch, args: Sequence[Any], gpu: NativeG
 
 
 class _Parameters:
-    """A kernel's arguments in memory, as the driver wants to find them."""
+    """The arguments of a launch in host memory, in the layout that cuLaunchKernelEx reads."""
 
     def __init__(self, args: Sequence[Any]) -> None:
         words = [bytes_of(argument) for argument in args]
@@ -40,12 +40,12 @@ class _Parameters:
 
     @property
     def address(self) -> int:
-        """Of an array of their addresses."""
+        """Address of the array of pointers to the arguments."""
         return ctypes.addressof(self._places)
 
 
 def launch_configuration(launch: Launch, stream: int) -> Any:
-    """The driver's description of a launch in clusters. Needs no GPU."""
+    """Return the CUlaunchConfig of a launch in clusters. Needs no GPU."""
     from cuda.bindings import driver
 
     assert launch.cluster is not None
@@ -61,7 +61,7 @@ def launch_configuration(launch: Launch, stream: int) -> Any:
 
 
 def bytes_of(argument: Any) -> bytes:
-    """An argument as a kernel's parameter: an array of CuPy's is its address, and a number of Python's has 8 bytes."""
+    """Return an argument's bytes: a CuPy array's address, a NumPy scalar's bytes, or 8 bytes for a Python number."""
     import numpy as np
 
     if isinstance(argument, np.generic):

@@ -1,4 +1,4 @@
-"""What goes into a compiler besides the kernel, and what comes out of it."""
+"""Defines a kernel compiled to PTX, and the pointers that stand for buffers among the arguments of a launch."""
 
 from __future__ import annotations
 
@@ -14,49 +14,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DevicePointer:
-    """A buffer as a kernel's argument: C-contiguous, writable."""
+    """A buffer as an argument of a kernel. It is C-contiguous and writable."""
 
     address: int
-    """Where it lies in the device's memory."""
+    """Address in device memory."""
     shape: tuple[int, ...]
     """Extents in elements."""
     dtype: str
-    """A name of `harness.model.problem.ELEMENT_BYTES`. bfloat16 reaches Numba as uint16."""
+    """A name of `harness.model.problem.ELEMENT_BYTES`. Numba sees bfloat16 as uint16."""
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A kernel as PTX, and how to lay out arguments for it."""
+    """A kernel's PTX, with everything needed to pack its arguments."""
 
     ptx: str
     """The whole module, as the compiler wrote it."""
     entry: str
-    """The mangled name behind `.entry`."""
+    """The mangled name that follows `.entry`."""
     name: str
     """The name that the user gave the kernel."""
     toolchain: Toolchain
-    """The language that it was written in, which lays out its arguments."""
+    """The toolchain of the kernel's language, which packs its arguments."""
     arch: str
-    """What it was compiled for, such as `sm_90`."""
+    """Target architecture, such as `sm_90`."""
     parameters: tuple[Parameter, ...]
-    """The entry's `.param`s in order."""
+    """The `.param`s of the entry, in order."""
     signature: tuple[str, ...] = ()
-    """The type of each argument, as a language with types of its own writes it. Empty where they are C's types."""
+    """Type of each argument in the notation of a language with its own types. Empty for C types."""
     max_registers: int | None = None
-    """The limit that the user asked for; the PTX does not carry it, `ptxas` has to be told."""
+    """Register limit that the user requested; None if none. The PTX does not contain it, so pass it to `ptxas`."""
 
     own_module: str | None = None
-    """What tells its module from others where that is not its PTX. Kernels of one module share their variables."""
+    """Identifies the module if the PTX does not. Kernels of one module share its variables. None: the PTX identifies
+    it."""
 
     @property
     def module(self) -> str:
-        """The same for kernels of one module, and for no others."""
+        """Text that is equal for kernels of the same module only."""
         return self.ptx if self.own_module is None else self.own_module
 
     def pack(self, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """The bytes of each `.param`, in order and of its size, for the same kinds of arguments as at compile time.
+        """Return the bytes of each `.param`, in order. The arguments must have the types they had at compile time.
 
-        Raises `PlanError` where arguments and parameters do not fit; it says what the kernel wants.
+        Raises `PlanError` if the arguments do not fit the parameters; the message names what the kernel expects.
         """
         words = self.toolchain.pack(self, args)
         sizes = tuple(len(word) for word in words)

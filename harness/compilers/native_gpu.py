@@ -1,4 +1,4 @@
-"""What a toolchain is given to bind a launch on a GPU."""
+"""Describes the GPU on which a toolchain launches kernels."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from harness.support.errors import PlanError
 
 @dataclass(frozen=True)
 class NativeGpu:
-    """The GPU of this process, as toolchains see it."""
+    """The GPU of this process, as passed to toolchains."""
 
     cupy: Any
-    """The package, loaded."""
+    """The imported CuPy package."""
     stream: Any
-    """CuPy's stream that everything is ordered by."""
+    """The CuPy stream that orders all work."""
     name: str
-    """The device's name, for messages."""
+    """Name of the device, for messages."""
     arch: str
-    """What it runs, such as `sm_90`."""
+    """Architecture, such as `sm_90`."""
     modules: dict[bytes, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What a toolchain has loaded itself, by its PTX or cubin."""
+    """Modules that toolchains have loaded, by their PTX or cubin."""
 
     @contextmanager
     def shared_memory_refusal_explained(self, launch: Launch, static_bytes: int) -> Iterator[None]:
-        """Around asking CUDA for a launch's dynamic shared memory: its refusal becomes a `PlanError` with the sizes."""
+        """Context for requesting dynamic shared memory. A refusal by CUDA becomes a `PlanError` with the sizes."""
         try:
             yield
         except Exception as error:

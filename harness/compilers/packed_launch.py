@@ -1,4 +1,4 @@
-"""A native launch whose parameters are packed here: plain bytes to CuPy, whatever language the kernel is of."""
+"""Launches a kernel of any language through CuPy, with parameters that its toolchain has packed into bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def bind_packed(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-    """Compiled by `toolchain`, and launched as the machine code that it has, else as the PTX.
+    """Compile the kernel and return a call that launches its machine code, or its PTX if the toolchain has none.
 
-    Raises what `Toolchain.bind` does.
+    Raises what `Toolchain.bind` raises.
     """
     packed = packed_launch(toolchain, launch, arrays, gpu)
     image = toolchain.machine_code(launch.kernel, gpu.arch) or limited(packed.compiled).encode()
@@ -29,17 +29,17 @@ def bind_packed(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any],
 
 @dataclass(frozen=True)
 class PackedLaunch:
-    """A compiled kernel and its parameters."""
+    """A compiled kernel and its packed parameters."""
 
     compiled: CompiledKernel
     words: tuple[Any, ...]
-    """As CuPy passes them on."""
+    """The parameters as CuPy takes them."""
     kept: Any
-    """What has to stay in the GPU's memory as long as the launch may be called."""
+    """Object that must stay alive as long as the launch may be called, because it owns device memory."""
 
 
 def packed_launch(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> PackedLaunch:
-    """Compile the kernel by `toolchain` and pack what it is launched with. Raises what `Toolchain.bind` does."""
+    """Compile the kernel and pack the launch's arguments. Raises what `Toolchain.bind` raises."""
     native, kept = uploaded(launch, arrays, gpu, toolchain.tensor_maps_by_value)
     given = tuple(_device_argument(argument) for argument in native)
     compiled = toolchain.compile(launch.kernel, given, gpu.arch)
@@ -47,18 +47,18 @@ def packed_launch(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any
 
 
 def _device_argument(argument: Any) -> Any:
-    """A native argument as toolchains compile for it and pack it: an array of CuPy's is a pointer."""
+    """Convert an argument for a toolchain: an array of CuPy becomes a `DevicePointer`."""
     import numpy as np
 
     if not hasattr(argument, "data") or isinstance(argument, np.generic):
         return argument
     name = argument.dtype.name
-    # CuPy has no bfloat16, and nothing else is 16 bits without a sign.
+    # CuPy has no bfloat16. Arrays of uint16 hold it, and no other data type uses uint16.
     return DevicePointer(int(argument.data.ptr), tuple(argument.shape), "bfloat16" if name == "uint16" else name)
 
 
 def _by_value(word: bytes) -> np.generic:
-    """The bytes of a parameter as CuPy passes them on."""
+    """Return the bytes of a parameter as a NumPy scalar, which CuPy passes by value."""
     import numpy as np
 
     scalar: np.generic = np.frombuffer(word, f"u{len(word)}")[0] if len(word) in (1, 2, 4, 8) else np.void(word)
@@ -66,10 +66,10 @@ def _by_value(word: bytes) -> np.generic:
 
 
 def limited(compiled: CompiledKernel, ptx: str | None = None) -> str:
-    """The PTX, or `ptx` in its place, with the limit of registers that the author gave a compiler.
+    """Return the PTX of `compiled`, or `ptx`, with the user's register limit, if any, as a directive.
 
-    The driver is not told otherwise. `.maxnreg` stands between an entry's parameters and its body (PTX ISA,
-    performance-tuning directives).
+    The driver does not get the limit in another way. `.maxnreg` is written between an entry's parameters and its body
+    (PTX ISA, performance-tuning directives).
     """
     from harness.ptx.statements import entry_text
 

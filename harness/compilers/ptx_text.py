@@ -1,4 +1,4 @@
-"""PTX as text, from whatever wrote it: a person, `nvcc --ptx`, a compiler that is no toolchain of its own yet."""
+"""Toolchain for kernels given as PTX text, such as handwritten PTX or the output of `nvcc --ptx`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from harness.support.errors import CompileError, PlanError
 
 @dataclass(frozen=True)
 class PtxKernel:
-    """A kernel that is PTX already: `Launch(PtxKernel(text, "softmax"), ...)` in a variant with `backend="ptx"`.
+    """A kernel given as PTX: `Launch(PtxKernel(text, "softmax"), ...)` in a variant with `backend="ptx"`.
 
-    Arguments are given as to a `cupy.RawKernel`: a buffer's name for a pointer, NumPy scalars of the parameter's size.
-    Raises `PlanError` where `text` or `name` is not text.
+    Pass arguments as to a `cupy.RawKernel`: the name of a buffer for a pointer, otherwise NumPy scalars of the
+    parameter's size. Raises `PlanError` if `text` or `name` is not text.
     """
 
     text: str
-    """A whole PTX module, with `.version`, `.target` and `.address_size`."""
+    """A complete PTX module, with `.version`, `.target` and `.address_size`."""
     name: str
-    """The kernel's name as it stands behind `.entry`: mangled, where a C++ compiler has mangled it."""
+    """The kernel's name after `.entry`. It is mangled if a C++ compiler mangled it."""
 
     def __post_init__(self) -> None:
         for field, value in (("text", self.text), ("name", self.name)):
@@ -36,7 +36,7 @@ class PtxKernel:
 
 
 class PtxToolchain(Toolchain):
-    """`PtxKernel`: nothing is compiled before the emulator or the driver does it."""
+    """Toolchain for `PtxKernel`. Only the emulator or the driver compiles the text."""
 
     name = "ptx"
     kernels = "a harness.PtxKernel"
@@ -47,46 +47,46 @@ class PtxToolchain(Toolchain):
         return isinstance(kernel, PtxKernel)
 
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-        """The text itself, checked, with its own line numbers where it has none of the source that it came from.
+        """Check the text and return it. If it has no line table, its own line numbers are added.
 
-        `args` do not matter, for the text says the types. Raises `CompileError` where there is no such entry, no
-        target, or one that `arch` does not run.
+        `args` are ignored, because the text declares the parameter types. Raises `CompileError` if there is no such
+        entry, no target, or a target that does not run on `arch`.
         """
         return _compiled(self, kernel, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """The bytes of each `.param` in order. Raises `PlanError` where an argument does not fit its parameter."""
+        """Return the bytes of each `.param`, in order. Raises `PlanError` if an argument does not fit its parameter."""
         from harness.compilers import c_arguments
 
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """A call that launches the text natively, which the driver compiles as it stands.
+        """Return a call that launches the kernel natively. The driver compiles the text unchanged.
 
-        Raises `CompileError`, and `PlanError` where the launch wants too much shared memory.
+        Raises `CompileError`, and `PlanError` if the launch requests too much shared memory.
         """
         kernel = launch.kernel
         self.compile(kernel, launch.args, gpu.arch)
         return bind_ptx(kernel.text, kernel.name, launch, arrays, gpu)
 
     def source(self, kernel: Any) -> str:
-        """The PTX as the author gave it."""
+        """Return the PTX as the user gave it."""
         return str(kernel.text)
 
     def identity(self, kernel: Any) -> str | None:
-        """Name and text, on which the machine code depends."""
+        """Return the name and the text, which determine the machine code."""
         return repr((kernel.name, kernel.text))
 
 
 def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-    """A call that launches the PTX, which the driver compiles here. Raises what `Toolchain.bind` does."""
+    """Compile the PTX with the driver and return a call that launches it. Raises what `Toolchain.bind` raises."""
     return bind_module(text.encode(), entry, launch, native_arguments(launch, arrays), gpu)
 
 
 def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...], gpu: NativeGpu) -> Call:
-    """A call that launches an entry of a module, PTX or a cubin, with arguments as CuPy passes them.
+    """Return a call that launches an entry of a module (PTX or a cubin), with arguments as CuPy takes them.
 
-    Raises what `Toolchain.bind` does.
+    Raises what `Toolchain.bind` raises.
     """
     try:
         function = _module(image, gpu).get_function(entry)
@@ -99,7 +99,7 @@ def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...],
     driver = gpu.cupy.cuda.driver
     limit = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     if launch.shared_bytes > driver.funcGetAttribute(limit, function.ptr):
-        # Beyond 48 KB, static and dynamic together, CUDA wants to be asked.
+        # More than 48 KB of static and dynamic shared memory together have to be requested explicitly.
         static_bytes = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
         with gpu.shared_memory_refusal_explained(launch, static_bytes):
             driver.funcSetAttribute(function.ptr, limit, launch.shared_bytes)
@@ -109,7 +109,7 @@ def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...],
 
 
 def _module(image: bytes, gpu: NativeGpu) -> Any:
-    """Loaded once, as CuPy does it with its kernels' modules: all launches share its variables."""
+    """Load a module once, as CuPy does with the modules of its kernels, so that all launches share its variables."""
     if image not in gpu.modules:
         module = gpu.cupy.cuda.function.Module()
         module.load(image)
@@ -117,7 +117,7 @@ def _module(image: bytes, gpu: NativeGpu) -> Any:
     return gpu.modules[image]
 
 
-@functools.lru_cache(maxsize=128)  # a search for many small problems launches the same kernels again and again
+@functools.lru_cache(maxsize=128)  # a search launches the same kernels for many small problems
 def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> CompiledKernel:
     from harness.compilers.source_place import place_of
     from harness.ptx.line_table import has_line_table, with_line_table
@@ -144,7 +144,7 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> Compiled
 
 
 def _runnable(kernel: PtxKernel, arch: str) -> str:
-    """What to compile the text for so that `arch` runs it: `arch`, or the feature set that the text asks of it."""
+    """Return the target to compile for so that `arch` runs the kernel: `arch`, or the text's own, such as `sm_90a`."""
     from harness.ptx.targets import Target
 
     target, here = Target.of(kernel.text), Target.named(arch)

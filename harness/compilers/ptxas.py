@@ -1,4 +1,4 @@
-"""What a kernel takes of the hardware, asked of `ptxas`: registers, spills, shared memory. Needs no GPU."""
+"""Measures a kernel's use of registers, spills and shared memory with `ptxas`. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 
 @dataclass(frozen=True)
 class Resources:
-    """One kernel's use of the hardware, as `ptxas -v` reports it."""
+    """Resource usage of one kernel, as `ptxas -v` reports it."""
 
     registers: int
     """32-bit registers per thread."""
     spill_store_bytes: int
-    """Bytes per thread that the code stores because registers ran out. PTX does not show them."""
+    """Bytes per thread stored because registers ran out. They are not visible in PTX."""
     spill_load_bytes: int
-    """Bytes per thread that it loads back."""
+    """Bytes per thread loaded back."""
     shared_bytes: int
     """Static shared memory per block."""
     stack_bytes: int
-    """Stack per thread, called functions included."""
+    """Stack bytes per thread, including called functions."""
     const_bytes: int
-    """Constant memory of all banks that ptxas reports."""
+    """Constant memory in all banks that ptxas reports."""
     code_bytes: int | None = None
-    """Machine code; None where it was not looked at."""
+    """Size of the machine code; None if not measured."""
 
 
 def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None) -> Resources | None:
-    """What kernel `entry` of the module `ptx` takes on `arch`. None where no ptxas is installed that reads this PTX.
+    """Return the resource usage of kernel `entry` of the module `ptx` on `arch`. None if no ptxas reads this PTX.
 
-    `max_registers` is the limit that the user asked for (`CompiledKernel.max_registers`). Raises `CompileError` with
-    ptxas' own message where it rejects the PTX.
+    `max_registers` is the limit that the user requested (`CompiledKernel.max_registers`). Raises `CompileError` with
+    ptxas's own message if it rejects the PTX.
     """
     tool = find_ptxas()
     if tool is None:
@@ -66,12 +66,12 @@ def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None)
 
 
 class _TooOld(Exception):
-    """The installed ptxas is older than the compiler that wrote the PTX."""
+    """Raised if the installed ptxas is older than the compiler that wrote the PTX."""
 
 
 @functools.cache
 def find_ptxas() -> Path | None:
-    """The ptxas of the nvidia wheels (CUDA 12 or 13), else of an installed toolkit; None where there is none."""
+    """Return the ptxas of the nvidia wheels (CUDA 12 or 13), or else of an installed toolkit; None if there is none."""
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
         for folder in ("cuda_nvcc/bin", "cu13/bin"):
@@ -82,13 +82,13 @@ def find_ptxas() -> Path | None:
         from cuda import pathfinder
 
         found = pathfinder.find_nvidia_binary_utility("ptxas")
-    except Exception:  # an older pathfinder does not look for programs
+    except Exception:  # older versions of pathfinder do not find programs
         return None
     return None if found is None else Path(found)
 
 
 def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> tuple[str, bytes]:
-    """What ptxas says, and the cubin that it makes."""
+    """Run ptxas. Returns its output and the cubin."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file, tempfile.NamedTemporaryFile(suffix=".cubin") as out:
         file.write(ptx)
         file.flush()
@@ -107,7 +107,7 @@ def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> tuple[st
 
 
 def _parse(log: str, entry: str) -> Resources:
-    # Each kernel has a section: Compiling entry function, Function properties, frame and spills, Used ... registers.
+    # Each kernel has one section: Compiling entry function, Function properties, frame and spills, Used ... registers.
     section = rf"Compiling entry function '{re.escape(entry)}'(.*?)Used (\d+) registers([^\n]*)"
     match = re.search(section, log, re.DOTALL)
     frame = _FRAME.search(match[1]) if match is not None else None
@@ -130,9 +130,9 @@ def _parse(log: str, entry: str) -> Resources:
 
 
 def section_bytes(cubin: bytes, name: str) -> int | None:
-    """The size of a section of a cubin, an ELF file of 64 bits; None where there is no such section.
+    """Return the size of a section of a cubin, a 64-bit ELF file; None if there is no such section.
 
-    A kernel's machine code is in `.text.kernel`.
+    The machine code of a kernel is in `.text.kernel`.
     """
     header = _ELF_HEADER.unpack_from(cubin)
     offset, count, names = header[6], header[12], header[13]

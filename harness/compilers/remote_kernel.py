@@ -1,7 +1,7 @@
-"""A kernel that lives in another process: it can be compiled, packed, launched and shown from here, as plain data.
+"""Compiles, packs, launches and shows kernels that exist in another process, and exchanges only plain data with it.
 
-A plugin's kernels stay in the process that runs the plugin's code (see `harness.execution.isolation`). Whoever compiles
-one asks that process and gets PTX or a cubin, and bytes for the parameters.
+The kernels of a plugin stay in the process that runs the plugin's code (see `harness.execution.isolation`). To compile
+one, this process sends a request and receives PTX or a cubin, and the bytes of the parameters.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from harness.support.errors import PlanError
 
 
 class KernelOwner(Protocol):
-    """The other process, as its kernels see it. All of it raises what the kernel's own toolchain raises there."""
+    """Requests to the process that holds a kernel. Each method raises what the kernel's own toolchain raises there."""
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...] | None, arch: str) -> RemoteCompiledKernel:
-        """See `Toolchain.compile`; with these arguments packed, if there are any."""
+        """Compile a kernel to PTX for `arch`. If `args` are given, the result also contains the packed arguments."""
         ...
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:
-        """See `Toolchain.machine_code`."""
+        """Return the cubin for `arch` that the language's own launch runs; None if the driver compiles the PTX."""
         ...
 
     def source(self, kernel: RemoteKernel) -> str:
-        """See `Toolchain.source`."""
+        """Return the source text."""
         ...
 
     def options(self, kernel: RemoteKernel) -> tuple[str, ...]:
-        """See `Toolchain.options`."""
+        """Return the user's compiler options."""
         ...
 
     def identity(self, kernel: RemoteKernel) -> str | None:
-        """See `Toolchain.identity`."""
+        """Return a text of everything that the machine code depends on, or None if that is unknown."""
         ...
 
 
@@ -47,43 +47,43 @@ class RemoteKernel:
     """A kernel of a plan that was made in another process."""
 
     name: str
-    """The name that the user gave it."""
+    """The name that the user gave the kernel."""
     backend: str
-    """The language that it is of: what its toolchain is called."""
+    """Name of its language's toolchain."""
     owner: KernelOwner = field(repr=False)
-    """Where it lives."""
+    """Sends requests to the process that holds the kernel."""
     launch: int
-    """Its place in the plan."""
+    """Index of its launch in the plan."""
     ticket: Any = field(repr=False, compare=False)
-    """What the owner finds it by."""
+    """Identifies the kernel to its owner."""
 
 
 @dataclass(frozen=True)
 class RemoteArgument:
-    """A scalar of a launch that has no plain form, such as a structured one: it, too, stays where it is."""
+    """An argument of a launch that has no plain form, such as a structured scalar, and stays in the other process."""
 
     number: int
-    """What the owner finds it by."""
+    """Identifies the argument in its process."""
     type_name: str
-    """What it is, for messages."""
+    """Name of its type, for messages."""
 
 
 @dataclass(frozen=True)
 class RemoteCompiledKernel(CompiledKernel):
-    """What came back: PTX, and the parameters of the launch that it was compiled for, unless they are packed here."""
+    """A kernel compiled in another process, with the packed parameters of one launch if they were packed there."""
 
     args: tuple[Any, ...] | None = None
-    """The arguments that are packed already; None where they are packed here."""
+    """The arguments that were packed; None if they are packed in this process."""
     words: tuple[bytes, ...] | None = None
-    """The bytes of each parameter for `args`; None where they do not fit, or are not packed there."""
+    """Bytes of each parameter for `args`; None if the arguments do not fit or were not packed."""
     misfit: str = ""
-    """Why they do not fit."""
+    """Why the arguments do not fit; empty if they do."""
     kernel: RemoteKernel | None = None
-    """What was compiled."""
+    """The kernel that was compiled."""
 
 
 class RemoteToolchain(Toolchain):
-    """Stands in for another language's toolchain where the kernel is in another process."""
+    """Replaces the toolchain of a language for kernels in another process."""
 
     kernels = "a kernel of another process"
 
@@ -93,20 +93,23 @@ class RemoteToolchain(Toolchain):
         self.tensor_maps_by_value = toolchain.tensor_maps_by_value
 
     def _packs_here(self, args: tuple[Any, ...]) -> bool:
-        """Whether these arguments are nothing to the other process: its code is the same for all, and each is here."""
+        """Whether the arguments can be packed in this process.
+
+        That is so if the code does not depend on them and none of them exists only in the other process.
+        """
         return self._own.types_in_source and not any(isinstance(argument, RemoteArgument) for argument in args)
 
     def owns(self, kernel: object) -> bool:
-        """See `Toolchain.owns`."""
+        """Whether the object is a `RemoteKernel` of this language."""
         return isinstance(kernel, RemoteKernel) and kernel.backend == self.name
 
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-        """See `Toolchain.compile`."""
+        """Compile the kernel in its process."""
         owner: KernelOwner = kernel.owner
         return owner.compile(kernel, None if self._packs_here(args) else args, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """See `Toolchain.pack`."""
+        """Return the bytes of each parameter. Raises `PlanError` if an argument does not fit."""
         if self._packs_here(args):
             return self._own.pack(compiled, args)
         assert isinstance(compiled, RemoteCompiledKernel) and compiled.kernel is not None
@@ -117,25 +120,25 @@ class RemoteToolchain(Toolchain):
         return compiled.words
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """See `Toolchain.bind`: compiled where the kernel lives, and launched from here, as plain machine code."""
+        """Return a call that launches the kernel from this process. It is compiled in its own process."""
         return bind_packed(self, launch, arrays, gpu)
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:
-        """See `Toolchain.machine_code`."""
+        """Return the kernel's cubin from its process, or None."""
         owner: KernelOwner = kernel.owner
         return owner.machine_code(kernel, arch)
 
     def source(self, kernel: Any) -> str:
-        """See `Toolchain.source`."""
+        """Return the kernel's source from its process."""
         owner: KernelOwner = kernel.owner
         return owner.source(kernel)
 
     def options(self, kernel: Any) -> tuple[str, ...]:
-        """See `Toolchain.options`."""
+        """Return the user's compiler options from the kernel's process."""
         owner: KernelOwner = kernel.owner
         return owner.options(kernel)
 
     def identity(self, kernel: Any) -> str | None:
-        """See `Toolchain.identity`."""
+        """Return the kernel's identity from its process, or None."""
         owner: KernelOwner = kernel.owner
         return owner.identity(kernel)

@@ -1,7 +1,7 @@
-"""Where a kernel's text stands in the user's files, so that messages and line tables name the user's own lines.
+"""Locates the source of a kernel in the user's files, so that messages and line tables refer to the user's own lines.
 
-A `RawKernel` or a `PtxKernel` knows its text only. The text, or most of its lines, is looked up in the files of
-the modules that are loaded and in the CUDA and PTX files beside them; installed packages are left out.
+A `RawKernel` or a `PtxKernel` holds only its text. The text, or most of its lines, is searched for in the files of the
+loaded modules and in the CUDA and PTX files of the same folders. Installed packages are excluded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from harness.support.source_text import find_source
 _CUDA_SUFFIXES = (".cu", ".cuh", ".h", ".hpp")
 _SUFFIXES = (*_CUDA_SUFFIXES, ".ptx")
 _FEWEST_LINES = 2
-"""Lines that have to be in a file before it is taken for the source."""
+"""Minimum lines that must be found in a file for it to be considered the source."""
 _FEWEST_LETTERS = 6
 _RELATIVE_NAME = re.compile(r'^(?P<before>#line \d+ ")(?P<name>[^"/\\<][^"\\]*)"', re.MULTILINE)
 
 
 def place_of(text: str) -> tuple[str, int] | None:
-    """The file that holds `text` as it is, and the line where it begins there; None where none does."""
+    """Return the file that contains `text` and the line at which it begins there; None if no file does."""
     for path in _user_files():
         content = _text(path, *_stamp(path))
         position = content.find(text)
@@ -35,13 +35,14 @@ def place_of(text: str) -> tuple[str, int] | None:
 
 
 def with_line_directive(code: str) -> str:
-    """`code`, with a `#line` in front of what is found in a file; as it is where it has `#line` or is not found.
+    """Insert a `#line` directive before the part of `code` that is found in a file.
 
-    Before: `extern "C" __global__ ...`. After: `#line 12 "/home/me/my_idea.py"`, then the same.
+    Before: `extern "C" __global__ ...`. After: `#line 12 "/home/me/my_idea.py"`, then the same text. Code that has a
+    `#line` already, or is not found, is returned unchanged.
     """
     if "#line" in code or not code.strip():
         return code
-    # It is looked for again when more modules are loaded, or when its file was edited.
+    # Search again if more modules are loaded or the file has been edited.
     found = _found_in_files(code, len(sys.modules))
     if found.stamp != _stamp(found.path):
         _found_in_files.cache_clear()
@@ -50,23 +51,23 @@ def with_line_directive(code: str) -> str:
 
 
 class _Found(NamedTuple):
-    """A kernel's text with its `#line`."""
+    """The code of a kernel with its `#line`."""
 
     text: str
     path: str
-    """The file that it stands in; nothing where it is in none."""
+    """The file that contains the code; empty if none does."""
     stamp: tuple[int, int]
-    """Of that file when it was read."""
+    """Modification time in ns and size in bytes of the file when it was read."""
 
 
 @functools.lru_cache(maxsize=64)
 def _found_in_files(code: str, _modules: int) -> _Found:
     for path in _user_files():
         text = _text(path, *_stamp(path))
-        if path.endswith(_CUDA_SUFFIXES):  # read whole, perhaps with something put before it
+        if path.endswith(_CUDA_SUFFIXES):  # the file was read as a whole, and text may have been put before it
             before, found, after = code.partition(text) if text.strip() else (code, "", "")
             line = 1
-        else:  # written inside of a Python file
+        else:  # the code is a string in a Python file
             position = text.find(code)
             before, found, after = "", code if position >= 0 else "", ""
             line = text.count("\n", 0, position) + 1
@@ -78,9 +79,9 @@ def _found_in_files(code: str, _modules: int) -> _Found:
 
 @functools.lru_cache(maxsize=64)
 def with_absolute_names(code: str) -> str:
-    """`code` with every relative name in a `#line` made absolute, where the file can be found.
+    """Make every relative file name in a `#line` absolute, if the file is found.
 
-    So what is compiled does not depend on the folder that one works in, and is compiled once for all of them.
+    The compiled code then does not depend on the working directory, and is compiled once for all directories.
     """
 
     def absolute(match: re.Match[str]) -> str:
@@ -94,15 +95,16 @@ def with_absolute_names(code: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def has_absolute_names(code: str) -> bool:
-    """Whether all lines of `code` are of files that are named wholly."""
+    """Whether every line of `code` belongs to a file with an absolute name."""
     return code.startswith("#line") and _RELATIVE_NAME.search(code) is None
 
 
 def _aligned(code: str) -> _Found:
-    """`code` with a `#line` wherever its lines do not follow each other in the file that most of them stand in.
+    """Insert a `#line` wherever consecutive lines of `code` are not consecutive in the file that contains most of them.
 
-    That is how a function builds a kernel: a template with values filled in, or definitions put before a text. A line
-    that was filled in counts as the one behind the line before it. As it is where no file has half of the lines.
+    This is the case if a function builds the kernel, by filling in a template or prepending definitions. A line that
+    was filled in counts as the successor of the line before it. The code is unchanged if no file contains half of its
+    lines.
     """
     lines = code.split("\n")
     keys = [_key(line) for line in lines]
@@ -119,7 +121,7 @@ def _aligned(code: str) -> _Found:
     blocks = SequenceMatcher(lambda key: not _tells(key), keys, theirs, autojunk=False).get_matching_blocks()
     name = _quoted(nearest)
     directives: dict[int, int] = {}
-    ahead = None  # by how much the file's line is ahead of the code's
+    ahead = None  # line number in the file minus line number in the code
     for first, theirs_first, size in blocks:
         if any(map(_tells, keys[first : first + size])) and theirs_first - first != ahead:
             at = 0 if ahead is None else first
@@ -133,17 +135,17 @@ def _aligned(code: str) -> _Found:
 
 
 def _quoted(path: str) -> str:
-    """`path` as it stands between the quotes of a `#line`."""
+    """Escape `path` for the quotes of a `#line`."""
     return path.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _key(line: str) -> str:
-    """A line as it is compared: an f-string writes braces twice, and indentation may have been taken away."""
+    """Normalize a line for comparison: replace the doubled braces of f-strings, and remove indentation."""
     return line.strip().replace("{{", "{").replace("}}", "}")
 
 
 def _tells(key: str) -> bool:
-    """Whether a line is not one of those that stand everywhere, such as `}`."""
+    """Whether a line is distinctive, unlike a line such as `}` that occurs everywhere."""
     return sum(character.isalnum() for character in key) >= _FEWEST_LETTERS
 
 

@@ -1,4 +1,4 @@
-"""Tensor maps as a GPU has them: the driver encodes them."""
+"""Encodes tensor maps with the driver and passes them to native launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.compilers.native_gpu import NativeGpu
 
 MAP_BYTES = 128
-"""Of a `CUtensorMap`."""
+"""Size of a `CUtensorMap`."""
 _TYPES = {
     "float32": "FLOAT32",
     "float16": "FLOAT16",
@@ -30,17 +30,18 @@ _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 
 
 def native_arguments(launch: Launch, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The launch's arguments as CuPy takes them. Raises `PlanError` where the driver refuses a tensor map."""
+    """Return the launch's arguments as CuPy takes them. Raises `PlanError` if the driver rejects a tensor map."""
     return tuple(_native(launch, argument, arrays) for argument in launch.args)
 
 
 def uploaded(
     launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu, by_value: bool
 ) -> tuple[tuple[Any, ...], object]:
-    """The same where tensor maps are not passed `by_value`: each is its address in the GPU's memory.
+    """Return the launch's arguments as CuPy takes them, and an object that owns the device memory they refer to.
 
-    It lies there as long as the second thing that is returned lives. A map that the host has copied there before a
-    launch needs no fence in the kernel (PTX ISA, tensormap proxy).
+    Unless tensor maps are passed `by_value`, each is copied to device memory and replaced by its address. The memory
+    stays allocated as long as the returned object lives. A map that the host copied before the launch needs no fence in
+    the kernel (PTX ISA, tensormap proxy). Raises `PlanError` if the driver rejects a tensor map.
     """
     import numpy as np
 
@@ -48,14 +49,14 @@ def uploaded(
     places = [] if by_value else [i for i, argument in enumerate(launch.args) if isinstance(argument, TensorMap)]
     if not places:
         return native, None
-    maps = gpu.cupy.empty((len(places), MAP_BYTES), np.uint8)  # CuPy aligns to 512 bytes, a map wants 64
+    maps = gpu.cupy.empty((len(places), MAP_BYTES), np.uint8)  # CuPy aligns to 512 bytes; a tensor map needs 64
     maps.set(np.frombuffer(b"".join(native[i].tobytes() for i in places), np.uint8).reshape(maps.shape), gpu.stream)
     addresses = {i: np.uint64(int(maps.data.ptr) + MAP_BYTES * number) for number, i in enumerate(places)}
     return tuple(addresses.get(i, argument) for i, argument in enumerate(native)), maps
 
 
 def keeping(kept: object, call: Callable[[], None]) -> Callable[[], None]:
-    """The call; `kept` lives as long as it does."""
+    """Return a call that does the same as `call` and keeps the object `kept` alive."""
     return functools.partial(_call, call, kept)
 
 
@@ -73,7 +74,7 @@ def _native(launch: Launch, argument: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def encode(tensor_map: TensorMap, address: int) -> np.void:
-    """The argument of a launch, of 128 bytes; `address` is the buffer's. Raises `PlanError` where the driver does."""
+    """Encode a tensor map of the buffer at `address`, in 128 bytes. Raises `PlanError` if the driver rejects it."""
     import numpy as np
     from cuda.bindings import driver
 
@@ -83,7 +84,7 @@ def encode(tensor_map: TensorMap, address: int) -> np.void:
         rank,
         address,
         [driver.cuuint64_t(extent) for extent in tensor_map.extents],
-        [driver.cuuint64_t(stride) for stride in tensor_map.strides or (PIECE_BYTES,)],  # it wants an array, if unread
+        [driver.cuuint64_t(stride) for stride in tensor_map.strides or (PIECE_BYTES,)],  # required even if unused
         [driver.cuuint32_t(extent) for extent in tensor_map.box],
         [driver.cuuint32_t(1)] * rank,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

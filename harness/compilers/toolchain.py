@@ -1,4 +1,4 @@
-"""What a language has to provide for its kernels to be planned, compiled, emulated and launched natively."""
+"""Defines the interface of a language: how its kernels are recognized, compiled, packed and launched."""
 
 from __future__ import annotations
 
@@ -11,65 +11,65 @@ from harness.compilers.native_gpu import NativeGpu
 from harness.model.plan import Launch
 
 Call = Callable[[], None]
-"""A launch bound to its arrays: calling it launches, and does nothing else."""
+"""A launch bound to its arrays. Calling it only launches the kernel."""
 
 
 class Toolchain(ABC):
-    """One language. A file with a subclass, and its line in `toolchains.TOOLCHAINS`, add a language.
+    """A language for kernels. To add one, write a subclass in its own file and list it in `toolchains.TOOLCHAINS`.
 
-    Importing the file must load neither the language's package nor a compiler: all of them are imported to list
-    variants. `kernel` is everywhere an object that this toolchain owns.
+    Importing the file must load neither the language's package nor a compiler, because listing variants imports all
+    toolchains. The parameter `kernel` is always an object that the toolchain owns.
     """
 
     name: str
-    """What `Variant.backend` and the JSON key `backend` call it."""
+    """Name of the language in `Variant.backend` and under the JSON key `backend`."""
     kernels: str
-    """What its kernels are, for messages: such as `a cupy.RawKernel`."""
+    """Description of its kernels for messages, such as `a cupy.RawKernel`."""
     types_in_source = False
-    """Whether a kernel's own text says the types of its parameters: its code is the same whatever it is given then."""
+    """Whether the source declares the parameter types, so that the code does not depend on the arguments."""
     tensor_maps_by_value = True
-    """Whether its kernels take a tensor map as a parameter of 128 bytes; else as the address of those, a uint64."""
+    """Whether kernels take a tensor map as a parameter of 128 bytes. Otherwise they take its address, a uint64."""
 
     @abstractmethod
     def owns(self, kernel: object) -> bool:
-        """Whether the object is a kernel of this language, told without importing the language's package."""
+        """Whether the object is a kernel of this language, checked without importing the language's package."""
 
     @abstractmethod
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-        """PTX for `arch`, such as `sm_90`, without a GPU.
+        """Compile to PTX for `arch`, such as `sm_90`, without a GPU.
 
-        `args` are the arguments of the launch: `DevicePointer` for a buffer, NumPy or Python scalars else. Raises
-        `CompileError` with the compiler's own log, `PlanError` where the arguments do not fit the kernel.
+        `args` are the arguments of the launch: a `DevicePointer` for a buffer, otherwise NumPy or Python scalars.
+        Raises `CompileError` with the compiler's own log, and `PlanError` if the arguments do not fit the kernel.
         """
 
     @abstractmethod
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """The bytes of each `.param` in order. Raises `PlanError` where an argument does not fit its parameter."""
+        """Return the bytes of each `.param`, in order. Raises `PlanError` if an argument does not fit its parameter."""
 
     @abstractmethod
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """A call that launches natively on `gpu.stream` with these arrays of CuPy's; compiling is done here.
+        """Compile, and return a call that launches the kernel natively on `gpu.stream` with these CuPy arrays.
 
-        Raises `CompileError`, and `PlanError` where the launch wants too much shared memory.
+        Raises `CompileError`, and `PlanError` if the launch requests too much shared memory.
         """
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:
-        """The cubin that the language's own launch runs on `arch`; None where the driver compiles the PTX."""
+        """Return the cubin for `arch` that the language's own launch runs; None if the driver compiles the PTX."""
         return None
 
     @abstractmethod
     def source(self, kernel: Any) -> str:
-        """The author's own text, for listings."""
+        """Return the source as the user wrote it, for listings."""
 
     def options(self, kernel: Any) -> tuple[str, ...]:
-        """The compiler's options that the author gave, for listings."""
+        """Return the compiler options that the user gave, for listings."""
         return ()
 
     def identity(self, kernel: Any) -> str | None:
-        """What the kernel's machine code depends on, as text for caches; None where that cannot be told."""
+        """Return a text of everything that the machine code depends on, for caches; None if that is unknown."""
         return None
 
 
 def type_names(kernel: object) -> set[str]:
-    """The object's class and its bases, each as its package and name, such as `cupy.RawKernel`."""
+    """Return the object's class and its bases, each as package and name, such as `cupy.RawKernel`."""
     return {f"{t.__module__.partition('.')[0]}.{t.__name__}" for t in type(kernel).__mro__}

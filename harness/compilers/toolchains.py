@@ -1,4 +1,4 @@
-"""The languages, and which of them a kernel or a variant is written in."""
+"""Lists the toolchains, and finds the one of a kernel or a variant."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.model.variant import Variant
 from harness.support.errors import PlanError, PluginError
 
 TOOLCHAINS: tuple[Toolchain, ...] = (CupyToolchain(), NumbaToolchain(), PtxToolchain())
-"""Every language; a new one is its file and its place here."""
+"""All languages. To add one, write its file and list its toolchain here."""
 
 
 def toolchain_of(kernel: object) -> Toolchain:
-    """The toolchain that owns `kernel`. Raises `PlanError` where none does, or more than one."""
+    """Return the toolchain that owns `kernel`. Raises `PlanError` if there is none, or more than one."""
     if isinstance(kernel, RemoteKernel):
         own = toolchain_named(kernel.backend)
-        assert own is not None  # `check_backend` has seen to it
+        assert own is not None  # guaranteed by `check_backend`
         return RemoteToolchain(own)
     owners = [toolchain for toolchain in TOOLCHAINS if toolchain.owns(kernel)]
     if len(owners) == 1:
@@ -34,19 +34,19 @@ def toolchain_of(kernel: object) -> Toolchain:
 
 
 def toolchain_named(name: str) -> Toolchain | None:
-    """The toolchain that `Variant.backend` calls so; None where there is none."""
+    """Return the toolchain whose name is `name`, a value of `Variant.backend`; None if there is none."""
     return next((toolchain for toolchain in TOOLCHAINS if toolchain.name == name), None)
 
 
 def check_backend(variant: Variant) -> None:
-    """Raises `PluginError` where no toolchain has the name that the variant says."""
+    """Raise `PluginError` if the variant's `backend` is not the name of a toolchain."""
     if toolchain_named(variant.backend) is None:
         names = _listed([toolchain.name for toolchain in TOOLCHAINS])
         raise PluginError(f"variant {variant.name!r} has backend {variant.backend!r}; choose {names}")
 
 
 def check_kernels(variant: Variant, kernels: list[object]) -> None:
-    """Raises `PlanError` where a kernel is not of the toolchain that the variant says, so that no table calls it so."""
+    """Raise `PlanError` if a kernel is not of the language in the variant's `backend`, which tables show."""
     for kernel in kernels:
         owner = toolchain_of(kernel)
         if owner.name != variant.backend:
@@ -57,12 +57,12 @@ def check_kernels(variant: Variant, kernels: list[object]) -> None:
 
 
 def compile_kernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-    """Compile `kernel` for `arch`, such as `sm_90`, by the toolchain that owns it. See `Toolchain.compile`."""
+    """Compile `kernel` for `arch`, such as `sm_90`, with the toolchain that owns it (`Toolchain.compile`)."""
     return toolchain_of(kernel).compile(kernel, args, arch)
 
 
 def kernel_identity(kernel: Any) -> str | None:
-    """What the kernel's machine code depends on, as text; None where that cannot be told."""
+    """Return a text of everything that the kernel's machine code depends on; None if that is unknown."""
     return toolchain_of(kernel).identity(kernel)
 
 

@@ -1,1 +1,1 @@
-"""What a variant, a plan, an operation and a finding are. Plain data; nothing here needs a GPU or a compiler."""
+"""Defines variants, plans, operations and findings as plain data. Nothing in this package needs a GPU or a compiler."""

@@ -1,6 +1,6 @@
 """Finds variants: modules in `variants/`, files given with `--plugin`, and entry points of installed packages.
 
-All three hand over one function, `register(registry)`. Only the command line loads variants.
+All three provide a function `register(registry)`. Only the command line loads variants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 _plugin_numbers = itertools.count()
 
 Check = Callable[[Variant], None]
-"""What more is asked of a variant than its own fields can tell. Raises `PluginError`."""
+"""Function for further checks of a variant. Raises `PluginError`."""
 
 
 def _accept(variant: Variant) -> None:
@@ -37,25 +37,24 @@ def _accept(variant: Variant) -> None:
 
 
 MODULE, PACKAGE, PLUGIN = "module", "package", "plugin"
-"""Kinds of origins: a module of `variants/`, an entry point of an installed package, a file that the user names."""
+"""Kinds of origins: a module of `variants/`, an entry point of an installed package, a file given by the user."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One place that variants come from, which can be looked for without running it."""
+    """A source of variants, which can be located without running it."""
 
     kind: str
     """`MODULE`, `PACKAGE` or `PLUGIN`."""
     name: str
-    """A module's short name, such as `attention.fa2`; an entry point's; a file's path."""
+    """Short name of a module, such as `attention.fa2`, name of an entry point, or path of a file."""
     package: str = ""
-    """The package that a module is in, if it is in one."""
+    """Package of a module; empty if it is not in one."""
     folder: str = ""
-    """The folder that a module's package lies in, where this process would find another; a
-    process takes modules from one such folder only."""
+    """Folder of a module's package, if this process would import another one. A process uses only one such folder."""
 
     def load(self, registry: Registry, check: Check = _accept) -> None:
-        """Import it and add its variants. Raises `PluginError`, and adds nothing, where anything is wrong with it."""
+        """Import it and add its variants. Raises `PluginError` on any error, and then adds nothing."""
         if self.kind == MODULE:
             _look_first_in(self.folder)
             _add_module_of_package(registry, self.package, self.name, check)
@@ -69,12 +68,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class BrokenModule:
-    """A module or package that nobody named on the command line and that could not be loaded."""
+    """A module or package that could not be loaded and was not named on the command line."""
 
     name: str
-    """Its short name, such as `my_idea` for variants/my_idea.py."""
+    """Short name, such as `my_idea` for variants/my_idea.py."""
     reason: str
-    """One line: what went wrong, and where."""
+    """What went wrong and where, in one line."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,15 @@ class Discovery:
     registry: Registry
     """All variants."""
     broken: tuple[BrokenModule, ...]
-    """Broken modules of `variants/` and broken installed packages: the others still work."""
+    """Modules of `variants/` and installed packages that could not be loaded. The others still work."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    """Where each variant, by name, is loaded from."""
+    """Origin of each variant, by name."""
     files: tuple[str, ...] = ()
-    """The modules that were loaded for it, those of the interpreter and of installed packages left out."""
+    """Files of the modules that were loaded, except those of the interpreter and of installed packages."""
 
 
 def named_origin(target: str) -> Origin:
-    """Where somebody's variants come from: a plugin file by its path, or a module that can be imported by its name."""
+    """Return the origin for a path of a plugin file, or for the name of an importable module."""
     if target.endswith(".py") or "/" in target or Path(target).exists():
         return Origin(PLUGIN, target)
     package, _, name = target.rpartition(".")
@@ -100,7 +99,7 @@ def named_origin(target: str) -> Origin:
 
 
 def plugin_file(origin: Origin) -> str:
-    """The file that `--plugin` takes for the variants of one origin, the module's where it is one."""
+    """Return the file to pass to `--plugin` for this origin, such as a module's file."""
     if origin.kind == PLUGIN:
         return origin.name
     full_name = f"{origin.package}.{origin.name}" if origin.package else origin.name
@@ -109,7 +108,7 @@ def plugin_file(origin: Origin) -> str:
 
 
 def modules_in(folder: str, package: str = "variants") -> list[Origin]:
-    """Every module of the `package` that lies in this folder; none is run."""
+    """Return every module of the `package` in this folder, without running it."""
     _look_first_in(folder)
     return [Origin(MODULE, name, package, folder) for name in _modules_of(package)]
 
@@ -120,7 +119,7 @@ def _look_first_in(folder: str) -> None:
 
 
 def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Origin]:
-    """Every module of `package`, every entry point of the group, and the plugin files, in this order; none is run."""
+    """Return the origins of all variants: modules of `package`, entry points of the group, plugin files. Runs none."""
     packages = dict.fromkeys(e.name for e in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)))
     return [
         *(Origin(MODULE, name, package) for name in _modules_of(package)),
@@ -132,10 +131,10 @@ def origins(plugins: Iterable[Path] = (), package: str = "variants") -> list[Ori
 def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Check = _accept) -> Discovery:
     """Load every module of `package`, every entry point of the group, and the plugin files, in this order.
 
-    `check` is called with each variant; where it raises `PluginError`, what registers the variant counts as broken.
+    `check` is called with each variant. If it raises `PluginError`, the variant's origin counts as broken.
 
-    Raises `PluginError` where a plugin file cannot be loaded or registers a name that is taken: the user asked for
-    that very file. A broken module of `package` or a broken entry point is reported in `Discovery.broken`.
+    Raises `PluginError` if a plugin file cannot be loaded or registers a name that is in use, because the user named
+    that file. Broken modules of `package` and broken entry points are listed in `Discovery.broken`.
     """
     registry = Registry()
     broken: list[BrokenModule] = []
@@ -152,30 +151,30 @@ def discover(plugins: Iterable[Path] = (), package: str = "variants", check: Che
 
 
 def loaded_files() -> list[str]:
-    """The files of this process's modules that somebody may be working on: none of an installation, nor the harness."""
+    """Return the files of loaded modules that users may edit, which excludes installed packages and the harness."""
     installed = (sys.prefix, sys.base_prefix, str(REPOSITORY_ROOT / "harness"))
-    # A lazy module (importlib.util.LazyLoader) is imported by any access to it, `vars` among them, such as CuPy's
-    # `cupy.testing`, which imports pytest. What it holds so far is read without that.
+    # Any access to a lazy module (importlib.util.LazyLoader), including `vars`, imports it. CuPy's `cupy.testing` is
+    # one and would import pytest. `object.__getattribute__` reads its current content without that.
     held = [object.__getattribute__(m, "__dict__") for m in [*sys.modules.values()] if issubclass(type(m), ModuleType)]
     found = {names.get("__file__") for names in held}
     return sorted(path for path in found if isinstance(path, str) and not path.startswith(installed))
 
 
 def load_variant(origin: Origin, name: str) -> Variant:
-    """One variant, with nothing loaded but where it is from. Raises as `Origin.load` does."""
+    """Load a single variant by loading only its origin. Raises what `Origin.load` raises."""
     registry = Registry()
     origin.load(registry)
     return registry.get(name)
 
 
 def _modules_of(package: str) -> list[str]:
-    """Names of the modules and packages in `package` and in its folders; those that start with `_` are not variants.
+    """Return the names of modules and packages in `package` and its folders, except those that start with `_`.
 
-    A folder is no package: it has no `__init__.py`, and only keeps together what belongs together, as `attention` does.
+    Folders without `__init__.py` only group variants, as `attention` does, and are not packages.
     """
     root = str(REPOSITORY_ROOT)
     if root not in sys.path:
-        # The harness may have been started from elsewhere; last, so that nothing of the user's is shadowed.
+        # The harness may run from another folder. Appended last, so that it does not shadow the user's modules.
         sys.path.append(root)
     spec = importlib.util.find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
@@ -226,11 +225,11 @@ def _add_plugin_file(registry: Registry, path: Path, check: Check) -> None:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # A number in the name: two plugins may have the same file name, and neither may hide an installed module.
+    # The number distinguishes plugins of the same file name, and the prefix avoids names of installed modules.
     name = f"attention_sandbox_plugin_{next(_plugin_numbers)}_{path.stem}"
     folder = str(path.resolve().parent)
     if folder not in sys.path:
-        # As when a script is run: its neighbours can be imported.
+        # As for a script, modules in the same folder can be imported.
         sys.path.append(folder)
     is_package = path.name == "__init__.py"
     spec = importlib.util.spec_from_file_location(
@@ -248,7 +247,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 MOVED = ("harness.variant", "harness.problem", "harness.errors")
-"""Modules that plugins used to import from."""
+"""Modules from which older plugins import."""
 
 
 def _importing(origin: str, load: Callable[[], Any]) -> Any:
@@ -276,7 +275,7 @@ def _register_of(module: ModuleType, origin: str) -> Callable[[Registry], object
 
 
 def _add(registry: Registry, origin: str, register: Callable[[Registry], object], check: Check) -> None:
-    """Register all that one origin has, or, where anything is wrong with it, nothing."""
+    """Register all variants of an origin, or none if there is any error."""
     own = Registry()
     own.origin = origin
     try:

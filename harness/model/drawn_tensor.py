@@ -1,9 +1,9 @@
-"""Inputs too large to be drawn on the host: an element follows from seed, tensor and place alone, and so does any part.
+"""Draws parts of inputs that are too large to draw at once. An element depends only on seed, tensor and position.
 
-Element e of tensor t is made of the words 2 e and 2 e + 1 of Philox4x64-10 (Salmon et al. 2011, "Parallel random
-numbers: as easy as 1, 2, 3") with the key (seed, t): the sum of their eight 16-bit numbers, which is nearly normal
-(Irwin and Hall), less its mean, over its standard deviation. All of that is integer arithmetic but for one product in
-float32, so that a GPU comes to the same bits: see `harness/gpu/drawn_inputs.py`.
+Element e of tensor t is computed from the words 2 e and 2 e + 1 of Philox4x64-10 (Salmon et al. 2011, "Parallel random
+numbers: as easy as 1, 2, 3") with the key (seed, t). It is the sum of their eight 16-bit numbers, which is nearly
+normal (Irwin and Hall), minus its mean, divided by its standard deviation. All of this is integer arithmetic except for
+one product in float32, so that a GPU computes the same bits (`harness/gpu/drawn_inputs.py`).
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ import numpy as np
 import numpy.typing as npt
 
 WORDS = 2
-"""Words of 64 bits, per element."""
+"""64-bit words per element."""
 HALVES = 8
-"""Numbers of 16 bits, per element."""
+"""16-bit numbers per element."""
 MEAN = HALVES * (2**16 - 1) // 2
 ONE_OVER_DEVIATION = np.float32(1 / math.sqrt(HALVES * (2**32 - 1) / 12))
-"""1 / standard deviation of the sum of `HALVES` whole numbers below 2^16, each as likely as any other."""
+"""1 / standard deviation of the sum of `HALVES` integers, each distributed uniformly below 2^16."""
 LOW_HALVES = np.uint64(0x0000FFFF0000FFFF)
 ELEMENTS_PER_COUNTER = 2
-"""Philox4x64 makes four words of a counter."""
+"""Elements per counter value, for which Philox4x64 generates four words."""
 CHUNK = 2**15
-"""Elements that are drawn at once on the host: their words stay in a cache."""
+"""Elements drawn at once on the host, so that their words fit into a cache."""
 
 
 @dataclass(frozen=True)
 class DrawnTensor:
-    """A tensor of nearly normal numbers, of which any part can be asked for: `tensor[batches, heads]` is an array.
+    """A tensor of nearly normal numbers that is drawn on access: `tensor[batches, heads]` is an array.
 
-    Indices are whole numbers, slices, and arrays of whole numbers for the first axes, each on its own (as `np.ix_` has
-    them); what is left out is taken whole. `np.asarray(tensor)` is all of it.
+    Indices are integers, slices, and arrays of integers for the first axes, combined as in `np.ix_`. Omitted axes are
+    taken whole. `np.asarray(tensor)` draws the whole tensor.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     seed: int
-    """At least 0, below 2^64."""
+    """Seed, at least 0 and below 2^64."""
     number: int
-    """Which of the problem's tensors it is."""
+    """Number of the tensor within the problem."""
 
     def __getitem__(self, index: Any) -> np.ndarray:
-        """That part, in the tensor's dtype."""
+        """Draw a part, in the tensor's dtype."""
         chosen = index if isinstance(index, tuple) else (index,)
         axes = [np.atleast_1d(np.arange(extent)[each]) for extent, each in zip(self.shape, chosen)]
         rest = self.shape[len(axes) :]
@@ -59,22 +59,22 @@ class DrawnTensor:
         return part.reshape((*kept, *rest))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """All of it."""
+        """Draw the whole tensor."""
         whole = self[()]
         return whole if dtype is None else whole.astype(dtype)
 
     def _fill(self, run: np.ndarray, first: int) -> None:
-        """Elements from `first` on, in the order of memory."""
+        """Fill `run` with the elements from `first` on, in memory order."""
         for start in range(0, len(run), CHUNK):
             piece = run[start : start + CHUNK]
             piece[:] = self._numbers(first + start, len(piece)).astype(self.dtype)
 
     def _numbers(self, first: int, count: int) -> npt.NDArray[np.float32]:
         counter, skipped = divmod(first, ELEMENTS_PER_COUNTER)
-        # NumPy counts up before it draws: its first words are those of the counter after the one that it is given.
+        # NumPy increments the counter before it draws: the first words are those of the given counter plus one.
         generator = np.random.Philox(counter=(counter - 1) % 2**256, key=self.seed | self.number << 64)
         words = generator.random_raw(WORDS * (skipped + count))[WORDS * skipped :]
-        # Two sums at a time, in the halves of a word: neither outgrows its 32 bits.
+        # Two sums at a time, in the halves of a word. Neither exceeds 32 bits.
         pairs = (words & LOW_HALVES) + (words >> np.uint64(16) & LOW_HALVES)
         both = pairs[0::2] + pairs[1::2]
         sums = (both + (both >> np.uint64(32))).astype(np.uint32).view(np.int32)

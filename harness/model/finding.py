@@ -1,4 +1,4 @@
-"""What a sanitizer found: not a fault, which ends the kernel, but what a right answer may hide."""
+"""Defines a sanitizer's findings: mistakes that do not end the kernel and may not affect the answer."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ KINDS = (
     "store not awaited",
     "not deterministic",
 )
-"""A race is named after what came second: a read after a write, a write after a read, a write after a write."""
+"""Kinds of findings. Races are named as usual: a read after a write (RAW), a write after a read (WAR), a write after a
+write (WAW)."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One thread at one line."""
+    """A thread at a source line."""
 
     file: str
-    """As the compiler names it; empty where it gave none."""
+    """File name from the compiler; empty if unknown."""
     line: int
-    """0 where the compiler gave none."""
+    """Line number; 0 if unknown."""
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One mistake, at its first occurrence. What is not known is None."""
+    """A mistake at its first occurrence. Unknown fields are None."""
 
     kind: str
-    """One of `KINDS`, of `KernelFault.KINDS`, or a tool of `compute-sanitizer`."""
+    """One of `KINDS` or `KernelFault.KINDS`, or the name of a tool of `compute-sanitizer`."""
     message: str
-    """All of it as a sentence: kernel, lines, blocks, threads, buffer and offset."""
+    """The complete message: kernel, lines, blocks, threads, buffer and offset."""
     kernel: str | None = None
     place: Place | None = None
-    """The access at which it showed."""
+    """The access at which the mistake was detected."""
     other: Place | None = None
-    """What came before: of a race the other access, of memory that misses a fence the store, of an accumulator that is
-    read early the product."""
+    """The earlier event: the other access of a race, the store to memory that lacks a fence, or the product whose
+    accumulator is read too early."""
     target: str | None = None
-    """`shared memory`, `local memory`, `buffer X` or `variable x`."""
+    """Location: `shared memory`, `local memory`, `buffer X` or `variable x`."""
     offset: int | None = None
-    """In `target`, in bytes."""
+    """Offset in `target`, in bytes."""
     count: int = 1
-    """How often, by the same lines."""
+    """Number of occurrences at the same lines."""

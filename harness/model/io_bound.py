@@ -1,4 +1,4 @@
-"""How few bytes an operation can move at all: what a theorem says, its constant left out."""
+"""Represents a theoretical lower bound on the bytes that an operation moves, without its constant factor."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class IoBound:
-    """The expression inside of Omega, its constant left out."""
+    """A bound of the form Omega(expression), with an unknown constant factor."""
 
     on_chip_bytes: int
-    """Registers and shared memory of a thread block: what one walk over the data has at hand."""
+    """Bytes of registers and shared memory that a thread block can use in one pass over the data."""
     on_chip_elements: int
-    """M: how many elements of the problem's dtype that holds."""
+    """M: number of elements of the problem's dtype in `on_chip_bytes`."""
     expression_bytes: float
-    """min(N_q N_k d / sqrt(M), N_q N_k d^2 / M) elements for each query head, in bytes. N^2 reads N_q N_k here."""
+    """min(N_q N_k d / sqrt(M), N_q N_k d^2 / M) elements for each query head, in bytes. N^2 of the paper is N_q N_k."""
     large_memory: bool
-    """M >= d^2: the second term is the smaller one, and FlashAttention's order is the best there is."""
+    """Whether M >= d^2. The second term is then the smaller one, and FlashAttention's order of loops is optimal."""
     applies: bool
-    """M < N d, for the longer of the two lengths; beyond that K and V of a head fit on chip, and compulsory is all."""
+    """Whether M < N d for the longer of the two lengths. Otherwise K and V of a head fit on chip, and the compulsory
+    bytes are the bound."""

@@ -1,4 +1,4 @@
-"""Where a variant rounds: what its budget of error is derived from."""
+"""Declares where a variant rounds, from which its error budget is derived."""
 
 from __future__ import annotations
 
@@ -7,46 +7,44 @@ from dataclasses import dataclass
 from harness.support.errors import PluginError
 
 MOST_ROUNDINGS_OF_Q = 4
-"""By tau and by log2 e, each of them rounded itself."""
+"""Maximum of `Numerics.scaled_q`: tau and log2 e as factors, each of them also rounded itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """Where a variant rounds, as far as it says so: each fact but two narrows the error that it is allowed.
+    """Where a variant rounds. Declarations narrow the error budget; only `scaled_q` and `factors` widen it.
 
-    `scaled_q` and `factors` widen it.
-    What is left at its default may be done in any way in which a correct kernel does it, in any loop order. All
-    variants have to sum in float32, whatever the problem's dtype. What is declared is believed: a variant that does not
-    keep to it fails.
+    A default allows every choice that a correct kernel can make, in any loop order. All variants must sum in float32,
+    whatever the problem's dtype. The budget assumes the declarations, so a variant that violates them fails.
     """
 
     scores: str = "problem"
-    """How S = tau Q K^T is stored before the softmax reads it: in the `problem`'s dtype, or `float32` throughout."""
+    """Precision of S = tau Q K^T when the softmax reads it: the `problem`'s dtype, or `float32`."""
     weights: str = "problem"
-    """How P is stored before V is multiplied by it. The denominator may be summed from P before that rounding."""
+    """Precision of P when it is multiplied by V. The denominator may be summed from P before that rounding."""
     functions: str = "fast"
-    """`accurate`: expf of S - m, so that the maximum itself gets weight 1, logf and division, as CUDA or libdevice has
-    them. `__expf`: the same with that in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx,
-    __logf, approximate division, log2 e folded into the scale."""
+    """`accurate`: expf of S - m, so that the maximum itself has weight 1, logf and division, as in CUDA or libdevice.
+    `__expf`: the same with __expf in place of expf (fast_expf in libdevice). `fast`: any of these, ex2.approx, __logf,
+    approximate division, log2 e folded into the scale."""
     tanh: str = "fast"
-    """What a softcap's tangent is. `accurate`: tanhf, as CUDA or libdevice has it. `fast`: that, or tanh.approx, or one
-    made of approximate exponentials."""
+    """Hyperbolic tangent of a softcap. `accurate`: tanhf, as in CUDA or libdevice. `fast`: that, tanh.approx, or a
+    formula of approximate exponentials."""
     sums: str = "truncated"
-    """`nearest`: every addition rounds to nearest, or is a fused multiply-add. `truncated`: tensor cores cut off."""
+    """`nearest`: every addition rounds to nearest or is a fused multiply-add. `truncated`: tensor cores truncate."""
     one_score: bool = False
-    """The sum over V and the denominator see the same bits of S: it is computed once, or again by the same code."""
+    """Whether the sum over V and the denominator use the same bits of S, computed once, or again by the same code."""
     divides_last: bool = False
-    """O is divided, or P is, by the finished denominator only, and never by that of the keys so far."""
+    """Whether O or P is divided only by the final denominator, and never by that of the keys so far."""
     scaled_q: int = 0
-    """How often an element of Q is rounded to the problem's dtype by being scaled before the product: 1 where it is
-    multiplied by tau, log2 e folded in or not, 2 where by one after the other, one more where a factor is rounded to
-    that dtype first. This one widens: a kernel that scales S, or Q in float32, rounds nothing there."""
+    """Number of roundings of each element of Q to the problem's dtype when it is scaled before the product. 1 if it is
+    multiplied by tau, with or without log2 e folded in; 2 if multiplied by one after the other; one more if a factor is
+    rounded to that dtype first. Widens the budget. A kernel that scales S, or Q in float32, has 0."""
 
     factors: str = "problem"
-    """What tensor cores multiply: numbers of the `problem`'s dtype, or `e4m3`, which widens: each head of Q, K and V is
-    divided by a scale of its own, the least power of two that brings its largest finite magnitude to at most 448, and
-    rounded to nearest even; P is rounded as 2^6 exp(S - m) or more, m the maximum of the keys so far. Products of 32
-    pairs are added to a sum at a time, as Hopper's `wgmma` does it."""
+    """Numbers that tensor cores multiply: those of the `problem`'s dtype, or `e4m3`, which widens the budget. For e4m3,
+    each head of Q, K and V is divided by its own scale, the least power of two that reduces its largest finite
+    magnitude to at most 448, and rounded to nearest even. P is rounded as 2^6 exp(S - m) or more, where m is the
+    maximum of the keys so far. Products of 32 pairs are added to a sum at a time, as in Hopper's `wgmma`."""
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}

@@ -1,8 +1,8 @@
-"""What an operation is: the mathematics of one thing to compute, and all that follows from it. Knows no kernel.
+"""Defines an operation: the mathematics of a computation and everything derived from it, independent of kernels.
 
-An operation is a folder of `harness/operations`, whose module `operation` holds an `Operation` under the name
-`OPERATION`. Nothing lists them: `operation_names` looks, and `operation_named` returns one, whose module is imported
-when it is first used.
+An operation is a folder of `harness/operations` whose module `operation` defines an `Operation` named `OPERATION`.
+There is no list of operations: `operation_names` searches for them, and `operation_named` returns one, whose module is
+imported when it is first used.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ DEFAULT_OPERATION = "attention"
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest errors of one output, element by element, in float64, shaped as the output.
+    """Largest errors of an output, element by element, in float64 and in the output's shape.
 
-    0 where nothing but the answer, rounded to nearest, will do; inf where nothing is promised, not even a number; NaN
-    where the answer is not finite.
+    0 if only the answer rounded to nearest is correct, inf if any value is, including NaN, and NaN if the answer is not
+    finite.
     """
 
     allowed: Float64Array
-    """What a correct kernel may be off by: above is wrong."""
+    """Largest error of a correct kernel. A larger error is wrong."""
     expected: Float64Array
-    """What it is expected to be off by, as if roundings were random: above is suspicious. At most `allowed`."""
+    """Expected error for random roundings. A larger error is suspicious. At most `allowed`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a problem's outputs, as they are checked where the whole would take minutes."""
+    """A part of a problem's outputs, checked in place of the whole if the whole would take minutes."""
 
     where: tuple[slice, ...] = ()
-    """An index into every output, along their first axes; empty for all of it."""
+    """Index into every output along its first axes; empty for the whole output."""
     name: str = "everywhere"
-    """Where it lies, for messages."""
+    """Description of its location, for messages."""
     others: Mapping[str, tuple[slice, ...]] = field(default_factory=dict)
-    """The index into those outputs that have one of their own."""
+    """Indices into outputs that need a different one, by output."""
 
     def of(self, output: str) -> tuple[slice, ...]:
-        """The index into that output."""
+        """Return the index into this output."""
         return self.others.get(output, self.where)
 
 
@@ -76,11 +76,11 @@ WHOLE = Part()
 
 @dataclass(frozen=True)
 class Hints:
-    """Numbers that wrong answers of an output are known to differ by, and what each is a sign of."""
+    """Factors and addends by which wrong values of an output are known to differ, and what mistake each indicates."""
 
     factors: Mapping[float, str] = field(default_factory=dict)
     addends: Mapping[float, str] = field(default_factory=dict)
-    """Sums to be looked for; empty where a difference says nothing."""
+    """Addends to look for; empty if differences are not informative."""
 
 
 @dataclass(frozen=True)
@@ -88,29 +88,30 @@ class OrderedSum:
     """A sum whose order can be revealed."""
 
     name: str
-    """What it makes, such as O."""
+    """Name of its result, such as O."""
     meaning: str
     """The formula, in words."""
     noun: str
-    """What is counted through, in the plural."""
+    """Plural noun for its terms."""
     reveal: Callable[[], SummationTree] = field(compare=False, repr=False)
-    """Asks the kernel. Raises `OrderNotRevealed`."""
+    """Runs the kernel and returns the order. Raises `OrderNotRevealed`."""
 
 
 TrivialAnswer = Callable[[Part], Mapping[str, "Float64Array"]]
-"""From a part of a problem to outputs in float64, shaped as those of `Operation.answer`: all that are not optional."""
+"""Function from a part of a problem to all outputs that are not optional, in float64, in the shapes of
+`Operation.answer`."""
 
 
 class AnswerFunction(Protocol):
-    """The type of `Operation.answer`."""
+    """Type of `Operation.answer`."""
 
     def __call__(self, problem: Any, inputs: Arrays, part: Part = WHOLE, /) -> Mapping[str, Float64Array]:
-        """Every output of that part in float64, by name."""
+        """Return every output of this part in float64, by name."""
         ...
 
 
 class ToleranceFunction(Protocol):
-    """The type of `Operation.tolerance`."""
+    """Type of `Operation.tolerance`."""
 
     def __call__(
         self,
@@ -121,12 +122,12 @@ class ToleranceFunction(Protocol):
         part: Part = WHOLE,
         /,
     ) -> Mapping[str, Tolerance]:
-        """The tolerance of every output of that part, by name."""
+        """Return the tolerance of every output of this part, by name."""
         ...
 
 
 def field_in_words(problem: Any, name: str) -> list[str]:
-    """The field and its value, such as `heads 8`; a dtype by itself."""
+    """Describe a field and its value, such as `heads 8`. A dtype is given without the name of the field."""
     value = getattr(problem, name)
     return [value if name == "dtype" else f"{name} {value}"]
 
@@ -137,123 +138,124 @@ def _unchanged(case: Case, builds: Builds) -> Case:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """The mathematics of one thing to compute: its facts and its functions. None of them knows a kernel.
+    """Facts and functions of an operation. None of them depends on a kernel.
 
-    In all functions `problem` is an instance of the class `problem`, and `inputs` maps the name of each input to its
-    array, in the shape and dtype that the problem gives it. Fields with a default are optional.
+    In all functions, `problem` is an instance of the class `problem`, and `inputs` maps the name of each input to its
+    array, in the shape and dtype that the problem declares. Fields with a default are optional.
     """
 
-    # What is computed.
+    # The computation.
 
     name: str
-    """How the command line calls it, such as `attention`."""
+    """Name on the command line, such as `attention`."""
     idea: str
     """The formula, in one line."""
     problem: type[BaseProblem]
-    """The class of its problems, whose fields become options of the command line."""
+    """Class of its problems, whose fields become options of the command line."""
     regimes: Mapping[str, Regime]
-    """The ways to draw inputs, by name, the plainest first."""
+    """Ways to draw inputs, by name, the plainest first."""
     derived_inputs: Callable[[Any], Mapping[str, np.ndarray]] = lambda problem: {}
-    """problem -> the inputs that follow from the problem alone, such as the arrays of a mask, by name. They are neither
+    """(problem) -> inputs that follow from the problem alone, such as the arrays of a mask, by name. They are neither
     drawn nor given by the user."""
     answer: AnswerFunction
-    """(problem, inputs, part) -> every output in float64, by name. Of a part of the problem, what indexing the whole
-    answer by that part would give."""
+    """(problem, inputs, part) -> every output in float64, by name. For a part of the problem, the result equals the
+    whole answer indexed by that part."""
     tolerance: ToleranceFunction
-    """(problem, inputs, answer, numerics, part) -> how far off each output of a kernel with these numerics may be, for
-    these very inputs. `answer` is what the function `answer` returned for the same part."""
+    """(problem, inputs, answer, numerics, part) -> the tolerance of each output of a kernel with these numerics for
+    these inputs. `answer` is the result of the function `answer` for the same part."""
     numerics_used: Callable[[Any], Sequence[str]] = lambda problem: ()
-    """problem -> the fields of `Numerics` that its tolerances depend on."""
+    """(problem) -> names of the fields of `Numerics` on which its tolerances depend."""
     trivial_answers: Callable[[Any, Arrays], Mapping[str, TrivialAnswer]] = lambda problem, inputs: {}
     """(problem, inputs) -> wrong answers that take no work, by name, such as the mean of V. `execution.judging.power`
-    tries them, besides zeros and the answers of neighbouring rows and heads, to learn whether a pass proves
+    tries them, besides zeros and the answers of neighbouring rows and heads, to determine whether passing proves
     anything."""
     shorter: Callable[[Any], Iterator[tuple[str, Any]]] = lambda problem: iter(())
-    """problem -> the same problem at smaller and smaller lengths, each behind the options that set these lengths, such
-    as `--kv-len 512`."""
+    """(problem) -> the same problem with smaller and smaller lengths, each with the options that set these lengths,
+    such as `--kv-len 512`."""
     needed_read_bytes: Callable[[Any, Arrays], int] = lambda problem, inputs: 0
-    """(problem, inputs) -> how many bytes of these very inputs every correct kernel reads: those of elements on which
-    the answer depends. A variant that is counted with fewer fails, so it must not be too large; 0 where unknown."""
+    """(problem, inputs) -> bytes of these inputs that every correct kernel reads, which are those of elements on which
+    the answer depends. A variant with a lower count fails, so the value must not be too large. 0 if unknown."""
     parts: Callable[[Any, float], tuple[Part, ...]] = lambda problem, whole_flops: (WHOLE,)
-    """(problem, whole_flops) -> the parts in which an answer that takes more than `whole_flops` floating-point
-    operations is checked; the whole where it takes no more."""
+    """(problem, whole_flops) -> the parts to check if an answer takes more than `whole_flops` floating-point
+    operations. The whole if it takes no more."""
 
-    # What the fuzzer draws and looks at.
+    # For the fuzzer.
 
     builds_of: Callable[[int], tuple[Build, ...]]
-    """seed -> what kernels may have compiled in, in the order in which a campaign with that seed takes it. The plainest
-    build is the first, whatever the seed."""
+    """(seed) -> the builds of a campaign with this seed, in order. The first is the plainest one for every seed."""
     cases: Callable[[Sequence[Any], int | None, Sequence[str], Sequence[str]], st.SearchStrategy[Case]]
     """(builds, most_tiles, checks, takes) -> a Hypothesis strategy for cases of these builds: problem, regime, seed,
-    edits and, in a share of them, one of the properties `checks`. Problems have at most `most_tiles` tiles, by default
-    as many as the operation chooses, and no features but `takes` (`Variant.takes`)."""
+    edits and, in some of them, one of the properties `checks`. Problems have at most `most_tiles` tiles (None: a limit
+    chosen by the operation), and no features other than `takes` (`Variant.takes`)."""
     axes: Callable[[int | None, Sequence[str], Sequence[str]], Axes | None] = lambda most_tiles, checks, takes: None
-    """(most_tiles, checks, takes) -> the axes along which a campaign varies cases on purpose; arguments as of `cases`.
-    `checks` may contain `property.SANITIZER`. None: a campaign has what `cases` happens to draw."""
+    """(most_tiles, checks, takes) -> the axes along which a campaign varies cases systematically, with the arguments of
+    `cases`. `checks` may contain `property.SANITIZER`. None: a campaign uses only `cases`."""
     leaves_regime: Callable[[Case], bool] = lambda case: False
-    """case -> whether its inputs may lie outside of what its regime is about, such as after an edit. Variants that are
-    expected to fail in some regimes (`Variant.fails_in`) are not run on such a case."""
+    """(case) -> whether its inputs may leave its regime, such as after an edit. Variants that are expected to fail in
+    some regimes (`Variant.fails_in`) do not run such a case."""
     properties: Mapping[str, Property] = field(default_factory=dict)
-    """What must hold besides the answer itself, by name."""
+    """Properties that must hold besides the answer, by name."""
     simpler: Callable[[Case, Builds], Iterator[Case]] = lambda case, builds: iter(())
-    """(case, builds) -> cases that are smaller in one respect, the most worthwhile first; some may be no smaller."""
+    """(case, builds) -> cases that are smaller in one respect, the most promising first. Some may not be smaller."""
     size: Callable[[Case, Builds], tuple[object, ...]]
-    """(case, builds) -> its size, compared field by field: of two failing cases the smaller one is reported."""
+    """(case, builds) -> its size, a tuple that is compared field by field. The smallest failing case is reported."""
     enlarged: Callable[[Case, Builds], Case] = _unchanged
-    """(case, builds) -> the same inputs in a problem that is large enough for the pattern of a mistake to show."""
+    """(case, builds) -> the same inputs in a larger problem, in which the pattern of a mistake is visible."""
     probed_axes: Callable[[Case, Builds], Sequence[ProbedAxis]] = lambda case, builds: ()
-    """(case, builds) -> the lengths of a failing case that are varied to see at which of them it fails, the most
-    telling first."""
+    """(case, builds) -> lengths of a failing case that are varied to find at which of them it fails, the most
+    informative first."""
     peculiarities: Callable[[Case, Sequence[int]], list[str]] = lambda case, tiles: []
-    """(case, tiles) -> what the case has beyond the plainest one, in words; `tiles` is what `Build.tiles` returned."""
+    """(case, tiles) -> descriptions of what distinguishes the case from the plainest one. `tiles` is the result of
+    `Build.tiles`."""
     tile_names: Mapping[str, str] = field(default_factory=dict)
-    """What variants call their sizes of tiles, by what is counted: `row` and `key`, such as `Br` and `Bc`."""
+    """Variants' names of tile sizes by what they count: `row` and `key`, such as `Br` and `Bc`."""
     known_mistakes: Callable[[Any, Arrays, int | None], Iterator[tuple[str, Mapping[str, Float64Array]]]] = (
         lambda problem, inputs, tile_keys: iter(())
     )
-    """(problem, inputs, tile_keys) -> whole wrong answers in float64 that mistakes are known to give, by output, each
-    behind a name that completes `equals ...`, such as `the answer without the last key`. `tile_keys` is the number of
-    keys per tile, None where the variant declares none. Computed one by one, as they are consumed."""
+    """(problem, inputs, tile_keys) -> complete wrong answers of known mistakes, in float64 by output, each with a name
+    that completes `equals ...`, such as `the answer without the last key`. `tile_keys` is the number of keys per tile,
+    None if the variant declares none. The answers are computed lazily."""
     hints: Callable[[Any, str], Hints] = lambda problem, output: Hints()
-    """(problem, output) -> factors and addends by which wrong values of that output are known to differ."""
+    """(problem, output) -> factors and addends by which wrong values of the output are known to differ."""
 
-    # What single commands use.
+    # For individual commands.
 
     settings: tuple[str, ...] = ()
-    """The fields of a problem that do not follow from the shapes and the dtype of its inputs."""
+    """Fields of a problem that do not follow from the shapes and dtypes of its inputs."""
     further_inputs: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
-    """The inputs that only some problems have, by name: the field of the problem and its value in those that do."""
+    """Inputs that only some problems have, by name: a field of the problem, and its value in those problems."""
     problem_of_arrays: Callable[[Arrays, str, Mapping[str, Any]], Any] | None = None
-    """(arrays, dtype, fields) -> the problem that these inputs pose, with `fields` for its `settings`. Raises
-    `UsageError` or `ProblemError` where arrays do not fit together. None: `run` does not take this operation."""
+    """(arrays, dtype, fields) -> the problem with these inputs and with `fields` for its `settings`. Raises
+    `UsageError` or `ProblemError` if the arrays do not fit together. None: `run` does not support the operation."""
     lengths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Options that set several fields at once, by name, such as `seq_len` for `q_len` and `kv_len`."""
     field_in_words: Callable[[Any, str], list[str]] = field_in_words
-    """(problem, name of a field) -> its words in a headline; none where the value says nothing."""
+    """(problem, name of a field) -> its words in a headline; empty if the value is not informative."""
     require_sweepable: Callable[[Any], None] = lambda problem: None
-    """problem -> None. Raises `UsageError` where a problem is so large that even closed forms take minutes."""
+    """(problem) -> None. Raises `UsageError` if a problem is so large that even closed forms take minutes."""
     ordered_sums: Callable[..., Sequence[OrderedSum]] | None = None
     """(problem, run, known) -> the sums whose order of additions can be revealed. `run` takes a problem and inputs and
-    returns a kernel's outputs; the orders `known`, by sum, are tried first. Raises `UsageError` where this problem has
-    none. None: no problem has any."""
+    returns a kernel's outputs. The orders `known`, by sum, are tried first. Raises `UsageError` if the problem has no
+    such sum. None: no problem has one."""
     io_bound: Callable[[Any, int], IoBound] | None = None
-    """(problem, on_chip_bytes) -> the fewest bytes with which so much on-chip memory can solve the problem. None where
-    no theorem is known."""
+    """(problem, on_chip_bytes) -> the lower bound on the bytes moved with this much on-chip memory. None if no theorem
+    is known."""
     libraries: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """Kernels of other projects, by name: each function makes a contender of a GPU's stage (`gpu.stage.GpuStage`)."""
+    """Kernels of other projects, by name. Each function creates a contender for a GPU's stage
+    (`gpu.stage.GpuStage`)."""
     libraries_in_words: Callable[[str], str] | None = None
-    """version of PyTorch -> a note on the rows of these libraries, below their times. None where there are none."""
+    """(version of PyTorch) -> a note about these libraries, shown below their times. None for no note."""
     flops_in_words: str = "the operations that the problem counts"
-    """What a problem's `flops` count."""
+    """Description of what a problem's `flops` count."""
 
     @property
     def builds(self) -> tuple[Build, ...]:
-        """What kernels may have compiled in, the plainest first: the builds of seed 0."""
+        """The builds for seed 0, the plainest first."""
         return self.builds_of(0)
 
 
 def operation_names() -> tuple[str, ...]:
-    """Every operation, the default one first."""
+    """Return the names of all operations, the default one first."""
     spec = importlib.util.find_spec(PACKAGE)
     assert spec is not None and spec.submodule_search_locations is not None
     found = pkgutil.iter_modules(spec.submodule_search_locations)
@@ -268,7 +270,7 @@ def _imported(name: str) -> Operation:
 
 
 class _ImportedWhenUsed:
-    """Stands for an operation until the first of its fields is used: to name one imports neither it nor NumPy."""
+    """Represents an operation until a field is first used. Naming an operation imports neither it nor NumPy."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -282,7 +284,7 @@ class _ImportedWhenUsed:
 
 @functools.cache
 def operation_named(name: str) -> Operation:
-    """The operation of that name. Raises `UsageError` with the nearest name where there is none."""
+    """Return the operation of this name. Raises `UsageError` with the most similar name if there is none."""
     names = operation_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
@@ -292,12 +294,12 @@ def operation_named(name: str) -> Operation:
 
 
 def operation_of(problem: BaseProblem) -> Operation:
-    """The operation whose problem this is."""
+    """Return the operation of this problem."""
     return operation_named(problem.operation)
 
 
 def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> dict[str, np.ndarray]:
-    """An array per input of `problem`, as `regime.draw` makes them. Raises `UsageError`."""
+    """Return an array per input of `problem`, as `regime.draw` does. Raises `UsageError`."""
     from harness.model.cases.regime import draw
 
     operation = operation_of(problem)
@@ -307,7 +309,7 @@ def draw_inputs(problem: BaseProblem, regime: str = "normal", seed: int = 0) -> 
 def draw_input_parts(
     problem: BaseProblem, regime: str = "normal", seed: int = 0
 ) -> dict[str, np.ndarray | DrawnTensor]:
-    """An input per name, as `draw_inputs` returns them, but of large ones nothing is drawn before it is used."""
+    """Return inputs like `draw_inputs`, except that large ones are drawn only when they are used."""
     from harness.model.cases.regime import draw_parts
 
     operation = operation_of(problem)

@@ -1,4 +1,4 @@
-"""What a variant launches, as plain data: buffers, launches, plans. Nothing here needs a GPU."""
+"""Defines what a variant launches, as plain data: buffers, launches, plans. Nothing in this module needs a GPU."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from harness.support.errors import PlanError
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
-"""CUDA C++ Programming Guide, table of technical specifications: the same for every compute capability."""
+"""Maximum threads of a block in x, y, z (CUDA C++ Programming Guide, table of technical specifications). They are the
+same for every compute capability."""
 MOST_CLUSTER_BLOCKS = 8
-"""Blocks of a cluster (ibid., "Thread Block Clusters"). 16 need `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
+"""Maximum blocks of a cluster (ibid., "Thread Block Clusters"). 16 need
+`cudaFuncAttributeNonPortableClusterSizeAllowed`."""
 __all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name"]
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One array in the GPU's memory. bfloat16 is handed to kernels as its bits (uint16 in NumPy and Numba)."""
+    """An array in GPU memory. Kernels get bfloat16 as bits (uint16 in NumPy and Numba)."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,37 +42,36 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the buffer takes."""
+        """Size of the buffer in bytes."""
         return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
 
 
 @functools.lru_cache(maxsize=64)
 def _buffer_of(tensor: Tensor) -> Buffer:
-    """One that is always there."""
+    """Return the buffer of a tensor of the problem."""
     return Buffer(tensor.name, tensor.shape, tensor.dtype)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch.
+    """A kernel launch.
 
-    `kernel` is the ecosystem's own object, such as a `cupy.RawKernel`, a function decorated with `numba.cuda.jit` or a
-    `PtxKernel`.
-    An argument is the name of a buffer, a `TensorMap`, or a scalar (write `np.int32(n)`, `np.float32(x)`: the type is
-    passed on as it is).
+    `kernel` is an object of the kernel's language, such as a `cupy.RawKernel`, a function decorated with
+    `numba.cuda.jit`, or a `PtxKernel`. An argument is the name of a buffer, a `TensorMap`, or a scalar. Write scalars
+    as `np.int32(n)` or `np.float32(x)`, because their types are not converted.
     """
 
     kernel: Any
     grid: tuple[int, ...]
-    """Thread blocks in x, y, z."""
+    """Number of thread blocks in x, y, z."""
     block: tuple[int, ...]
     """Threads per block in x, y, z."""
     args: tuple[Any, ...]
     shared_bytes: int = 0
-    """Dynamic shared memory per block."""
+    """Dynamic shared memory per block, in bytes."""
     cluster: tuple[int, ...] | None = None
-    """Thread blocks of a cluster in x, y, z: they run together and reach each other's shared memory (Hopper). None: no
-    clusters, unless the kernel is compiled for some (`__cluster_dims__`)."""
+    """Thread blocks per cluster in x, y, z. They run concurrently and can access each other's shared memory (Hopper).
+    None: no clusters, unless they are compiled into the kernel (`__cluster_dims__`)."""
 
     def __post_init__(self) -> None:
         kernel = f"kernel {self.kernel_name}: its"
@@ -80,7 +81,7 @@ class Launch:
             raise PlanError(f"{kernel} args are {self.args!r}; they have to be a tuple of buffers' names and scalars")
         object.__setattr__(self, "args", tuple(self.args))
         (shared_bytes,) = _whole_numbers(f"{kernel} shared_bytes", (self.shared_bytes,))
-        if shared_bytes < 0:  # how many there are at most is for the device to say
+        if shared_bytes < 0:  # the device checks the maximum
             raise PlanError(f"{kernel} shared_bytes is {shared_bytes}; it has to be at least 0")
         object.__setattr__(self, "shared_bytes", shared_bytes)
         for what, extents in (("grid", self.grid), ("block", self.block)):
@@ -99,12 +100,12 @@ class Launch:
 
     @property
     def kernel_name(self) -> str:
-        """The name that the user gave the kernel."""
+        """Name that the user gave the kernel."""
         return kernel_name(self.kernel)
 
 
 def require_cluster(kernel: str, grid: tuple[int, ...], cluster: tuple[int, ...]) -> None:
-    """Raises `PlanError` where a GPU launches no such clusters; `kernel` is how the message begins."""
+    """Raise `PlanError` if a GPU cannot launch such clusters. `kernel` is the beginning of the message."""
     if not 1 <= len(cluster) <= 3 or any(extent < 1 for extent in cluster):
         raise PlanError(f"{kernel} cluster is {cluster}; it needs one to three whole numbers of at least 1")
     if math.prod(cluster) > MOST_CLUSTER_BLOCKS:
@@ -117,7 +118,7 @@ def require_cluster(kernel: str, grid: tuple[int, ...], cluster: tuple[int, ...]
 
 
 def _whole_numbers(what: str, values: object) -> tuple[int, ...]:
-    """As Python's own integers. Raises `PlanError` where one is none: 1.5 must not become 1, nor True a size."""
+    """Convert to Python integers. Raises `PlanError` for other values, such as 1.5 or True."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise PlanError(f"{what} is {values!r}; it has to be a tuple of whole numbers")
     given = tuple(values)
@@ -129,16 +130,16 @@ def _whole_numbers(what: str, values: object) -> tuple[int, ...]:
 
 
 def kernel_name(kernel: object) -> str:
-    """The name that the user gave the kernel, whatever its language."""
+    """Return the name that the user gave the kernel, in any language."""
     return str(getattr(kernel, "name", None) or getattr(kernel, "__name__", None) or type(kernel).__name__)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that one run needs, as data: what to allocate and what to launch, in order.
+    """Everything that one run needs: which buffers to allocate and which kernels to launch, in order.
 
-    The problem's inputs and outputs are always there, such as Q, K, V and O. `buffers` are allocated besides; one that
-    is named as an optional output of the operation, such as `lse`, is that output. They start with garbage.
+    The problem's inputs and outputs always exist, such as Q, K, V and O. `buffers` are allocated in addition. One with
+    the name of an optional output of the operation, such as `lse`, is that output. Their initial content is undefined.
     """
 
     launches: tuple[Launch, ...]
@@ -157,9 +158,9 @@ class Plan:
             object.__setattr__(self, field, tuple(given))
 
     def all_buffers(self, problem: BaseProblem) -> dict[str, Buffer]:
-        """Every buffer by name: the problem's inputs and outputs and the plan's own.
+        """Return every buffer by name: the problem's inputs and outputs and the plan's own.
 
-        Raises `PlanError` on a clash or an unknown name.
+        Raises `PlanError` for a duplicate or an unknown name.
         """
         always = {t.name: _buffer_of(t) for t in problem.with_role(INPUT, OUTPUT)}
         buffers = dict(always)
@@ -190,11 +191,11 @@ class Plan:
         return buffers
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
-        """The outputs that a run of this plan leaves: all that are not optional, and those that it has a buffer for."""
+        """Return the outputs that a run of this plan writes: required ones, and optional ones that have a buffer."""
         own = {buffer.name for buffer in self.buffers}
         return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.role == OUTPUT or t.name in own)
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
-        """What the plan allocates beyond the inputs: scratch and outputs."""
+        """Return how many bytes the plan allocates in addition to the inputs, for scratch buffers and outputs."""
         outputs, own = problem.outputs, self.buffers
         return sum(tensor.size_bytes for tensor in outputs) + sum(buffer.size_bytes for buffer in own)

@@ -1,4 +1,4 @@
-"""What every operation's problem is: frozen, validated, without arrays. An operation's own class adds its fields."""
+"""Base class of problems: frozen and validated, without arrays. Each operation's class adds its fields."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32
 """Bytes per element of each dtype that arrays on the device may have."""
 
 LARGEST_EXTENT = 2**31 - 1
-"""The largest extent of an axis: kernels take it as an int32."""
+"""Largest extent of an axis, since kernels take it as an int32."""
 
 P = TypeVar("P", bound="BaseProblem")
 
 
 def require_extents(problem: BaseProblem, *fields: str) -> None:
-    """Raise `ProblemError` where one of these fields is no extent of an axis."""
+    """Raise `ProblemError` if one of these fields is not a valid extent of an axis."""
     for field in fields:
         value = getattr(problem, field)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -37,71 +37,72 @@ class Tensor:
     """A named array of an operation."""
 
     name: str
-    """What kernels' arguments and messages call it, such as `Q`."""
+    """Name in messages and in the arguments of kernels, such as `Q`."""
     shape: tuple[int, ...]
-    """Extents in elements, C-contiguous."""
+    """Extents in elements. The array is C-contiguous."""
     dtype: str
     """A key of `ELEMENT_BYTES`."""
     role: str
-    """`INPUT`; `OUTPUT`, which every variant writes; `OPTIONAL_OUTPUT`, which a plan has as a buffer or has not."""
+    """`INPUT`; `OUTPUT`, which every variant writes; or `OPTIONAL_OUTPUT`, which is written if a plan has a buffer for
+    it."""
     axes: tuple[str, ...]
-    """What its axes are called, in messages and patterns."""
+    """Names of its axes, in messages and error maps."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the array takes."""
+        """Size of the array in bytes."""
         return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of a problem is said on the command line: what its dataclass field carries as metadata."""
+    """Metadata of a problem's field that is an option on the command line."""
 
     help: str
-    """What the value means, without its default."""
+    """Meaning of the value, without its default."""
     metavar: str = "N"
     parse: Callable[[str], Any] = whole_number
-    """Text -> the field's value. Raises `ValueError` or `ProblemError`."""
+    """Converts text to the field's value. Raises `ValueError` or `ProblemError`."""
     default_text: str | None = None
-    """What to call the default where it is not just a value."""
+    """Description of the default if it is not just a value."""
     is_flag: bool = False
-    """Whether to name it is to say True, without a value."""
+    """Whether the option is a flag, which sets True and has no value."""
 
 
 def option(default: Any, help: str, **rest: Any) -> Any:
-    """The default of a dataclass field that is an option on the command line; `rest` are fields of `Option`."""
+    """Declare a dataclass field as an option on the command line. `rest` are fields of `Option`."""
     return dataclasses.field(default=default, metadata={"option": Option(help, **rest)})
 
 
 class BaseProblem(ABC):
-    """One instance of an operation. Subclasses are frozen dataclasses that raise `ProblemError` for bad fields."""
+    """An instance of an operation. Subclasses are frozen dataclasses that raise `ProblemError` for invalid fields."""
 
     operation: ClassVar[str]
-    """The operation's name, such as `attention`."""
+    """Name of the operation, such as `attention`."""
 
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every array of the problem: inputs first, then outputs, the main one first, then optional ones."""
+        """Every array of the problem: inputs, then outputs, beginning with the main one, then optional outputs."""
 
     @property
     @abstractmethod
     def flops(self) -> int:
-        """Floating-point operations that the problem takes, as its field counts them; what no kernel can do without."""
+        """Floating-point operations that every kernel for this problem needs, by the operation's convention."""
 
     @property
     @abstractmethod
     def headline(self) -> str:
-        """The problem in one line, for people."""
+        """Describe the problem in one line."""
 
     @property
     @abstractmethod
     def build_key(self) -> tuple[Hashable, ...]:
-        """What kernels have compiled in: problems with equal keys run on the same compiled kernels, tiles aside."""
+        """Compile-time parameters: problems with equal keys run on the same compiled kernels, except for tiles."""
 
     @property
     def size_class(self) -> tuple[Hashable, ...]:
-        """What tuned tile sizes are kept under: the order of magnitude of each size, and all else that matters."""
+        """Key under which tuned tile sizes are stored: each size's order of magnitude, and other relevant fields."""
         return tuple(
             value.bit_length() if isinstance(value, int) and not isinstance(value, bool) else str(value)
             for value in self.to_fields().values()
@@ -109,48 +110,48 @@ class BaseProblem(ABC):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What a variant has to take (`Variant.takes`) besides the plainest problem."""
+        """Features that a variant must support (`Variant.takes`) beyond the plainest problem."""
         return ()
 
     def with_role(self, *roles: str) -> tuple[Tensor, ...]:
-        """The tensors that have one of these roles, in order."""
+        """Return the tensors that have one of these roles, in order."""
         return tuple(tensor for tensor in self.tensors if tensor.role in roles)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What a plan is given."""
+        """The tensors that a plan reads."""
         return self.with_role(INPUT)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """What every plan has to write."""
+        """The tensors that every plan must write."""
         return self.with_role(OUTPUT)
 
     @property
     def compulsory_read_bytes(self) -> int:
-        """Every input read once."""
+        """Bytes moved if every input is read once."""
         return sum(tensor.size_bytes for tensor in self.inputs)
 
     @property
     def compulsory_write_bytes(self) -> int:
-        """Every output that is not optional written once."""
+        """Bytes moved if every required output is written once."""
         return sum(tensor.size_bytes for tensor in self.outputs)
 
     @property
     def compulsory_bytes(self) -> int:
-        """Every input read once, every output written once."""
+        """Bytes moved if every input is read once and every required output is written once."""
         return self.compulsory_read_bytes + self.compulsory_write_bytes
 
     def to_fields(self) -> dict[str, Any]:
-        """The fields as plain values that JSON has; `from_fields` makes the same problem of them."""
+        """Return the fields as JSON values, for `from_fields`."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def to_short_fields(self) -> dict[str, Any]:
-        """`to_fields` without what has its default anyway; `from_fields` makes the same problem of them."""
+        """Return the fields that differ from their defaults as JSON values, for `from_fields`."""
         plain = type(self)().to_fields()
         return {name: value for name, value in self.to_fields().items() if value != plain[name]}
 
     @classmethod
     def from_fields(cls: type[P], fields: Mapping[str, Any]) -> P:
-        """The problem with these fields, the others at their defaults. Raises `ProblemError`, `TypeError`."""
+        """Return the problem with these fields and defaults for the others. Raises `ProblemError` or `TypeError`."""
         return cls(**fields)

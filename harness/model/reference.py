@@ -1,4 +1,4 @@
-"""An answer in float64 by output, with what it was computed from."""
+"""Defines a float64 answer by output, with the intermediate results that it was computed from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Reference(Mapping[str, Float64Array], Generic[Block]):
 
     outputs: Mapping[str, Float64Array]
     blocks: tuple[Block, ...] | None = field(default=None, repr=False)
-    """What the outputs were computed from, so that tolerances need not compute it again; None where it is too large."""
+    """Intermediate results, so that tolerances need not compute them again; None if they are too large to store."""
 
     def __getitem__(self, output: str) -> Float64Array:
         return self.outputs[output]

@@ -1,4 +1,4 @@
-"""The variants by name, in the order in which they were added."""
+"""Holds the variants by name, in the order in which they were added."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from harness.support.errors import PluginError, UsageError
 
 
 class Registry:
-    """The variants by name, in the order in which they were added."""
+    """Variants by name, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._variants: dict[str, Variant] = {}
         self._origins: dict[str, str] = {}
         self.origin = "the caller"
-        """Who is adding right now; named when two variants clash."""
+        """Origin of the variants being added, for the message about duplicate names."""
 
     def add(self, variant: Variant) -> None:
-        """Add one variant. Raises `PluginError` where its name is taken."""
+        """Add a variant. Raises `PluginError` if its name is in use."""
         if variant.name in self._variants:
             raise PluginError(
                 f"{self.origin} registers variant {variant.name!r}, but {self._origins[variant.name]} "
@@ -36,11 +36,11 @@ class Registry:
         return len(self._variants)
 
     def origin_of(self, name: str) -> str:
-        """Which module, file or package registered the variant."""
+        """Return the module, file or package that registered the variant."""
         return self._origins[name]
 
     def get(self, name: str) -> Variant:
-        """The variant of that name. Raises `UsageError` with the nearest name."""
+        """Return the variant of this name. Raises `UsageError` with the most similar name."""
         if name in self._variants:
             return self._variants[name]
         near = difflib.get_close_matches(name, self._variants, n=1, cutoff=0.3)
@@ -48,9 +48,10 @@ class Registry:
         raise UsageError(f"no variant {name!r}{hint} 'list' shows all")
 
     def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
-        """The variants of an operation that match one of the comma-separated patterns; of any where that is None.
+        """Return the variants that match one of the comma-separated patterns, or all if `patterns` is None.
 
-        Who names a variant gets it, whatever it computes. Raises `UsageError` where a pattern matches none.
+        Only variants of `operation` match a pattern, unless it is None. The full name of a variant selects it for any
+        operation. Raises `UsageError` if a pattern matches none.
         """
         offered = [variant for variant in self if operation in (None, variant.operation)]
         if patterns is None:

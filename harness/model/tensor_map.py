@@ -1,4 +1,4 @@
-"""A tensor map as data: how boxes of a buffer move between global and shared memory (`cp.async.bulk.tensor`)."""
+"""Describes a tensor map: how boxes of a buffer move between global and shared memory (`cp.async.bulk.tensor`)."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from harness.support.errors import PlanError
 MAX_RANK = 5
 MAX_BOX = 256
 PIECE_BYTES = 16
-"""What strides, and rows of a box, are multiples of."""
+"""Alignment in bytes of strides and of a box's rows."""
 SWIZZLES = (0, 32, 64, 128)
-"""Bytes of a row within which pieces of 16 bytes are exchanged."""
+"""Valid swizzles: bytes of a row within which 16-byte pieces are permuted."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
     """An argument of a launch: a `CUtensorMap` by value, `const __grid_constant__ CUtensorMap` in CUDA C.
 
-    Each executor encodes it in its own way. All extents are the innermost dimension's first, as CUDA has them. What of
-    a box lies outside the tensor is loaded as zeros and not stored, but stores end with a whole piece of 16 bytes, if
-    need be beyond the tensor. Raises `PlanError` where no GPU has such a map.
+    Each executor encodes it in its own way. Extents begin with the innermost dimension, as in CUDA. Elements of a box
+    outside the tensor are loaded as zeros and not stored. However, stores end with a whole 16-byte piece, which may
+    extend beyond the tensor. Raises `PlanError` if no GPU supports such a map.
     """
 
     buffer: str
-    """Name of the buffer that the tensor begins with."""
+    """Name of the buffer at whose beginning the tensor starts."""
     extents: tuple[int, ...]
     """Extents of the tensor, in elements."""
     strides: tuple[int, ...]
-    """Bytes from one element to the next, in all dimensions but the innermost; 0 where all are the same."""
+    """Strides in bytes of all dimensions except the innermost. 0 if all elements along a dimension are the same."""
     box: tuple[int, ...]
-    """Extents of what one copy moves."""
+    """Extents of the box that one copy moves, in elements."""
     dtype: str
-    """The dtype of its elements."""
+    """Data type of its elements."""
     swizzle: int = 0
-    """Bytes of a row of a box in shared memory within which pieces are exchanged; 0: none. Rows of fewer bytes begin so
-    many apart, too, and what lies between them stays as it is."""
+    """Bytes of a box's row in shared memory within which pieces are permuted; 0 for none. Shorter rows also start this
+    many bytes apart, and the bytes between them do not change."""
 
     def __post_init__(self) -> None:
         rank = len(self.extents)
@@ -67,7 +67,7 @@ class TensorMap:
 
     @property
     def size_bytes(self) -> int:
-        """From the tensor's first byte to its last."""
+        """Number of bytes from the tensor's first to its last one."""
         last = sum((extent - 1) * stride for extent, stride in zip(self.extents[1:], self.strides))
         return last + self.extents[0] * self.element_bytes
 

@@ -1,13 +1,13 @@
-"""Tile sizes as a variant declares them and as the command line spells them."""
+"""Defines tile sizes and their text on the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 TileSizes = Mapping[str, int]
-"""One choice of tile sizes, such as {"Br": 64, "Bc": 32}; the names are the variant's own."""
+"""Tile sizes such as {"Br": 64, "Bc": 32}. Each variant chooses the names."""
 
 
 def tile_text(tile: TileSizes) -> str:
-    """{"Br": 32, "Bc": 64} -> `Br=32,Bc=64`, as --tile takes it."""
+    """Format tile sizes for --tile: {"Br": 32, "Bc": 64} -> `Br=32,Bc=64`."""
     return ",".join(f"{name}={size}" for name, size in tile.items())

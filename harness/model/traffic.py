@@ -1,4 +1,4 @@
-"""How many bytes a variant claims to move."""
+"""Defines the number of bytes that a variant claims to move."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class Traffic:
 
     @property
     def total_bytes(self) -> int:
-        """Read and written."""
+        """Bytes read plus bytes written."""
         return self.read_bytes + self.write_bytes

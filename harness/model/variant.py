@@ -1,4 +1,4 @@
-"""What a variant is: one implementation, its plan, and what it says of itself. Plain data."""
+"""Defines a variant: one implementation of an operation, with its plan and its declarations, as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.support.errors import PluginError
 from harness.support.printable import printable
 
 LONGEST_NAME = 128
-"""Characters of a variant's name: it is a part of file names, which have 255 bytes at most."""
+"""Maximum characters of a variant's name, which is part of file names of at most 255 bytes."""
 
 
 def _supports_all(problem: Any) -> str | None:
@@ -23,36 +23,36 @@ def _supports_all(problem: Any) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One implementation of an operation."""
+    """An implementation of an operation."""
 
     name: str
-    """How the command line calls it, such as `fa2-cupy`."""
+    """Name on the command line, such as `fa2-cupy`."""
     plan: Callable[..., Plan]
-    """Problem -> Plan. Needs no GPU. Where there are `tiles`: plan(problem, tile=None)."""
+    """Returns the plan for a problem. Needs no GPU. With `tiles`, it is called as plan(problem, tile=None)."""
     operation: str = "attention"
-    """What it computes: the name of an operation."""
+    """Name of the operation that it computes."""
     algorithm: str = "custom"
-    """Variants of one algorithm share this word."""
+    """Name of the algorithm, shared by all variants of it."""
     backend: str = "cupy"
-    """The toolchain that all its kernels are of: `cupy` (RawKernel), `numba` (cuda.jit) or `ptx` (PtxKernel)."""
+    """Toolchain of all its kernels: `cupy` (RawKernel), `numba` (cuda.jit) or `ptx` (PtxKernel)."""
     idea: str = ""
-    """One line for `list`."""
+    """One line for the command `list`."""
     supports: Callable[[Any], str | None] = field(default=_supports_all)
-    """None, or the reason why this problem is out of reach."""
+    """Returns the reason why a problem is not supported, or None if it is."""
     claim: Callable[..., Traffic] | None = None
-    """The closed form of the bytes that it moves, or None where it claims nothing. Called as `plan` is."""
+    """Closed form of the bytes that it moves, called with the arguments of `plan`. None to claim nothing."""
     tiles: Callable[[Any], Sequence[TileSizes]] | None = None
-    """Problem -> the tile sizes to choose from, the default first. None where there is nothing to choose."""
+    """Returns the tile sizes to choose from for a problem, the default first. None if there is no choice."""
     takes: tuple[str, ...] = ("causal",)
-    """What it can do besides the plainest problem: features such as `causal` and `window` (`Problem.features`). A
-    problem that has another one is out of its reach, so that a feature added later breaks no variant."""
+    """Features that it supports beyond the plainest problem, such as `causal` and `window` (`Problem.features`).
+    Problems with other features are unsupported, so that a feature added later breaks no variant."""
     deterministic: bool = True
-    """Equal inputs give equal bits, in whatever order blocks and warps run. Floating-point atomics do not."""
+    """Whether equal inputs give equal bits in any order of blocks and warps. Floating-point atomics do not."""
     fails_in: tuple[str, ...] = ()
     """Regimes of its operation in which it is expected to fail, such as `hot` for a softmax that does not subtract the
-    maximum. `compare` still shows that it fails, `fuzz` leaves them out, and tests demand that it does fail there."""
+    maximum. `compare` still reports the failure, `fuzz` skips these regimes, and tests require that it fails there."""
     numerics: Numerics = field(default_factory=Numerics)
-    """Where it rounds: what its budget of error is derived from."""
+    """Where it rounds, from which its error budget is derived."""
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):

@@ -1,1 +1,1 @@
-"""Groups of command-line options that several studies share, and what they come to."""
+"""Groups of command-line options that several commands share, and the objects that their values are read into."""

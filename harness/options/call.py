@@ -1,7 +1,7 @@
-"""A command called from Python: keyword arguments become the words of its command line, so that there is one contract.
+"""Calls a command from Python: keyword arguments are converted to command-line words, so that both have the same rules.
 
-Whatever the command line takes, refuses and says of it holds for the call, too. What no word can name (a `Problem`, a
-`Variant`) is given to `Request.read` beside them.
+All values that the command line accepts or rejects, and its error messages, are the same in a call. Objects that have
+no textual form (a `Problem`, a `Variant`) are passed to `Request.read` directly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
 
 Variants = str | Variant | Iterable[str | Variant] | None
-"""Names or patterns as `--variants` takes them, objects, or several of either; None for all that are registered."""
+"""Names or patterns as for `--variants`, variant objects, or several of either; None for all registered variants."""
 Plugins = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
@@ -38,10 +38,10 @@ def call(
     *,
     selects_by: str = "--variants",
 ) -> StudyResult[Any]:
-    """What the command's study comes to; the processes that variants ran in are ended.
+    """Run the command's study and return its result. The processes in which variants ran are ended.
 
-    `selects_by`: how the command names its variants, an option, or "" where it takes their names as words. Raises
-    `UsageError` for what the command line would refuse, in the same words.
+    `selects_by` is the option with which the command selects variants, or "" if it takes their names as arguments.
+    Raises `UsageError` for everything that the command line rejects, with the same message.
     """
     assert command.study is not None
     names, own = _split(variants)
@@ -70,7 +70,7 @@ def call(
 
 
 def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
-    """The names that select, and the objects among them. None where all are meant."""
+    """Split variants into names and objects. The names are None if all variants are selected."""
     if variants is None:
         return None, []
     asked = [variants] if isinstance(variants, str | Variant) else list(variants)
@@ -84,7 +84,7 @@ def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
 def _require_known(
     command: Command[Any], known: set[str], problem: BaseProblem | None, said: Mapping[str, object], operation: str
 ) -> None:
-    """Raise `UsageError` for a keyword that is no option, and for fields beside a problem that has them already."""
+    """Raise `UsageError` for a keyword that is not an option, or for a field that the given problem already sets."""
     hidden = {"format", "output", "plot", "roofline", "watch", "export"}
     for name in said:
         if name not in known - hidden:
@@ -105,7 +105,7 @@ def _require_known(
 
 
 def _words(name: str, value: object) -> list[str]:
-    """How the command line says it; nothing where it is None or False."""
+    """Return the command-line words for an option; empty if its value is None or False."""
     option = f"--{name.replace('_', '-')}"
     if value is None or value is False:
         return []

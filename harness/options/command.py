@@ -1,4 +1,4 @@
-"""What a command is: a name, its options, and the functions that run it. `harness/studies` has a list of them."""
+"""Defines a command: its name, its options and the functions that run it. `harness/studies` lists the commands."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Command(Generic[R]):
-    """One command of the command line."""
+    """A command of the command line."""
 
     name: str
     help: str
-    """One line, for the list of commands; `--help` begins with it."""
+    """One line for the list of commands. `--help` begins with it."""
     add_options: Callable[[argparse.ArgumentParser, Operation], None]
-    """Declares its options; the operation is the one that --operation names."""
+    """Adds the command's options to a parser. The operation is the one that --operation names."""
     request: type[R]
-    """What the options are read into."""
+    """Class that the options are read into."""
     run: Callable[[R], int]
-    """Runs it and publishes the result; returns the exit status."""
+    """Runs the command and publishes the result. Returns the exit status."""
     study: Callable[[R], StudyResult[Any]] | None = None
-    """Runs it and publishes nothing, for callers from Python; None where there is no such thing."""
+    """Runs the command without publishing, for calls from Python; None if the command has no result."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the usage is one `--help` away."""
+    """Argument parser that reports an error in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `UsageError`."""
+        """Raise `UsageError` with the message."""
         raise UsageError(f"{message}; see '{self.prog} --help'")
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """`parse` as argparse wants it: the words of its `ValueError` or `UsageError` are what the user reads."""
+    """Make `parse` an argparse type: the message of its `ValueError` or `UsageError` is what the user reads."""
 
     def parsed(text: str) -> Any:
         try:
@@ -57,11 +57,11 @@ def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 WHOLE_NUMBER, NUMBER = argument_type(whole_number), argument_type(real_number)
-"""Types of options."""
+"""Argparse types for an integer and for a real number."""
 
 
 def add_epilog(parser: argparse.ArgumentParser, title: str, entries: Iterable[tuple[str, str]]) -> None:
-    """Names with a line each, under the options of `--help`."""
+    """Add names, with one line of description each, below the options of `--help`."""
     entries = list(entries)
     widest = max((len(name) for name, _ in entries), default=0)
     lines = [f"{title}:", *(f"  {name:{widest}}  {idea}" for name, idea in entries)]
@@ -70,26 +70,26 @@ def add_epilog(parser: argparse.ArgumentParser, title: str, entries: Iterable[tu
 
 
 def option(metavar: str | None, help: str, *, default: Any = None, **how: Any) -> Any:
-    """A field that is an option; `how` is for `ArgumentParser.add_argument`, as are `metavar` and `help`.
+    """Declare a dataclass field as an option. `metavar`, `help` and `how` are passed to `ArgumentParser.add_argument`.
 
-    `default` is the field's, where the option is left out.
+    `default` is the value of the field if the option is omitted.
     """
     return field(default=default, metadata={"option": {"metavar": metavar, "help": help, **how}})
 
 
 def flag(help: str) -> Any:
-    """A field that is an option without a value."""
+    """Declare a dataclass field as an option without a value."""
     return field(default=False, metadata={"option": {"action": "store_true", "help": help}})
 
 
 def argument(metavar: str, help: str, **how: Any) -> Any:
-    """A field that is a positional argument."""
+    """Declare a dataclass field as a positional argument."""
     default: Any = {"?": None, "*": ()}.get(how.get("nargs", ""), MISSING)
     return field(default=default, metadata={"argument": {"metavar": metavar, "help": help, **how}})
 
 
 def add_fields_of(kind: type[Any], parser: argparse._ActionsContainer, *names: str) -> None:
-    """The options and arguments of these fields of a dataclass, in this order."""
+    """Add options and arguments for these fields of a dataclass to the parser, in this order."""
     known = {each.name: each.metadata for each in fields(kind)}
     for name in names:
         if "argument" in known[name]:
@@ -99,6 +99,6 @@ def add_fields_of(kind: type[Any], parser: argparse._ActionsContainer, *names: s
 
 
 def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:
-    """A dataclass whose fields have the values of the options of their names. `given` fields are not looked up."""
+    """Create a dataclass from parsed options of the same names as its fields. `given` fields are not looked up."""
     values = {each.name: getattr(arguments, each.name, None) for each in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in {**values, **given}.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Where to run and what to record: the options of devices, and the executors that they choose."""
+"""Options that choose the device and what to record, and the executors that they create."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator needs none"
 
 LARGEST_L2_BYTES = 1 << 30
-"""Of a model; what is built has a tenth of it."""
+"""Upper limit of the modelled L2 cache in bytes, about ten times that of real GPUs."""
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Options of the caches that are modelled."""
+    """Options of the cache model."""
 
     gpu: str | None = option(
         "NAME", f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)"
@@ -43,12 +43,12 @@ class CacheOptions:
 
     @property
     def are_special(self) -> bool:
-        """Whether the size of L2 or the control is set."""
+        """Whether the L2 size or the cache control is set."""
         return self.l2_bytes is not None or self.cache_control is not None
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """--device and --count, and the emulator's options."""
+    """Add --device, --count and the options of the emulator."""
     group = add_device_choice(parser.add_argument_group("device"), "auto: the GPU if there is one, else the emulator")
     group.add_argument(
         "--count",
@@ -60,20 +60,20 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_choice(group: argparse._ActionsContainer, help: str) -> argparse._ActionsContainer:
-    """--device. Returns the group."""
+    """Add --device. Returns the group."""
     group.add_argument("--device", choices=("auto", "gpu", "emulator"), help=help)
     return group
 
 
 def add_step_limit(group: argparse._ActionsContainer) -> None:
-    """--step-limit."""
+    """Add --step-limit."""
     group.add_argument(
         "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
     )
 
 
 def add_emulator(group: argparse._ActionsContainer) -> None:
-    """--step-limit, --seed, --threads."""
+    """Add --step-limit, --seed and --threads."""
     add_step_limit(group)
     group.add_argument(
         "--seed",
@@ -89,7 +89,7 @@ def add_emulator(group: argparse._ActionsContainer) -> None:
 def add_sanitizer(
     parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: by compute-sanitizer, where it is installed"
 ) -> None:
-    """--sanitize."""
+    """Add --sanitize."""
     group = parser.add_argument_group("sanitizer")
     group.add_argument(
         "--sanitize",
@@ -100,24 +100,24 @@ def add_sanitizer(
 
 
 def add_caches(parser: argparse.ArgumentParser) -> None:
-    """--gpu, --l2-bytes, --cache-control."""
+    """Add --gpu, --l2-bytes and --cache-control."""
     add_fields_of(CacheOptions, parser.add_argument_group("GPU"), "gpu", "l2_bytes", "cache_control")
 
 
 def arch_here() -> str:
-    """What to compile for: the GPU that is there, else the default."""
+    """Return the architecture to compile for: that of the GPU, or the default without a GPU."""
     from harness.gpu.executor import GpuExecutor
 
     return GpuExecutor().device.arch if GpuExecutor.available() else RunSettings.arch
 
 
 def counted_arch(settings: RunSettings) -> str:
-    """What to compile for where bytes are counted."""
+    """Return the architecture to compile for when bytes are counted."""
     return settings.arch if settings.device == "emulator" else arch_here()
 
 
 def gpu_of(options: CacheOptions, settings: RunSettings) -> Gpu:
-    """The GPU that is named, else the one that is there, else an H200. Raises `UsageError` for an unknown one."""
+    """Return the GPU named by --gpu, or else the available one, or an H200. Raises `UsageError` if it is unknown."""
     from harness.gpu.executor import GpuExecutor
     from harness.support.gpus import gpu, gpu_like
 
@@ -130,17 +130,17 @@ def gpu_of(options: CacheOptions, settings: RunSettings) -> Gpu:
 
 
 def cache_model(options: CacheOptions, settings: RunSettings) -> CacheModel:
-    """The caches to put behind the emulator. Raises `UsageError` for an unknown GPU or an absurd size."""
+    """Return the cache model for the emulator. Raises `UsageError` for an unknown GPU or an invalid size."""
     require_positive("l2-bytes", options.l2_bytes)
     if options.l2_bytes is not None and options.l2_bytes > LARGEST_L2_BYTES:
         raise UsageError(f"--l2-bytes is {options.l2_bytes}; it has to be at most {LARGEST_L2_BYTES}")
-    # Beside counters of Nsight Compute, which empties the caches before each launch, only the same can be compared.
+    # Nsight Compute empties the caches before each launch. To be comparable with its counters, the model does the same.
     control = options.cache_control or ("all" if settings.device == "gpu" else "none")
     return CacheModel(gpu_of(options, settings), options.l2_bytes, flushed=control == "all")
 
 
 def executor_of(settings: RunSettings, progress: Progress) -> Executor:
-    """The executor of the device in `settings`. Raises `UsageError` where there is no such GPU."""
+    """Return the executor for the device in `settings`. Raises `UsageError` if the GPU is not available."""
     if settings.device == "emulator":
         return emulator_of(settings, progress)
     from harness.gpu.executor import GpuExecutor
@@ -151,7 +151,7 @@ def executor_of(settings: RunSettings, progress: Progress) -> Executor:
 
 
 def require_gpu(settings: RunSettings) -> None:
-    """Raise `UsageError` where --device gpu asks for a GPU that is not there."""
+    """Raise `UsageError` if --device gpu is given and no GPU is available."""
     from harness.gpu.executor import GpuExecutor
 
     if settings.device == "gpu" and not GpuExecutor.available():
@@ -159,7 +159,7 @@ def require_gpu(settings: RunSettings) -> None:
 
 
 def sanitizing(settings: RunSettings, plugins: Sequence[Path], progress: Progress) -> tuple[Executor, Sanitizer | None]:
-    """The executor of the variants, and the sanitizer if `settings` ask for one."""
+    """Return the executor for the variants, and the sanitizer if `settings` request one, otherwise None."""
     executor = executor_of(settings, progress)
     if not settings.sanitize:
         return executor, None
@@ -173,7 +173,7 @@ def sanitizing(settings: RunSettings, plugins: Sequence[Path], progress: Progres
 
 
 def machine_of(settings: RunSettings) -> Machine:
-    """The device that `executor_of` would choose, for worker processes."""
+    """Return the device that `executor_of` would choose, for worker processes. Raises `UsageError`."""
     from harness.gpu.executor import GpuExecutor
     from harness.options.machine import WORKER, Machine
 
@@ -187,12 +187,12 @@ def machine_of(settings: RunSettings) -> Machine:
 
 
 def visible_gpus(machine: Machine) -> list[str]:
-    """The GPUs that local workers share, one for each, as CUDA_VISIBLE_DEVICES names them; none for the emulator."""
+    """Return the GPUs to distribute over local workers, as in CUDA_VISIBLE_DEVICES; empty for the emulator."""
     return gpus_of_this_machine() if machine.kind == "gpu" else []
 
 
 def gpus_of_this_machine() -> list[str]:
-    """As CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs of this machine, as in CUDA_VISIBLE_DEVICES."""
     from harness.gpu.context import gpu_count
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -200,7 +200,7 @@ def gpus_of_this_machine() -> list[str]:
 
 
 def machine_line(machine: Machine) -> str:
-    """What to call the device that worker processes use."""
+    """Describe the device that worker processes use."""
     from harness.text.tables import device_line
 
     return device_line(machine.executor().device)
@@ -209,7 +209,7 @@ def machine_line(machine: Machine) -> str:
 def emulator_of(
     settings: RunSettings, progress: Progress, *, bank_conflicts: bool = False, instructions: bool = False
 ) -> EmulatorExecutor:
-    """An emulator with these settings. Raises `UsageError` for a step limit or threads below 1."""
+    """Return an emulator with these settings. Raises `UsageError` for a step limit or a number of threads below 1."""
     from harness.emulator.executor import EmulatorExecutor
     from harness.emulator.instruments import Instruments
 
@@ -220,13 +220,13 @@ def emulator_of(
 
 
 def require_positive(option: str, value: int | None) -> None:
-    """Raise `UsageError` where this option has a value below 1."""
+    """Raise `UsageError` if the value of this option is below 1."""
     if value is not None and value < 1:
         raise UsageError(f"--{option} is {value}; it has to be at least 1")
 
 
 def counter_of(settings: RunSettings, problem: BaseProblem, device: Device, progress: Progress) -> Executor | None:
-    """An emulator to count bytes beside a GPU, where `--count` asks for it."""
+    """Return an emulator that counts bytes in addition to a run on a GPU, or None if `--count` does not require one."""
     from harness.execution.comparison import counts_beside
 
     if not counts_beside(settings.count, problem, device):

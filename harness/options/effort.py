@@ -1,4 +1,4 @@
-"""How long to measure: the options of timing."""
+"""Options that control how long a kernel is timed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.support.errors import UsageError
 
 
 def add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
-    """--seed, --noise, --seconds, --sustained."""
+    """Add --seed, --noise, --seconds and --sustained."""
     group = parser.add_argument_group("timing")
     if seed:
         group.add_argument(
@@ -44,7 +44,7 @@ def add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
 
 
 def read_effort(arguments: argparse.Namespace) -> Effort:
-    """How long to measure. Raises `UsageError` for what cannot be."""
+    """Read how long to measure. Raises `UsageError` for invalid values."""
     words = vars(arguments)
     effort = Effort(seed=words.get("seed") or RunSettings.seed)
     if "noise" not in words:

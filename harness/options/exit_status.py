@@ -1,4 +1,4 @@
-"""Exit statuses of every command. The last two are a shell's for SIGINT and SIGPIPE."""
+"""Exit statuses of all commands. The last two are those of a shell for SIGINT and SIGPIPE."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ PASSED, FAILED, WRONG_CALL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 def require_something_ran(ran: bool) -> None:
-    """After the report: raise `UsageError` where no variant took the problem, for nothing that ran is no pass."""
+    """Raise `UsageError` if no variant supported the problem, because a run without results must not count as passed.
+
+    Call it after the report was written.
+    """
     if not ran:
         raise UsageError("nothing ran: no variant takes this problem; the report says why. Change it, or --variants")
 
 
 def add_allow_undecided(parser: argparse.ArgumentParser) -> None:
-    """--allow-undecided."""
+    """Add --allow-undecided."""
     parser.add_argument(
         "--allow-undecided",
         action="store_true",

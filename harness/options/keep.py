@@ -1,4 +1,4 @@
-"""--keep: what a study came to goes into the user's store, after it was told."""
+"""Implements --keep: stores a study's result in the user's store after it was published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_keep(parser: argparse.ArgumentParser) -> None:
-    """--keep."""
+    """Add --keep."""
     parser.add_argument_group("kept results").add_argument(
         "--keep",
         action="store_true",
@@ -29,13 +29,16 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
 
 
 def keep_result(report: ReportOptions, shown: StudyResult[Any]) -> None:
-    """Keep a study's rows where they are to be kept. Raises `StoreError` where they cannot be: see `Store`."""
+    """Store a study's rows if the options request it. Raises `StoreError` if they cannot be stored."""
     if report.is_kept:
         keep_rows(report, shown.kept())
 
 
 def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
-    """Keep rows, one command's, with what is the same for all of them; --keep says in a line where they are."""
+    """Store the rows of one command, with the versions and the driver.
+
+    With --keep, reports their number and the store.
+    """
     from harness.execution.results.store import open_store
     from harness.execution.results.versions import driver_version, package_versions
 
@@ -52,7 +55,7 @@ def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
 
 
 def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:
-    """`keep_result` for a caller who is to get the result whatever becomes of the store: what it says is a warning."""
+    """Store a study's rows like `keep_result`, but warn instead of raising `StoreError`."""
     try:
         keep_result(report, shown)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""What worker processes run on: which executor each makes for itself."""
+"""Describes the device of worker processes, and creates their executors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 WORKER = RunSettings(device="emulator", threads=1)
-"""Of a worker process: its problems are small, and one thread is the fastest."""
+"""Settings of a worker process. Its problems are small, so one thread is the fastest."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Makes the executor of a worker process."""
+    """The device of a worker process."""
 
     settings: RunSettings = WORKER
-    """Its `device` is `emulator` or `gpu`, never `auto`."""
+    """Settings whose `device` is `emulator` or `gpu`, never `auto`."""
 
     @property
     def kind(self) -> str:
-        """`emulator` or `gpu`."""
+        """Kind of the device: `emulator` or `gpu`."""
         return self.settings.device
 
     def executor(self, progress: Callable[[float], None] | None = None) -> Executor:
-        """A fresh one. The emulator tells `progress` which fraction of a launch is done, now and then.
+        """Return a new executor. The emulator calls `progress` occasionally with the completed fraction of a launch.
 
-        Raises `SandboxError` where there is no GPU and one is asked for.
+        Raises `SandboxError` if a GPU is required and none is available.
         """
         if self.kind == "gpu":
             return isolated_gpu(timed=False)
@@ -41,7 +41,7 @@ class Machine:
         return EmulatorExecutor(self.settings, progress=progress)
 
     def sanitizer(self, progress: Callable[[float], None] | None = None) -> EmulatorSanitizer | None:
-        """What looks for findings; None on a GPU. For `progress`, see `executor`."""
+        """Return a new sanitizer, or None on a GPU. `progress` is used as in `executor`."""
         if self.kind == "gpu":
             return None
         from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -50,7 +50,7 @@ class Machine:
 
 
 def isolated_gpu(timed: bool = True) -> Executor:
-    """The GPU, on which each plan runs in its own planner. Raises `SandboxError` where there is no usable one."""
+    """Return an executor that runs each plan on the GPU in its own planner. Raises `SandboxError` without a GPU."""
     from harness.execution.isolation.native import IsolatedExecutor
     from harness.gpu.context import GpuContext
 

@@ -1,4 +1,4 @@
-"""Where a command's text goes: the terminal, or a file that is there whole or not at all."""
+"""Writes a command's text to the terminal, or atomically to a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a result is written, and whether it is kept."""
+    """How a result is written, and whether it is stored."""
 
     format: str = option(
         None,
@@ -34,21 +34,21 @@ class ReportOptions:
     )
     output: Path | None = option("FILE", "write it there instead of to the terminal", type=Path)
     keep: bool | None = None
-    """Whether it goes into the user's store; None: the command has nothing to keep."""
+    """Whether the result is stored; None if the command has nothing to store."""
 
     @property
     def is_kept(self) -> bool:
-        """Whether the option or the environment says so. Raises `UsageError` for what the environment says."""
+        """Whether the option or the environment requests storing. Raises `UsageError` for an invalid variable."""
         return self.keep is not None and (keeps_always() or self.keep)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """--format and --output."""
+    """Add --format and --output."""
     add_fields_of(ReportOptions, parser.add_argument_group("report"), "format", "output")
 
 
 def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
-    """Before any work: outputs that could not be written later, or would take the place of what is read."""
+    """Raise `UsageError` for outputs that cannot be written, or that would overwrite an input. Call before any work."""
     targets = [path for path in paths if path is not None]
     for path in targets:
         require_writable(path)
@@ -61,9 +61,9 @@ def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
 
 
 def conclude(report: ReportOptions, shown: StudyResult[Any]) -> int:
-    """Publish what a study came to, and keep it where that is asked for; the exit status.
+    """Publish a study's result and store it if requested. Returns the exit status.
 
-    Raises `UsageError` where nothing ran, which is no pass, and where it cannot be kept.
+    Raises `UsageError` if nothing ran, which must not count as passed, or if the result cannot be stored.
     """
     publish(report, shown.render(report.format))
     keep_result(report, shown)
@@ -72,7 +72,7 @@ def conclude(report: ReportOptions, shown: StudyResult[Any]) -> int:
 
 
 def publish(report: ReportOptions, text: str) -> None:
-    """Print `text`, or write it to `--output`; what is not printable is escaped."""
+    """Print `text`, or write it to `--output`. Unprintable characters are escaped."""
     if report.output is None:
         print_result(text)
     else:

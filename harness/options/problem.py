@@ -1,4 +1,4 @@
-"""The problem on the command line: an option for each field of the operation's problem, and one for its inputs."""
+"""Options for the problem: one for each field of the operation's problem, and one for its inputs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.support.errors import UsageError
 
 @dataclass(frozen=True)
 class ProblemOptions:
-    """The fields of a problem that are set, and the problems that they make."""
+    """Fields of a problem that are set, and the problems that they describe."""
 
     operation: str = DEFAULT_OPERATION
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Field, or what sets several fields, or `causal` -> value."""
+    """Values by name: a field, a name that sets several fields, or `causal`."""
     ready_made: BaseProblem | None = None
-    """The problem itself, where a caller from Python has made it."""
+    """The problem itself if a caller from Python passed one, otherwise None."""
 
     def make(self) -> Any:
-        """The problem. Raises `UsageError` where the fields contradict each other."""
+        """Return the problem. Raises `UsageError` if its fields contradict each other."""
         if self.ready_made is not None:
             return self.ready_made
         operation = operation_named(self.operation)
@@ -40,12 +40,12 @@ class ProblemOptions:
         return operation.problem.from_fields(values)
 
     def fields(self, names: Iterable[str]) -> dict[str, Any]:
-        """Those among `names` that are set, and `causal`, for `BaseProblem.from_fields`."""
+        """Return those fields among `names` that are set, and `causal`, as arguments of `BaseProblem.from_fields`."""
         values = {name: self.given[name] for name in names if name in self.given}
         return {**values, "causal": True} if self.given.get("causal") else values
 
     def make_with(self, name: str, value: object) -> Any:
-        """The problem with another field set. Raises `UsageError` where an option sets that field too."""
+        """Return the problem with one more field set. Raises `UsageError` if an option sets that field too."""
         if name in self.given:
             raise UsageError(f"--sweep {name} and {option_of(name)} set the same field; leave out one")
         options = options_of(operation_named(self.operation))
@@ -55,7 +55,7 @@ class ProblemOptions:
 
 
 def add_operation(parser: argparse.ArgumentParser) -> None:
-    """--operation, which decides what the other options are."""
+    """Add --operation, which determines the other options."""
     parser.add_argument(
         "--operation",
         default=DEFAULT_OPERATION,
@@ -65,7 +65,7 @@ def add_operation(parser: argparse.ArgumentParser) -> None:
 
 
 def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
-    """--operation, and the options of its problem."""
+    """Add --operation and the options of its problem."""
     add_operation(parser)
     group = parser.add_argument_group("problem")
     for name, fields in operation.lengths.items():
@@ -76,7 +76,7 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 
 def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
-    """--regime, and what the operation's regimes are."""
+    """Add --regime, with a description of the operation's regimes."""
     regimes = operation.regimes
     parser.add_argument_group("inputs").add_argument(
         "--regime",
@@ -88,7 +88,7 @@ def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 
 def add_fields(group: argparse._ActionsContainer, operation: Operation, names: list[str]) -> None:
-    """The options of some fields."""
+    """Add the options of these fields."""
     together = {field for fields in operation.lengths.values() for field in fields}
     for name, option in options_of(operation).items():
         if name in names and option.is_flag:
@@ -103,18 +103,18 @@ def add_fields(group: argparse._ActionsContainer, operation: Operation, names: l
 
 
 def options_of(operation: Operation) -> dict[str, Option]:
-    """The fields that can be said, in order."""
+    """Return the operation's fields that have an option, in order."""
     fields = dataclasses.fields(operation.problem)  # type: ignore[arg-type]
     return {field.name: field.metadata["option"] for field in fields if "option" in field.metadata}
 
 
 def option_of(field: str) -> str:
-    """`kv_heads` -> `--kv-heads`."""
+    """Return a field's option: `kv_heads` -> `--kv-heads`."""
     return f"--{field.replace('_', '-')}"
 
 
 def read_problem(arguments: argparse.Namespace, ready_made: BaseProblem | None) -> ProblemOptions:
-    """The fields that options set; `ready_made`: the problem itself, of a caller from Python."""
+    """Read the fields that options set. `ready_made` is the problem of a caller from Python, or None."""
     words = vars(arguments)
     operation = operation_named(words.get("operation") or DEFAULT_OPERATION)
     names = (*operation.lengths, *options_of(operation), "causal")

@@ -1,4 +1,4 @@
-"""How long a command takes and how much memory, said or refused before it begins."""
+"""Estimates the time and memory that a command needs, and warns or raises an error before it begins."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from harness.support.errors import UsageError
 from harness.support.memory import available_bytes
 
 BYTES_PER_ELEMENT = 20
-"""Of inputs and outputs, in memory at once: as drawn, in float64, the answer, its budget. The peak of `compare` is 22
-and more (260,000 rows of 64 elements, and 20,000 heads of 8 rows)."""
+"""Memory in bytes per element of inputs and outputs: the inputs as drawn and in float64, the answer, and its error
+budget. The peak of `compare` is 22 bytes or more (260,000 rows of 64 elements, and 20,000 heads of 8 rows)."""
 REFERENCE_FLOPS_PER_SECOND = 1e10
-"""Of the float64 answer, by NumPy's matrix products."""
+"""Speed of the float64 answer, computed with NumPy's matrix products."""
 EMULATED_FLOPS_PER_SECOND = 1e9
-"""Of one core that emulates kernels without tensor cores; with them it is some ten times as much."""
+"""Speed of one core that emulates kernels without tensor cores. Kernels with tensor cores run about ten times as
+fast."""
 LONG_SECONDS = 120.0
-"""What takes no longer begins without a word."""
+"""No message is printed for commands that take less time."""
 _UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 
 
 def check_size(settings: RunSettings, problems: Iterable[BaseProblem], variants: int, *, emulated: bool = True) -> None:
-    """Before any work on these problems, by so many variants: say on standard error if they take more than minutes.
+    """Report on standard error if running this many variants on the problems takes minutes. Call before any work.
 
-    `emulated`: whether the variants run on the emulator; on a GPU only the reference answer takes long. Raises
-    `UsageError` with the bytes that are needed and available where memory cannot hold one of the problems.
+    `emulated` states whether the variants run on the emulator; on a GPU, only the reference answer takes long. Raises
+    `UsageError` with the required and available bytes if a problem does not fit into memory.
     """
     problems = tuple(problems)
     for problem in problems:
@@ -45,7 +46,7 @@ def check_size(settings: RunSettings, problems: Iterable[BaseProblem], variants:
 
 
 def require_memory(problem: BaseProblem) -> None:
-    """Raise `UsageError` with the bytes that are needed and available where memory cannot hold the problem."""
+    """Raise `UsageError` with the required and available bytes if the problem does not fit into memory."""
     elements = sum(math.prod(tensor.shape) for tensor in problem.tensors)
     needed, available = BYTES_PER_ELEMENT * elements, available_bytes()
     if needed > available:
@@ -57,7 +58,7 @@ def require_memory(problem: BaseProblem) -> None:
 
 
 def _duration(seconds: float) -> str:
-    """Such as `3 hours`, in the largest unit that there are two of."""
+    """Format a duration, such as `3 hours`, in the largest unit of which there are at least two."""
     for unit, length in _UNITS:
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"

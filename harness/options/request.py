@@ -1,4 +1,4 @@
-"""What a command is asked: a frozen object that is read once from the command line, or from a call in Python."""
+"""Defines the request of a command: a frozen dataclass, read once from the command line or from a call in Python."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ R = TypeVar("R", bound="Request")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The options that all commands share. A command's own request adds a field for each of its own options.
+    """Options that all commands share. Subclasses add a field for each option of their command.
 
-    A field has the value of the option of its name. Where the command has no such option, or it is left out, the field
-    keeps its default.
+    Each field has the value of the option with its name, or its default if the command lacks the option or it is
+    omitted.
     """
 
     operation: str | None = None
-    """The operation; None: all of them."""
+    """Name of the operation; None for all operations."""
     selection: Selection = field(default_factory=Selection)
     report: ReportOptions = field(default_factory=ReportOptions)
     kept: KeptResults = field(default_factory=KeptResults)
-    """Results of earlier runs of a command that is watched."""
+    """Results of earlier runs, if the command runs with --watch."""
 
     @classmethod
     def read(
@@ -49,9 +49,9 @@ class Request:
         own_variants: Sequence[Variant] = (),
         kept: KeptResults | None = None,
     ) -> R:
-        """The request that these options make. A caller from Python may give a problem and variants as objects.
+        """Create a request from parsed options. A caller from Python may pass a problem and variants as objects.
 
-        Raises `UsageError` for values that an option does not take.
+        Raises `UsageError` for invalid values.
         """
         return read_options(
             cls,
@@ -64,11 +64,11 @@ class Request:
 
     @classmethod
     def further_fields(cls, arguments: argparse.Namespace, problem: BaseProblem | None) -> dict[str, Any]:
-        """Fields of a subclass that are not named as an option is."""
+        """Return the fields of a subclass that do not have the name of an option."""
         return {}
 
     def discover(self) -> Discovery:
-        """The variants and plugins, isolated from this process; what could not be loaded is a warning."""
+        """Discover variants and plugins, in other processes. Those that cannot be loaded are reported as warnings."""
         found = discover_variants(self.selection)
         self.kept.loaded_files = set(found.files)
         return found
@@ -76,13 +76,13 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRequest(Request):
-    """The options that commands share which run variants."""
+    """Options that are shared by commands that run variants."""
 
     problem: ProblemOptions = field(default_factory=ProblemOptions)
     settings: RunSettings = DEFAULT_SETTINGS
     cache_options: CacheOptions = field(default_factory=CacheOptions)
     workers: int | str | None = None
-    """How many worker processes, or the address of a Dask scheduler; None: no workers."""
+    """Number of worker processes, or the address of a Dask scheduler; None to run without workers."""
     afresh: bool = flag("begin at the beginning, where the same command was cut off and would go on")
 
     @classmethod

@@ -1,8 +1,8 @@
-"""A command that was cut off goes on where it was, with the same command line: what is done is kept until all of it is.
+"""Resumes an interrupted command: completed work is stored until the whole command is done.
 
-Kept in the user's store, under a key of all that a result depends on: the command's words, the texts of the sandbox and
-of the plugins, the versions of what compiles and draws, and the device. What changes any of these begins afresh. A
-command that is done in a few seconds writes nothing at all.
+The work is stored in the user's store, under a key of everything that a result depends on: the command's options, the
+files of the sandbox and of plugins, the versions of compilers and generators, and the device. A change in any of these
+starts over. A command that is done in a few seconds writes nothing.
 """
 
 from __future__ import annotations
@@ -30,21 +30,25 @@ from harness.options.workers import plugin_files
 from harness.support.errors import StoreError, UsageError
 
 WRITE_SECONDS = 2.0
-"""Between two writes, each of which waits for the disk."""
+"""Minimum time between two writes, each of which waits for the disk."""
 WITHOUT_EFFECT = frozenset({"afresh", "kept", "plot", "report", "roofline", "workers"})
-"""Fields of a request that do not change the result of a piece of work."""
+"""Fields of a request that do not change the result of a unit of work."""
 
 
 def add_afresh(parser: argparse.ArgumentParser) -> None:
-    """--afresh."""
+    """Add --afresh."""
     add_fields_of(StudyRequest, parser.add_argument_group("resuming"), "afresh")
 
 
 class UnfinishedWork:
-    """What is done of one command so far. Where nothing can be kept, that is told once and costs nothing else."""
+    """Completed work of one command. If it cannot be stored, a warning is printed once and the command continues."""
 
     def __init__(self, key: Callable[[], tuple[Any, ...]], path: Path | None, afresh: bool = False) -> None:
-        """`key`: all that its results depend on, asked for once it is needed; `path`: of the store, None for none."""
+        """Open the stored work, if there is any.
+
+        `key` returns everything that the results depend on; it is called at most once. `path` is the store's, or None
+        if nothing is stored. With `afresh`, stored work is deleted.
+        """
         self._key, self._path = functools.cache(key), path
         self._store: Store | None = None
         self._chunks = 0
@@ -57,15 +61,18 @@ class UnfinishedWork:
                 self.drop()
 
     def known(self, *name: str | int | float | bool) -> Any | None:
-        """What the piece of work of that name came to, as it was given to `finish`; None where it is not done."""
+        """Return the result of a unit of work, as it was passed to `finish`; None if the unit is not completed."""
         plain = self._done.get(json.dumps(name))
         try:
             return from_plain(plain)
         except (TypeError, ValueError, KeyError, UsageError):
-            return None  # it is done once more
+            return None  # the unit is run again
 
     def finish(self, value: Any, *name: str | int | float | bool) -> None:
-        """A piece of work is done; it is on the disk in a few seconds. What is no plain data is not kept."""
+        """Record the result of a unit of work.
+
+        It is written within seconds. Results that are not plain data are not stored.
+        """
         if self._path is not None:
             with contextlib.suppress(TypeError):
                 self._pending.append([json.dumps(name), to_plain(value)])
@@ -73,14 +80,14 @@ class UnfinishedWork:
                 self.write()
 
     def write(self) -> None:
-        """Write what is done by now."""
+        """Write all recorded results."""
         pending, self._pending = self._pending, []
         if pending and self._guarded(lambda store: store.finish(self._chunk(self._chunks), pending)):
             self._chunks += 1
         self._written_at = time.monotonic()
 
     def drop(self) -> None:
-        """All is done and told, or is to be done once more: the same command begins at the beginning."""
+        """Delete all stored work, so that the same command starts from the beginning."""
         self._done.clear()
         self._pending.clear()
         if self._chunks:
@@ -88,7 +95,7 @@ class UnfinishedWork:
             self._chunks = 0
 
     def close(self) -> None:
-        """No more of it."""
+        """Close the store."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -102,7 +109,7 @@ class UnfinishedWork:
             self._chunks += 1
 
     def _guarded(self, use: Callable[[Store], object]) -> bool:
-        """Whether the store could be used; where it could not, that is told, and nothing more is kept."""
+        """Use the store. Returns False, after one warning, if it cannot be used; then nothing more is stored."""
         if self._path is None:
             return False
         try:
@@ -119,9 +126,10 @@ class UnfinishedWork:
 
 @contextlib.contextmanager
 def unfinished_work(request: StudyRequest, found: Discovery, *more: str) -> Iterator[UnfinishedWork]:
-    """The work of this request, and of `more`, such as the device; done when the block is left without error.
+    """Context with the work of this request. It is deleted if the block ends normally.
 
-    What is done by then is kept where it is left with one, `KeyboardInterrupt` among them.
+    `more` adds to the key, such as the device. If the block raises an exception, including `KeyboardInterrupt`,
+    completed work is stored.
     """
     work = UnfinishedWork(lambda: _key(request, found, more), _path(request), request.afresh)
     try:
@@ -135,9 +143,9 @@ def unfinished_work(request: StudyRequest, found: Discovery, *more: str) -> Iter
 
 
 def _path(request: StudyRequest) -> Path | None:
-    """Of the store; None where nothing can be kept, or would be of no use."""
+    """Return the path of the store; None if work cannot be stored or storing it has no use."""
     if request.selection.own_variants or request.kept.is_watched:
-        return None  # objects have no text; a command that is watched begins again
+        return None  # objects have no textual form; --watch runs the command again anyway
     try:
         return store_path()
     except UsageError:
@@ -153,6 +161,6 @@ def _key(request: StudyRequest, found: Discovery, more: tuple[str, ...]) -> tupl
 
 
 def tell_going_on(done: int, what: str) -> None:
-    """One line, where some is done: `what`, such as `of 120 points`."""
+    """Report that a command resumes, if any work is done. `what` names the units, such as `of 120 points`."""
     if done:
         complain(f"going on where it was cut off: {done:,} {what} were done (--afresh begins again)")

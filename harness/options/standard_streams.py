@@ -1,4 +1,4 @@
-"""Standard input, output and error as a shell may leave them: closed, full, or with nobody who reads."""
+"""Handles standard input, output and error that a shell has closed, whose reader has ended, or whose disk is full."""
 
 from __future__ import annotations
 
@@ -17,30 +17,33 @@ _LONG_WORD = re.compile(r"\S{300,}")
 
 
 def prepare_streams() -> None:
-    """Before all else: closed descriptors lead nowhere, so that no file that is opened later takes their numbers."""
+    """Open closed standard descriptors on /dev/null, so that files opened later do not get their numbers.
+
+    Call this before anything else.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that lacks a letter of some plugin's text is no reason to stop.
+            # Escape characters that the terminal's encoding lacks instead of raising an error.
             stream.reconfigure(errors="backslashreplace")
 
 
 def print_result(text: str) -> None:
-    """Write to standard output and flush it; what is not printable is escaped (`printable`).
+    """Write to standard output and flush it. Unprintable characters are escaped (`printable`).
 
-    Raises `UsageError` where it cannot be written.
+    Raises `UsageError` if it cannot be written.
     """
     _write(printable(text))
 
 
 def clear_screen() -> None:
-    """Clear the terminal that standard output is. Raises `UsageError` where it cannot be written."""
+    """Clear the terminal on standard output. Raises `UsageError` if it cannot be written."""
     _write(CLEAR_SCREEN)
 
 
@@ -60,14 +63,14 @@ def _write(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Say what is wrong on standard error, if anybody reads it; endless words are cut, the unprintable is escaped."""
+    """Print a message on standard error, if possible. Long words are cut and unprintable characters escaped."""
     cut = printable(_LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message))
     with contextlib.suppress(OSError):
         print(f"harness: {cut}", file=sys.stderr, flush=True)
 
 
 def discard_output() -> None:
-    """What is left of the output leads nowhere: Python would complain once more when it flushes it at exit."""
+    """Redirect the remaining output to /dev/null. Otherwise Python reports another error when it flushes at exit."""
     if sys.stdout is not None:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What a sweep is: one field of the problem, or one tile size, and its values."""
+"""Parses a sweep: one field of the problem, or one tile size, and its values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LARGEST_VALUES = 64
 Value = int | float | bool | str
 
 _KINDS: dict[Callable[[str], Any], type] = {whole_number: int, int: int, real_number: float, float: float}
-"""Kind of a field by what parses it; others are texts."""
+"""Type of a field by the function that parses it. Fields with other parsers are texts."""
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def _kind_of(field: str, operation: Operation) -> type | None:
-    """int, float, bool or str: what the values of a field are; None where the operation has no such field."""
+    """Return the type of a field's values: int, float, bool or str; None if the operation has no such field."""
     if field in operation.lengths:
         return int
     options = options_of(operation)
@@ -38,32 +38,32 @@ def _kind_of(field: str, operation: Operation) -> type | None:
 
 
 def fields_of(operation: Operation) -> tuple[str, ...]:
-    """What can be swept: the fields of a problem, and what sets several of them together."""
+    """Return what can be swept: the fields of a problem, and names that set several of them together."""
     names = [*operation.lengths, *options_of(operation)]
     return tuple([*names, "causal"] if "mask" in names else names)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One field and its values, in order."""
+    """A field and its values, in order."""
 
     field: str
-    """Of the problem, or the name of a tile size."""
+    """Name of a field of the problem, or of a tile size."""
     values: tuple[Value, ...]
     of_tile: bool = False
     """Whether `field` is a tile size."""
     tile: TileSizes = dataclasses.field(default_factory=dict)
-    """The tile sizes that were asked for besides; the others are each variant's own."""
+    """Other tile sizes that the user set. The remaining ones are each variant's defaults."""
     sets: tuple[str, ...] = ()
-    """The fields of the problem that it sets."""
+    """Fields of the problem that the sweep sets."""
 
     def tile_at(self, value: Value) -> dict[str, int]:
-        """The tile sizes that are asked for at one of the values."""
+        """Return the requested tile sizes for one of the values."""
         return {**self.tile, **({self.field: int(value)} if self.of_tile else {})}
 
     @property
     def is_numeric(self) -> bool:
-        """Whether the values lie on an axis."""
+        """Whether all values are numbers."""
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
 
@@ -72,9 +72,9 @@ def _no_names() -> Sequence[str]:
 
 
 def parse_sweep(text: str, operation: Operation, tile_names: Callable[[], Sequence[str]] = _no_names) -> Sweep:
-    """`FIELD=a..b`, doubling from a up to b, or `FIELD=a,b,c`. Raises `UsageError`.
+    """Parse `FIELD=a..b`, which doubles from a up to b, or `FIELD=a,b,c`. Raises `UsageError`.
 
-    `tile_names` gives the tile sizes that can be swept; it is asked where FIELD is no field of a problem.
+    `tile_names` returns the tile sizes that can be swept. It is called only if FIELD is not a field of a problem.
     """
     field, equals, words = text.partition("=")
     name, field = field.strip(), field.strip().replace("-", "_")
@@ -131,7 +131,7 @@ def _value(field: str, kind: type, word: str) -> Value:
 
 
 def what_is_fixed(sweep: Sweep, problems: Sequence[BaseProblem]) -> str:
-    """The fields that are the same all along, in words; what has its default and says little is left out."""
+    """Describe the fields that are equal in all problems. Fields with unimportant default values are omitted."""
     parts = []
     operation = operation_of(problems[0])
     for name in options_of(operation):

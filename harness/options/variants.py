@@ -1,4 +1,4 @@
-"""Which variants: names and patterns, plugins, tile sizes."""
+"""Options that select variants: names and patterns, plugins, tile sizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selection:
-    """The variants that a command is for."""
+    """Variants that a command runs."""
 
     variants: str | None = option("GLOB[,GLOB]", "names, or shell patterns such as 'fa*' (default: all)")
     plugin: Sequence[Path] = option(
@@ -36,10 +36,13 @@ class Selection:
         "variant's own)",
     )  # fmt: skip
     own_variants: tuple[Variant, ...] = ()
-    """Objects of a caller from Python, which run in this process."""
+    """Variant objects of a caller from Python, which run in this process."""
 
     def tiled(self, variants: list[Variant], problem: BaseProblem) -> tuple[str | None, list[Variant]]:
-        """The tile sizes in one spelling, and the variants with that tile only. Raises `UsageError` for none."""
+        """Return the normalized tile sizes, and the variants that have such a tile.
+
+        Raises `UsageError` if none has it.
+        """
         if self.tile is None:
             return None, variants
         from harness.execution.planning.tiles import choose_tile, parse_tile
@@ -49,7 +52,10 @@ class Selection:
         return tile_text(wanted), choose_tile(variants, problem, wanted)
 
     def tiled_sweep(self, sweep: Sweep, variants: Sequence[Variant], problems: Sequence[BaseProblem]) -> Sweep:
-        """The sweep with the tile sizes. Raises `UsageError` where no variant has such a tile anywhere."""
+        """Return the sweep with the requested tile sizes.
+
+        Raises `UsageError` if no variant has such a tile at any point.
+        """
         from harness.execution.planning.tiles import parse_tile, require_tile
 
         if self.tile is not None:
@@ -62,22 +68,22 @@ class Selection:
 
 
 def add_selection(parser: argparse._ActionsContainer) -> None:
-    """--variants."""
+    """Add --variants."""
     add_fields_of(Selection, parser, "variants")
 
 
 def add_tile(parser: argparse._ActionsContainer) -> None:
-    """--tile."""
+    """Add --tile."""
     add_fields_of(Selection, parser, "tile")
 
 
 def add_plugins(parser: argparse.ArgumentParser) -> None:
-    """--plugin."""
+    """Add --plugin."""
     add_fields_of(Selection, parser, "plugin")
 
 
 def discover_variants(selection: Selection) -> Discovery:
-    """All variants, the plugins' too, isolated from this process; what could not be loaded is a warning."""
+    """Discover all variants, including plugins', in other processes. Warns about those that cannot be loaded."""
     for path in selection.plugin:
         _require_name(path)
     unusable = replace_unusable_directory()
@@ -93,17 +99,20 @@ def discover_variants(selection: Selection) -> Discovery:
 
 
 def require_some(variants: Sequence[object]) -> None:
-    """Raise `UsageError` where there are none, not even such as could not be loaded."""
+    """Raise `UsageError` if there are no variants, including those that could not be loaded."""
     if not variants:
         raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
 
 
 def _require_name(path: Path) -> None:
-    """Raise `PluginError` where the file system has no such names, or has a pipe or the like, which may never end."""
+    """Raise `PluginError` if the path is invalid, or is not a file or folder.
+
+    Reading a pipe, for example, may never end.
+    """
     try:
         if not stat.S_ISREG(mode := path.stat().st_mode) and not stat.S_ISDIR(mode):
             raise PluginError(f"plugin {path}: it is not a regular file; a plugin is a file of Python")
     except (FileNotFoundError, NotADirectoryError):
-        pass  # is said where it is loaded
+        pass  # reported when the plugin is loaded
     except (OSError, ValueError) as error:
         raise PluginError(f"plugin {path}: {getattr(error, 'strerror', None) or error}") from error

@@ -1,9 +1,9 @@
-"""--watch: run a command again whenever a file changes that its result depends on, in this process, which stays warm.
+"""Implements --watch: runs a command again, in this process, when a file changes on which its result depends.
 
-Files are looked at by their `stat`, a few times a second: that works on every file system and for editors that put a
-new file in the old one's place. Processes that hold the old modules are ended; fresh ones are forked from the server
-that has the compilers loaded. What compilers made of unchanged text comes from the cache, and results of variants that
-no changed file can reach are kept.
+Files are checked with `stat` several times a second, which works on every file system and with editors that replace the
+file. Processes with the old modules are ended, and new ones are forked from the server, which has the compilers loaded.
+Compiled code of unchanged sources comes from the cache. Results of variants that do not depend on a changed file are
+reused.
 """
 
 from __future__ import annotations
@@ -24,44 +24,47 @@ from harness.options.standard_streams import clear_screen, complain, print_resul
 from harness.support.errors import PluginError, SandboxError, UsageError
 
 POLL_SECONDS = 0.05
-"""Between two looks. A file has to stay as it is for one of them before it is run: editors write in steps."""
+"""Interval in seconds between two checks. A file must be unchanged for one interval, because editors write in steps."""
 KERNEL_SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".inl", ".ptx")
-"""Of what a module's kernels may be read from, in its folder and the folders in it."""
+"""Suffixes of files that may contain a module's kernels, in its folder and that folder's subfolders."""
 _VARIANTS = str(REPOSITORY_ROOT / "variants") + os.sep
 _ARRAY_FILE = re.compile(r"[^:,+=]+\.npy")
 
 State = Mapping[str, tuple[int, int, int] | None]
-"""File -> when it was changed, its size, its number; None where there is none."""
+"""Modification time in ns, size in bytes and inode number of each file; None if the file does not exist."""
 
 
 class KeptResults:
-    """Results by variant that still hold, because nothing that they depend on has changed."""
+    """Results by variant that are still valid, because nothing they depend on has changed."""
 
     def __init__(self, is_watched: bool = False) -> None:
         self.is_watched = is_watched
-        """Whether there may be further runs."""
+        """Whether the command may run again."""
         self.loaded_files: set[str] | None = None
-        """Files that the last run has loaded; None where none has come so far."""
+        """Files that the last run loaded; None if no run loaded any."""
         self._kept: dict[str, tuple[bool, Any]] = {}
 
     def known(self, names: Iterable[str]) -> dict[str, Any]:
-        """Of these variants, those that need not run again, with their results."""
+        """Return the valid results of these variants, by name."""
         return {name: self._kept[name][1] for name in names if name in self._kept}
 
     def keep(self, found: Discovery, results: Mapping[str, Any]) -> None:
-        """Results of variants, by name."""
+        """Store results of variants, by name."""
         for name, result in results.items():
             origin = found.origins.get(name)
             self._kept[name] = origin is not None and origin.kind == MODULE, result
 
     def forget(self, changed: Iterable[str]) -> None:
-        """What these files may have changed: all, or where none is of `variants/`, the plugins' results."""
+        """Drop the results that changes to these files may affect.
+
+        Drops those of plugins, and also all others if a file of `variants/` or an array file has changed.
+        """
         only_plugins = not any(path.startswith(_VARIANTS) or path.endswith(".npy") for path in changed)
         self._kept = {name: kept for name, kept in self._kept.items() if only_plugins and kept[0]}
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:
-    """--watch."""
+    """Add --watch."""
     parser.add_argument_group("watch").add_argument(
         "--watch",
         action="store_true",
@@ -71,15 +74,15 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def watching(arguments: argparse.Namespace, run: Callable[[KeptResults], int], most_runs: int | None = None) -> int:
-    """Run a command once, or with --watch again and again, until Ctrl-C; the exit status.
+    """Run a command once, or with --watch repeatedly until Ctrl-C. Returns the exit status.
 
-    `run` is called with the results that still hold. A mistake in a file is printed, and the next change waited for;
-    one in the call is raised. `most_runs`: for tests.
+    `run` is called with the results that are still valid. An error in a file is printed, and the next change is
+    awaited; an error in the options is raised. `most_runs` limits the number of runs, for tests.
     """
     kept = KeptResults(getattr(arguments, "watch", False))
     if not kept.is_watched:
         return run(kept)
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # two saves within a second leave bytecode that looks fresh
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # bytecode is not invalidated by a second change within one second
     status, runs = 0, 0
     while True:
         before = state_of(watched_files(arguments, kept))
@@ -88,7 +91,7 @@ def watching(arguments: argparse.Namespace, run: Callable[[KeptResults], int], m
             print_result("")
         except SandboxError as error:
             if kept.loaded_files is None and not isinstance(error, PluginError):
-                raise  # the call is wrong, which no file will mend
+                raise  # an error in the options, which a change of a file cannot fix
             complain(str(error))
             status = WRONG_CALL if isinstance(error, UsageError) else FAILED
         finally:
@@ -96,7 +99,7 @@ def watching(arguments: argparse.Namespace, run: Callable[[KeptResults], int], m
         runs += 1
         if runs == most_runs:
             return status
-        # What the run has loaded is known by now; what changed meanwhile shows against `before`.
+        # The run has determined which files it loads. Changes made during it are detected by comparison with `before`.
         files = watched_files(arguments, kept)
         before = {**state_of(files), **before}
         complain(f"watching {len(before)} files; Ctrl-C ends it")
@@ -108,7 +111,7 @@ def watching(arguments: argparse.Namespace, run: Callable[[KeptResults], int], m
 
 
 def watched_files(arguments: argparse.Namespace, kept: KeptResults) -> set[str]:
-    """Files that the result depends on, as far as it is known: more of them once something was loaded."""
+    """Return the files that the result is known to depend on. The set grows when a run has loaded more files."""
     files = {os.path.abspath(path) for path in arguments.plugin or ()}
     files |= kept.loaded_files or set()
     files |= kernel_sources_beside(files)
@@ -118,12 +121,12 @@ def watched_files(arguments: argparse.Namespace, kept: KeptResults) -> set[str]:
 
 
 def kernel_sources_beside(files: Iterable[str]) -> set[str]:
-    """What kernels may be read from, in the folders of these files."""
+    """Return files in the folders of these files, and in their subfolders, that may contain kernels."""
     return {source for folder in {os.path.dirname(path) for path in files} for source in _kernel_sources(Path(folder))}
 
 
 def _kernel_sources(folder: Path) -> set[str]:
-    """In it, and in the folders in it."""
+    """Return the kernel sources in a folder and its subfolders."""
     found = set()
     for pattern in ("*", "*/*"):
         try:
@@ -134,20 +137,20 @@ def _kernel_sources(folder: Path) -> set[str]:
 
 
 def state_of(files: Iterable[str]) -> dict[str, tuple[int, int, int] | None]:
-    """How these files are now."""
+    """Return the current state of these files."""
     return {path: _stat(path) for path in files}
 
 
 def _stat(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
-    except (OSError, ValueError):  # a plugin may say that it is from anywhere
+    except (OSError, ValueError):  # the path of a plugin's source may be invalid
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def wait_for_change(before: State) -> set[str]:
-    """Until a file is another, and has stayed as it is since the last look; those that are."""
+    """Wait until a file has changed and was then unchanged for one interval. Returns the changed files."""
     last: State = before
     while True:
         now = state_of(before)

@@ -1,4 +1,4 @@
-"""--workers: the work spread over processes of this machine, or over a cluster's."""
+"""Implements --workers: distributes work over processes of this machine, or over a Dask cluster."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from harness.options.request import StudyRequest
 
 MOST_WORKERS = 1024
-"""Processes of one machine."""
+"""Maximum number of processes on one machine."""
 _ADDRESS = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]+/?")
 
 
 def parse_workers(text: str) -> int | str:
-    """A number of processes, or a scheduler's address. Raises `UsageError`."""
+    """Parse a number of processes, or the address of a scheduler. Raises `UsageError`."""
     if _ADDRESS.fullmatch(text):
         return text.rstrip("/")
     try:
@@ -42,7 +42,7 @@ def parse_workers(text: str) -> int | str:
 
 
 def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
-    """--workers. `what` is spread, in a few words."""
+    """Add --workers. `what` describes the work that is distributed, in a few words."""
     parser.add_argument_group("workers").add_argument(
         "--workers",
         type=argument_type(parse_workers),
@@ -59,9 +59,10 @@ def cluster_of(
     gpus: Sequence[str] = (),
     device_of: Callable[[], str | None] | None = None,
 ) -> Iterator[ClusterClient | None]:
-    """A client of the workers that --workers names, which have the plugins' files; None without --workers.
+    """Context with a client of the workers that --workers names; None without --workers.
 
-    `gpus`: this machine's, of which each local worker gets one. For `device_of`, see `ClusterClient`.
+    The workers have the files of plugins. `gpus` are GPUs of this machine, of which each local worker gets one.
+    `device_of` is passed to `ClusterClient`. Raises `UsageError` if `distributed` is not installed.
     """
     if request.workers is None:
         yield None
@@ -80,18 +81,18 @@ def cluster_of(
 
 
 def are_elsewhere(workers: int | str | None) -> bool:
-    """Whether the workers may be on other machines, whose GPUs are theirs to know."""
+    """Whether the workers may be on other machines, which have their own GPUs."""
     return isinstance(workers, str)
 
 
 def require_distributed() -> None:
-    """Raise `UsageError` where Dask's `distributed` is not installed."""
+    """Raise `UsageError` if Dask's `distributed` is not installed."""
     if importlib.util.find_spec("distributed") is None:
         raise UsageError("--workers needs Dask's distributed, which is not installed: pip install distributed")
 
 
 def plugin_files(found: Discovery) -> list[str]:
-    """The files that plugins are made of, as far as it is known: themselves, what they import, kernels' sources."""
+    """Return the known files of plugins: their modules, the modules they import, and their kernels' sources."""
     if all(origin.kind == MODULE for origin in found.origins.values()):
         return []
     own = [path for path in found.files if not path.startswith(str(REPOSITORY_ROOT / "variants"))]

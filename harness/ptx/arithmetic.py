@@ -1,4 +1,4 @@
-"""What kernels compute with, as far as their opcodes show it."""
+"""Determines from a kernel's opcodes which kinds of arithmetic it uses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from harness.ptx.statements import instructions
 
 _LOG2_E = "3FB8AA3B"
-"""log2 e in float32, as PTX writes it behind `0f`."""
+"""log2 e in float32, as PTX writes it after `0f`."""
 _PRODUCTS = ("mma", "wmma", "wgmma")
 _MATRIX_PRODUCT = re.compile(rf"(?<![\w%.$])(?:{'|'.join(_PRODUCTS)})\.")
 _REGISTER = re.compile(r"%\w+")
 _HALVES = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
 _MOVES = ("mov.b32", "mov.b64")
-"""With a vector as their source, they pack registers into a wider one."""
+"""Instructions that pack several registers into a wider one if their source is a vector."""
 
 
 def uses_tensor_cores(ptx: str) -> bool:
@@ -26,29 +26,29 @@ def uses_tensor_cores(ptx: str) -> bool:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What the kernels of a module compute with. A property of one kernel counts for all of them."""
+    """Arithmetic that the kernels of a module use. A property of one kernel counts for all of them."""
 
     tensor_cores: bool
-    """Matrices are multiplied on tensor cores."""
+    """Whether matrices are multiplied on tensor cores."""
     functions: str
-    """The most accurate exponentials that the code can have, as a value of `Numerics.functions`."""
+    """The most accurate exponentials that the code may contain, as a value of `Numerics.functions`."""
     tanh_approx: bool
-    """There are approximate hyperbolic tangents."""
+    """Whether the code computes approximate hyperbolic tangents."""
     e4m3: bool
-    """Numbers are converted to e4m3, or numbers of that format are multiplied."""
+    """Whether numbers are converted to e4m3, or numbers of that format are multiplied."""
     narrows: bool
-    """A number is rounded to 16 bits and then used for more than a store to global memory."""
+    """Whether a number is rounded to 16 bits and then used for more than a store to global memory."""
     halves: bool
-    """Numbers of 16 bits are multiplied outside of tensor cores."""
+    """Whether 16-bit numbers are multiplied outside of tensor cores."""
 
     @property
     def rounds_to_16_bits(self) -> bool:
-        """Whether there are results of 16 bits that the code uses further."""
+        """Whether the code uses 16-bit results further."""
         return self.narrows or self.halves
 
     @classmethod
     def of(cls, ptx: str) -> Arithmetic:
-        """The arithmetic of a module's text."""
+        """Analyse the text of a module."""
         found = list(instructions(ptx))
         counts = Counter(form for form, _ in found)
         words = {form: form.split(".") for form in counts}
@@ -64,7 +64,7 @@ class Arithmetic:
 
     @classmethod
     def combined(cls, each: Sequence[Arithmetic]) -> Arithmetic:
-        """The arithmetic of several modules together."""
+        """Combine the arithmetic of several modules."""
         order = ("fast", "__expf", "accurate")
         return cls(
             tensor_cores=any(a.tensor_cores for a in each),
@@ -92,14 +92,14 @@ def _functions(forms: list[tuple[list[str], int]], ptx: str) -> str:
 
     if count("div", "approx", "full") or count("rcp", "approx") or count("lg2", "approx"):
         return "fast"
-    # expf takes its argument apart with one fused multiply-add that rounds down, before ex2.approx; __expf does not.
+    # Before ex2.approx, expf splits its argument with a fused multiply-add that rounds down; __expf does not.
     if count("ex2", "approx") <= count("fma", "rm"):
         return "accurate"
     return "__expf" if _LOG2_E in ptx else "fast"
 
 
 def _narrows(found: list[tuple[str, str]], narrowing: set[str]) -> bool:
-    """Whether a number that was rounded to 16 bits is used for more than a store to global memory."""
+    """Whether a number rounded to 16 bits is used for more than a store to global memory."""
     narrowed: set[str] = {operands.partition(",")[0].strip() for form, operands in found if form in narrowing}
     used = []
     for form, operands in found:

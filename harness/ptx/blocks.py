@@ -1,10 +1,10 @@
-"""One flat function -> basic blocks, numbered in the order in which a diverged warp visits them.
+"""Divides a flat function into basic blocks, numbered in the order in which a diverged warp visits them.
 
-A warp always runs its lanes with the lowest block number first, so the numbering decides where lanes meet again:
-blocks are in topological order, a loop's blocks stand together, and what follows a loop has higher numbers than the
-loop (Bourdoncle's weak topological order). Then lanes that leave a loop early wait behind it, and both sides of a
-branch meet at its immediate post-dominator. A loop with several back edges gets one latch, an empty block at its end,
-so that a lane that says `continue` waits there for the others.
+A warp always runs the lanes with the lowest block number first, so the numbering decides where lanes reconverge: blocks
+are in topological order, the blocks of a loop are consecutive, and blocks after a loop have higher numbers than the
+loop (Bourdoncle's weak topological order). Lanes that leave a loop early then wait after it, and both sides of a branch
+meet at its immediate post-dominator. A loop with several back edges gets one latch, an empty block at its end, so that
+a lane that executes `continue` waits there for the others.
 """
 
 from __future__ import annotations
@@ -17,42 +17,43 @@ from harness.ptx.opcodes import BARRIER_RESULT, Flow
 from harness.support.errors import CompileError
 
 EXIT = -1
-"""Where a lane goes that has returned."""
+"""Target of lanes that return."""
 
 
 @dataclass
 class Block:
-    """A straight run of instructions, and where it goes."""
+    """A sequence of instructions without branches, and the blocks that may follow it."""
 
     body: list[Instruction] = field(default_factory=list)
-    """Without the branch at its end; a barrier stays, as the last instruction."""
+    """The instructions without the final branch. A barrier is the last instruction of its block."""
     branch: Instruction | None = None
-    """The branch at its end, for its predicate, index and place."""
+    """The final branch, for its predicate, index and source line; None if the block falls through."""
     targets: list[int] = field(default_factory=list)
-    """Block numbers, or EXIT. One; or two: taken, not taken; or the table of a `brx.idx`."""
+    """Numbers of the following blocks, or EXIT. One; or two, for a branch that is taken and not taken; or the table of
+    a `brx.idx`."""
     source: Instruction | None = None
-    """Some instruction of the block, for messages."""
+    """An instruction of the block, for messages."""
 
 
 @dataclass
 class Graph:
-    """A function's blocks; number 0 is the entry."""
+    """The blocks of a function. Block 0 is the entry."""
 
     blocks: list[Block]
 
 
 def is_block_barrier(instruction: Instruction) -> bool:
-    """Whether warps of a block meet here; `bar.warp.sync` is not one."""
+    """Whether the warps of a block wait for each other at this instruction. `bar.warp.sync` is not such a barrier."""
     return instruction.facts.flow is Flow.BARRIER and "warp" not in instruction.modifiers
 
 
 def yields(instruction: Instruction) -> bool:
-    """Whether the warp returns to the scheduler behind this instruction."""
+    """Whether the warp returns to the scheduler after this instruction."""
     return is_block_barrier(instruction) or instruction.facts.flow in (Flow.YIELD, Flow.WARPGROUP, Flow.CLUSTER)
 
 
 def build_graph(function: Function) -> Graph:
-    """Cut a flat function into blocks and number them. Raises `CompileError` on a branch to nowhere."""
+    """Divide a flat function into blocks and number them. Raises `CompileError` for a branch to an unknown label."""
     blocks = _cut(function)
     blocks = _only_reachable(blocks)
     order = _order(blocks)
@@ -150,7 +151,10 @@ def _renumber(blocks: list[Block], order: list[int]) -> list[Block]:
 
 
 def _order(blocks: list[Block]) -> list[int]:
-    """Weak topological order: components in topological order, each loop's header first and its blocks together."""
+    """Return the weak topological order of the blocks.
+
+    Components are in topological order. Each loop's header comes first, and its blocks are consecutive.
+    """
     order: list[int] = []
     work: list[tuple[int, frozenset[int]]] = [(0, frozenset(range(len(blocks))))]
     while work:
@@ -181,16 +185,16 @@ def _components(blocks: list[Block], entry: int, within: frozenset[int]) -> list
 
 
 def _tarjan(blocks: list[Block], roots: list[int], within: frozenset[int]) -> list[list[int]]:
-    """Strongly connected components of the blocks in `within`, in topological order.
+    """Return the strongly connected components of the blocks in `within`, in topological order.
 
-    Each begins with the block by which it was entered first: a loop's header.
+    Each component begins with the block at which it was entered first: a loop's header.
     """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on_stack: set[int] = set()
     stack: list[int] = []
     found: list[list[int]] = []
-    # The last root is explored first, so that in the result the first target's component comes first.
+    # The last root is explored first, so that the component of the first branch target comes first in the result.
     for root in reversed(roots):
         if root in index:
             continue
@@ -226,7 +230,7 @@ def _inside(blocks: list[Block], node: int, within: frozenset[int]) -> list[int]
 
 
 def _with_single_latches(blocks: list[Block]) -> Graph:
-    """Give each loop with several back edges an empty last block, which all of them go through."""
+    """Give each loop with several back edges an empty last block, which all of them pass through."""
     sources: dict[int, list[int]] = {}
     for number, block in enumerate(blocks):
         for target in block.targets:
@@ -238,7 +242,7 @@ def _with_single_latches(blocks: list[Block]) -> Graph:
             latches.setdefault(max(tails), []).append(header)
     if not latches:
         return Graph(blocks)
-    # Inner loops' headers have the higher numbers and their latches come first.
+    # Headers of inner loops have higher numbers, and their latches come first.
     order: list[tuple[str, int]] = []
     for number in range(len(blocks)):
         order.append(("block", number))
@@ -260,16 +264,16 @@ def _with_single_latches(blocks: list[Block]) -> Graph:
 
 
 class Liveness(NamedTuple):
-    """For each block, registers that may be read before they are written."""
+    """Registers of each block that may be read before they are written."""
 
     before: list[set[str]]
-    """From the block's beginning on."""
+    """Live registers at the beginning of each block."""
     behind: list[set[str]]
-    """From its end on."""
+    """Live registers at the end of each block."""
 
 
 def live_registers(graph: Graph) -> Liveness:
-    """Solve the data-flow equations, to their least fixed point."""
+    """Solve the data-flow equations by iterating to their least fixed point."""
     uses: list[set[str]] = []
     defines: list[set[str]] = []
     for block in graph.blocks:
@@ -305,8 +309,8 @@ Registers = tuple[frozenset[str], frozenset[str]]
 
 
 def registers_of(instruction: Instruction) -> Registers:
-    """The registers that an instruction reads, and those that it writes (lanes that are off keep their old value)."""
-    # With the instruction, of which several passes ask it: to look for an equal one would take as long.
+    """Return the registers that an instruction reads and those that it writes. Inactive lanes keep their old values."""
+    # Cached in the instruction, since several passes need it. Looking up an equal instruction would take as long.
     known: Registers | None = vars(instruction).get("registers")
     if known is None:
         known = vars(instruction)["registers"] = _registers_of(instruction)

@@ -1,9 +1,9 @@
-"""`.param` variables of inlined calls -> registers.
+"""Replaces `.param` variables of inlined calls by registers.
 
-Before: one function without calls, where `st.param` and `ld.param` on variables of its own hand values over.
-After: those are moves of registers. A variable of which only whole 16- to 64-bit values are written and read gets one
-register for each; where widths are mixed within 8 bytes, or single bytes are handed over, these 8 bytes are one
-register and bit fields go in and out; a variable whose address is taken lies in local memory.
+Before: a function without calls, in which `st.param` and `ld.param` on its own variables transfer values. After: these
+are register moves. A variable of which only whole 16- to 64-bit values are written and read gets one register for each.
+Where widths are mixed within 8 bytes, or single bytes are transferred, these 8 bytes are one register, accessed by bit
+fields. A variable whose address is taken is placed in local memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 8
 
 
 def lower_call_parameters(function: Function) -> None:
-    """Rewrite the function in place."""
+    """Replace `.param` variables of inlined calls by registers, in place."""
     names = {v.name for v in function.variables.values() if v.space == "param"}
     if not names:
         return
@@ -42,12 +42,12 @@ def lower_call_parameters(function: Function) -> None:
 
 
 def holds_parameter(register: str) -> bool:
-    """Whether `lower_call_parameters` made this register of a `.param` variable: no name in PTX has a plus."""
+    """Whether `lower_call_parameters` created this register. Register names in PTX contain no plus sign."""
     return "+" in register
 
 
 def _access(instruction: Instruction) -> tuple[str, int] | None:
-    """Variable and offset of a `st.param` or `ld.param`."""
+    """Return variable and offset of a `st.param` or `ld.param`, or None for other instructions."""
     if instruction.opcode not in ("ld", "st") or "param" not in instruction.modifiers or len(instruction.operands) != 2:
         return None
     address = instruction.operands[0 if instruction.opcode == "st" else 1]
@@ -57,13 +57,16 @@ def _access(instruction: Instruction) -> tuple[str, int] | None:
 
 
 def _addressed(instruction: Instruction) -> Iterator[str]:
-    """The variables whose address the instruction takes."""
+    """Yield the variables whose address the instruction takes."""
     if instruction.opcode in ("mov", "cvta"):
         yield from (operand.name for operand in instruction.operands if isinstance(operand, Symbol))
 
 
 def _pieces(instruction: Instruction, offset: int, size_bytes: int) -> Iterator[tuple[int, PtxType, Operand]]:
-    """Offset, type and value of each item that the instruction hands over, in a variable of so many bytes."""
+    """Yield offset, type and value of each item that the instruction transfers.
+
+    The variable that it accesses has `size_bytes` bytes.
+    """
     kind = TYPES.get(instruction.modifiers[-1])
     if kind is None or kind.total_bits not in (8, 16, 32, 64):
         raise instruction.unsupported("a parameter of this type")
@@ -76,7 +79,7 @@ def _pieces(instruction: Instruction, offset: int, size_bytes: int) -> Iterator[
 
 
 def _mixed_chunks(function: Function, names: set[str]) -> set[tuple[str, int]]:
-    """The chunks of 8 bytes that are written or read in pieces of several widths, or of single bytes."""
+    """Return the 8-byte chunks that are written or read in pieces of several widths, or in single bytes."""
     widths: dict[tuple[str, int], set[int]] = {}
     for instruction in function.instructions():
         access = _access(instruction)

@@ -1,4 +1,4 @@
-"""PTX without anything that depends on the place or the comments of its source: equal for equal code."""
+"""Normalizes PTX: removes everything that depends on the location or the comments of its source."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from harness.ptx.statements import LOCATION
 
 _SOURCE_LINE = re.compile(r"//|\.file\s|\$L__(tmp|func_begin|func_end|info_string)\w*:|\.common .* _ZN08NumbaEnv")
-"""How lines begin that describe the source, the author's or Numba's, and mean nothing to the GPU."""
+"""Beginnings of lines that describe the source or Numba's environment and have no effect on the GPU."""
 _COMPILER_NAME = re.compile(r"_Z\w+|_cudapy_\w+")
-"""Mangled names, which hold a module's path, and shared arrays, which Numba numbers throughout a process."""
+"""Mangled names, which contain a module's path, and shared arrays, which Numba numbers consecutively in a process."""
 _LOCATION = re.compile(rf"{LOCATION}\s*")
-"""An instruction may follow on the same line in PTX that was written by hand."""
+"""A `.loc`. In handwritten PTX, an instruction may follow on the same line."""
 _COMMENT = re.compile(r"\s*//.*")
 
 
 def canonical_text(ptx: str) -> str:
-    """`ptx` without line tables, files, debugging sections and comments; names that compilers invent become numbers."""
+    """Return `ptx` without line tables, files, debug sections and comments, and with compilers' names numbered."""
     numbers: dict[str, str] = {}
 
     def numbered(name: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
-"""Calls -> the callee's body in place.
+"""Replaces calls by the bodies of the called functions.
 
-Before: an entry that calls `.func`s through `.param` variables.
-After: one function without calls; the callee's registers, labels and variables carry a prefix, its parameters are the
-caller's `.param` variables, its `ret` is a branch behind the call. What a call passes in registers, or as numbers, is
-moved there before the body and back behind it. Recursion and indirect calls have no such form.
+Before: an entry that calls `.func`s through `.param` variables. After: one function without calls. The callee's
+registers, labels and variables have a prefix, its parameters are the caller's `.param` variables, and its `ret` is a
+branch to the end of the call. Values that a call passes in registers, or as numbers, are moved before the body, and
+results after it. Recursion and indirect calls cannot be inlined.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from harness.ptx.instructions import (
 )
 
 BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
-"""Functions of the CUDA runtime that the emulator itself provides; calls to them stay."""
+"""Functions of the CUDA runtime that the emulator provides. Calls to them are not inlined."""
 _MOST_STATEMENTS = 1_000_000
 _MOST_CALLS = 10_000
-"""Limit of a function with everything that it calls; nested calls of two functions each double with every level."""
+"""Maximum calls in a function, including nested ones. If each function calls the next one twice, they double at each
+level."""
 _DEEPEST_CALL = 100
 
 
@@ -55,7 +56,7 @@ class _Inliner:
     def copy(
         self, body: list[Statement], names: dict[str, str], stack: tuple[str, ...], return_label: str | None
     ) -> None:
-        """Append `body` to the flat function, renamed; `stack` is the chain of functions that led here."""
+        """Append `body` to the flat function with renamed identifiers. `stack` is the chain of calling functions."""
         out = self._flat.body
         assert out is not None
         for statement in body:
@@ -117,7 +118,10 @@ class _Inliner:
     def _bind(
         self, call: Instruction, formal: Variable, actual: Operand, names: dict[str, str], prefix: str, is_result: bool
     ) -> list[Instruction]:
-        """Join a callee's parameter to what a call passes for it: the instructions that move its value."""
+        """Connect a callee's parameter to the value that a call passes.
+
+        Returns the instructions that move the value.
+        """
         if formal.space == "param" and isinstance(actual, Symbol):
             names[formal.name] = actual.name
             return []
@@ -141,7 +145,8 @@ class _Inliner:
         for name, element in callee.registers.items():
             self._flat.registers[prefix + name] = element
         for name, variable in callee.variables.items():
-            # One copy per block, however often the function is called; not another function's of the same name.
+            # One copy per block, however often the function is called. Its name must differ from that of other
+            # functions' variables.
             names[name] = f"{callee.name}.{name}" if variable.space == "shared" else prefix + name
             self._flat.variables[names[name]] = _renamed(variable, names[name])
         for statement in callee.body or ():
@@ -158,7 +163,7 @@ def _renamed(variable: Variable, name: str) -> Variable:
 
 
 def _call_operands(call: Instruction) -> tuple[Arguments, str, Arguments]:
-    """`call [(results),] name [, (arguments)]` -> results, name, arguments."""
+    """Split `call [(results),] name [, (arguments)]` into results, name and arguments."""
     operands = list(call.operands)
     results = Arguments(())
     if operands and isinstance(operands[0], Arguments):

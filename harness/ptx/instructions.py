@@ -1,4 +1,4 @@
-"""The intermediate representation: instructions, operands, functions and variables of one PTX module."""
+"""Defines the intermediate representation: instructions, operands, functions and variables of a PTX module."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Reg:
 
 @dataclass(frozen=True)
 class Imm:
-    """A literal. Floats are kept as their bits with the width that the literal had."""
+    """A literal. Floats are stored as bits, with the width of the literal."""
 
     value: int
     float_bits: int = 0
-    """32 for 0f..., 64 for 0d..., 0 for an integer."""
+    """Width of a float: 32 for 0f..., 64 for 0d...; 0 for an integer."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Pair:
-    """`a|b`: two destinations."""
+    """Two destinations `a|b`."""
 
     first: Operand
     second: Operand
@@ -60,30 +60,30 @@ class Pair:
 
 @dataclass(frozen=True)
 class Not:
-    """`!p`: a negated predicate source."""
+    """The negated predicate source `!p`."""
 
     reg: Reg
 
 
 @dataclass(frozen=True)
 class Part:
-    """`r.b0`, `r.h10`: bytes or halfwords of a register, in the video instructions."""
+    """Bytes or halfwords of a register in video instructions, such as `r.b0` or `r.h10`."""
 
     reg: Reg
     selector: str
-    """Without its dot."""
+    """The selector without its dot."""
 
 
 @dataclass(frozen=True)
 class Negative:
-    """`-r`: a source of `vmad` with its sign changed."""
+    """The negated source `-r` of `vmad`."""
 
     operand: Reg | Part
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """`(a, b, ...)` of a call."""
+    """The arguments `(a, b, ...)` of a call."""
 
     items: tuple[Operand, ...]
 
@@ -91,15 +91,15 @@ class Arguments:
 Operand = Reg | Imm | Symbol | Address | Vector | Pair | Not | Part | Negative | Arguments
 
 CARRY = "%carry"
-"""The condition-code register: `.cc` writes it, addc, subc and madc read it."""
+"""The condition-code register, written by `.cc` and read by addc, subc and madc."""
 
 SINK = Reg("_")
-"""The destination that throws its value away."""
+"""The destination that discards its value."""
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A place in the user's source."""
+    """A line in the user's source."""
 
     file: str
     line: int
@@ -107,7 +107,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction of PTX."""
+    """An instruction of PTX."""
 
     opcode: str
     """The first word, such as `ld`."""
@@ -116,39 +116,39 @@ class Instruction:
     operands: tuple[Operand, ...]
     predicate: Reg | None
     negated: bool
-    """Whether it runs where the predicate is false."""
+    """Whether the instruction executes if the predicate is false."""
     ptx_line: int
     source: SourceLine | None
 
     @property
     def form(self) -> str:
-        """Opcode and modifiers as PTX writes them."""
+        """Opcode and modifiers in PTX syntax."""
         return ".".join((self.opcode, *self.modifiers))
 
     @cached_property
     def row_name(self) -> str:
-        """Its row in `ptx.opcodes.OPCODES`."""
+        """Name of its row in `ptx.opcodes.OPCODES`."""
         return row_name(self.opcode, self.modifiers)
 
     @cached_property
     def facts(self) -> Opcode:
-        """What is known of its opcode; `UNKNOWN` of one that is not in the table."""
+        """Properties of its opcode; `UNKNOWN` for an opcode that is not in the table."""
         return facts_of(self.opcode, self.modifiers)
 
     def where(self) -> str:
-        """For messages: the PTX line and, if known, the source line."""
+        """Location for messages: the PTX line and, if known, the source line."""
         at = f"PTX line {self.ptx_line}"
         return f"{self.source.file}:{self.source.line} ({at})" if self.source else at
 
     def unsupported(self, why: str = "") -> UnsupportedInstruction:
-        """The error that names this form and its line."""
+        """Return the error that reports this form and its line as unsupported."""
         reason = f": {why}" if why else ""
         return UnsupportedInstruction(f"the emulator does not support '{self.form}' at {self.where()}{reason}")
 
 
 @dataclass(frozen=True)
 class Label:
-    """A place to branch to."""
+    """A branch target."""
 
     name: str
 
@@ -158,19 +158,19 @@ Statement = Instruction | Label
 
 @dataclass(frozen=True)
 class Link:
-    """A place in a variable's initial value that holds an address: `name`, `generic(name) + 4`, `0xFF00(name)`."""
+    """An address in a variable's initial value: `name`, `generic(name) + 4`, `0xFF00(name)`."""
 
     offset: int
-    """In bytes, from the variable's beginning."""
+    """Position in bytes from the beginning of the variable."""
     size_bytes: int
     target: str
-    """A variable or a function."""
+    """Name of a variable or a function."""
     addend: int
     mask: int | None
-    """Which bits of the address belong here, moved down to bit 0; None: all of them."""
+    """Bits of the address to store, shifted down to bit 0. None: all of them."""
 
     def bits(self, address: int) -> int:
-        """What to store where the target has this address."""
+        """Return the value to store if the target has this address."""
         value = address + self.addend
         if self.mask:
             value = (value & self.mask) >> ((self.mask & -self.mask).bit_length() - 1)
@@ -179,20 +179,20 @@ class Link:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in memory: module or function scope."""
+    """A variable in memory, in module or function scope."""
 
     name: str
     space: str
-    """`global`, `const`, `shared`, `local` or `param`; `reg` of a parameter of a function that is a register."""
+    """`global`, `const`, `shared`, `local` or `param`; `reg` for a parameter in a register."""
     align_bytes: int
     size_bytes: int
-    """0 for `extern .shared x[]`: whatever the launch gives."""
+    """Size in bytes; 0 for `extern .shared x[]`, whose size the launch determines."""
     initial: bytes | None = None
-    """Initial bytes, up to the last value that is given; the rest is zero."""
+    """Initial bytes up to the last given value, followed by zeros. None without an initializer."""
     extern: bool = False
     element: PtxType | None = None
     links: tuple[Link, ...] = ()
-    """What has to be added to `initial` once it is known where everything lies."""
+    """Addresses to add to `initial` when the positions of all variables are known."""
 
 
 @dataclass
@@ -204,26 +204,26 @@ class Function:
     returns: list[Variable] = field(default_factory=list)
     params: list[Variable] = field(default_factory=list)
     body: list[Statement] | None = None
-    """None for a declaration."""
+    """Statements of the body; None for a declaration."""
     registers: dict[str, PtxType] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """`.branchtargets` lists for `brx.idx`."""
+    """Labels of each `.branchtargets` list, used by `brx.idx`."""
     cluster: tuple[int, int, int] | None = None
-    """`.reqnctapercluster`."""
+    """Cluster size of `.reqnctapercluster`, or None."""
     most_cluster_blocks: int | None = None
-    """`.maxclusterrank`."""
+    """Value of `.maxclusterrank`, or None."""
     explicit_cluster: bool = False
-    """`.explicitcluster`."""
+    """Whether `.explicitcluster` is present."""
 
     def instructions(self) -> Iterator[Instruction]:
-        """The body without labels."""
+        """Iterate over the body without labels."""
         return (s for s in self.body or () if isinstance(s, Instruction))
 
 
 @dataclass
 class Module:
-    """One PTX file."""
+    """The content of a PTX file."""
 
     functions: dict[str, Function] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class Module:
 
 
 def names_in(instruction: Instruction) -> list[Reg | Symbol]:
-    """The registers and symbols in its operands."""
+    """Return the registers and symbols in the operands of an instruction."""
     found: list[Reg | Symbol] = []
     stack: list[Operand] = list(instruction.operands)
     while stack:
@@ -250,7 +250,7 @@ def names_in(instruction: Instruction) -> list[Reg | Symbol]:
 
 
 def rename(operand: Operand, names: dict[str, str]) -> Operand:
-    """The operand with registers and symbols renamed; names that are not in `names` stay."""
+    """Rename registers and symbols in an operand. Names that are not in `names` do not change."""
     match operand:
         case Reg(name):
             return Reg(names.get(name, name))
@@ -279,7 +279,7 @@ def rename(operand: Operand, names: dict[str, str]) -> Operand:
 
 
 def rename_instruction(instruction: Instruction, names: dict[str, str]) -> Instruction:
-    """The instruction with all its operands and its predicate renamed."""
+    """Rename all operands and the predicate of an instruction."""
     predicate = instruction.predicate
     return replace(
         instruction,

@@ -1,4 +1,4 @@
-"""A line table for PTX that has none: the lines of the PTX itself, so that counts and faults name a place."""
+"""Adds a line table to PTX that has none. It refers to the PTX itself, so that counts and faults have a source line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def has_line_table(ptx: str) -> bool:
 
 
 def with_line_table(ptx: str, file: str, first_line: int) -> str:
-    """`ptx`, which begins at `first_line` of `file`, with a `.loc` before the first instruction of each line.
+    """Insert a `.loc` before the first instruction of each line. `ptx` begins at `first_line` of `file`.
 
-    Before: `add.s32 %r1, %r1, 1;`. After: `.loc 1 12 1 add.s32 %r1, %r1, 1;`, and at the end of the text
-    `.file 1 "/home/me/kernel.ptx"`. Nothing moves to another line, so that line numbers in messages stay right.
+    Before: `add.s32 %r1, %r1, 1;`. After: `.loc 1 12 1 add.s32 %r1, %r1, 1;`, and at the end of the text `.file 1
+    "/home/me/kernel.ptx"`. Line numbers do not change, so those in messages stay valid.
     """
     number = 1 + max((int(match[1]) for match in _FILE.finditer(ptx)), default=0)
     parts: list[str] = []

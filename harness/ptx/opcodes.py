@@ -1,8 +1,8 @@
-"""What is known of each opcode, one row each: everybody who has to tell opcodes apart by what they do reads this table.
+"""Table of opcodes with one row each. All code that distinguishes opcodes by what they do uses this table.
 
-Block graph and liveness (`ptx.blocks`), the number of operands that is checked before code is emitted (`codegen`), the
-traffic counts, the sanitizer, the cache model and the words of faults. How an opcode computes its result is in the
-families of `codegen`; an opcode with a row and no emitter, or the other way round, fails a test.
+It is used for the block graph and liveness (`ptx.blocks`), for checking the number of operands before code is emitted
+(`codegen`), and by traffic counts, the sanitizer, the cache model and the messages of faults. The families of `codegen`
+define how an opcode computes its result. A test fails if an opcode has a row and no emitter, or an emitter and no row.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ AccessKind = Literal["load", "store", "atomic"]
 
 @dataclass(frozen=True)
 class MemoryAccess:
-    """What an opcode does to memory."""
+    """How an opcode accesses memory."""
 
     in_global: AccessKind | None
-    """In global and local memory; None where the opcode reaches shared memory alone."""
+    """Kind of access in global and local memory; None if the opcode accesses only shared memory."""
     in_shared: AccessKind
     asynchronous: bool = False
-    """Whether it is over only after a wait. Such an opcode reads one space and writes another."""
+    """Whether the access completes only after a wait. Such an opcode reads one space and writes another."""
     name: str = ""
-    """What an asynchronous one is called in messages, where `verb` would not find it."""
+    """Name of an asynchronous access in messages; empty to derive it from the kind."""
 
     @property
     def verb(self) -> str:
-        """For messages."""
+        """Verb for messages."""
         if self.asynchronous:
             return self.name or ("operand read" if self.in_global is None else "asynchronous copy")
         return self.in_shared
@@ -44,7 +44,7 @@ STORE = MemoryAccess("store", "store")
 ATOMIC = MemoryAccess("atomic", "atomic")
 LOAD_ROWS = MemoryAccess(None, "load")
 STORE_ROWS = MemoryAccess(None, "store")
-"""Accesses to rows of a matrix: a lane has the address of a row, not of the elements that it loads or stores."""
+"""Access to rows of a matrix. A lane has the address of a row, not of the elements that it loads or stores."""
 COPY = MemoryAccess("load", "store", asynchronous=True)
 BULK_LOAD = MemoryAccess("load", "store", asynchronous=True)
 BULK_STORE = MemoryAccess("store", "load", asynchronous=True)
@@ -57,7 +57,7 @@ OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
 
 class Flow(Enum):
-    """Where a warp goes behind an opcode."""
+    """Where a warp continues after an opcode."""
 
     NEXT = "to the next instruction"
     BRANCH = "to a label, which ends the block"
@@ -70,37 +70,37 @@ class Flow(Enum):
 
 @dataclass(frozen=True)
 class Opcode:
-    """One row."""
+    """A row of the table."""
 
     operands: tuple[int, ...] = ()
-    """How many operands it may have, the destination included; empty where its emitter looks itself."""
+    """Permitted numbers of operands, including the destination. Empty if the emitter checks the number."""
     memory: MemoryAccess | None = None
-    """None where it does not touch memory that a kernel could see."""
+    """Memory access; None if the opcode does not access memory visible to a kernel."""
     flow: Flow = Flow.NEXT
     writes: bool = True
-    """Whether its first operand is its destination."""
+    """Whether the first operand is the destination."""
     reads_carry: bool = False
-    """Whether it adds the carry that a `.cc` left."""
+    """Whether the opcode adds the carry of a preceding `.cc`."""
     updates: bool = False
-    """Whether it reads its destination, too."""
+    """Whether the opcode also reads its destination."""
     async_proxy: bool = False
-    """Whether it needs the memory of what is under way: `launch/async_proxy.py`."""
+    """Whether the opcode needs the state of operations in flight (`launch/async_proxy.py`)."""
 
 
 UNKNOWN = Opcode()
-"""The row of an unknown opcode. It has no emitter either, and is refused by name when code is emitted."""
+"""Row of unknown opcodes. They have no emitter, so they are rejected when code is emitted."""
 BARRIER_RESULT = "barrier.result"
-"""Pseudo-opcode behind a `barrier.red`: takes the vote once everyone has arrived. No text can spell it, for the parser
-ends an opcode at its first dot."""
+"""Pseudo-opcode after a `barrier.red` that reads the result once all warps have arrived. It cannot occur in a text,
+because the parser ends an opcode at its first dot."""
 
 
 def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> dict[str, Opcode]:
-    """A table in which all of these names have one row."""
+    """Return a table in which all of these names have the same row."""
     return dict.fromkeys(names.split(), Opcode(operands, **facts))  # type: ignore[arg-type]
 
 
-# `add.int`, `add.float` and `add.half` are what the type makes of one opcode, `wmma.load` what the first modifier does.
-# For `cp.bulk_load` see `_bulk_kind`.
+# The type determines `add.int`, `add.float` and `add.half`; the first modifier determines `wmma.load`. `_bulk_kind`
+# determines `cp.bulk_load`.
 OPCODES: dict[str, Opcode] = {
     # Integers and bits
     **_rows("add.int sub.int mul.int mul24 div.int rem.int min.int max.int", 3),
@@ -185,7 +185,7 @@ OPCODES: dict[str, Opcode] = {
 
 @cache
 def row_name(opcode: str, modifiers: tuple[str, ...]) -> str:
-    """The name of an instruction's row in `OPCODES`; the opcode itself where it has none."""
+    """Return the name of an instruction's row in `OPCODES`, or the opcode if there is no row."""
     if opcode == "cp" and "bulk" in modifiers:
         return f"cp.bulk_{_bulk_kind(modifiers)}"
     if opcode == "cp" and "mbarrier" in modifiers:
@@ -206,12 +206,12 @@ def row_name(opcode: str, modifiers: tuple[str, ...]) -> str:
 
 @cache
 def facts_of(opcode: str, modifiers: tuple[str, ...]) -> Opcode:
-    """The row of an instruction; `UNKNOWN` where it has none."""
+    """Return the row of an instruction; `UNKNOWN` if there is none."""
     return OPCODES.get(row_name(opcode, modifiers), UNKNOWN)
 
 
 def _bulk_kind(modifiers: Sequence[str]) -> str:
-    """What a `cp.async.bulk` does. Of a copy, the destination's space is first."""
+    """Return the kind of a `cp.async.bulk`. The first space among the modifiers of a copy is the destination's."""
     if "shared::cluster" in modifiers and "shared::cta" in modifiers:
         return "between"
     if "reduce" in modifiers:
@@ -225,7 +225,7 @@ def _bulk_kind(modifiers: Sequence[str]) -> str:
 
 
 def _kind(modifiers: Sequence[str]) -> str:
-    """`int`, `half` or `float`: what the first type among the modifiers is."""
+    """Return `int`, `half` or `float`, the kind of the first type among the modifiers."""
     types = [TYPES[m] for m in modifiers if m in TYPES]
     if not types or not types[0].is_float:
         return "int"
@@ -236,16 +236,16 @@ _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 
 class MatrixShape(NamedTuple):
-    """The extents of a matrix product: D of `rows` x `columns`, `depth` products to an element."""
+    """Extents of a matrix product. D has `rows` x `columns` elements, each a sum of `depth` products."""
 
     word: str
-    """The modifier, such as `m16n8k16`."""
+    """Modifier that names the shape, such as `m16n8k16`."""
     rows: int
     columns: int
     depth: int
 
 
 def matrix_shape(modifiers: Sequence[str]) -> MatrixShape | None:
-    """The shape among the modifiers of a matrix product; None where there is none."""
+    """Return the shape among the modifiers of a matrix product; None if there is none."""
     match = next((match for word in modifiers if (match := _SHAPE.fullmatch(word))), None)
     return None if match is None else MatrixShape(match[0], int(match[1]), int(match[2]), int(match[3]))

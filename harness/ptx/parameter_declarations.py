@@ -1,4 +1,4 @@
-"""Declarations of parameters: `.param .u64 name` in the head of a function -> types, sizes, alignments."""
+"""Reads declarations of parameters, such as `.param .u64 name` in the head of a function: types, sizes, alignments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.support.errors import CompileError
 
 _LARGEST_ALIGNMENT = 1024
 _SHOWN = 80
-"""Characters of a declaration that a message repeats."""
+"""Maximum characters of a declaration that a message quotes."""
 
 
 class ParameterDeclarations(TokenStream):
     """Reads types and the parameters of functions."""
 
     def declared_type(self) -> tuple[int, PtxType, int]:
-        """`[.align n] [.v2|.v4|.v8] .type` -> alignment (0 where not given), type, elements per vector."""
+        """Read `[.align n] [.v2|.v4|.v8] .type`. Returns alignment (0 if not given), type, and elements per vector."""
         align, lanes = 0, 1
         while True:
             token = self.next()
@@ -40,7 +40,7 @@ class ParameterDeclarations(TokenStream):
                 raise CompileError(f"PTX line {token.line}: unknown type '{token.shown}'")
 
     def type_in_memory(self) -> tuple[int, PtxType, int]:
-        """A declared type of variables that have an address, which a predicate has not."""
+        """Read the type of a variable in memory, which cannot be a predicate."""
         line = self.peek().line
         align, element, lanes = self.declared_type()
         if not element.size_bytes:
@@ -57,7 +57,7 @@ class ParameterDeclarations(TokenStream):
         return align
 
     def parameter(self) -> tuple[str, Parameter]:
-        """Name and layout of a parameter, from behind its `.param` on."""
+        """Read a parameter after its `.param`. Returns its name and layout."""
         align, element, count = self.type_in_memory()
         natural_bytes = count * element.size_bytes
         if self.accept(".ptr"):
@@ -75,9 +75,9 @@ class ParameterDeclarations(TokenStream):
 
 @functools.lru_cache(maxsize=256)
 def entry_parameters(ptx: str) -> Mapping[str, tuple[Parameter, ...]]:
-    """Every kernel of the module by its mangled name, with its parameters in order.
+    """Return the parameters of every kernel of the module, by mangled name, in order.
 
-    Raises `CompileError` where a parameter is declared in a way that PTX does not have.
+    Raises `CompileError` if a declaration is not valid PTX.
     """
     return {function.name: _parameters(ptx, function) for function in functions(ptx) if function.is_entry}
 

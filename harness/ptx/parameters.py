@@ -1,4 +1,4 @@
-"""What a kernel takes at a launch."""
+"""Defines a kernel's parameters, which a launch has to provide."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _C_NAMES = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One `.param` of a kernel."""
+    """A `.param` of a kernel."""
 
     type: str
-    """PTX's type without the dot, such as `u64` or `f32`; an aggregate is `b8`."""
+    """PTX type without the dot, such as `u64` or `f32`. Aggregates have the type `b8`."""
     size_bytes: int
-    """What a launch has to provide."""
+    """Size in bytes that a launch must provide."""
     align_bytes: int
-    """Alignment in the parameter space."""
+    """Alignment in the parameter space, in bytes."""
     is_array: bool = False
-    """Declared with an extent or as a vector: a struct, `__half` or the like, passed by value."""
+    """Whether it is declared with an extent or as a vector, such as a struct or `__half` passed by value."""
 
     @property
     def description(self) -> str:
-        """What to pass, in words."""
+        """Description of the argument to pass, for messages."""
         if self.is_array:
             return f"{self.size_bytes}-byte value"
         return _C_NAMES.get(self.type, f"{self.size_bytes}-byte value")

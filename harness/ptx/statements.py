@@ -1,7 +1,7 @@
-"""Where functions and their statements begin and end in a PTX text, found without parsing what they say.
+"""Finds the positions of functions and statements in a PTX text, without parsing their content.
 
-Code that inserts text into PTX, or needs little of it, reads these positions. It takes a tenth of the time that the
-parser takes, and unlike the parser it refuses nothing: the emulator or ptxas reports what is wrong with the text.
+It serves code that inserts text into PTX or needs little of it. It takes a tenth of the parser's time and, unlike the
+parser, rejects nothing: the emulator or ptxas reports errors in the text.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 _COMMENT = r"//[^\n]*(?![^\n])|/\*[^*]*(?:\*(?!/)[^*]*)*(?:\*/|\Z)"
 _STRING = r'"[^"\n]*(?:"|(?![^\n]))'
-"""These match in one way only, closed or not, so that the time is linear in the length of the text, however broken."""
+"""Matches in only one way, whether closed or not, so that the time is linear in the length even of invalid text."""
 
 
 def _up_to(closing: str) -> str:
-    """Any text up to one of these characters, which do not count in comments and strings."""
+    """Return a pattern for any text up to one of these characters, ignoring those in comments and strings."""
     plain = rf'[^/"{closing}]*'
     return rf"{plain}(?:(?:{_COMMENT}|{_STRING}|/(?![/*])){plain})*"
 
@@ -34,7 +34,7 @@ _FUNCTION = re.compile(
 _BODY = re.compile(rf"{_up_to('{;')}\{{", _FLAGS)
 _END = r"(?:;|\Z)"
 LOCATION = r"\.loc\s+\d+\s+\d+\s+\d+(?:\s*,\s*function_name\s[^,\n]*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?"
-"""A `.loc`. It ends without a `;`, and an instruction may follow on its line."""
+"""A `.loc`. It does not end with `;`, and an instruction may follow on its line."""
 _STATEMENT = re.compile(
     rf"(?P<comment>{_COMMENT})|(?P<open>\{{)|(?P<close>\}})|(?P<label>[%$A-Za-z_][\w$]*\s*:(?!:))"
     rf"|(?P<location>{LOCATION})"
@@ -54,27 +54,27 @@ class FunctionText(NamedTuple):
     start: int
     """Position of `.entry` or `.func`."""
     parameters: tuple[int, int] | None
-    """Begin and end of the text between the parentheses; None where there are no parentheses."""
+    """Begin and end of the text between the parentheses; None without parentheses."""
     end: int
-    """Position behind name and parameters, where directives for the compiler such as `.maxnreg` belong."""
+    """Position after name and parameters, where directives for the compiler such as `.maxnreg` belong."""
     body: tuple[int, int] | None
-    """Position behind the opening brace, and the begin of the next function or the end of the text, in front of which
-    the body ends; None for a declaration."""
+    """Position after the opening brace, and the beginning of the next function or the end of the text, before which the
+    body ends; None for a declaration."""
 
 
 class Statement(NamedTuple):
     """A statement in the body of a function."""
 
     kind: str
-    """`open` and `close` for the braces of a scope, `label`, `location` for a `.loc`, `directive`, `instruction`."""
+    """`open` or `close` for the braces of a scope, `label`, `location` for a `.loc`, `directive`, or `instruction`."""
     start: int
     text: str
-    """All of it, with its final `;` or `:`."""
+    """The whole text, including the final `;` or `:`."""
 
 
 @functools.lru_cache(maxsize=16)
 def functions(ptx: str) -> tuple[FunctionText, ...]:
-    """All entries and functions of a module in the order of the text, declarations included."""
+    """Return all entries and functions of a module in the order of the text, including declarations."""
     heads = [match for match in _FUNCTION.finditer(ptx) if match["kind"]]
     limits = [*(match.start() for match in heads[1:]), len(ptx)]
     return tuple(
@@ -92,14 +92,14 @@ def functions(ptx: str) -> tuple[FunctionText, ...]:
 
 
 def entry_text(ptx: str, name: str) -> FunctionText | None:
-    """The entry of this name; None where the module has none."""
+    """Return the entry of this name; None if the module has none."""
     return next((function for function in functions(ptx) if function.is_entry and function.name == name), None)
 
 
 def statements(ptx: str, function: FunctionText) -> Iterator[Statement]:
-    """The statements of a function's body, without comments; nothing for a declaration.
+    """Yield the statements of a function's body, without comments; nothing for a declaration.
 
-    The brace that closes the body comes last. Where the text ends within the body, that brace is missing.
+    The closing brace of the body comes last. It is missing if the text ends within the body.
     """
     return iter(()) if function.body is None else _statements_between(ptx, *function.body)
 
@@ -117,9 +117,9 @@ def _statements_between(ptx: str, start: int, limit: int) -> Iterator[Statement]
 
 
 def instructions(ptx: str) -> Iterator[tuple[str, str]]:
-    """Opcode with modifiers, and operands, of every instruction: `("fma.rn.f32", " %f1, %f2, %f3, %f4")`.
+    """Yield opcode with modifiers, and operands, of every instruction: `("fma.rn.f32", " %f1, %f2, %f3, %f4")`.
 
-    A text without functions is read as if it were the body of one.
+    A text without functions is read like the body of a function.
     """
     bodies = [statements(ptx, function) for function in functions(ptx)] or [_statements_between(ptx, 0, len(ptx))]
     for statement in itertools.chain.from_iterable(bodies):
@@ -128,5 +128,5 @@ def instructions(ptx: str) -> Iterator[tuple[str, str]]:
 
 
 def without_comments(text: str) -> str:
-    """`text` with a blank in place of each comment."""
+    """Return `text` with a space in place of each comment."""
     return _COMMENTS.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)

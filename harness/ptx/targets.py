@@ -1,4 +1,4 @@
-"""Targets of PTX: `sm_90`, `sm_90a`, and which architectures run what is compiled for them."""
+"""Reads PTX targets, such as `sm_90` and `sm_90a`, and determines which architectures run them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _DIRECTIVE = re.compile(rf"^[ \t]*\.target\s+({_NAME})\b", re.MULTILINE | re.ASC
 
 
 class Target(NamedTuple):
-    """An architecture, with or without the features that belong to it alone."""
+    """An architecture, with or without architecture-specific features."""
 
     name: str
-    """Such as `sm_90a`."""
+    """Name, such as `sm_90a`."""
     number: int
     """Ten times the major compute capability, plus the minor one."""
     suffix: str
-    """`a` for the features of this architecture, `f` for those of its family, else empty."""
+    """`a` for features of this architecture, `f` for those of its family, otherwise empty."""
 
     @classmethod
     def named(cls, name: str) -> Target | None:
-        """The target of this name; None where the name is none."""
+        """Return the target of this name; None if the name is invalid."""
         match = _TARGET.fullmatch(name)
         return match and cls(name, int(match[1]), match[2])
 
     @classmethod
     def of(cls, ptx: str) -> Target | None:
-        """The target of a module's `.target`; None where the module has no such directive."""
+        """Return the target in a module's `.target`; None without this directive."""
         match = _DIRECTIVE.search(ptx)
         return match and cls(match[1], int(match[2]), match[3])
 

@@ -1,12 +1,12 @@
-"""A copy of a kernel's PTX whose warps record timestamps: at their start, at barriers of the block, and at their end.
+"""Inserts code into a kernel's PTX that records timestamps of each warp: at its start, at block barriers, at its end.
 
-Before: PTX of a kernel `k(...)`. After: the kernel has one more parameter, the address of a buffer for timestamps, and
-more code before its first instruction, around each `bar.sync` and `barrier.sync`, and before each `ret` and `exit`. The
-first lane of each warp writes the timestamps; the kernel's results do not change. Barriers in functions that the
-compiler did not inline are left out.
+Before: the PTX of a kernel `k(...)`. After: the kernel has one more parameter, the address of a buffer for timestamps,
+and more code before its first instruction, around each `bar.sync` and `barrier.sync`, and before each `ret` and `exit`.
+The first lane of each warp writes the timestamps; the kernel's results do not change. Barriers in functions that the
+compiler did not inline are omitted.
 
 A timestamp has 16 bytes: `%globaltimer` (nanoseconds), `%smid`, and the kind of event (`BEGINS`, ...). A warp has a
-fixed number of consecutive places; the last one is for its end, and events that find no free place are not written.
+fixed number of consecutive slots. The last one is for its end; events that find no free slot are not recorded.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from harness.support.errors import CompileError
 
 STAMP_BYTES = 16
 BEGINS, ARRIVES, LEAVES, ENDS = range(1, 5)
-"""Kinds of events; `ARRIVES` and `LEAVES` are at a barrier. 0 is a place that has not been written."""
+"""Kinds of events. `ARRIVES` and `LEAVES` occur at a barrier. 0 marks a slot that has not been written."""
 FEWEST_STAMPS = 4
-"""Places per warp at least."""
+"""Minimum slots per warp."""
 _PARAMETER = "attention_sandbox_stamps"
 _BARRIER = re.compile(r"(?:@!?%\w+\s+)?(?:bar|barrier)\.(?:cta\.)?(?:sync|red)\b")
 _RETURN = re.compile(r"(?:@(!?)(%\w+)\s+)?(ret|exit)\s*;")
@@ -54,13 +54,14 @@ mov.u32 %stamp_c, %ctaid.x;
 mad.lo.u32 %stamp_a, %stamp_a, %stamp_b, %stamp_c;
 mad.lo.u32 %stamp_warp, %stamp_a, %stamp_sm, %stamp_warp;
 """
-"""Sets `%stamp_first` in the lane that writes; `%stamp_warp` is the block's number times its warps, plus the warp's."""
+"""Sets `%stamp_first` in the lane that writes. `%stamp_warp` is the block's number times its warps, plus the warp's
+number."""
 
 
 def stamped(ptx: str, entries: Collection[str], stamps: int) -> str:
-    """The module with timestamps in these entries, `stamps` places per warp.
+    """Return the module with timestamps in these entries, `stamps` slots per warp.
 
-    Raises `CompileError` where an entry is missing or the text ends within it.
+    Raises `CompileError` if an entry is missing or the text ends within it.
     """
     for entry in entries:
         ptx = _stamped_entry(ptx, entry, stamps)
@@ -68,7 +69,7 @@ def stamped(ptx: str, entries: Collection[str], stamps: int) -> str:
 
 
 def room_bytes(blocks: int, warps: int, stamps: int) -> int:
-    """Size of the buffer for one launch, which has to be zero at its start."""
+    """Return the size in bytes of the buffer for one launch, which must be zero at its start."""
     return STAMP_BYTES * blocks * warps * stamps
 
 
@@ -130,7 +131,7 @@ def _stamp(kind: int) -> str:
 
 
 def _at_return(returns: re.Match[str], number: int) -> Iterator[str]:
-    """A timestamp, then the return; where that has a predicate, a branch around both."""
+    """Yield a timestamp and the return, or for a return with a predicate, a branch around both."""
     negated, predicate, opcode = returns.groups()
     if predicate is None:
         yield f"{_write('%stamp_end', ENDS, '%stamp_first')}{opcode};"

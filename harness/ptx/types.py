@@ -1,4 +1,4 @@
-"""PTX's fundamental types and how wide they are (PTX ISA 5.2.1)."""
+"""Defines PTX's fundamental types and their widths (PTX ISA 5.2.1)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import NamedTuple
 
 
 class PtxType(NamedTuple):
-    """One fundamental type."""
+    """A fundamental type."""
 
     name: str
     kind: str
-    """`b` untyped bits, `u` unsigned, `s` signed, `f` IEEE float, `bf` bfloat, `tf` tf32, `pred`."""
+    """`b` for untyped bits, `u` unsigned, `s` signed, `f` IEEE float, `bf` bfloat16, `tf` tf32, or `pred`."""
     bits: int
-    """Width of one element of a packed type, of the whole otherwise."""
+    """Width in bits of one element of a packed type, otherwise of the whole."""
     packed: int = 1
     """2 for the x2 types, which hold two elements in one register."""
 
     @property
     def total_bits(self) -> int:
-        """Width of the register that holds it."""
+        """Width in bits of a register of this type."""
         return self.bits * self.packed
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in memory."""
+        """Size in memory, in bytes."""
         return self.total_bits // 8
 
     @property

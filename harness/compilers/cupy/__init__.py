@@ -1,1 +1,1 @@
-"""`cupy.RawKernel` -> PTX through NVRTC, with what CuPy itself would pass to it; natively CuPy launches it."""
+"""Compiles `cupy.RawKernel` with NVRTC and the options that CuPy passes, and launches it with CuPy on a GPU."""

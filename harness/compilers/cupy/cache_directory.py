@@ -1,4 +1,4 @@
-"""CuPy's own cache on disk, whose folder CuPy makes when it is imported and cannot do without."""
+"""Replaces CuPy's cache directory if it is unusable. CuPy creates it on import and fails without it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DIRECTORY_VARIABLE = "CUPY_CACHE_DIR"
 
 
 def replace_unusable_directory() -> str | None:
-    """Let CuPy use a folder for this process alone where its own cannot be used; one line that says so, else None.
+    """Use a temporary directory for this process if CuPy's cache directory cannot be used. Call before importing CuPy.
 
-    Has to be called before CuPy is imported.
+    Returns a message of one line, or None if nothing was replaced.
     """
     directory = Path(os.environ.get(DIRECTORY_VARIABLE, os.path.expanduser("~/.cupy/kernel_cache")))
     try:

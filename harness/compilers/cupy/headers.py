@@ -1,4 +1,4 @@
-"""Folders of the CUDA headers, and the files of the user that a CUDA source includes."""
+"""Finds the CUDA headers and the user's files that a CUDA source includes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.support.errors import CompileError
 
-# CUDA 12 has a wheel, and a folder, per component; CUDA 13 puts all of them into one.
+# CUDA 12 has one wheel and one folder per component; CUDA 13 has one folder for all of them.
 _WHEEL_FOLDERS = (
     "cuda_runtime/include",
     "cuda_nvcc/include",
@@ -27,9 +27,9 @@ _FORCED_INCLUDES = ("-include", "--pre-include", "-pre-include")
 
 @functools.cache
 def include_directories() -> tuple[str, ...]:
-    """Folders with `cuda_fp16.h`, `mma.h` and the CCCL, of the nvidia wheels or of a toolkit, in search order.
+    """Return folders with `cuda_fp16.h`, `mma.h` and CCCL, from the nvidia wheels or a toolkit, in search order.
 
-    Raises `CompileError` where there are none.
+    Raises `CompileError` if there are none.
     """
     found: dict[str, None] = {}
     for component in ("cudart", "nvcc", "cccl"):
@@ -54,16 +54,17 @@ def _ask_pathfinder(component: str) -> str | None:
         from cuda import pathfinder
 
         directory = pathfinder.find_nvidia_header_directory(component)
-    except Exception:  # each version raises something else for a component that it does not know
+    except Exception:  # the exception for an unknown component differs between versions
         return None
     return None if directory is None else str(directory)
 
 
 def included_files(source: str, options: tuple[str, ...]) -> tuple[str | bytes, ...] | None:
-    """Path and content of every file below the user's own `-I` folders that the source includes, directly or not.
+    """Return path and content of each file in the user's `-I` folders that the source includes, directly or indirectly.
 
-    Conditions are not looked at, so some may be too many, none too few. None where that cannot be told: an include
-    through a macro, or one that an option forces. Headers of CUDA, CCCL and CuPy change with their versions only.
+    Preprocessor conditions are ignored, so files may be listed that are not used, but none is missing. Returns None if
+    the files are unknown, because of an include through a macro or one that an option forces. Headers of CUDA, CCCL and
+    CuPy are omitted, as they change only with their versions.
     """
     directories = _directories(options)
     if directories is None:

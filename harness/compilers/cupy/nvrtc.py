@@ -1,4 +1,4 @@
-"""CUDA C++ -> PTX or machine code through NVRTC. Needs no GPU and no driver."""
+"""Compiles CUDA C++ to PTX or machine code with NVRTC. Needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.support.errors import CompileError
 
 
 def compile_source(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:
-    """The PTX of `source`, which is called `name`.cu in messages where no `#line` says otherwise.
+    """Return the PTX of `source`. Messages call the file `name`.cu unless a `#line` names another.
 
-    `expressions` are C++ names, such as `kernel<float>`, to instantiate. Raises `CompileError` with NVRTC's log.
+    `expressions` are C++ names to instantiate, such as `kernel<float>`. Raises `CompileError` with NVRTC's log.
     """
     nvrtc = _nvrtc()
     with _compiled(source, name, options, expressions) as handle:
@@ -22,7 +22,10 @@ def compile_source(source: str, name: str, options: tuple[str, ...], expressions
 
 
 def compile_cubin(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> bytes:
-    """The same as machine code, for the `-arch=sm_90` or the like that `options` have."""
+    """Return the machine code of `source` for the architecture in `options`, such as `-arch=sm_90`.
+
+    Parameters and errors are those of `compile_source`.
+    """
     nvrtc = _nvrtc()
     with _compiled(source, name, options, expressions) as handle:
         return _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, handle)
@@ -46,7 +49,7 @@ def _compiled(source: str, name: str, options: tuple[str, ...], expressions: tup
 
 @functools.cache
 def version_text() -> str:
-    """NVRTC's version such as `12.9`."""
+    """Return NVRTC's version, such as `12.9`."""
     nvrtc = _nvrtc()
     status, major, minor = nvrtc.nvrtcVersion()
     _check((status, None), "tell its version")
@@ -55,14 +58,14 @@ def version_text() -> str:
 
 @functools.cache
 def identity() -> str:
-    """What tells this very NVRTC from another one, patch release included."""
+    """Identify the installed NVRTC library, including its patch release."""
     text = version_text()
     try:
         from cuda import pathfinder
 
         path = pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path
         status = os.stat(str(path))
-    except Exception:  # a library that pathfinder cannot name; its version still stands
+    except Exception:  # pathfinder cannot find the library; its version still identifies it
         return text
     return f"{text} {status.st_size} {status.st_mtime_ns}"
 
@@ -72,7 +75,7 @@ def _nvrtc() -> Any:
     try:
         from cuda.bindings import nvrtc
 
-        nvrtc.nvrtcVersion()  # the bindings load the library at the first call
+        nvrtc.nvrtcVersion()  # the first call loads the library
     except (ImportError, RuntimeError) as error:
         raise CompileError(
             f"NVRTC is not available ({error}); run: pip install cuda-bindings nvidia-cuda-nvrtc-cu12 "
@@ -93,6 +96,6 @@ def _text(size_of: Any, read: Any, handle: Any) -> str:
 
 
 def _bytes(size_of: Any, read: Any, handle: Any) -> bytes:
-    buffer = b" " * int(_check(size_of(handle), "tell a size"))  # NVRTC writes into it
+    buffer = b" " * int(_check(size_of(handle), "tell a size"))  # buffer that NVRTC writes into
     _check(read(handle, buffer), "hand out its result")
     return buffer

@@ -1,4 +1,4 @@
-"""`cupy.RawKernel` -> PTX, or machine code, with the options that CuPy itself would pass to NVRTC."""
+"""Compiles `cupy.RawKernel` to PTX or machine code, with the options that CuPy passes to NVRTC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REGISTER_OPTIONS = ("-maxrregcount", "--maxrregcount")
 
 
 def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledKernel:
-    """Compile for `arch`; arguments are only checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
+    """Compile for `arch`. Arguments are checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
     name, source, expressions = _source_of(kernel)
     options, max_registers = _split_options(tuple(kernel.options))
     arch = feature_arch(tuple(kernel.options), arch) or arch
@@ -42,7 +42,7 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
 
 
 def compile_cubin(kernel: Any, arch: str) -> bytes:
-    """The machine code that CuPy itself has NVRTC make for `arch`. Raises `CompileError`."""
+    """Return the machine code for `arch` that CuPy would get from NVRTC. Raises `CompileError`."""
     name, source, expressions = _source_of(kernel)
     options, max_registers = _split_options(tuple(kernel.options))
     if max_registers is not None:
@@ -51,8 +51,8 @@ def compile_cubin(kernel: Any, arch: str) -> bytes:
 
 
 def _source_of(kernel: Any) -> tuple[str, str, tuple[str, ...]]:
-    """Name, CUDA text and the C++ names to instantiate. Raises `CompileError` where only a GPU's CuPy has them."""
-    state = kernel.__getstate__()  # CuPy's own record of how the kernel was made, attributes that it hides included
+    """Return name, CUDA source and C++ names to instantiate. Raises `CompileError` if CuPy has them only on a GPU."""
+    state = kernel.__getstate__()  # CuPy's record of the kernel's arguments, including hidden attributes
     name = str(kernel.name)
     for field, instead in (
         ("file_path", "give the CUDA source as code="),
@@ -66,7 +66,7 @@ def _source_of(kernel: Any) -> tuple[str, str, tuple[str, ...]]:
 
 
 def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
-    """`sm_90a` where `arch` is `sm_90` and the options ask for what that one alone has; else None."""
+    """Return the feature set of `arch` that the options require, such as `sm_90a` for `sm_90`; None if none."""
     words = iter(options)
     found = None
     for option in words:
@@ -87,9 +87,9 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     files = included_files(source, options)
     if files is None:
         return build().decode()
-    # NVRTC writes relative file names into the line table as they look from here.
+    # NVRTC writes file names into the line table relative to the current directory.
     folder = "" if has_absolute_names(source) else os.getcwd()
-    # The kernels of one file share a compilation: where #line names the file, the PTX has the kernel's name nowhere.
+    # Kernels of one file share a compilation: if #line names the file, the PTX does not contain the kernel's name.
     named = "" if source.startswith("#line") else name
     key = (folder, nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
     ptx = _known.get(key)
@@ -98,12 +98,12 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     return ptx
 
 
-# As on a GPU, where a RawKernel compiles once: who runs many small problems does not read the PTX for each.
+# A RawKernel is compiled once, as on a GPU, so that its PTX is not read again for each of many small problems.
 _known: dict[Key, str] = {}
 
 
 def _complete(options: tuple[str, ...]) -> tuple[str, ...]:
-    """CuPy's order of options: its own before and after the user's, where the last one wins."""
+    """Add CuPy's options before and after the user's, in CuPy's order. The last one of several takes effect."""
     return (
         *_with_cupys_paths(options),
         *(f"-I{directory}" for directory in include_directories()),
@@ -119,12 +119,12 @@ def _with_cupys_paths(options: tuple[str, ...]) -> tuple[str, ...]:
 
     try:
         return tuple(core.assemble_cupy_compiler_options(options))
-    except RuntimeError:  # no CUDA headers where CuPy looks; ours are searched next
+    except RuntimeError:  # CuPy found no CUDA headers; the folders below are searched next
         return options if any("-std=" in option for option in options) else (*options, "--std=c++17")
 
 
 def _split_options(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
-    """Take out what we set ourselves (architecture, lineinfo); the register limit is for ptxas as well."""
+    """Remove the options for architecture, line information and registers. Returns the rest and the register limit."""
     kept: list[str] = []
     max_registers = None
     rest = iter(options)

@@ -1,4 +1,4 @@
-"""CUDA C++ in a `cupy.RawKernel`: NVRTC compiles it without a GPU, CuPy with one."""
+"""Toolchain for CUDA C++ in a `cupy.RawKernel`. NVRTC compiles it without a GPU, CuPy on a GPU."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from harness.support.errors import CompileError
 
 
 class CupyToolchain(Toolchain):
-    """`cupy.RawKernel`, made by hand or by `cupy.RawModule.get_function`."""
+    """Toolchain for `cupy.RawKernel` objects, including those of `cupy.RawModule.get_function`."""
 
     name = "cupy"
     kernels = "a cupy.RawKernel"
     types_in_source = True
 
     def owns(self, kernel: object) -> bool:
-        """See `Toolchain.owns`."""
+        """Whether the object is a `cupy.RawKernel`, checked without importing CuPy."""
         return "cupy.RawKernel" in type_names(kernel)
 
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-        """See `Toolchain.compile`; `args` do not matter, for the source says the types."""
+        """Compile to PTX for `arch`. `args` are ignored, because the source declares the parameter types."""
         from harness.compilers.cupy.rawkernel import compile_rawkernel
 
         return compile_rawkernel(kernel, self, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """See `Toolchain.pack`."""
+        """Return the bytes of each parameter. Raises `PlanError` if an argument does not fit."""
         from harness.compilers import c_arguments
 
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """See `Toolchain.bind`."""
+        """Return a call that launches the kernel on `gpu.stream`. Raises `CompileError` or `PlanError`."""
         from harness.compilers.cupy.rawkernel import feature_arch
 
         kernel = launch.kernel
         if launch.cluster is not None:
             return bind_packed(self, launch, arrays, gpu)
         if feature_arch(tuple(kernel.options), gpu.arch) is not None:
-            # CuPy puts the GPU's own architecture behind the author's, which leaves out what only `sm_90a` has.
+            # CuPy appends the GPU's own architecture to the options, which disables features of `sm_90a`.
             compiled = self.compile(kernel, launch.args, gpu.arch)
             return bind_ptx(compiled.ptx, compiled.entry, launch, arrays, gpu)
         try:
@@ -55,26 +55,26 @@ class CupyToolchain(Toolchain):
         except Exception as error:
             raise CompileError(f"kernel {launch.kernel_name} does not compile with NVRTC:\n{error}") from error
         if launch.shared_bytes > allowed_bytes:
-            # Beyond 48 KB, static and dynamic together, CUDA wants to be asked.
+            # More than 48 KB of static and dynamic shared memory together have to be requested explicitly.
             with gpu.shared_memory_refusal_explained(launch, kernel.shared_size_bytes):
                 kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
         args = native_arguments(launch, arrays)
         return lambda: kernel(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:
-        """See `Toolchain.machine_code`."""
+        """Return the cubin that CuPy would run on `arch`."""
         from harness.compilers.cupy.rawkernel import compile_cubin, feature_arch
 
         return None if feature_arch(tuple(kernel.options), arch) else compile_cubin(kernel, arch)
 
     def source(self, kernel: Any) -> str:
-        """See `Toolchain.source`."""
+        """Return the CUDA source."""
         return str(kernel.code)
 
     def options(self, kernel: Any) -> tuple[str, ...]:
-        """See `Toolchain.options`."""
+        """Return the user's compiler options."""
         return tuple(kernel.options)
 
     def identity(self, kernel: Any) -> str | None:
-        """See `Toolchain.identity`."""
+        """Return a text of everything that the machine code depends on, or None if that is unknown."""
         return repr((kernel.name, kernel.code, tuple(kernel.options)))

@@ -1,1 +1,1 @@
-"""Functions under `numba.cuda.jit` -> PTX through libNVVM; natively Numba launches them."""
+"""Compiles functions under `numba.cuda.jit` to PTX with libNVVM, and launches them with Numba on a GPU."""

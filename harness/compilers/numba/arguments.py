@@ -1,7 +1,7 @@
-"""Arguments of a Numba kernel -> the bytes of its parameters, flattened as numba-cuda's own launch does it.
+"""Packs a Numba kernel's arguments into the bytes of its parameters, flattened as in numba-cuda's own launch.
 
-An array becomes meminfo and parent (both null), the number of items, bytes per item, the address, the extents and
-the strides in bytes; a complex its two parts; a tuple its items.
+An array becomes meminfo and parent (both null), the number of items, the bytes per item, the address, the extents, and
+the strides in bytes. A complex number becomes its two parts, and a tuple its items.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PART_FORMATS = {"complex64": "<f", "complex128": "<d"}
 
 
 def stand_in(argument: Any) -> Any:
-    """An object that Numba types as it would type the argument of a native launch; a tensor map's is its address."""
+    """Return an object that Numba types like the argument of a native launch. A tensor map becomes its address."""
     if isinstance(argument, DevicePointer):
         dtype = "uint16" if argument.dtype == "bfloat16" else argument.dtype
         return np.empty((1,) * len(argument.shape), dtype)
@@ -48,7 +48,7 @@ def stand_in(argument: Any) -> Any:
 
 
 def pack(name: str, signature: tuple[str, ...], args: tuple[Any, ...]) -> tuple[bytes, ...]:
-    """The bytes of every parameter. Raises `PlanError` where `args` are of other types than `signature`."""
+    """Return the bytes of each parameter. Raises `PlanError` if the types of `args` differ from `signature`."""
     types = signature_of(name, args)
     if len(types) != len(signature):
         raise PlanError(
@@ -68,7 +68,7 @@ def _type_of(argument: Any) -> Any:
 
     if not isinstance(argument, DevicePointer):
         return typeof(stand_in(argument))
-    # Kept, for Numba takes longer to type a launch than to run a small one here.
+    # Cached, because typing a launch in Numba takes longer than emulating a small one.
     kind = argument.dtype, len(argument.shape)
     known = _types_of_arrays.get(kind)
     if known is None:
@@ -77,7 +77,7 @@ def _type_of(argument: Any) -> Any:
 
 
 def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The Numba type of each argument. Raises `PlanError` for what a kernel cannot be given."""
+    """Return the Numba type of each argument. Raises `PlanError` for objects that a kernel cannot take."""
     types = []
     for position, argument in enumerate(args, start=1):
         try:

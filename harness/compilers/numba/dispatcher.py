@@ -1,4 +1,4 @@
-"""A function under `numba.cuda.jit` -> PTX, with the options of its dispatcher and the types of a native launch."""
+"""Compiles a function under `numba.cuda.jit` to PTX, with its dispatcher's options and the types of a native launch."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from harness.support.errors import CompileError, PlanError
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REMOVED_FROM_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'")
-# The driver provides these on a GPU; what they mean is documented, and no file has to be linked.
+# The driver provides these functions on a GPU. Their behaviour is documented, and no file has to be linked.
 _SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
 
 
 def compile_dispatcher(dispatcher: Any, toolchain: Toolchain, args: tuple[Any, ...], arch: str) -> CompiledKernel:
     """Compile for `arch` and the types of `args`.
 
-    Raises `CompileError` with Numba's own message, `PlanError` where the number of arguments is wrong.
+    Raises `CompileError` with Numba's own message, and `PlanError` if the number of arguments is wrong.
     """
     name = str(dispatcher.py_func.__name__)
     arch = feature_arch(dispatcher, arch) or arch
@@ -48,10 +48,9 @@ def compile_dispatcher(dispatcher: Any, toolchain: Toolchain, args: tuple[Any, .
 
 
 def feature_arch(dispatcher: Any, arch: str) -> str | None:
-    """`sm_90a` where `arch` is `sm_90` and the kernel asks for what that one alone has; else None.
+    """Return `sm_90a` if `arch` is `sm_90` and the kernel is decorated with `cuda.jit(arch="sm_90a")`, otherwise None.
 
-    `cuda.jit(arch="sm_90a")` says it: an option that Numba keeps, and has no meaning for. Raises `CompileError` where
-    it is no architecture.
+    Numba stores this option and ignores it. Raises `CompileError` if its value is not an architecture.
     """
     asked = dispatcher.targetoptions.get("arch")
     if asked is None:
@@ -61,7 +60,7 @@ def feature_arch(dispatcher: Any, arch: str) -> str | None:
     return asked if asked.rstrip("af") == arch and asked != arch else None
 
 
-# As on a GPU, a dispatcher compiles once per signature; what its globals become later does not matter any more.
+# A dispatcher compiles once per signature, as on a GPU. Later changes to its globals have no effect.
 _known: MutableMapping[Any, dict[Any, CompiledKernel]] = weakref.WeakKeyDictionary()
 
 
@@ -107,7 +106,7 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
 
 def _check_count(dispatcher: Any, name: str, args: tuple[Any, ...]) -> None:
     code = dispatcher.py_func.__code__
-    if code.co_flags & 0x04:  # *args
+    if code.co_flags & 0x04:  # the flag CO_VARARGS: the function takes *args
         return
     wanted = code.co_varnames[: code.co_argcount]
     if len(args) != len(wanted):
@@ -144,7 +143,7 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
             kept_results(),
         ):
             ptx, _ = cuda.compile_ptx(py_func, signature, debug=debug, lineinfo=not debug, cc=cc, **kept)
-    except Exception as error:  # Numba, NVVM and the bindings each have trees of their own
+    except Exception as error:  # Numba, NVVM and the bindings have no common base class of errors
         file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno
         message = _ANSI.sub("", str(error)).strip() or type(error).__name__
         removed = _REMOVED_FROM_NUMPY.fullmatch(message)
@@ -155,7 +154,7 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
 
 
 def _too_new_a_numpy(name: str) -> str:
-    """Of Numba itself, which names it as soon as it compiles anything: the same line for every kernel."""
+    """Describe the error that the installed NumPy lacks `numpy.<name>`, which Numba needs to compile any kernel."""
     here = np.lib.NumpyVersion(np.__version__)
     return (
         f"numba-cuda {metadata.version('numba-cuda')} does not go with NumPy {np.__version__}, which has no "
@@ -165,10 +164,10 @@ def _too_new_a_numpy(name: str) -> str:
 
 @contextlib.contextmanager
 def _device_functions_without_driver(cc: tuple[Any, ...], *, lineinfo: bool) -> Iterator[None]:
-    """Let device functions compile with no GPU, and with their source lines.
+    """Allow device functions to be compiled without a GPU, and with line information.
 
-    `compile_ptx` takes the compute capability as an argument, but a device function that the kernel calls asks the
-    current device for it, and takes `lineinfo` from its own decorator only.
+    `compile_ptx` takes the compute capability as an argument. A device function that the kernel calls, however, queries
+    the current device for it, and takes `lineinfo` only from its own decorator.
     """
     from numba.cuda import dispatcher
     from numba.cuda.core.compiler_lock import global_compiler_lock
@@ -176,7 +175,7 @@ def _device_functions_without_driver(cc: tuple[Any, ...], *, lineinfo: bool) -> 
     def compile_with_lines(*args: Any, **options: Any) -> Any:
         return compile_cuda(*args, **{**options, "lineinfo": lineinfo and not options.get("debug")})
 
-    with global_compiler_lock:  # reentrant; nobody else compiles while the module's names are replaced
+    with global_compiler_lock:  # reentrant; prevents other compilations while the module's names are replaced
         compile_cuda = dispatcher.compile_cuda
         get_current_device = dispatcher.get_current_device
         dispatcher.compile_cuda = compile_with_lines
@@ -190,13 +189,13 @@ def _device_functions_without_driver(cc: tuple[Any, ...], *, lineinfo: bool) -> 
 
 @contextlib.contextmanager
 def line_tables_without_variables() -> Iterator[None]:
-    """Keep numba-cuda from describing variables to debuggers where only lines are wanted. Needs Numba's compiler lock.
+    """Keep numba-cuda from emitting debug information for variables when only lines are needed.
 
-    With lineinfo=True numba-cuda calls llvm.dbg.declare and llvm.dbg.value as for debug=True, though PTX then has no
-    place for what they say. Where code generation moves the end of a variable's range, libNVVM refers to a label
-    without a name and refuses the kernel: "Symbol name with unsupported characters". Nothing tells in advance which
-    kernels it refuses. The types of a function's parameters have no place either, and take longer to describe than its
-    lines.
+    The caller must hold Numba's compiler lock. With lineinfo=True, numba-cuda calls llvm.dbg.declare and llvm.dbg.value
+    as for debug=True, although the resulting PTX does not contain this information. If code generation moves the end of
+    a variable's live range, libNVVM refers to an unnamed label and rejects the kernel: "Symbol name with unsupported
+    characters". Which kernels it rejects cannot be predicted. The types of a function's parameters are not in the PTX
+    either, and describing them takes longer than describing the lines.
     """
     from numba.cuda.debuginfo import CUDADIBuilder as builder
 
@@ -222,7 +221,7 @@ def _unless_only_lines(own: Any) -> Any:
 
 
 def _without_types(own: Any) -> Any:
-    """A function's description must have a type; a line table does not need those of its parameters."""
+    """Replace a function's debug type by an empty one, since a line table does not need the types of its parameters."""
 
     def described(builder: Any, *arguments: Any, **options: Any) -> Any:
         if builder.emission_kind != "DebugDirectivesOnly":

@@ -1,7 +1,8 @@
-"""What a jitted function's machine code depends on, as text: its bytecode, constants, closure and globals.
+"""Identifies a jitted function by a text of everything that its machine code depends on.
 
-Two functions with the same text compile to the same PTX. A value that is not understood makes the whole function
-unidentifiable (None), which costs a compilation and never gives a stale one.
+The text contains its bytecode, constants, closure and globals. Two functions with the same text compile to the same
+PTX. A function that refers to a value of unknown kind has no identity (None). It is then compiled again, so a cached
+result is never stale.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from harness.support.errors import CompileError
 
-# Modules whose behaviour follows from their version. A user's own module does not: its attributes are looked at.
+# Modules whose behaviour depends only on their version. Of the user's own modules, the attributes are compared.
 _VERSIONED = ("numba", "numpy", "cuda", "llvmlite", "ml_dtypes", "cupy")
 
 
@@ -30,7 +31,7 @@ class _Unidentifiable(Exception):
 
 
 def function_identity(dispatcher: Any) -> str | None:
-    """The text that identifies a dispatcher's function, options and compiler; None where it cannot be told."""
+    """Return the text that identifies a dispatcher's function, options and compiler; None if that is impossible."""
     walk = _Walk()
     try:
         parts = ["\n".join(compiler_versions()), *walk.value(dispatcher)]
@@ -41,7 +42,7 @@ def function_identity(dispatcher: Any) -> str | None:
 
 @functools.cache
 def compiler_versions() -> tuple[str, ...]:
-    """Everything outside of the function that changes what Numba emits."""
+    """Return the versions of everything outside of a function that affects the code that Numba emits."""
     settings = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_"))
     packages = [f"{name} {_version(name)}" for name in ("numba-cuda", "numba", "llvmlite", "numpy", "cuda-bindings")]
     return (f"python {sys.version_info[:3]}", *packages, _nvvm_identity(), *settings)
@@ -59,7 +60,7 @@ def _nvvm_identity() -> str:
 
     try:
         status = os.stat(str(pathfinder.load_nvidia_dynamic_lib("nvvm").abs_path))
-    except RuntimeError as error:  # pathfinder's error for a library that is nowhere
+    except RuntimeError as error:  # raised by pathfinder if the library is not found
         raise CompileError(
             f"libNVVM is not available ({error}); run: pip install nvidia-cuda-nvcc-cu12 (or -r requirements.txt)"
         ) from error
@@ -67,15 +68,15 @@ def _nvvm_identity() -> str:
 
 
 class _Walk:
-    """One walk over everything that a function refers to. Each function is described once."""
+    """Traverses everything that a function refers to, and describes each function once."""
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
         self.emitting = False
-        """Whether this is code that runs in Python while Numba compiles: what an intrinsic is defined by."""
+        """Whether the current code runs in Python while Numba compiles, such as the definition of an intrinsic."""
 
     def value(self, value: Any) -> Iterator[str]:
-        """Lines that identify `value`. Raises `_Unidentifiable`."""
+        """Yield lines that identify `value`. Raises `_Unidentifiable`."""
         kind = type(value)
         if value is None or value is Ellipsis or kind in (bool, int, float, complex, str, bytes):
             yield f"{kind.__name__} {value!r}"
@@ -105,7 +106,7 @@ class _Walk:
             yield from self._named(value)
 
     def module(self, module: types.ModuleType, names: set[str]) -> Iterator[str]:
-        """A module that a function reads: by version, or attribute by attribute where `names` may touch it."""
+        """Yield lines that identify a module: its version, or those of its attributes that are in `names`."""
         package = module.__name__.partition(".")[0]
         if package in sys.stdlib_module_names:
             yield f"module {module.__name__}"
@@ -184,15 +185,18 @@ class _Walk:
                 yield from self._referred(function.__globals__[name], names)
 
     def _code(self, code: types.CodeType) -> Iterator[str]:
-        # The line table: PTX carries the lines. Python 3.10 to 3.13 call it co_linetable.
+        # The line table is included, because PTX contains line numbers. Python 3.10 to 3.13 name it co_linetable.
         yield f"code {code.co_filename}:{code.co_firstlineno} {code.co_code.hex()} {code.co_linetable.hex()}"
         yield f"names {code.co_names} {code.co_varnames} {code.co_freevars} {code.co_cellvars} {code.co_argcount}"
-        exceptions = getattr(code, "co_exceptiontable", b"")  # since Python 3.11
+        exceptions = getattr(code, "co_exceptiontable", b"")  # Python 3.11 and later
         yield f"flags {code.co_flags} {code.co_kwonlyargcount} {code.co_posonlyargcount} {exceptions.hex()}"
         yield from self.value(code.co_consts)
 
     def _named(self, value: Any) -> Iterator[str]:
-        """Things that their name identifies: enums, Numba's types, classes and functions of versioned packages."""
+        """Yield lines for objects identified by name: enums, Numba types, classes and functions of versioned packages.
+
+        Raises `_Unidentifiable` for other objects.
+        """
         kind = type(value)
         if isinstance(value, enum.EnumMeta):
             yield f"enum {value.__module__}.{value.__qualname__}"
@@ -204,12 +208,12 @@ class _Walk:
         elif (name := _versioned_name(value)) is not None:
             yield f"{kind.__name__} {name}"
         else:
-            # Among these are plain functions: they mean what an overload says that cannot be seen from here.
+            # Plain functions are rejected too: an overload registered elsewhere may define their meaning.
             raise _Unidentifiable
 
 
 def _versioned_name(value: Any) -> str | None:
-    """Where a versioned package keeps this very object, or None."""
+    """Return the name under which a versioned package holds this object, or None."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         return None

@@ -1,6 +1,6 @@
-"""What Numba and llvmlite work out thousands of times per kernel, kept while a kernel compiles: it takes a third less.
+"""Caches results that Numba and llvmlite compute thousands of times per kernel. This saves a third of the compile time.
 
-Nothing that is compiled changes. What a version of theirs does not have, or has elsewhere, is left as it is.
+The compiled code does not change. Methods that an installed version lacks or has elsewhere are not replaced.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 Method = Any
-"""A function, or a property."""
+"""A function or a property."""
 
 
 @contextlib.contextmanager
 def kept_results() -> Iterator[None]:
-    """Replace methods of their classes until the end. Only for who holds Numba's compiler lock."""
+    """Replace the methods by caching ones within this context. The caller must hold Numba's compiler lock."""
     with contextlib.ExitStack() as undo:
         for owner, name, own, instead in _replacements():
             undo.callback(setattr, owner, name, own)
@@ -28,29 +28,29 @@ def kept_results() -> Iterator[None]:
 
 @functools.cache
 def _replacements() -> tuple[tuple[type, str, Method, Method], ...]:
-    """Classes, names of methods, these, and what comes to the same in less time."""
+    """Return class, method name, original method and faster equivalent of each method to replace."""
     found = []
     for module, owner, name, wrap in (
-        # The place of an instruction hashes its function's description, which hashes its file's, and so on.
+        # Hashing an instruction's location hashes its function's description, which hashes its file's, and so on.
         ("llvmlite.ir.values", "DIValue", "__hash__", _hashed_once),
         ("llvmlite.ir.values", "MDValue", "__hash__", _hashed_once),
-        # llvmlite writes a module and has LLVM read it, to learn how many bytes one type has.
+        # To determine the size of a type, llvmlite writes a module and lets LLVM parse it.
         ("numba.cuda.core.base", "BaseContext", "get_abi_sizeof", _sized_once),
-        # Some thirty options, each through a property, whenever the code of an operator is looked for.
+        # About thirty options, each read through a property, at every lookup of an operator's implementation.
         ("numba.cuda.core.targetconfig", "TargetConfig", "values", _valued_at_once),
-        # A device function is written out anew for every kernel that calls it, when nothing changes it any more.
+        # A device function is written out for every kernel that calls it, although it does not change any more.
         ("numba.cuda.codegen", "CUDACodeLibrary", "llvm_strs", _written_once),
-        # A function that is called by way of several others comes once for each, and libNVVM reads it as often.
+        # A function that is called through several others is listed once for each, and libNVVM parses it each time.
         ("numba.cuda.codegen", "CUDACodeLibrary", "modules", _each_once),
-        # An operator is looked for among some twenty templates wherever it stands, with the same types nearly always.
+        # Each use of an operator is resolved among about twenty templates, nearly always with the same types.
         ("numba.core.types.functions", "BaseFunction", "get_call_type", _called_once),
-        # Which variables live where is worked out after each of some twenty passes, of which one or two ask for it.
+        # Live variables are computed after each of about twenty passes, but only one or two passes read them.
         ("numba.cuda.core.postproc", "PostProcessor", "run", _lives_when_asked),
-        # Instructions of one line have one description, which is put together for each.
+        # The instructions of one line share a description, which is built for each of them.
         ("numba.cuda.debuginfo", "DIBuilder", "_di_location", _located_once),
-        # Whether what emits an operator takes a place in the source is seen from its signature, each time it emits one.
+        # The implementation's signature is inspected at every use, to see whether it takes a source location.
         ("numba.cuda.core.base", "_wrap_missing_loc", "__call__", _wrapped_once),
-        # Which of five kinds of thing an operand is depends on its class, and is asked half a million times.
+        # The kind of an operand depends on its class, but is determined half a million times.
         ("numba.cuda.core.ir", "Inst", "_rec_list_vars", _sorted_by_class),
     ):
         with contextlib.suppress(ImportError, AttributeError, KeyError):
@@ -72,13 +72,13 @@ def _hashed_once(own: Method) -> Method:
 
 def _sized_once(own: Method) -> Method:
     def size(context: Any, kind: Any) -> int:
-        # Each function has a context of its own; what emits for one target is the same object in all of them.
+        # Each function has its own context, but all contexts of one target share their code generator.
         sizes: dict[str, int] = vars(context.codegen()).setdefault("kept_sizes", {})
         text = str(kind)
         known = sizes.get(text)
         if known is None:
             known = own(context, kind)
-            if "%" not in text:  # a name, which may come to stand for something else
+            if "%" not in text:  # a named type, whose definition may change
                 sizes[text] = known
         return known
 
@@ -105,7 +105,7 @@ def _called_once(own: Method) -> Method:
         signature = found.get((context, args))
         if signature is None:
             signature = own(function, context, args, kws)
-            # What Python code was compiled for depends on options, too, and is looked for each time.
+            # The implementation compiled from Python code also depends on options, so it is not cached here.
             if function._impl_keys[signature.args] is function.typing_key:
                 found[context, args] = signature
         else:
@@ -149,7 +149,7 @@ def _wrapped_once(own: Method) -> Method:
         function = wrapper.func
         try:
             takes_place = wrapped.get(function)
-        except TypeError:  # a callable that cannot be kept
+        except TypeError:  # an unhashable callable
             return own(wrapper)
         if takes_place:
             return function

@@ -1,7 +1,7 @@
-"""Device functions that are the same are compiled once in a process, be they called by several kernels or made anew.
+"""Compiles equal device functions once per process, even if several kernels call them or they are created repeatedly.
 
-Numba compiles each jitted function object by itself. Whoever makes kernels for certain tile sizes makes all functions
-that they call with them, most of which come to the same again: they depend on some of the sizes, or on none.
+Numba compiles each jitted function object separately. A function that creates kernels for given tile sizes also creates
+all device functions that they call, most of which are equal, since they depend on few or none of the sizes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 from harness.compilers.numba.function_identity import function_identity
 
 MOST_KEPT = 512
-"""A long search goes through many tile sizes, and each function keeps its code as objects."""
+"""Maximum compiled functions in the cache. A long search uses many tile sizes, and each result holds many objects."""
 
 _compiled: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-"""Numba's results, by everything that they depend on; those that were used last are at the end."""
+"""Numba's results by everything that they depend on, least recently used first."""
 
 
 @contextlib.contextmanager
 def shared_device_functions(target: tuple[Any, ...]) -> Iterator[None]:
-    """Let `CUDADispatcher` compile no device function twice for `target`, which is what all of them are compiled for.
+    """Make `CUDADispatcher` compile each device function only once for the compile options `target`.
 
-    Only for who holds Numba's compiler lock.
+    The caller must hold Numba's compiler lock.
     """
     from numba.cuda.dispatcher import CUDADispatcher
 
     own = vars(CUDADispatcher).get("compile_device")
-    if own is None:  # another version of numba-cuda, which compiles each by itself
+    if own is None:  # a version of numba-cuda without this method
         yield
         return
     CUDADispatcher.compile_device = _sharing(own, target)
@@ -43,7 +43,7 @@ def _sharing(own: Callable[..., Any], target: tuple[Any, ...]) -> Callable[..., 
     def compile_device(dispatcher: Any, args: Any, return_type: Any = None) -> Any:
         if args in dispatcher.overloads:
             return dispatcher.overloads[args]
-        # Before it is compiled: what its globals become meanwhile is not in it.
+        # Computed before compilation, since globals may change meanwhile.
         identity = function_identity(dispatcher)
         if identity is None:
             return own(dispatcher, args, return_type)
@@ -52,7 +52,7 @@ def _sharing(own: Callable[..., Any], target: tuple[Any, ...]) -> Callable[..., 
         if same is None:
             result = own(dispatcher, args, return_type)
         else:
-            # Each needs a result of its own, whose id is what Numba finds its code by.
+            # Each dispatcher needs a separate result object, because Numba finds its code by the object's id.
             result = dispatcher.overloads[args] = same._replace()
             result.target_context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         _compiled[key] = result

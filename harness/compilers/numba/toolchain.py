@@ -1,4 +1,4 @@
-"""Python under `numba.cuda.jit`: libNVVM compiles it without a GPU, Numba with one."""
+"""Toolchain for Python under `numba.cuda.jit`. libNVVM compiles it without a GPU, Numba on a GPU."""
 
 from __future__ import annotations
 
@@ -19,42 +19,45 @@ _SIMULATED = "numba.FakeCUDAKernel"
 
 
 class NumbaToolchain(Toolchain):
-    """Functions decorated with `numba.cuda.jit`."""
+    """Toolchain for functions decorated with `numba.cuda.jit`."""
 
     name = "numba"
     kernels = "a function under numba.cuda.jit"
-    tensor_maps_by_value = False  # no type of Numba's is a structure of a kernel's parameters
+    tensor_maps_by_value = False  # Numba has no type for a structure passed by value
 
     def owns(self, kernel: object) -> bool:
-        """See `Toolchain.owns`; what Numba's simulator makes is told apart when it is to be compiled."""
+        """Whether the object is a Numba CUDA dispatcher, checked without importing Numba.
+
+        Kernels of Numba's simulator are included; they are rejected when they are compiled.
+        """
         return bool({"numba.CUDADispatcher", _SIMULATED} & type_names(kernel))
 
     def compile(self, kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKernel:
-        """See `Toolchain.compile`; Numba's signature follows from `args`, as in a native launch."""
+        """Compile to PTX for `arch`. The types of `args` determine Numba's signature, as in a native launch."""
         from harness.compilers.numba.dispatcher import compile_dispatcher
 
         _refuse_simulated(kernel)
         return compile_dispatcher(kernel, self, args, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
-        """See `Toolchain.pack`."""
+        """Return the bytes of each parameter. Raises `PlanError` if an argument does not fit."""
         from harness.compilers.numba import arguments
 
         return arguments.pack(compiled.name, compiled.signature, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
-        """See `Toolchain.bind`."""
+        """Return a call that launches the kernel on `gpu.stream`. Raises `CompileError` or `PlanError`."""
         import numba.cuda
 
         from harness.compilers.numba.dispatcher import feature_arch
 
         dispatcher, name = launch.kernel, launch.kernel_name
         _refuse_simulated(dispatcher)
-        # Numba itself compiles for `sm_90` and not for `sm_90a`, and has no place for clusters in its launch.
+        # Numba compiles for `sm_90` but not for `sm_90a`, and cannot launch clusters.
         if launch.cluster is not None or feature_arch(dispatcher, gpu.arch) is not None:
             return bind_packed(self, launch, arrays, gpu)
         native, kept = uploaded(launch, arrays, gpu, self.tensor_maps_by_value)
-        # Unsynchronised: copies and fills are ordered by the one stream that the kernels use too.
+        # No synchronization is needed: the kernels use the same stream as copies and fills.
         args = tuple(
             numba.cuda.as_cuda_array(value, sync=False) if isinstance(argument, str) else value
             for argument, value in zip(launch.args, native)
@@ -71,20 +74,20 @@ class NumbaToolchain(Toolchain):
                 _allow_dynamic_shared_bytes(kernel, launch.shared_bytes)
         stream = numba.cuda.external_stream(gpu.stream.ptr)
         with warnings.catch_warnings():
-            # Small problems are wanted here; that they do not fill the GPU is no news.
+            # Small problems are intended, so the warning that they do not fill the GPU is suppressed.
             warnings.filterwarnings("ignore", message=".*Grid size .* will likely result in GPU under-utilization")
             configured = dispatcher[launch.grid, launch.block, stream, launch.shared_bytes]
         return keeping(kept, lambda: configured(*args))
 
     def source(self, kernel: Any) -> str:
-        """See `Toolchain.source`."""
+        """Return the Python source of the kernel."""
         try:
             return inspect.getsource(kernel.py_func)
         except OSError:
             return "(the source is not in a file)\n"
 
     def identity(self, kernel: Any) -> str | None:
-        """See `Toolchain.identity`."""
+        """Return a text of everything that the machine code depends on, or None if that is unknown."""
         from harness.compilers.numba.function_identity import function_identity
 
         return function_identity(kernel)
@@ -96,7 +99,7 @@ def _refuse_simulated(kernel: object) -> None:
 
 
 def _allow_dynamic_shared_bytes(kernel: Any, shared_bytes: int) -> None:
-    # Numba has no public way to ask for more than 48 KB; this is how it sets the carve-out of the same function.
+    # Numba has no public API to request more than 48 KB. This sets the function's carve-out as Numba itself does.
     from numba.cuda.cudadrv import driver
 
     function = kernel._codelibrary.get_cufunc()

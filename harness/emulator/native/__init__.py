@@ -1,1 +1,1 @@
-"""LLVM IR -> object files -> native code in this process, by way of the disk cache and of other processes."""
+"""Compiles LLVM IR to object files and loads them, using a disk cache and worker processes."""

@@ -1,8 +1,7 @@
-"""Compiling in other processes: llvmlite lets only one thread of a process into LLVM, Python one into its own code.
+"""Compiles in worker processes, because llvmlite and Python's interpreter lock each allow only one thread per process.
 
-A worker is a child that reads jobs from its standard input and answers on its standard output. It ends when its input
-does, in the middle of a job, too: nobody waits for the answer any more, however its parent has ended. A crash of LLVM
-ends the worker, not the harness.
+A worker is a child process that reads jobs from its standard input and writes answers to its standard output. It ends
+when its input is closed, even during a job, so it never outlives its parent. A crash of LLVM ends only the worker.
 """
 
 from __future__ import annotations
@@ -27,31 +26,32 @@ from harness.support.errors import CompileError, SandboxError, UnsupportedInstru
 from harness.support.processes.child_process import import_path
 from harness.support.processes.privileges import protect_memory
 
-_JOB = struct.Struct("<cQ")  # kind of job or answer, and how many bytes follow
+_JOB = struct.Struct("<cQ")  # kind of job or answer, and the number of bytes that follow
 _ERRORS: dict[str, type[SandboxError]] = {e.__name__: e for e in (CompileError, UnsupportedInstruction)}
 _KERNEL, _PART, _DONE, _REFUSED = b"K", b"P", b"D", b"E"
 _POLITENESS = 10
-"""By how much a worker is nicer than its parent: what waits for PTX, it compiles while Numba makes more of it, which
-takes longer than all else and must not have to share its core."""
-# Ctrl-C is for the parent, whose end closes the worker's input. Not in a session of its own where that can be helped:
-# Linux shares the processor among sessions first, so that each worker would get as much as all that is not one.
+"""Increment of a worker's nice value. Workers compile kernels while Numba still generates PTX for others, which takes
+the longest and should not share its core."""
+# Ctrl-C is handled by the parent, whose end closes the worker's input. If possible, the worker has no session of its
+# own: Linux divides processor time among sessions first, so each worker would get as much as all other processes
+# together.
 _APART: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 
 
 class Compiler(Protocol):
-    """What makes native code of kernels and of the runtime."""
+    """Builds native code of kernels and of the runtime."""
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
-        """A kernel's facts and object file, see `kernel_build`. Raises `CompileError`, `UnsupportedInstruction`."""
+        """Build a kernel (`kernel_build.build_kernel`). Raises `CompileError` or `UnsupportedInstruction`."""
         ...
 
     def build_part(self, name: str) -> bytes:
-        """The object file of a part of the runtime, see `runtime_build`."""
+        """Build the object file of a part of the runtime (`runtime_build`)."""
         ...
 
 
 class _ThisProcess:
-    """In this process."""
+    """Compiler that runs in this process."""
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
         from harness.emulator.native.kernel_build import build_kernel
@@ -68,21 +68,21 @@ THIS_PROCESS: Compiler = _ThisProcess()
 
 
 class CompileWorker:
-    """A compiler in a process of its own, started with the first job. One thread at a time may use it."""
+    """Compiler in a separate process, which starts with the first job. Not thread-safe."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def build_kernel(self, ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
-        """A kernel's facts and object file. Raises `CompileError`, `UnsupportedInstruction`."""
+        """Build a kernel's facts and object file. Raises `CompileError` or `UnsupportedInstruction`."""
         return self._ask(_KERNEL, json.dumps([ptx, entry, asdict(instruments), tier.value]).encode())
 
     def build_part(self, name: str) -> bytes:
-        """The object file of a part of the runtime."""
+        """Build the object file of a part of the runtime."""
         return self._ask(_PART, name.encode())
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -118,7 +118,10 @@ class CompileWorker:
 
 
 class WorkerPool:
-    """At most `most` workers at once, each for one thread; further threads wait. They end with the pool."""
+    """Pool of at most `most` workers.
+
+    Each is used by one thread; further threads wait. The workers end with the pool.
+    """
 
     def __init__(self, most: int) -> None:
         self._idle: list[CompileWorker] = []
@@ -128,7 +131,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[CompileWorker]:
-        """A worker for this thread alone."""
+        """Context with a worker for the exclusive use of this thread."""
         with self._free:
             with self._lock:
                 worker = self._idle.pop() if self._idle else CompileWorker()
@@ -162,12 +165,12 @@ def _receive(stream: IO[bytes]) -> tuple[bytes, bytes]:
 
 
 def _serve() -> None:
-    protect_memory()  # the judge runs the code that is made here
+    protect_memory()  # the judge executes the code that is compiled here
     os.nice(_POLITENESS)
-    # What a library prints must not mix with the answers.
+    # Output that a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # A kernel is many small objects that live until it is done, which the collector would visit in vain.
+    # The many small objects of a kernel live until it is compiled, so garbage collection would find nothing.
     gc.disable()
     jobs: queue.SimpleQueue[tuple[bytes, bytes]] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
@@ -179,7 +182,7 @@ def _serve() -> None:
         except tuple(_ERRORS.values()) as error:
             _send(answers, _REFUSED, json.dumps([type(error).__name__, str(error)]).encode())
         gc.collect()
-        gc.freeze()  # what is left are modules and caches, which the next one need not look at
+        gc.freeze()  # the remaining objects are modules and caches; exclude them from collection
 
 
 def _read_jobs(jobs: queue.SimpleQueue[tuple[bytes, bytes]]) -> None:

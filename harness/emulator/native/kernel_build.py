@@ -1,4 +1,4 @@
-"""PTX -> one piece of bytes that holds a kernel's facts and its native object file."""
+"""Builds a kernel from PTX: its facts and its native object file, as bytes that can be cached."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _LENGTHS = struct.Struct("<QQ")
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """A kernel that is to be loaded."""
+    """A compiled kernel that is not loaded yet."""
 
     facts: KernelFacts
     symbol: str
     """Name of the native function."""
     parts: tuple[str, ...]
-    """Of the runtime: what it calls."""
+    """Parts of the runtime that the kernel calls."""
     native: bytes
-    """The object file."""
+    """Content of the object file."""
 
     def to_bytes(self) -> bytes:
-        """For the cache."""
+        """Encode the kernel for the cache."""
         facts = self.facts.to_json()
         link = json.dumps([self.symbol, self.parts]).encode()
         return _LENGTHS.pack(len(facts), len(link)) + facts + link + self.native
 
     @classmethod
     def from_bytes(cls, whole: bytes) -> BuiltKernel:
-        """Back again."""
+        """Decode the result of `to_bytes`."""
         facts, link = _LENGTHS.unpack_from(whole)
         start, middle = _LENGTHS.size, _LENGTHS.size + facts
         symbol, parts = json.loads(whole[middle : middle + link])
@@ -46,17 +46,17 @@ class BuiltKernel:
 
 
 def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> bytes:
-    """Parse, generate, compile; a `BuiltKernel` in bytes.
+    """Parse the PTX, generate code and compile it. Returns an encoded `BuiltKernel`.
 
-    Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
+    Raises `CompileError` for invalid PTX, and `UnsupportedInstruction` for instructions that are not emulated.
     """
-    # Here, so that a warm start, which only reads what was built, loads no code generator.
+    # Imported here, so that a process that only reads cached kernels does not load the code generator.
     from harness.emulator.codegen.kernel import generate
     from harness.emulator.native.llvm_compiler import compile_ir
     from harness.emulator.native.runtime_parts import parts_of
 
     code = generate(_parsed(ptx), entry, instruments, outlined=tier is Tier.BASELINE)
-    # Both tiers of a kernel may be in one process.
+    # One process may load both tiers of a kernel.
     symbol = f"{code.symbol}_{tier.value}"
     native = compile_ir(code.ir_as(symbol), tier)
     return BuiltKernel(code.facts, symbol, parts_of(code.calls), native).to_bytes()
@@ -64,7 +64,7 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> 
 
 @lru_cache(maxsize=1)
 def _parsed(ptx: str) -> Module:
-    """The module. Kernels of one module are built one after the other, and its text is long."""
+    """Parse a module, with a cache of recent ones: the kernels of a module are built one after another."""
     from harness.ptx.parsing.parser import parse
 
     return parse(ptx)

@@ -1,4 +1,4 @@
-"""PTX -> a kernel that can be launched: from this process, from the disk cache, or built now."""
+"""Provides native kernels for PTX: from this process, from the disk cache, or newly built."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from harness.emulator.native.tier import Tier
 from harness.support.cache import Key, default_cache
 
 _KIND = "kernel"
-"""Of entries in the cache."""
+"""Kind of these entries in the disk cache."""
 
 
 @dataclass(frozen=True)
 class NativeKernel:
-    """A kernel in this process's memory."""
+    """A kernel that is loaded into this process."""
 
     facts: KernelFacts
     address: int
-    """Of the native function that runs one warp."""
+    """Address of the native function that executes one warp."""
     instruments: Instruments
-    """What is built into it."""
+    """Instruments that are compiled into the kernel."""
 
 
-# By the whole text: whoever launches a kernel often hands over the same string, and its hash is kept by Python.
+# The key contains the whole PTX. Repeated launches usually pass the same string object, whose hash Python caches.
 _loaded: dict[tuple[str, str, Instruments, Tier], NativeKernel] = {}
 _lock = threading.Lock()
 
@@ -43,12 +43,12 @@ def native_kernel(
     instruments: Instruments = PLAIN,
     tier: Tier = Tier.OPTIMIZED,
 ) -> NativeKernel:
-    """One entry of a PTX module as native code, by way of `compiler`. Several threads may ask at once.
+    """Return one entry of a PTX module as native code, built with `compiler` if necessary. Thread-safe.
 
-    Who asks for the baseline gets optimized code where that is there already, and who asks for optimized code of a very
-    long text gets the baseline.
+    A request for baseline code returns optimized code if that is already available. A request for optimized code of a
+    very long text returns baseline code.
 
-    Raises `CompileError` where the PTX is broken, `UnsupportedInstruction` where it holds what we do not emulate.
+    Raises `CompileError` for invalid PTX, and `UnsupportedInstruction` for instructions that are not emulated.
     """
     key = (ptx, entry, instruments, tier)
     kernel = _loaded.get(key)
@@ -67,7 +67,7 @@ def native_kernel(
 
 
 def _built(ptx: str, entry: str, compiler: Compiler, instruments: Instruments, tier: Tier) -> bytes:
-    """A `BuiltKernel` in bytes."""
+    """Return an encoded `BuiltKernel` from the disk cache, or build it."""
     identity = hashlib.sha256(f"{entry}\0{instruments}\0{ptx}".encode()).hexdigest()
 
     def key(tier: Tier) -> Key:

@@ -1,4 +1,4 @@
-"""LLVM IR -> native object files, for the CPU that this is."""
+"""Compiles LLVM IR to native object files for this machine's CPU."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from harness.support.errors import CompileError
 
 
 def host_key() -> tuple[str, ...]:
-    """What native code depends on besides its source: llvmlite, triple, CPU and its features."""
+    """Return what native code depends on besides its source: llvmlite's version, the triple, the CPU and features."""
     return llvmlite.__version__, *host()
 
 
 @lru_cache(maxsize=1)
 def host() -> tuple[str, str, str]:
-    """Triple, CPU and its features."""
+    """Return the target triple, the CPU's name and its features."""
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
 @lru_cache(maxsize=1)
 def initialize() -> None:
-    """Ask LLVM for this CPU's code generator, once."""
-    # Newer llvmlite initialises the core itself and refuses to be asked.
+    """Initialize LLVM's code generator for this CPU, once."""
+    # Newer versions of llvmlite initialize LLVM's core themselves and raise an error otherwise.
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
 
 def target_machine(tier: Tier = Tier.OPTIMIZED) -> llvm.TargetMachine:
-    """LLVM's code generator, set up for code that this process runs."""
+    """Create LLVM's code generator for code that runs in this process."""
     triple, cpu, features = host()
     opt = 0 if tier is Tier.BASELINE else 2
     return llvm.Target.from_triple(triple).create_target_machine(
@@ -40,9 +40,9 @@ def target_machine(tier: Tier = Tier.OPTIMIZED) -> llvm.TargetMachine:
 
 
 def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """Three passes do for generated code what LLVM's whole -O1 does, in a fifth of its time.
+    """Optimize generated code with three passes, which achieve as much as -O1 in a fifth of the time.
 
-    They put the two slots into registers, remove what is computed twice, and fold what is left.
+    They move the two stack slots into registers, eliminate common subexpressions and fold constants.
     """
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
@@ -55,14 +55,14 @@ def optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 
 
 def optimize_calls(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """LLVM's own -O3, for code in many small functions, put into each other; after -O2 it is slower by a third."""
+    """Optimize code of many small functions with LLVM's -O3, which inlines them. With -O2 it is slower by a third."""
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
 
 
 def compile_ir(ir: str, tier: Tier = Tier.OPTIMIZED) -> bytes:
-    """LLVM IR text -> a native object file. Safe to call from several threads, but llvmlite lets one work at a time."""
+    """Compile LLVM IR text to an object file. Thread-safe, but llvmlite compiles only one at a time."""
     initialize()
     context = llvm.create_context()
     try:

@@ -1,4 +1,4 @@
-"""Object files -> native code in this process."""
+"""Loads object files into this process as native code."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from harness.support.cache import default_cache
 
 _LOCK = threading.RLock()
 _loaded: dict[str, int] = {}
-"""Symbol -> address."""
+"""Address of each loaded symbol."""
 _parts: set[str] = set()
-"""Parts of the runtime that are there."""
+"""Names of the runtime's parts that are loaded."""
 
 PartBuilder = Callable[[str], bytes]
-"""Name of a part of the runtime -> its object file."""
+"""Function that returns the object file of the runtime's part with the given name."""
 
 
 @lru_cache(maxsize=1)
 def _engine() -> llvm.ExecutionEngine:
-    """The process's only engine; everything that is ever compiled is added to it."""
+    """Return the engine of this process, to which all compiled code is added."""
     initialize()
     module = llvm.parse_assembly("")
     module.triple = host()[0]
@@ -44,7 +44,7 @@ def _address(symbol: str) -> int:
 
 
 def load_part(name: str, build: PartBuilder = build_part) -> None:
-    """Load a part of the runtime for the kernels that follow; `build` makes it where it is not on disk."""
+    """Load a part of the runtime for later kernels. `build` creates it if it is not in the disk cache."""
     with _LOCK:
         if name not in _parts:
             _add(default_cache().cached("runtime", (name, *runtime_key()), lambda: build(name)))
@@ -52,28 +52,28 @@ def load_part(name: str, build: PartBuilder = build_part) -> None:
 
 
 def load_runtime() -> int:
-    """Load what every kernel needs; the address of its `run_blocks`."""
+    """Load what every kernel needs. Returns the address of `run_blocks`."""
     with _LOCK:
         load_part("core")
         return _address("sandbox_run_blocks")
 
 
 def load_caches() -> int:
-    """Load the cache model; the address of its `advance`."""
+    """Load the cache model. Returns the address of its `advance`."""
     with _LOCK:
         load_part("caches")
         return _address("sandbox_advance")
 
 
 def load_copies() -> int:
-    """Load what asynchronous copies call; the address of `drop_copies`."""
+    """Load the functions that asynchronous copies call. Returns the address of `drop_copies`."""
     with _LOCK:
         load_part("copies")
         return _address("sandbox_drop_copies")
 
 
 def load_async_proxy() -> dict[str, int]:
-    """Load what mbarriers, bulk copies and products of warpgroups call; slot of the context -> address for it."""
+    """Load the functions for mbarriers, bulk copies and warpgroup products. Returns addresses by context slot."""
     with _LOCK:
         load_part("async proxy")
         functions = ("drop_async", "land_left_stores", "warpgroup_arrives")
@@ -81,7 +81,7 @@ def load_async_proxy() -> dict[str, int]:
 
 
 def native_address(symbol: str, native: bytes) -> int:
-    """Load a kernel's object file, and find its function. The parts of the runtime that it calls have to be there."""
+    """Load a kernel's object file and return its address. The runtime's parts it calls must be loaded."""
     with _LOCK:
         if symbol not in _loaded:
             _add(native)

@@ -1,4 +1,4 @@
-"""The runtime, which all kernels need, is compiled while the first of them is."""
+"""Compiles the runtime, which all kernels need, in the background while the first kernel is compiled."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from harness.support.errors import SandboxError
 
 
 class RuntimeAhead:
-    """Loads the runtime in a thread of its own, once."""
+    """Loads the runtime once, in a separate thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started = False
 
     def start(self, workers: WorkerPool) -> None:
-        """Begin, by way of a worker where it is not on disk. What goes wrong, the first kernel will meet again."""
+        """Start loading, with a worker if the runtime is not in the disk cache.
+
+        Errors are ignored here, because the first kernel raises them again.
+        """
         with self._lock:
             if self._started:
                 return

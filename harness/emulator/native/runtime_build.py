@@ -1,4 +1,4 @@
-"""Parts of the runtime -> native object files."""
+"""Compiles the parts of the runtime to native object files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from harness.emulator.native.source_key import source_hash
 
 
 def runtime_key() -> tuple[str, ...]:
-    """What the object files depend on."""
+    """Return everything that the object files depend on."""
     return source_hash(), *host_key()
 
 
 def build_part(name: str) -> bytes:
-    """The object file of one of `runtime_parts.PARTS`, with `sandbox_NAME` for each of its functions."""
-    # Here, so that a warm start loads no code generator.
+    """Return the object file of a part of `runtime_parts.PARTS`, which exports its functions as `sandbox_NAME`."""
+    # Imported here, so that a process that only reads cached parts does not load the code generator.
     from harness.emulator.codegen.functions.python_subset import translate
     from harness.emulator.native.runtime_parts import PARTS
 
     part = PARTS[name]
     initialize()
-    # A context of our own: other threads may be compiling.
+    # A separate context, because other threads may be compiling.
     context = llvm.create_context()
     machine = target_machine()
     module = llvm.parse_assembly(

@@ -1,4 +1,4 @@
-"""The runtime in parts, so that what no kernel calls is not compiled."""
+"""Divides the runtime into parts, so that parts that no kernel calls are not compiled."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from harness.emulator.runtime import exports
 
 @dataclass(frozen=True)
 class Part:
-    """Some functions of the runtime, which become one object file."""
+    """Functions of the runtime that are compiled into one object file."""
 
     exports: Mapping[str, Callable[..., int]] = field(default_factory=dict)
-    """In the subset of Python."""
+    """Functions written in the Python subset, by their names."""
     emitted: tuple[str, ...] = ()
-    """Names of those that are written in LLVM IR."""
+    """Names of functions that are written in LLVM IR."""
     ir: Callable[[], str] = str
-    """The text of these."""
+    """Returns the LLVM IR of these functions."""
 
 
 PARTS = {
@@ -63,16 +63,16 @@ PARTS = {
         ir=converted_ir,
     ),
 }
-"""By name. Each has copies of its own of what its functions call and does not export."""
+"""All parts by name. A function that a part calls and does not export is copied into it."""
 
 
 def parts_of(functions: Iterable[str]) -> tuple[str, ...]:
-    """The parts that have these functions."""
+    """Return the names of the parts that contain these functions."""
     homes = _homes()
     return tuple(sorted({homes[name] for name in functions}))
 
 
 @cache
 def _homes() -> dict[str, str]:
-    """Function -> its part."""
+    """Return the part of each function."""
     return {name: title for title, part in PARTS.items() for name in (*part.exports, *part.emitted)}

@@ -1,4 +1,4 @@
-"""What native code depends on, as part of its key in the cache on disk."""
+"""Hashes the sources that native code depends on, as part of its key in the disk cache."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from functools import lru_cache
 from pathlib import Path
 
 ABOVE = ("launch",)
-"""Rooms of the emulator that only use native code. All others, and those that nobody has thought of yet, may shape it.
+"""Packages of the emulator that only use native code. All others, including future ones, are part of the hash.
 
-That nothing below imports these is what the import contracts check.
+The import contracts check that no other package imports these.
 """
 
 
 @lru_cache(maxsize=1)
 def source_hash() -> str:
-    """A hash of the code that makes code: whoever changes it need not remember to raise a number.
+    """Return a hash of the code generator's sources, so that changing them invalidates the cache.
 
-    Found from files, so that a warm start imports neither Numba nor the code generator.
+    The files are read without importing them, so a process that only reads cached code loads neither Numba nor the code
+    generator.
     """
     return hash_of_sources(Path(__file__).parents[2])
 
 
 def hash_of_sources(harness: Path) -> str:
-    """A hash of names and texts of all modules in `harness/ptx` and in the emulator's rooms, but for those `ABOVE`."""
+    """Hash names and texts of all modules in `harness/ptx` and in the emulator's packages, except those in `ABOVE`."""
     emulator = harness / "emulator"
     rooms = (source for source in emulator.rglob("*/*.py") if source.relative_to(emulator).parts[0] not in ABOVE)
     sources = sorted((*rooms, *(harness / "ptx").rglob("*.py")))

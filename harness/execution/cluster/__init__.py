@@ -1,1 +1,1 @@
-"""Work spread over processes and machines, on Dask's `distributed`; nothing else of the harness imports that."""
+"""Distributes work with Dask's `distributed`, which no other package of the harness imports."""

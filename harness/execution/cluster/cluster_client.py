@@ -1,9 +1,10 @@
-"""A client of Dask's `distributed` that runs tasks on workers with this version of the sandbox.
+"""Runs tasks through Dask's `distributed` on workers that have the same version of the sandbox as the client.
 
-Dask carries tasks and results, cancels tasks and knows which workers are alive. Placement is decided here: a worker
-with another version must run nothing, and a task that kills its worker is retried exactly once, whatever the scheduler
-allows. So each task is restricted to one worker. When that dies, its tasks are retried, each on a worker with no other
-task, which shows which of them kills its worker. Which worker ran a task never shows in a result.
+Dask transfers tasks and results, cancels tasks and tracks which workers are alive. The client decides placement: a
+worker with another version must run nothing, and a task whose worker dies is retried exactly once, whatever the
+scheduler allows. Each task is therefore restricted to one worker. When a worker dies, its tasks are retried, each on a
+worker without other tasks, which shows which of them kills its worker. Results do not depend on which worker ran a
+task.
 """
 
 from __future__ import annotations
@@ -25,40 +26,40 @@ from harness.support.errors import SandboxError, UsageError, WorkersGone
 
 CONNECT_SECONDS = 10.0
 CHECK_SECONDS = 0.5
-"""How often to ask the scheduler which workers there are."""
+"""Interval at which the scheduler's list of workers is read."""
 SILENT_SECONDS = 30.0
 """A worker without a heartbeat for this long counts as dead."""
 ALONE_SECONDS = 60.0
-"""How long to wait for a worker when none is left."""
+"""Time limit for a worker to join when none is left."""
 MOST_TRIES = 2
-"""A task that loses its worker is tried once more, on another one."""
+"""Maximum attempts at a task: a task that loses its worker is retried once, on another one."""
 IN_HAND = 2
-"""Tasks per worker: one that runs, and one to start right after it."""
+"""Maximum tasks sent to a worker: one that runs and one that starts right after it."""
 Key = TypeVar("Key")
 
 
 class WorkerLost(SandboxError):
-    """A task lost its worker each time that it was tried."""
+    """Raised if a task lost its worker in every attempt."""
 
 
 @dataclass(eq=False)
 class Task:
-    """One function call on a worker, and its outcome."""
+    """A function call on a worker, with its outcome."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     is_setup: bool = False
-    """Whether it prepares one worker. Its outcome is ignored."""
+    """Whether the task prepares one worker. Its outcome is ignored."""
     result: Any = None
     error: Exception | None = None
     is_done: bool = False
     failed_on: list[str] = field(default_factory=list)
-    """Addresses of workers that died while they had it, or were unfit for it."""
+    """Addresses of workers that died while running the task, or were unfit for it."""
     future: Any = None
-    """Dask's future, while a worker has the task."""
+    """Dask's future while a worker has the task, otherwise None."""
 
     def outcome(self) -> Any:
-        """The result of a task that is done. Raises the exception of one that failed."""
+        """Return the result of a completed task. Raises its exception if it failed."""
         assert self.is_done
         if self.error is not None:
             raise self.error
@@ -72,18 +73,18 @@ class _Worker:
     is_fit: bool = False
     device: str | None = None
     setups: deque[Task] = field(default_factory=deque)
-    """Tasks that it has to run before any other."""
+    """Tasks that the worker runs before any other."""
     tasks: list[Task] = field(default_factory=list)
-    """Tasks that it has, in order."""
+    """Tasks that the worker has, in order of execution."""
     is_ending: bool = False
-    """Whether it may still run a task that was cancelled."""
+    """Whether the worker may still be running a cancelled task."""
     last_seen: Any = None
     seen_at: float = 0.0
 
 
 def silence_dask() -> None:
     """Turn off Dask's own log messages; `ClusterClient` reports what matters to the user."""
-    import distributed  # it sets the levels of its parts when it is loaded
+    import distributed  # importing it sets the levels of its loggers
 
     assert distributed
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
@@ -92,7 +93,7 @@ def silence_dask() -> None:
 
 
 class ClusterClient:
-    """Runs tasks on the workers of a cluster. A context manager, for use by one thread."""
+    """Runs tasks on the workers of a cluster. A context manager; not thread-safe."""
 
     def __init__(
         self,
@@ -103,10 +104,10 @@ class ClusterClient:
     ) -> None:
         """Start `workers` processes on this machine, or connect to the scheduler at that address.
 
-        `gpus`: which GPU each of these processes sees, see `LocalCluster`. `device_of` is called in each worker and
-        names its device; a worker without a device, or with another worker's, is left out. `complain` gets one line
-        for each worker that is left out or lost. Raises `UsageError` if there is no such scheduler, or none of its
-        workers has this version of the sandbox.
+        `gpus` assigns GPUs to the processes, as in `LocalCluster`. `device_of` is called in each worker and returns the
+        name of its device; a worker without a device, or with the device of another worker, is left out. `complain` is
+        called with one line of text for each worker that is left out or lost. Raises `UsageError` if no scheduler
+        answers, or if none of its workers has this version of the sandbox.
         """
         from distributed import Client, as_completed
 
@@ -121,7 +122,7 @@ class ClusterClient:
         self._setups: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._waiting: deque[Task] = deque()
         self._running: dict[str, tuple[_Worker, Task]] = {}
-        """By the key of the future."""
+        """The worker and the task of each running future, by the future's key."""
         self._checked_at = self._alone_since = 0.0
         self._client: Any = None
         try:
@@ -133,7 +134,7 @@ class ClusterClient:
                     "'dask scheduler', and name the address that it prints"
                 ) from error
             self.token: str = self._client.id
-            """Unique to this client. A worker keeps one client's state apart from another's by it."""
+            """Unique to this client. Workers use it to separate the state of different clients."""
             self._completed = as_completed(loop=self._client.loop, with_results=True, raise_errors=False)
             self._wait_for_workers(workers if isinstance(workers, int) else 1)
         except BaseException:
@@ -150,13 +151,13 @@ class ClusterClient:
 
     @property
     def size(self) -> int:
-        """The number of workers that can run tasks."""
+        """Number of workers that can run tasks."""
         return sum(worker.is_fit for worker in self._workers.values())
 
     def broadcast_setup(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run `function(*arguments)` on every worker, also on workers that join later, before any task submitted now.
+        """Run `function(*arguments)` on every worker before any task submitted from now on.
 
-        Exceptions are ignored: the tasks that depend on it fail.
+        Workers that join later run it first. Exceptions are ignored; tasks that depend on the setup fail.
         """
         self._setups.append((function, arguments))
         for worker in self._workers.values():
@@ -165,7 +166,7 @@ class ClusterClient:
         self._start_waiting()
 
     def submit(self, function: Callable[..., Any], *arguments: Any, first: bool = False) -> Task:
-        """Queue a task for the next idle worker; `first`: ahead of all waiting tasks."""
+        """Queue a task for the next idle worker. With `first`, it goes ahead of all waiting tasks."""
         task = Task(function, arguments)
         if first:
             self._waiting.appendleft(task)
@@ -189,9 +190,9 @@ class ClusterClient:
         return task.outcome()
 
     def map_unordered(self, function: Callable[[Any], Any], arguments: Mapping[Key, Any]) -> Iterator[tuple[Key, Any]]:
-        """Yield `(key, function(arguments[key]))` as the tasks complete; they start in order.
+        """Yield `(key, function(arguments[key]))` as the tasks complete. They start in order.
 
-        The result of a task that lost its workers is a `WorkerLost`. Any other exception is raised.
+        The result of a task that lost its workers is a `WorkerLost`; any other exception is raised.
         """
         keys = {self.submit(function, argument): key for key, argument in arguments.items()}
         while keys:
@@ -202,9 +203,9 @@ class ClusterClient:
                 yield keys.pop(task), task.error if isinstance(task.error, WorkerLost) else task.outcome()
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Collect completed tasks, waiting up to `seconds` for the first one, and give idle workers new ones.
+        """Collect completed tasks, waiting up to `seconds` for the first one, and send new ones to idle workers.
 
-        Every `CHECK_SECONDS` it also looks for workers that joined or died. Raises `WorkersGone`.
+        Every `CHECK_SECONDS` it also checks for workers that joined or died. Raises `WorkersGone` if none is left.
         """
         completed = self._completed
         with completed.thread_condition:
@@ -217,7 +218,10 @@ class ClusterClient:
         self._start_waiting()
 
     def close(self) -> None:
-        """Disconnect. Local workers end at once; what other workers started for this client ends soon."""
+        """Disconnect.
+
+        Local workers end at once; other workers soon end the processes that they started for this client.
+        """
         if self._client is not None:
             with contextlib.suppress(Exception):
                 if self._local is None and self._client.status == "running":
@@ -233,7 +237,10 @@ class ClusterClient:
     # Workers.
 
     def _wait_for_workers(self, number: int) -> None:
-        """Wait until `number` workers are fit, or at least one is and no more join for some seconds."""
+        """Wait until `number` workers are fit, or until at least one is and no more join for some seconds.
+
+        Raises `UsageError` if there are no workers or none is fit.
+        """
         began = time.monotonic()
         self._alone_since = began
         while True:
@@ -254,7 +261,7 @@ class ClusterClient:
             )
 
     def _check_workers(self) -> None:
-        """Restart dead local workers, admit workers that joined, and retry the tasks of lost ones."""
+        """Restart dead local workers, admit new ones, and retry the tasks of lost ones. Raises `WorkersGone`."""
         if self._local is not None and (loss := self._local.restart_dead()) is not None:
             self._complain(f"{loss}; another takes its place")
         known_to_scheduler = self._scheduler_workers()
@@ -286,7 +293,7 @@ class ClusterClient:
         self._checked_at = time.monotonic()
 
     def _scheduler_workers(self) -> dict[str, Any]:
-        """The scheduler's information on its workers, by address."""
+        """Return the scheduler's information on its workers, by address. Raises `WorkersGone` without a scheduler."""
         try:
             if self._client.status in ("closed", "closing"):
                 raise OSError("closed")
@@ -299,7 +306,7 @@ class ClusterClient:
             ) from error
 
     def _admit(self, workers: Sequence[_Worker]) -> None:
-        """Let new workers take part, or leave them out and report why."""
+        """Admit new workers, or leave them out and report the reason."""
         from distributed.comm import CommClosedError
 
         if not workers:
@@ -308,11 +315,11 @@ class ClusterClient:
         try:
             infos = self._client.run(worker_info, self._device_of, workers=addresses, on_error="return")
         except (OSError, asyncio.TimeoutError):
-            return  # one of them has gone meanwhile; the next check shows which
+            return  # a worker is gone; the next check finds out which
         for worker in workers:
             info = infos.get(worker.address)
             if isinstance(info, CommClosedError) or type(info) is OSError:
-                continue  # the connection to it failed, as when it dies just now
+                continue  # the connection failed, such as when the worker has just died
             reason = self._why_unfit(info)
             if reason is not None:
                 self._left_out.add(worker.address)
@@ -322,7 +329,7 @@ class ClusterClient:
             worker.setups.extend(Task(function, arguments, is_setup=True) for function, arguments in self._setups)
 
     def _why_unfit(self, info: Any) -> str | None:
-        """Why a worker cannot take part; `info` is its `WorkerInfo` or the exception that it raised."""
+        """Return why a worker is left out, or None. `info` is its `WorkerInfo` or the exception that it raised."""
         if isinstance(info, WorkerInfo):
             difference = self._expected.difference(info.fingerprint)
             if difference is not None:
@@ -342,17 +349,18 @@ class ClusterClient:
     # Tasks.
 
     def _start_waiting(self) -> None:
-        """Hand waiting tasks to workers, those with the fewest tasks first."""
+        """Send waiting tasks to workers, first to those with the fewest tasks."""
         from distributed.protocol.pickle import dumps
 
-        # While a task waits for a worker of its own, no worker gets a second one.
+        # While a task is waiting to be retried on a worker without other tasks, no worker gets a second one.
         most = 1 if any(task.failed_on for task in self._waiting) else IN_HAND
         for had in range(most):
             ready = [worker for worker in self._workers.values() if worker.is_fit and len(worker.tasks) == had]
             for worker in sorted(ready, key=lambda worker: worker.is_ending):
                 task = self._next_task(worker)
                 if task is not None:
-                    # The scheduler unpickles what it is sent; it need not import the work.
+                    # Pickled here, because the scheduler unpickles its messages and may be unable to import the
+                    # function's module.
                     work = dumps((task.function, task.arguments))
                     task.future = self._client.submit(perform, work, workers=[worker.address], pure=False)
                     worker.tasks.append(task)
@@ -360,7 +368,10 @@ class ClusterClient:
                     self._completed.add(task.future)
 
     def _next_task(self, worker: _Worker) -> Task | None:
-        """Its setup, else the first waiting task that did not fail on it, or did so on all workers that there are."""
+        """Return a setup of the worker, or else the first waiting task that did not fail on it.
+
+        A task that failed on all workers may run on any. Returns None if no task can start.
+        """
         if worker.setups:
             return worker.setups.popleft()
         if any(task.failed_on for task in worker.tasks):
@@ -374,20 +385,20 @@ class ClusterClient:
         return None
 
     def _cancel(self, running: Sequence[tuple[_Worker, Task]]) -> None:
-        """Take tasks from their workers."""
+        """Cancel running tasks and remove them from their workers."""
         if running:
-            with contextlib.suppress(Exception):  # without a connection: the next check of the workers reports it
+            with contextlib.suppress(Exception):  # a lost connection is reported by the next check of the workers
                 self._client.cancel([task.future for _, task in running])
         for worker, task in running:
             del self._running[task.future.key]
             worker.tasks.remove(task)
 
     def _collect(self, future: Any, result: Any) -> None:
-        """Take the outcome of a future that is done."""
+        """Store the outcome of a completed future."""
         from distributed import KilledWorker
 
         if future.key not in self._running:
-            return  # it was cancelled
+            return  # the task was cancelled
         worker, task = self._running.pop(future.key)
         worker.tasks.remove(task)
         worker.is_ending = False
@@ -403,13 +414,13 @@ class ClusterClient:
                 self._retry(task, worker, f"worker {worker.name} was lost")
             else:
                 task.error, task.is_done = error, True
-        else:  # Dask has cancelled it: the scheduler is gone, or begins anew
+        else:  # cancelled by Dask: the scheduler is gone or restarting
             self._waiting.appendleft(task)
 
     def _lose(self, worker: _Worker, reason: str) -> None:
         """Retry the tasks of a worker that died or went silent."""
         lost = [task for task in worker.tasks if not task.is_setup]
-        self._cancel([(worker, task) for task in worker.tasks])  # they wait for that worker and no other
+        self._cancel([(worker, task) for task in worker.tasks])  # Dask would wait for this worker
         for task in reversed(lost):
             self._retry(task, worker, reason)
         if self._local is None:

@@ -1,10 +1,10 @@
-"""The program that a local cluster's scheduler and workers run, each in a session of its own.
+"""Program that runs the scheduler or a worker of a local cluster, each in its own session.
 
-It ends, with all that it has started, as soon as its parent does, which holds the other end of the pipe `LIFELINE`.
-The scheduler writes its address to `FILE`.
+The process ends, with all that it has started, as soon as its parent closes the other end of the pipe `LIFELINE` or
+ends. The scheduler writes its address to `FILE`.
 
-    python -m harness.execution.cluster.cluster_process scheduler LIFELINE FILE
-    python -m harness.execution.cluster.cluster_process worker LIFELINE FILE NAME FOLDER
+  python -m harness.execution.cluster.cluster_process scheduler LIFELINE FILE
+  python -m harness.execution.cluster.cluster_process worker LIFELINE FILE NAME FOLDER
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEARTBEAT = "500 ms"
 
 
 def main(role: str, lifeline: int, *where: str) -> None:
-    """Run the scheduler or the worker until it is ended."""
+    """Run the scheduler or the worker until its parent ends."""
     protect_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
@@ -37,7 +37,7 @@ def main(role: str, lifeline: int, *where: str) -> None:
         {
             "distributed.admin.tick.interval": "1 s",
             "distributed.worker.profile.enabled": False,
-            # A worker holds no results, so Dask need not watch its memory.
+            # A worker stores no results, so Dask does not need to monitor its memory.
             "distributed.worker.memory.target": False,
             "distributed.worker.memory.spill": False,
             "distributed.worker.memory.pause": False,
@@ -48,7 +48,7 @@ def main(role: str, lifeline: int, *where: str) -> None:
 
 
 def _end_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nobody writes: it ends when the other end is closed
+    os.read(lifeline, 1)  # nothing is written; returns when the other end is closed
     os.killpg(0, signal.SIGKILL)
 
 
@@ -61,7 +61,7 @@ async def _scheduler(file: str) -> None:
 
 async def _worker(file: str, name: str, folder: str) -> None:
     async with Worker(
-        scheduler_file=file,  # which it waits for
+        scheduler_file=file,  # waits until the file exists
         nthreads=1,
         name=name,
         host=HOST,

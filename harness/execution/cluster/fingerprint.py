@@ -1,6 +1,6 @@
-"""What a worker and its client must have in common: the sandbox's own texts, and what compiles and draws.
+"""Identifies the version of the sandbox that a process runs: its source files and the packages that affect results.
 
-Answers of two versions must not be mixed in one result, so a worker with another version is left out.
+A worker whose version differs from the client's is left out, because results of two versions must not be mixed.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ PACKAGES = (
     "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12",
     "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-nvvm",
 )  # fmt: skip
-"""What kernels are compiled with, what draws, and what the answer is worked out with."""
+"""Packages that compile kernels, generate inputs, or compute the correct answers."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the results of one process depend on."""
+    """Versions of everything that the results of a process depend on."""
 
     harness: str
-    """Digest of the texts of `harness/`."""
+    """Digest of the files of `harness/`."""
     variants: str
-    """Digest of the texts of `variants/`."""
+    """Digest of the files of `variants/`."""
     python: str
-    """Such as `3.11`."""
+    """Python version, such as `3.11`."""
     packages: tuple[tuple[str, str], ...]
-    """Names and versions of what is installed of `PACKAGES`, and of packages that bring variants."""
+    """Name and version of each installed package of `PACKAGES` and of each package that provides variants."""
 
     def difference(self, other: Fingerprint) -> str | None:
-        """What `other` has that this one has not, in a few words; None where they are the same."""
+        """Describe how `other` differs from this fingerprint, in a few words. None if they are equal."""
         found = []
         for name in ("harness", "variants"):
             theirs, ours = getattr(other, name), getattr(self, name)
@@ -56,12 +56,12 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """One digest of all fields."""
+        """Digest of all fields."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
 def fingerprint() -> Fingerprint:
-    """The fingerprint of this process, with the texts as they are on disk now."""
+    """Return the fingerprint of this process, with its files as they are on disk now."""
     return Fingerprint(
         harness=_digest(REPOSITORY_ROOT / "harness"),
         variants=_digest(REPOSITORY_ROOT / "variants"),

@@ -1,4 +1,4 @@
-"""A cluster on this machine: a scheduler and workers in processes of their own, which end when this process does."""
+"""Starts a scheduler and workers as processes of this machine, which end when this process ends."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from harness.support.processes.child_process import ONE_THREAD, last_words
 
 START_SECONDS = 60.0
 ADDRESS_LOOK_SECONDS = 0.02
-"""Between looks for the scheduler's file."""
+"""Interval at which the scheduler's address file is checked."""
 MOST_RESTARTS = 20
-"""Restarts of dead workers in all: if more die, it is not by chance."""
+"""Maximum restarts of dead workers in total; more deaths have a systematic cause."""
 _MODULE = "harness.execution.cluster.cluster_process"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class LocalCluster:
-    """A scheduler and workers. Workers that die are restarted, up to `MOST_RESTARTS` times in all."""
+    """A scheduler and its workers. Workers that die are restarted, up to `MOST_RESTARTS` times in total."""
 
     def __init__(self, number: int, gpus: Sequence[str] = ()) -> None:
-        """Start `number` workers; with `gpus`, worker i sees only GPU `gpus[i % len(gpus)]`.
+        """Start `number` workers. With `gpus`, worker i sees only GPU `gpus[i % len(gpus)]`.
 
-        Raises `SandboxError` where they do not start.
+        Raises `SandboxError` if they do not start.
         """
         self._gpus = tuple(gpus)
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-cluster-", ignore_cleanup_errors=True)
@@ -43,7 +43,7 @@ class LocalCluster:
         self._restarts = 0
         try:
             self._scheduler = self._started("scheduler", self._scheduler_file)
-            for place in range(number):  # all at once: most of a start is imports
+            for place in range(number):  # start them in parallel, since imports take most of the time
                 self._workers[place] = self._start_worker(place)
             self.address = self._address()
         except BaseException:
@@ -51,9 +51,10 @@ class LocalCluster:
             raise
 
     def restart_dead(self) -> str | None:
-        """Restart a worker that has died, and end what it had started. Return what it died of, None if none did.
+        """Restart a worker that has died, and end the processes that it had started.
 
-        Raises `WorkersGone` if the scheduler has died, or workers have died too often.
+        Returns how it died, or None if none has. Raises `WorkersGone` if the scheduler has died, or workers have died
+        too often.
         """
         assert self._scheduler is not None
         if self._scheduler.poll() is not None:
@@ -74,7 +75,7 @@ class LocalCluster:
         return None
 
     def close(self) -> None:
-        """End all processes now."""
+        """Kill all processes."""
         for process in (self._scheduler, *self._workers.values()):
             if process is not None:
                 _end(process)
@@ -103,7 +104,7 @@ class LocalCluster:
                 stdout=file,
                 stderr=file,
                 pass_fds=[self._read_end],
-                start_new_session=True,  # Ctrl-C is for the parent; its children are ended with the session
+                start_new_session=True,  # Ctrl-C goes to the parent, which ends the session
                 env=environment,
             )
 
@@ -111,7 +112,7 @@ class LocalCluster:
         assert self._scheduler is not None
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and self._scheduler.poll() is None:
-            with contextlib.suppress(OSError, ValueError):  # it is not there, or being written
+            with contextlib.suppress(OSError, ValueError):  # the file is missing or incomplete
                 return str(json.loads(Path(self._scheduler_file).read_text())["address"])
             time.sleep(ADDRESS_LOOK_SECONDS)
         raise SandboxError(f"the scheduler did not start: {last_words(self._log('scheduler')) or 'it said nothing'}")

@@ -1,7 +1,7 @@
-"""A client's files for workers that may be on other machines: plugins, what they import, their kernels' sources.
+"""Transfers a client's files to workers on other machines: plugins, the modules they import and their kernels' sources.
 
-Where a worker finds a file of the same text at the same place, it is that one. Else all of them are written below a
-folder of its own, as they lie on the client's disk, so that what is beside a file there is beside it here.
+If a worker has the same files at the same paths, it uses those. Otherwise it writes all of them below a temporary
+folder, in the same folder structure as on the client, so that relative paths between them stay valid.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from harness.model.variant import Variant
 from harness.support.errors import UsageError
 
 LARGEST_BYTES = 64 * 2**20
-"""The most that all files together may have: a plugin is text."""
+"""Maximum size of all files together. Plugins are text files."""
 _received: dict[str, Path] = {}
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """Files by their absolute path at the client."""
+    """Contents of files, by their absolute paths on the client."""
 
     files: tuple[tuple[str, bytes], ...]
 
 
 def shipment(paths: Iterable[str]) -> Shipment:
-    """The contents of those files that can be read. Raises `UsageError` if they are too large."""
+    """Read those of the files that are readable. Raises `UsageError` if they are too large."""
     found: dict[str, bytes] = {}
     for path in paths:
         try:
@@ -47,7 +47,7 @@ def shipment(paths: Iterable[str]) -> Shipment:
 
 
 def receive(sent: Shipment) -> None:
-    """At a worker: see that the files are here."""
+    """Make the files available on this worker: write them to disk unless they are present."""
     if all(_is_here(path, content) for path, content in sent.files):
         _received.clear()
         return
@@ -58,7 +58,7 @@ def receive(sent: Shipment) -> None:
 
 
 class _Written:
-    """The files of a shipment, in a folder that goes with this."""
+    """The files of a shipment in a temporary folder, which is deleted with this object."""
 
     def __init__(self, sent: Shipment) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="attention-sandbox-shipment-")
@@ -86,17 +86,20 @@ def _below(folder: Path, path: str) -> Path:
 
 @dataclass(frozen=True)
 class OriginLoad:
-    """Makes a variant of an origin (`Load`), of a file that was received where it is one."""
+    """Creates a variant of an origin (`Load`), from a received file if the origin is one."""
 
     origin: Origin
     name: str
 
     def __call__(self) -> Variant:
-        """The variant. Raises as `Origin.load` does."""
+        """Create the variant. Raises what `Origin.load` does."""
         return load_variant(self.origin, self.name)
 
     def here(self) -> OriginLoad:
-        """With the file as it lies here, in this worker: a process that this one starts does not know."""
+        """Return a copy with the path of the received file.
+
+        A process that this worker starts does not have the table of received files.
+        """
         if self.origin.kind != PLUGIN:
             return self
         path = Path(self.origin.name)
@@ -109,14 +112,14 @@ class OriginLoad:
 
 
 def load_of(origin: Origin, name: str) -> OriginLoad:
-    """For workers: a file is named by its whole path."""
+    """Return what creates this variant on a worker. The path of a plugin file is made absolute."""
     if origin.kind == PLUGIN:
         origin = Origin(PLUGIN, str(Path(origin.name).resolve()))
     return OriginLoad(origin, name)
 
 
 def variant_here(token: str, load: OriginLoad) -> Variant:
-    """The variant in this worker, isolated; one object per `ClusterClient.token`. Raises `SandboxError`."""
+    """Return the isolated variant on this worker, one object per `ClusterClient.token`. Raises `SandboxError`."""
     kept: dict[OriginLoad, Variant] = state(f"variants:{token}", dict)
     here = load.here()
     if here not in kept:
@@ -125,5 +128,5 @@ def variant_here(token: str, load: OriginLoad) -> Variant:
 
 
 def load_here(load: Callable[[], Variant]) -> Callable[[], Variant]:
-    """What makes the variant in this worker."""
+    """Replace the client's paths in `load` by those of the received files on this worker."""
     return load.here() if isinstance(load, OriginLoad) else load

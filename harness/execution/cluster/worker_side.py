@@ -1,4 +1,4 @@
-"""What runs in a worker of a cluster: one task at a time, for clients with the same version of the sandbox."""
+"""Runs in the workers of a cluster: performs one task at a time for clients with the same version of the sandbox."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from harness.execution.isolation.process import end_planners
 from harness.support.errors import SandboxError
 
 IDLE_SECONDS = 60.0
-"""After this long without a task the processes that the worker has started end: its client may be gone."""
+"""Idle time after which a worker ends the processes that it has started, because its client may be gone."""
 RETIRE_SECONDS = 0.5
 RETIRED = 75
-"""Exit status, as EX_TEMPFAIL of sysexits.h: another one takes its place."""
+"""Exit status of a worker that must be restarted, as EX_TEMPFAIL in sysexits.h."""
 _AT_IMPORT = fingerprint()
 _one_at_a_time = threading.Lock()
 _state: dict[str, Any] = {}
@@ -29,20 +29,23 @@ _last_used = time.monotonic()
 
 
 class Unfit(SandboxError):
-    """The worker cannot run the task, such as without the GPU that it had; another one may."""
+    """Raised if this worker cannot run the task, such as after losing its GPU. Another worker may be able to."""
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What decides whether a worker can run a client's tasks."""
+    """Determines whether a worker can run a client's tasks."""
 
     fingerprint: Fingerprint
     device: str | None
-    """What it works on, where that matters: a name that no other device has. None: it has none."""
+    """Unique name of the worker's device; None if it has none or needs none."""
 
 
 def worker_info(device_of: Callable[[], str | None] | None = None) -> WorkerInfo:
-    """Describe this worker; `device_of` names its device. Raises `Unfit` if its texts have changed on disk."""
+    """Describe this worker.
+
+    `device_of` returns the name of its device. Raises `Unfit` if its files have changed on disk.
+    """
     _may_have_children()
     _end_processes_at_exit()
     now = fingerprint()
@@ -52,7 +55,10 @@ def worker_info(device_of: Callable[[], str | None] | None = None) -> WorkerInfo
 
 
 def perform(work: bytes) -> Any:
-    """Call `function(*arguments)`, one call at a time in a worker of several threads. `work` is the two, pickled."""
+    """Call `function(*arguments)`.
+
+    `work` is the pickled pair. A lock allows one call at a time, even with several threads.
+    """
     from distributed.protocol.pickle import loads
 
     global _last_used
@@ -68,7 +74,7 @@ def perform(work: bytes) -> Any:
 
 
 def is_cancelled() -> bool:
-    """Whether the client has cancelled the task that calls this, or is gone; the result does not matter then."""
+    """Whether the client has cancelled the calling task or is gone, so that its result is not needed."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -77,16 +83,17 @@ def is_cancelled() -> bool:
 
 
 def retire() -> None:
-    """End this process once its result has been sent, as after a fault on its GPU."""
+    """End this process after its result has been sent, such as after a GPU fault."""
     timer = threading.Timer(RETIRE_SECONDS, os._exit, (RETIRED,))
     timer.daemon = True
     timer.start()
 
 
 def state(name: str, make: Callable[[], Any]) -> Any:
-    """The state of that name in this worker, made by `make` the first time.
+    """Return this worker's state of that name. `make` creates it at the first call.
 
-    A name is `kind:rest`. Only the last one of each kind is held: another name of its kind ends it.
+    A name has the form `kind:rest`. Only the latest state of each kind exists: another name of the same kind replaces
+    it.
     """
     if name not in _state:
         kind = name.partition(":")[0]
@@ -97,14 +104,14 @@ def state(name: str, make: Callable[[], Any]) -> Any:
 
 
 def end_all() -> None:
-    """Drop all state, and end all processes that this worker has started."""
+    """Drop all state and end all processes that this worker has started."""
     for name in list(_state):
         _drop(name)
     end_planners()
 
 
 def end_soon() -> None:
-    """Call `end_all` once the current task has ended, without waiting for that."""
+    """Call `end_all` after the current task has ended. Returns immediately."""
 
     def end() -> None:
         with _one_at_a_time:
@@ -115,7 +122,7 @@ def end_soon() -> None:
 
 @functools.cache
 def _end_processes_at_exit() -> None:
-    # Before multiprocessing's own, which waits for children.
+    # Runs before multiprocessing's own exit handler, which waits for children.
     atexit.register(end_all)
     threading.Thread(target=_end_when_idle, name="end when idle", daemon=True).start()
 
@@ -127,7 +134,7 @@ def _drop(name: str) -> None:
 
 
 def _may_have_children() -> None:
-    """`dask worker` makes its processes such as may not start any."""
+    """Clear the daemon flag that `dask worker` sets, since daemonic processes may not start processes."""
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 

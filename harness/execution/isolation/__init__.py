@@ -1,1 +1,1 @@
-"""A variant's code runs in processes of its own, and never in the one that judges it."""
+"""Runs the code of variants in separate processes, so that it cannot affect the process that judges it."""

@@ -1,6 +1,6 @@
-"""A process that is forked from the server, with a pipe to it: started, and described when it has died.
+"""Base class for a process forked from the fork server: starts it, connects a pipe to it and reports how it ended.
 
-Both planners and the workers of campaigns are such processes. Each is replaced by a fresh one after it was lost.
+Planners and the workers of fuzzing campaigns are such processes. Each one is replaced by a fresh one after it was lost.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from harness.execution.isolation.server import STARTING, Load, Surroundings, beg
 from harness.support.processes.child_process import ProcessLog, how_it_ended
 
 END_SECONDS = 5.0
-"""For a process to end that has closed its pipe."""
+"""Time limit for a process to end after it has closed its pipe."""
 
 
 class ForkedProcess:
-    """At most one process at a time, which subclasses end."""
+    """Owner of at most one forked process at a time. Subclasses end the process."""
 
     def __init__(self, load: Load | None) -> None:
         self._load = load
@@ -29,14 +29,14 @@ class ForkedProcess:
         self._connection: Connection | None = None
         self._log = ProcessLog()
         self.started = 0
-        """Processes started so far."""
+        """Number of processes started so far."""
 
     def _fork(
         self, serve: Callable[..., None], *arguments: Any, daemon: bool, pipes: Sequence[Connection] = ()
     ) -> BaseProcess:
         """Start a process that runs `serve(connection, load, log, surroundings, *pipes, *arguments)`.
 
-        `pipes` are its ends of further pipes, which are closed here.
+        `pipes` are the child's ends of additional pipes. They are closed in this process.
         """
         context = begin_server()
         self._connection, theirs = context.Pipe()
@@ -54,20 +54,20 @@ class ForkedProcess:
         return process
 
     def _death(self) -> str:
-        """How the process ended, whose pipe has closed, and its last words."""
+        """Describe how a process whose pipe has closed ended, including its last output."""
         assert self._process is not None
         self._process.join(timeout=END_SECONDS)
         if self._process.exitcode is None:
-            return "its pipe closed"  # and is stopped, or goes on by itself: it is ended now
+            return "its pipe closed"  # a stopped or still running process; the caller ends it
         words = self._log.last_words()
         return how_it_ended(self._process.exitcode) + (f"; its last words: {words}" if words else "")
 
 
 @contextlib.contextmanager
 def _main_module_for(load: Load | None) -> Iterator[None]:
-    """Keep multiprocessing from running this process's script once more in a process that is started meanwhile.
+    """Hide `__main__`, so that a process started meanwhile does not run this process's script again.
 
-    Only a process that is given a function `load` of that very script needs it.
+    Does nothing if `load` is defined in that script, because the new process then needs to import it.
     """
     if getattr(getattr(load, "func", load), "__module__", None) == "__main__":
         yield

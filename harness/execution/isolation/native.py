@@ -1,6 +1,6 @@
-"""Native runs of isolated variants: each plan runs in the process that made it, and outputs and times come back.
+"""Runs isolated variants natively: each plan runs in the process that made it, which returns outputs and times.
 
-The true kernels are there, under CuPy's and Numba's own launch paths. What the outputs are worth is judged here.
+The kernel objects exist only in that process, where CuPy and Numba launch them. The outputs are judged in this process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,25 @@ from harness.support.intervals import Interval
 
 
 class IsolatedExecutor:
-    """See `Executor`. A plan of kernels that are all objects of this process runs in it."""
+    """An `Executor` that runs each plan in the process that made its kernels.
+
+    Plans whose kernels are all objects of this process run in this process.
+    """
 
     def __init__(self, device: Device, executor: str, **options: Json) -> None:
-        """`executor` with its `options` is what every planner makes for itself: `harness.gpu.executor:GpuExecutor`."""
+        """Store how each process creates its executor.
+
+        `executor` names its class, such as `harness.gpu.executor:GpuExecutor`; `options` are its keyword arguments.
+        """
         self.device = device
         self._executor, self._options = executor, options
         self._here: Executor | None = None
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> Execution:
-        """See `Executor.run`. After a fault the process is replaced: CUDA would give it nothing more."""
+        """Run a plan, as `Executor.run` does.
+
+        The process is replaced after a fault, because its CUDA context is unusable.
+        """
         if plan.launches and not any(isinstance(launch.kernel, RemoteKernel) for launch in plan.launches):
             return self._executor_here().run(problem, plan, inputs)
         owner = _owner(plan)
@@ -51,7 +60,7 @@ class IsolatedExecutor:
         )
 
     def _executor_here(self) -> Executor:
-        """For variants whose caller has them as objects, as in a notebook: nothing of theirs is anywhere else."""
+        """Return the executor for kernels that are objects of this process, such as those of a notebook."""
         if self._here is None:
             module, _, name = self._executor.partition(":")
             self._here = getattr(importlib.import_module(module), name)(**self._options)
@@ -68,7 +77,7 @@ def _owner(plan: Plan) -> RemotePlanner:
 
 
 def _outputs(problem: BaseProblem, plan: Plan, names: list[Any], arrays: list[bytes]) -> dict[str, np.ndarray]:
-    """The arrays by name, in the shapes and dtypes that they have to have. Raises `Malformed`."""
+    """Return the arrays by name, in their declared shapes and dtypes. Raises `Malformed` if any does not match."""
     buffers = plan.all_buffers(problem)
     if tuple(names) != plan.output_names(problem) or len(arrays) != len(names):
         raise Malformed(f"outputs {names!r:.200} came back")

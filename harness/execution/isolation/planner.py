@@ -1,6 +1,7 @@
-"""The planner's side: a process that imports variants and answers what the judge asks of them, one after the other.
+"""Runs in the planner process: imports variants and answers the judge's requests, one at a time.
 
-It knows no answer, no budget and no count. What it says is data (see `wire`), and the judge believes none of it.
+The process has no access to answers, error budgets or counts. Its replies are plain data (see `wire`), and the judge
+checks all of them.
 """
 
 from __future__ import annotations
@@ -54,10 +55,12 @@ from harness.support.exception_place import where_and_what
 from harness.support.processes.child_process import ProcessLog
 
 _ALLOCATED_BETWEEN_COLLECTIONS = 1_000_000
-"""Numba makes millions of small objects and keeps most: 50,000 cost 6 % of the time it compiles for, Python's own 700
-another tenth, and ten large kernels are 60 MiB larger without any."""
+"""Allocations between two garbage collections. Numba creates millions of small objects and retains most of them. 50,000
+would cost 6 % of the compile time and Python's default of 700 another 10 %; without any collection, ten large kernels
+take 60 MiB more memory."""
 KEPT_OBJECTS = 4096
-"""Kernels of so many launches can still be asked about. A search plans many thousand times, and asks at once."""
+"""Maximum kernels and arguments that the judge can still refer to. A search makes thousands of plans, but uses each one
+right away."""
 
 
 def serve(
@@ -70,10 +73,11 @@ def serve(
     packages: Sequence[str],
     most_bytes: int,
 ) -> None:
-    """Answer requests until the judge hangs up. `load` makes the one variant of this process; None: of any origin.
+    """Answer requests until the judge closes the connection.
 
-    `packages` are imported first, before anybody waits for them.
-    What a plugin prints goes to `output`, of which `PluginOutput` has the other end; why a process crashed, to `log`.
+    `load` creates the only variant of this process; if it is None, the process serves variants of any origin.
+    `packages` are imported before the first request. Output of plugins goes to `output`, which a `PluginOutput` reads;
+    reports of crashes go to `log`. No process of the planner may allocate more than `most_bytes`.
     """
     fork_planner(lifeline, (connection, output), most_bytes)
     leave_server()
@@ -85,7 +89,7 @@ def serve(
     faulthandler.enable(log.begin())
     _import(packages)
     planner = Planner(load, connection.send_bytes)
-    with contextlib.suppress(EOFError, ConnectionError):  # the judge has hung up, perhaps on an answer
+    with contextlib.suppress(EOFError, ConnectionError):  # the judge may close the connection at any time
         _answer_requests(connection, planner)
 
 
@@ -97,7 +101,7 @@ def _answer_requests(connection: Connection, planner: Planner) -> None:
         reply, sent = _answer(planner, request, arrays)
         try:
             message = message_of(reply | {"number": planner.number})
-        except (TypeError, ValueError, RecursionError) as error:  # such as a number of 5,000 digits in a plan
+        except (TypeError, ValueError, RecursionError) as error:  # such as an integer of 5,000 digits in a plan
             wrong = PlanError(f"{request['what']}() answered what has no form as JSON: {error}")
             message, sent = message_of({"error": error_to_json(wrong), "number": planner.number}), []
         connection.send_bytes(message)
@@ -106,10 +110,10 @@ def _answer_requests(connection: Connection, planner: Planner) -> None:
 
 
 def _import(packages: Sequence[str]) -> None:
-    """Import what is there of them, and let the collector leave alone what stays for as long as the process does."""
+    """Import the packages that are installed, and exclude the objects loaded so far from garbage collection."""
     gc.disable()
     for package in packages:
-        with contextlib.suppress(Exception):  # who needs it will say that it is not there
+        with contextlib.suppress(Exception):  # code that needs the package reports that it is missing
             importlib.import_module(package)
     gc.freeze()
     gc.set_threshold(_ALLOCATED_BETWEEN_COLLECTIONS)
@@ -117,9 +121,10 @@ def _import(packages: Sequence[str]) -> None:
 
 
 def _end_with(lifeline: Connection) -> None:
-    """Let the kernel end this process when the judge is gone, whatever a plugin is doing here at that time.
+    """Make the operating system kill this process when the judge ends, whatever code is running.
 
-    The judge holds the other end of a pipe; a pipe that breaks raises SIGIO, which ends who does not handle it.
+    The judge holds the other end of the pipe `lifeline`. When the pipe breaks, SIGIO is sent, whose default action ends
+    the process.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(lifeline.fileno(), fcntl.F_SETOWN, os.getpid())
@@ -134,19 +139,19 @@ def _answer(planner: Planner, request: Json, arrays: list[bytes]) -> tuple[Json,
             return planner.run(request, arrays)
         answer: Callable[[Json], Json] = getattr(planner, what)
         return {"answer": answer(request)}, []
-    except BaseException as error:  # whatever a plugin raises, Ctrl-C being none here
+    except BaseException as error:  # includes any exception of a plugin; SIGINT is ignored in this process
         if isinstance(error, (SandboxError, Exception)):
             return {"error": error_to_json(error)}, []
         return {"error": error_to_json(PlanError(f"{what}() failed: {where_and_what(error)}"))}, []
 
 
 class Planner:
-    """What the process has loaded, and what it has handed out."""
+    """State of a planner process: loaded variants, and the kernels and arguments that the judge can refer to."""
 
     def __init__(self, load: Load | None, send: Callable[[bytes], None]) -> None:
         self._load, self._send = load, send
         self.number = 0
-        """Of the request that is answered: every message says which one it belongs to."""
+        """Number of the request being answered; each message repeats it."""
         self._loaded: dict[Origin, Registry] = {}
         self._kept: OrderedDict[int, object] = OrderedDict()
         self._numbers: dict[int, int] = {}
@@ -156,10 +161,13 @@ class Planner:
         self._last_said: Json = None
         self._last_problem: BaseProblem | None = None
 
-    # Each public method is what a request may ask for.
+    # Each public method answers the request of that name.
 
     def discover(self, request: Json) -> Json:
-        """Every variant, and what is broken. An origin is announced before it is run, for it may not come back."""
+        """Return all variants and all broken modules.
+
+        Each origin is announced before it is imported, because the import may crash or hang.
+        """
         registry, broken = Registry(), []
         known = {Origin(*each): reason for *each, reason in request["broken"]}
         variants = []
@@ -186,33 +194,34 @@ class Planner:
         return {"variants": variants, "broken": broken, "files": loaded_files()}
 
     def describe(self, request: Json) -> Json:
-        """The one variant of this process."""
+        """Describe the only variant of this process."""
         return variant_to_json(self._variant(request), "the caller")
 
     def supports(self, request: Json) -> Json:
-        """See `declared_refusal`."""
+        """Return the reason why the variant does not support the problem, or None (`declared_refusal`)."""
         return declared_refusal(self._variant(request), self._problem(request))
 
     def tiles(self, request: Json) -> Json:
-        """See `declared_tiles`."""
+        """Return the tile sizes that the variant offers for the problem (`declared_tiles`)."""
         return [dict(tile) for tile in declared_tiles(self._variant(request), self._problem(request))]
 
     def claim(self, request: Json) -> Json:
-        """See `claimed_traffic`."""
+        """Return the variant's claimed traffic, as bytes read and bytes written, or None (`claimed_traffic`)."""
         problem = self._problem(request)
         claim = claimed_traffic(self._variant(request), problem, request["tile"])
         return None if claim is None else [int(claim.read_bytes), int(claim.write_bytes)]
 
     def plan(self, request: Json) -> Json:
-        """See `checked_plan`."""
+        """Plan the problem with the given tile sizes and return the checked plan (`checked_plan`)."""
         problem = self._problem(request)
         plan = checked_plan(self._variant(request), problem, request["tile"])
         return plan_to_json(plan, self._kernel_to_json, self._keep)
 
     def attempt(self, request: Json) -> Json:
-        """The replies to what an attempt asks, by question, up to where it ends; no claim: see `PrefetchedReplies`.
+        """Return the replies to all questions of one attempt, by question, up to the first that ends the attempt.
 
-        `tile` is what its plan is for: `wanted` sizes beside the default ones.
+        The claimed traffic is not included. The entry `tile` holds the tile sizes of the plan: the variant's first
+        choice, updated with `wanted`, or None without `wanted`.
         """
         variant, wanted = self._variant(request), request["wanted"]
         replies: dict[str, Json] = {"tile": None}
@@ -234,7 +243,10 @@ class Planner:
         return replies
 
     def compile(self, request: Json) -> Json:
-        """A kernel's PTX, unless it was sent before, and its parameters' bytes for the arguments, if any are given."""
+        """Compile a kernel.
+
+        Returns its PTX, unless it was sent before, and the bytes of its parameters for `args`, if given.
+        """
         kernel, said = self._kernel(request), request["args"]
         args = tuple(self._unkept(argument_from_json(each)) for each in said or ())
         compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])
@@ -266,28 +278,28 @@ class Planner:
         }
 
     def machine_code(self, request: Json) -> Json:
-        """See `Toolchain.machine_code`; in hexadecimal digits."""
+        """Return the kernel's machine code in hexadecimal digits, or None (`Toolchain.machine_code`)."""
         kernel = self._kernel(request)
         code = toolchain_of(kernel).machine_code(kernel, request["arch"])
         return None if code is None else code.hex()
 
     def source(self, request: Json) -> Json:
-        """See `Toolchain.source`."""
+        """Return the kernel's source text (`Toolchain.source`)."""
         kernel = self._kernel(request)
         return str(toolchain_of(kernel).source(kernel))
 
     def options(self, request: Json) -> Json:
-        """See `Toolchain.options`."""
+        """Return the options that the kernel is compiled with (`Toolchain.options`)."""
         kernel = self._kernel(request)
         return [str(option) for option in toolchain_of(kernel).options(kernel)]
 
     def identity(self, request: Json) -> Json:
-        """See `Toolchain.identity`."""
+        """Return the text that identifies the kernel's code, or None (`Toolchain.identity`)."""
         kernel = self._kernel(request)
         return toolchain_of(kernel).identity(kernel)
 
     def run(self, request: Json, arrays: list[bytes]) -> tuple[Json, list[bytes]]:
-        """A plan run natively, by the executor that is made as `request` says: outputs, and how long it took."""
+        """Run a plan natively with the requested executor. Returns the outputs and the measured time."""
         problem = self._problem(request)
         plan = plan_from_json(request["plan"], lambda place, said: self._kernel({"kernel": said}), self._unkept)
         inputs = {
@@ -301,7 +313,7 @@ class Planner:
         return {"answer": said}, [array.tobytes() for array in outputs.values()]
 
     def _problem(self, request: Json) -> BaseProblem:
-        """The very object that the last request was about, where this one is about the same."""
+        """Return the problem of a request. Consecutive requests about an equal problem share one object."""
         said = request["problem"]
         if self._last_problem is None or said != self._last_said:
             self._last_said, self._last_problem = said, problem_from_json(said)
@@ -330,7 +342,7 @@ class Planner:
         return self._loaded[origin].get(request["variant"])
 
     def _kernel_to_json(self, launch: Launch) -> Json:
-        """A number that stays the same for as long as it is the same kernel."""
+        """Identify a launch's kernel by a number, which is the same for each launch of that kernel object."""
         number = self._numbers.get(id(launch.kernel))
         if number is None or self._kept.get(number) is not launch.kernel:
             number = self._numbers[id(launch.kernel)] = self._keep(launch.kernel)
@@ -359,7 +371,10 @@ class Planner:
         return self._count
 
     def _executor(self, name: str, options: Mapping[str, Any]) -> Executor:
-        """One for each name and its options, such as `harness.gpu.executor:GpuExecutor`."""
+        """Return an executor by its name, such as `harness.gpu.executor:GpuExecutor`, and its options.
+
+        Creates it once.
+        """
         key = json.dumps([name, options])
         if key not in self._executors:
             module, _, attribute = name.partition(":")

@@ -1,4 +1,4 @@
-"""What plugins print, on its way to standard error: whoever writes it, nothing of it acts on the terminal."""
+"""Relays the output of plugins to standard error, with control characters escaped for the terminal."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from multiprocessing.connection import Connection
 from harness.support.printable import printable
 
 MOST_CHARACTERS = 2**18
-"""What one process may print. The rest is read, for it to go on, and left out."""
+"""Maximum characters printed for one process. The rest is read and discarded, so that the process does not block."""
 _LEFT_OUT = "\nharness: this plugin prints too much; the rest is left out\n"
 _target: int | None = None
 
 
 def print_on(descriptor: int) -> None:
-    """Let what plugins print go to this descriptor, where standard error leads elsewhere."""
+    """Redirect the output of plugins to this descriptor, for when standard error is used otherwise."""
     global _target
     _target = descriptor
 
 
 class PluginOutput:
-    """What one process writes to its standard output and standard error, which both lead into one pipe."""
+    """Relays the standard output and standard error of one process, which share one pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -32,7 +32,10 @@ class PluginOutput:
         self._thread.start()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all is printed of a process that has ended; not longer than this, should others hold its pipe."""
+        """Wait until the output of a process that has ended is printed.
+
+        Waits at most `seconds`, because descendants of the process may still hold the pipe open.
+        """
         self._thread.join(seconds)
 
     def _relay(self) -> None:

@@ -1,4 +1,4 @@
-"""The judge's side of a planner process: requests with a time limit, and a fresh process after it died or hung."""
+"""Runs a planner process from the judge's side: sends requests with time limits, restarts it after a crash or hang."""
 
 from __future__ import annotations
 
@@ -23,27 +23,28 @@ from harness.support.processes.child_process import CpuTimeSample
 from harness.support.processes.process_tree import end_tree
 
 LOAD_SECONDS = 60.0
-"""Importing a module, or the packages that a first plan needs. Seconds of the processor, as all of these are."""
+"""Limit for importing a module, or the packages that a first plan needs. All limits are seconds of processor time."""
 CALL_SECONDS = 10.0
-"""Planning and the like: milliseconds, where nothing is wrong."""
+"""Limit for planning and similar requests, which normally take milliseconds."""
 COMPILE_SECONDS = 300.0
-"""A large kernel takes a minute."""
+"""Limit for compiling a kernel; a large one takes a minute."""
 RUN_SECONDS = 600.0
-"""A native run, with its timing."""
+"""Limit for a native run, including its timing."""
 PATIENCE = 6.0
-"""Limit by the clock, as a multiple of the limit of processor time: a process that sleeps uses no processor."""
+"""Wall-clock limit as a multiple of the processor-time limit, since a process that sleeps uses no processor time."""
 OUTPUT_SECONDS = 2.0
-"""How long to read what a process printed before it ended."""
+"""Time limit for reading what a process printed before it ended."""
 MEMORY_SHARE = 0.8
-"""The share of the available memory that a planner may allocate."""
+"""Maximum share of the available memory that a planner may allocate."""
 LEAST_PLANNER_BYTES = 2**31
-"""Compiling a large kernel takes this much, wherever the memory comes from."""
+"""Least memory limit of a planner: compiling a large kernel takes this much, even where less is available."""
 LARGEST_MESSAGE_BYTES = 2**28
-"""More than any plan or PTX text has; arrays are as large as they are known to be."""
+"""Maximum size of a message without arrays, larger than any plan or PTX text. Arrays have limits of their known
+sizes."""
 
 
 class _NoAnswer(Exception):
-    """No answer came in time."""
+    """Raised if no reply came in time."""
 
 
 _alive: weakref.WeakSet[PlannerProcess] = weakref.WeakSet()
@@ -51,9 +52,9 @@ _none_may_start = threading.Event()
 
 
 def end_planners() -> None:
-    """End every planner of this process, whatever it is doing.
+    """End all planners of this process, including those that are answering a request.
 
-    Requests of other threads raise `PlannerDied` meanwhile, and start no new process.
+    Pending requests of other threads raise `PlannerDied`, and no new process starts meanwhile.
     """
     _none_may_start.set()
     try:
@@ -64,12 +65,13 @@ def end_planners() -> None:
 
 
 class PlannerProcess(ForkedProcess):
-    """A planner process, replaced by a fresh one after a loss. Threads take turns."""
+    """Manages one planner process, which is replaced after a crash or hang. Requests from threads are serialized."""
 
     def __init__(self, load: Load | None = None, packages: Sequence[str] = ()) -> None:
-        """`load` makes its only variant; None for a planner that serves variants of any origin.
+        """Configure the process, which the first request starts.
 
-        `packages` are imported before the first request, if they can be.
+        `load` creates its only variant; with None, it serves variants of any origin. `packages` are imported before the
+        first request if they are installed.
         """
         super().__init__(load)
         self._packages = tuple(packages)
@@ -80,10 +82,10 @@ class PlannerProcess(ForkedProcess):
         self._asked: set[str] = set()
         self._requests = 0
         self.loading: Json = None
-        """The origin that was announced last."""
+        """The origin whose import was announced last; None before the first."""
 
     def start(self) -> None:
-        """Start a process if there is none, without waiting for it. Raises `PlannerDied` during `end_planners`."""
+        """Start a process if none is running, without waiting for it. Raises `PlannerDied` during `end_planners`."""
         with self._lock:
             if self._process is not None:
                 return
@@ -93,11 +95,12 @@ class PlannerProcess(ForkedProcess):
                 self._start()
 
     def _start(self) -> None:
-        # It reads from a pipe that only this process writes to, and never does: see `planner.serve`.
+        # Nothing is ever written to this pipe. It breaks when this process ends, which ends the planner.
         lifeline, self._lifeline = Pipe(duplex=False)
         printed, output = Pipe(duplex=False)
         process = self._fork(enter, self._packages, planner_bytes(), daemon=True, pipes=(lifeline, output))
-        # Where this object is dropped without `end`: multiprocessing would send SIGTERM, and wait.
+        # If this object is garbage-collected without `end`, multiprocessing would send SIGTERM and wait. Kill it
+        # instead.
         self._dropped = weakref.finalize(self, _kill, process)
         self._output = PluginOutput(printed)
         self._asked.clear()
@@ -107,14 +110,15 @@ class PlannerProcess(ForkedProcess):
     def ask(self, what: str, seconds: float | None = None, **said: Json) -> Json:
         """Send a request and return the answer. Raises the planner's exception, `PlannerDied` or `PlannerHung`.
 
-        `seconds`: the limit, `CALL_SECONDS` by default; the first request about an origin has `LOAD_SECONDS` more.
+        `seconds` is the limit in processor time, by default `CALL_SECONDS`. The first request about an origin gets
+        `LOAD_SECONDS` more.
         """
         return self.ask_for_arrays(what, CALL_SECONDS if seconds is None else seconds, **said)[0]
 
     def ask_for_arrays(
         self, what: str, seconds: float, arrays: tuple[Any, ...] = (), most_bytes: int = 0, **said: Json
     ) -> tuple[Json, list[bytes]]:
-        """Send a request with arrays; return the answer and its arrays, each of at most `most_bytes`."""
+        """Send a request with arrays. Returns the answer and its arrays, each of at most `most_bytes`."""
         with self._lock:
             self.start()
             origin = str(said.get("origin"))
@@ -140,10 +144,10 @@ class PlannerProcess(ForkedProcess):
                 return answer, [self._received_bytes(seconds, most_bytes) for _ in range(number)]
 
     def end(self) -> None:
-        """End the process and all that it has started, whatever they are doing."""
+        """Kill the process and all of its descendants."""
         process = self._process
         if process is not None:
-            _kill(process)  # without the lock: a thread that waits for an answer has it
+            _kill(process)  # without the lock, which a thread that waits for an answer holds
         with self._lock:
             if self._process is not None:
                 _kill(self._process)
@@ -161,7 +165,7 @@ class PlannerProcess(ForkedProcess):
 
     @contextlib.contextmanager
     def _losses(self, seconds: float) -> Iterator[None]:
-        """End a process that gives no answer, or one that cannot be understood."""
+        """End the process if it does not answer, or if its answer is malformed."""
         try:
             yield
         except (EOFError, OSError):
@@ -178,18 +182,21 @@ class PlannerProcess(ForkedProcess):
             raise PlannerDied(f"the process that ran it answered what was not asked: {error}") from None
         except BaseException as error:
             if not isinstance(error, SandboxError):
-                self.end()  # an answer that nobody waits for any more must not be taken for the next one
+                self.end()  # so that a late answer is not read as the answer to the next request
             raise
 
     def _received(self, seconds: float) -> dict[str, Json]:
-        """The next message of the request that was sent last: others may have been written by a plugin."""
+        """Return the next message for the current request. Raises `Malformed` if it belongs to another one."""
         reply: dict[str, Json] = checked(data_of(self._received_bytes(seconds, LARGEST_MESSAGE_BYTES)), dict)
         if reply.get("number") != self._requests:
             raise Malformed(f"request {self._requests} got the reply to {reply.get('number')!r:.20}")
         return reply
 
     def _received_bytes(self, seconds: float, most_bytes: int) -> bytes:
-        """The next message. Raises `_NoAnswer` once the process has used the processor for so long, or waited."""
+        """Return the next message.
+
+        Raises `_NoAnswer` after `seconds` of processor time, or `PATIENCE` times as long in all.
+        """
         assert self._connection is not None and self._process is not None
         if not self._connection.poll(child_process.LOOK_SECONDS):
             pid = self._process.pid
@@ -204,11 +211,11 @@ class PlannerProcess(ForkedProcess):
 
 
 def planner_bytes() -> int:
-    """How much a planner may allocate: less than there is, so that it runs out before other processes do."""
+    """Return the memory limit of a planner in bytes, less than is available so that it runs out before others do."""
     return max(LEAST_PLANNER_BYTES, int(MEMORY_SHARE * available_bytes()))
 
 
 def _kill(process: BaseProcess) -> None:
-    """End a process and its descendants."""
+    """Kill a process and its descendants, if it is running."""
     if process.exitcode is None and process.pid is not None:
         end_tree(process.pid)

@@ -1,6 +1,6 @@
-"""What a planner answers, or which error it ended with, as JSON that is checked before it is believed.
+"""Encodes a planner's answers and errors as JSON, and validates them in the judge.
 
-The judge's own process needs nothing more to ask, so that neither a compiler's module nor NumPy is loaded for it.
+This module imports neither NumPy nor a compiler, so that the judge's process can use it cheaply.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from harness.support.exception_place import where_and_what
 from harness.support.printable import encodable_json
 
 Json = Any
-"""Numbers, text, None, lists of them and dicts by text."""
+"""A JSON value: a number, text, None, a list, or a dict with text keys."""
 ERRORS = {kind.__name__: kind for kind in (CompileError, PlanError, PluginError, SandboxError, UsageError)}
-"""What is told by its own name; every other exception becomes a `SandboxError`."""
+"""Errors that are sent by their own name. All others become a `SandboxError`."""
 
 
 MOST_CHARACTERS = 20_000
-"""Of an error's text: a compiler's log has as many, and what has more is nobody's to read."""
+"""Maximum characters of an error's text, enough for a compiler's log. The rest is cut off."""
 
 
 class Malformed(SandboxError):
-    """What came is not what was asked for."""
+    """Raised if a reply does not have the expected form."""
 
 
 def checked(value: Json, *kinds: type) -> Any:
-    """`value`, if it is exactly of one of these types: a bool is no int. Raises `Malformed`."""
+    """Return `value` if its type is exactly one of `kinds`, so a bool is not an int. Raises `Malformed` otherwise."""
     if type(value) not in kinds:
         raise Malformed(f"{value!r:.200} is no {' or '.join(kind.__name__ for kind in kinds)}")
     return value
 
 
 def message_of(said: Json) -> bytes:
-    """What `data_of` reads. Raises `ValueError`, `TypeError` or `RecursionError` for what JSON does not have."""
+    """Encode a value for `data_of`. Raises `ValueError`, `TypeError` or `RecursionError` for values that JSON lacks."""
     return json.dumps(said).encode()
 
 
 def data_of(message: bytes) -> Json:
-    r"""What a process sent, in texts that every file takes: a lone surrogate becomes its escape, such as `\ud800`.
+    r"""Decode a message. A lone surrogate in a text becomes its escape, such as `\ud800`, so that any file can hold it.
 
-    Raises `ValueError` or `RecursionError` for anything but JSON.
+    Raises `ValueError` or `RecursionError` if it is not JSON.
     """
     return json.loads(encodable_json(message.decode("ascii")))
 
 
 def error_to_json(error: BaseException) -> Json:
-    """An exception: its kind, and its message as a user reads it."""
+    """Encode an exception as its kind and the message that users see."""
     if isinstance(error, UnsupportedProblem):
         return {"kind": "UnsupportedProblem", "variant": error.args[0].split(" ")[0], "text": error.reason}
     if isinstance(error, KernelFault):
@@ -66,7 +66,7 @@ def error_to_json(error: BaseException) -> Json:
 
 
 def error_from_json(said: Json) -> SandboxError:
-    """The exception to raise."""
+    """Decode an exception, to be raised. Raises `Malformed` if it has another form."""
     said = checked(said, dict)
     kind, text = checked(said.get("kind"), str), _shortened(checked(said.get("text"), str))
     if kind == "UnsupportedProblem":

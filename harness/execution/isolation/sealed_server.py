@@ -1,7 +1,7 @@
-"""Importing this module drops the privileges of the process. The server imports it first, and nobody else does.
+"""Drops the privileges of the process that imports it. Only the fork server may import this module, before any other.
 
-All that the server forks inherits it: planners, and whatever a planner may ask the server to fork. The judge is no
-child of the server, so it keeps its privileges.
+Planners and everything that they make the server fork inherit the restriction. The judge is not a child of the server,
+so it keeps its privileges.
 """
 
 from __future__ import annotations

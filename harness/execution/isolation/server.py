@@ -1,7 +1,7 @@
-"""The server that processes are forked from: started once, early, with all that every planner begins with.
+"""Starts the fork server, which is started once and has imported what every planner needs.
 
-A fork takes milliseconds, so one that died is soon replaced. No plugin's code ever runs in the server itself, nor a
-compiler or CUDA, which do not survive a fork. What it forks has it for its own processes, too.
+A fork takes milliseconds, so a planner that died is replaced quickly. The server never runs the code of a plugin, and
+never initializes a compiler or CUDA, which do not survive a fork. All processes that it forks share this state.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ if TYPE_CHECKING:
     from harness.model.variant import Variant
 
 Load = Callable[[], "Variant"]
-"""Makes a variant in whatever process it is called, so it has to be picklable: a function of a module, or a partial."""
+"""Function that creates a variant in another process. It must be picklable: a module's function, or a partial of
+one."""
 PRELOADED = [
     "harness.execution.isolation.sealed_server",
     "harness.execution.isolation.planner",
     "harness.operations.attention.operation",
 ]
-"""What the server has imported, in this order: every planner begins with it."""
+"""Modules that the server imports, in this order, so that all planners have them loaded."""
 COMPILERS = ("cupy", "numba.cuda")
-"""What planners spend most of their start on."""
+"""Packages whose import takes most of a planner's start."""
 STARTING = threading.RLock()
-"""Held while a process starts, which changes this one's environment for a moment: threads must not mix theirs up."""
+"""Lock held while a process starts, because starting changes this process's environment temporarily."""
 
 
 def begin_server() -> ForkServerContext:
-    """Start the server, if there is none, without waiting for it; what starts processes from it.
+    """Start the server if it is not running, without waiting for it. Returns the context that starts processes from it.
 
-    From now on, no process of this user opens the memory of this one: see `protect_memory`.
+    From then on, other processes of this user cannot access the memory of this one (`protect_memory`).
     """
     protect_memory()
     context = multiprocessing.get_context("forkserver")
@@ -51,29 +52,32 @@ def begin_server() -> ForkServerContext:
 
 
 def preload(*modules: str) -> None:
-    """Let a server that has yet to start import these, too."""
+    """Add modules to those that the server imports. Has no effect on a server that is running."""
     PRELOADED.extend(name for name in modules if name not in PRELOADED)
 
 
 def preload_compilers() -> None:
-    """Let a server that has yet to start import the compilers: worth a second where planners come and go."""
+    """Make a server that is not running yet import the compilers. Saves a second for each planner."""
     preload(*COMPILERS)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The environment and the folder of a process, for those it starts: the server's own are those of its start."""
+    """Environment and working directory of a process, applied to the processes that it starts.
+
+    Without them, a forked process would have the environment and working directory of the server.
+    """
 
     environment: dict[str, str]
     folder: str
 
     @staticmethod
     def of_this_process() -> Surroundings:
-        """To hand over."""
+        """Capture those of this process."""
         return Surroundings(dict(os.environ), os.getcwd())
 
     def take_on(self) -> None:
-        """The first thing that a process does which was forked from the server."""
+        """Apply them to this process. Called first in each process that the server forked."""
         os.environ.clear()
         os.environ.update(self.environment)
         if os.environ.get("PYTHONDONTWRITEBYTECODE"):
@@ -83,14 +87,14 @@ class Surroundings:
 
 
 def _share_server() -> None:
-    """Processes that this one starts are forked from the server that forked it, for as long as that one lives.
+    """Make processes that this one starts come from the server that forked it, as long as that server lives.
 
-    CPython means it so (says the docstring of `ensure_running`), but asks whether this process has started a server
-    itself, and starts another.
+    The docstring of CPython's `ensure_running` describes this behaviour. However, CPython checks only whether this
+    process itself started a server, and if not, starts another one.
     """
     server: Any = getattr(forkserver, "_forkserver", None)
     if not getattr(server, "_forkserver_address", None) or not getattr(server, "_forkserver_authkey", True):
-        return  # a CPython that keeps it elsewhere
+        return  # a CPython version with other attribute names
     parent, start_another = os.getppid(), server.ensure_running
 
     def ensure_running() -> None:
@@ -102,9 +106,9 @@ def _share_server() -> None:
 
 
 def leave_server() -> None:
-    """Close what this process holds of its server: whoever writes there ends it for all others.
+    """Close this process's connections to its server, since writing to them can end it for all processes.
 
-    Processes that this one starts are forked from a server of its own.
+    Processes that this one starts are then forked from a new server.
     """
     for one, names in (
         (getattr(forkserver, "_forkserver", None), ("_forkserver_alive_fd", "_forkserver_address")),
@@ -118,16 +122,16 @@ def leave_server() -> None:
 
 
 def enter(*arguments: Any) -> None:
-    """What a planner runs: `planner.serve`, which the judge need not import."""
+    """Run `planner.serve` in a planner, so that the judge does not have to import that module."""
     from harness.execution.isolation.planner import serve
 
     serve(*arguments)
 
 
 def end_strays() -> None:
-    """End children of this process that it did not start: what a plugin has left, which ended its own supervisor.
+    """End children of this process that it did not start: processes of a plugin that killed its own supervisor.
 
-    They come here only where this process adopts orphans (`adopt_orphans`).
+    They become children of this process only if it adopts orphans (`adopt_orphans`).
     """
     ours = (getattr(forkserver, "_forkserver", None), getattr(resource_tracker, "_resource_tracker", None))
     end_children(

@@ -1,7 +1,8 @@
-"""The process between the server and a planner: it adopts what a plugin starts, and ends all of it with the planner.
+"""Supervises a planner from a process between it and the server, and ends all that it started when it ends.
 
-Whatever a plugin's processes do (fork twice, start a session, close their descriptors), they stay below the
-supervisor, which ends them when the planner has ended or the judge is gone. It runs no plugin's code.
+The supervisor adopts orphans: processes that a plugin starts remain its descendants, even if they fork twice, start a
+session or close their descriptors. It ends them when the planner has ended or the judge is gone. It runs no plugin
+code.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from pathlib import Path
 from harness.support.processes.process_tree import adopt_orphans, end_descendants, end_with_parent
 
 _REAPING_MS = 1000
-"""How often the supervisor looks whether an orphan has ended and is to be waited for."""
+"""Interval in ms at which the supervisor checks for orphans that have ended."""
 
 
 def fork_planner(lifeline: Connection, others: Sequence[Connection], most_bytes: int) -> None:
-    """Fork a planner that this process supervises from here on: this function returns in the planner alone.
+    """Fork a planner that this process supervises from then on. Returns only in the planner.
 
-    `lifeline` ends when the judge does. `others` are the planner's: closed here, for their other ends to see it end.
-    The planner has a session of its own, and no standard input. None of its processes may allocate more than
-    `most_bytes`, or leaves a core dump; if memory runs out all the same, the kernel ends them first.
+    `lifeline` breaks when the judge ends. `others` are the planner's connections; they are closed here, so that their
+    other ends notice when the planner ends. The planner has its own session and no standard input. None of its
+    processes may allocate more than `most_bytes` or dump core; if memory runs out nevertheless, the kernel kills them
+    first.
     """
     adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the judge handles Ctrl-C
     supervisor = os.getpid()
     planner = os.fork()
     if planner:
@@ -37,9 +39,9 @@ def fork_planner(lifeline: Connection, others: Sequence[Connection], most_bytes:
             connection.close()
         _supervise(planner, lifeline.fileno())
     end_with_parent()
-    if os.getppid() != supervisor:  # it ended before this process had asked
+    if os.getppid() != supervisor:  # the supervisor ended before `prctl` took effect
         os._exit(1)
-    # A session of its own: signals to its group reach nobody else, and there is no terminal that it may open.
+    # In its own session, its signals to its process group reach no other process, and it has no controlling terminal.
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -51,7 +53,7 @@ def fork_planner(lifeline: Connection, others: Sequence[Connection], most_bytes:
 
 
 def _supervise(planner: int, lifeline: int) -> None:
-    """Wait for the planner or the judge to end; then end what is left, and end as the planner did."""
+    """Wait for the planner or the judge to end, kill all descendants, then end with the planner's exit status."""
     signal.signal(signal.SIGTERM, lambda number, frame: end_descendants(os.getpid()))
     events = select.poll()
     events.register(lifeline, select.POLLHUP)
@@ -61,7 +63,7 @@ def _supervise(planner: int, lifeline: int) -> None:
         if any(descriptor == lifeline for descriptor, _ in events.poll(_REAPING_MS)):
             end_descendants(os.getpid())
         status = _reap(planner)
-    while True:  # what is below goes on to start processes until the last one is ended
+    while True:  # descendants can start processes until the last one is killed
         end_descendants(os.getpid())
         try:
             os.waitpid(-1, 0)
@@ -69,14 +71,14 @@ def _supervise(planner: int, lifeline: int) -> None:
             break
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):  # SIGKILL has no other handler
+        with contextlib.suppress(OSError):  # SIGKILL cannot have another handler
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status))
 
 
 def _reap(planner: int) -> int | None:
-    """Wait for every child that has ended; the planner's status once it is among them."""
+    """Wait for all children that have ended. Returns the planner's status if it is among them, otherwise None."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

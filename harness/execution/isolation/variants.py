@@ -1,7 +1,7 @@
-"""Variants whose functions are questions to a planner process: everything else of the harness takes them as any other.
+"""Creates variants whose functions are requests to a planner process. The rest of the harness uses them like any other.
 
-The variants of `variants/` have one process per language, so that CuPy and Numba are imported side by side; those of a
-plugin file or of an installed package have one per origin, so that they cannot meddle with anybody else's either.
+The variants of `variants/` share one process per backend, so that CuPy and Numba are imported in parallel. Those of a
+plugin file or an installed package have one process per origin, so that they cannot affect other variants.
 """
 
 from __future__ import annotations
@@ -42,17 +42,16 @@ from harness.ptx.parameters import Parameter
 from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
 
 LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
-"""What the first plan in a language will import, by backend."""
+"""Packages that the first plan of a backend imports."""
 KEPT_COMPILED = 256
-"""Kernels, or launches of such as have other code for other arguments, that need not be asked for again."""
+"""Maximum compiled kernels cached for one planner."""
 
 
 def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants", folder: Path | None = None) -> Discovery:
-    """`discover`, with every variant in a process of its own; nothing of theirs is imported here.
+    """Discover all variants, as `discover` does, with their code in other processes; nothing of them is imported here.
 
-    `folder`: look for the modules of a `package` that lies there, and for nothing else, such as for variants as they
-    were at another time. An origin whose import ends its process, or never ends, is broken, and the others are still
-    found.
+    With `folder`, only the modules of a `package` in that folder are searched, such as an earlier version of the
+    variants. An origin whose import crashes or hangs is reported as broken, and the others are still found.
     """
     files = [str(path) for path in plugins]
     place = None if folder is None else str(folder)
@@ -78,7 +77,7 @@ def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants", f
 
 
 def variants_of(origin: Origin) -> list[Variant]:
-    """The variants of one origin and no others, isolated. Raises `PluginError` where it cannot be loaded."""
+    """Return the isolated variants of one origin. Raises `PluginError` if it cannot be loaded."""
     looking = PlannerProcess()
     try:
         said = looking.ask("discover", process.LOAD_SECONDS, only=_key(origin), broken=[])
@@ -93,7 +92,7 @@ def variants_of(origin: Origin) -> list[Variant]:
 
 
 def isolate(load: Load) -> Variant:
-    """The variant that `load` makes, in a process of its own. Raises `SandboxError` where it cannot be made."""
+    """Return the variant that `load` creates, in its own process. Raises `SandboxError` if it cannot be created."""
     planner = RemotePlanner(PlannerProcess(load))
     try:
         return planner.variant(planner.ask("describe", _key(THE_CALLER)), THE_CALLER)
@@ -132,7 +131,7 @@ def _key(origin: Origin) -> list[str]:
 
 @dataclass(frozen=True)
 class _Ticket:
-    """How a kernel is found, and how its plan is made again where its process is gone."""
+    """Locates a kernel in its process, and can plan again if that process is gone."""
 
     number: int
     generation: int
@@ -140,22 +139,22 @@ class _Ticket:
 
 
 class RemotePlanner:
-    """A process, and the variants and kernels that live there. It owns the kernels (`KernelOwner`)."""
+    """Represents the variants and kernels of one planner process. It is the `KernelOwner` of these kernels."""
 
     def __init__(self, process: PlannerProcess) -> None:
         self.process = process
-        """It is started by the first question."""
+        """The planner process. The first request starts it."""
         self._texts: OrderedDict[int, str] = OrderedDict()
         self._texts_of = 0
         self._lost: dict[str, PlannerLost] = {}
         self._compiled: OrderedDict[tuple[int, int, str | None, str], RemoteCompiledKernel] = OrderedDict()
 
     def ask(self, what: str, origin: list[str], **said: Json) -> Json:
-        """See `PlannerProcess.ask`."""
+        """Send a request about an origin and return the answer (`PlannerProcess.ask`)."""
         return self.process.ask(what, origin=origin, **said)
 
     def variant(self, said: Json, origin: Origin) -> Variant:
-        """A variant by its description, whose functions ask the process. Raises `Malformed`, `PluginError`."""
+        """Create a variant from its description; its functions send requests. Raises `Malformed` or `PluginError`."""
         fields = variant_fields(said)
         functions = _Functions(self, {"origin": _key(origin), "variant": fields["name"]})
         variant = Variant(
@@ -169,12 +168,15 @@ class RemotePlanner:
         return variant
 
     def ask_about(self, what: str, about: Json, problem: BaseProblem, **said: Json) -> Json:
-        """One of a variant's own functions."""
+        """Call one of a variant's functions in the process.
+
+        A call that crashed or hung once raises the same error again without being sent.
+        """
         request = about | {"problem": problem_to_json(problem)} | said
         if self._lost:
             lost_before = self._lost.get(json.dumps([what, request]))
             if lost_before is not None:
-                raise lost_before  # what has ended one process would end, or hold up, the next one
+                raise lost_before  # the same call would crash or hang the next process
         try:
             return self.process.ask(what, **request)
         except PlannerLost as lost:
@@ -182,11 +184,11 @@ class RemotePlanner:
             raise
 
     def end(self) -> None:
-        """End the process; the next question starts another."""
+        """End the process. The next request starts another one."""
         self.process.end()
 
     def compile(self, kernel: RemoteKernel, args: tuple[Any, ...] | None, arch: str) -> RemoteCompiledKernel:
-        """See `KernelOwner`."""
+        """Compile a kernel for these arguments, in its process (`KernelOwner.compile`)."""
         ticket = self._ticket(kernel)
         said_args = None if args is None else [argument_to_json(each, _unkept) for each in args]
         key = ticket.generation, ticket.number, None if said_args is None else json.dumps(said_args), arch
@@ -200,7 +202,7 @@ class RemotePlanner:
         return dataclasses.replace(found, args=args, kernel=kernel)
 
     def _compiled_kernel(self, kernel: RemoteKernel, said: Json) -> RemoteCompiledKernel:
-        """What the process said of it; for which launch is not in it yet."""
+        """Decode the reply to a request to compile. Its `args` are not set yet."""
         words = checked(said["words"], list, type(None))
         return RemoteCompiledKernel(
             ptx=self._text(said),
@@ -219,28 +221,28 @@ class RemotePlanner:
         )
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:
-        """See `KernelOwner`."""
+        """Return the kernel's machine code, or None (`KernelOwner.machine_code`)."""
         digits = checked(self._of(kernel, "machine_code", COMPILE_SECONDS, arch=arch), str, type(None))
         return None if digits is None else bytes.fromhex(digits)
 
     def source(self, kernel: RemoteKernel) -> str:
-        """See `KernelOwner`."""
+        """Return the kernel's source text (`KernelOwner.source`)."""
         text: str = checked(self._of(kernel, "source"), str)
         return text
 
     def options(self, kernel: RemoteKernel) -> tuple[str, ...]:
-        """See `KernelOwner`."""
+        """Return the options that the kernel is compiled with (`KernelOwner.options`)."""
         return tuple(checked(option, str) for option in checked(self._of(kernel, "options"), list))
 
     def identity(self, kernel: RemoteKernel) -> str | None:
-        """See `KernelOwner`."""
+        """Return the text that identifies the kernel's code, or None (`KernelOwner.identity`)."""
         text: str | None = checked(self._of(kernel, "identity"), str, type(None))
         return text
 
     def run(
         self, problem: BaseProblem, plan: Plan, inputs: list[bytes], executor: str, options: Json, seconds: float
     ) -> tuple[Json, list[bytes]]:
-        """A plan of this process run natively in it: see `Planner.run`."""
+        """Run a plan natively in this process, as `Planner.run` does. Returns the reply and the output arrays."""
         found = {id(step): self._ticket(step.kernel) for step in plan.launches}
         most_bytes = max(tensor.size_bytes for tensor in problem.tensors)
 
@@ -260,7 +262,7 @@ class RemotePlanner:
         )
 
     def _of(self, kernel: RemoteKernel, what: str, seconds: float = COMPILE_SECONDS, **said: Json) -> Json:
-        """Ask about a kernel; its plan is made again where the process that made it is gone."""
+        """Send a request about a kernel. Plans again if the process that made the kernel is gone."""
         return self.process.ask(what, seconds, kernel={"number": self._ticket(kernel).number}, **said)
 
     def _ticket(self, kernel: RemoteKernel) -> _Ticket:
@@ -272,7 +274,7 @@ class RemotePlanner:
         return ticket
 
     def _text(self, said: Json) -> str:
-        """PTX, which comes once; the same texts are known here and there."""
+        """Return the PTX of a reply. Each text is sent once; later replies refer to it by number."""
         if self._texts_of != self.process.started:
             self._texts.clear()
             self._texts_of = self.process.started
@@ -288,21 +290,21 @@ class RemotePlanner:
 
 @dataclass(frozen=True)
 class _Functions:
-    """A variant's own functions, asked of its planner."""
+    """The functions of one variant, which call its planner."""
 
     planner: RemotePlanner
     about: Json
-    """Which variant."""
+    """Identifies the variant in requests: its origin and its name."""
     prefetched: PrefetchedReplies = field(default_factory=PrefetchedReplies)
 
     def prefetch_replies(self, problem: BaseProblem, wanted: TileSizes | None) -> None:
-        """Ask in one message what an attempt asks."""
+        """Prefetch the replies for one attempt, in one message."""
         if self.prefetched.cautious:
             return
         try:
             said = self.planner.ask_about("attempt", self.about, problem, wanted=_plain(wanted))
             self.prefetched.put(problem, said, self.planner.process.started)
-        except SandboxError:  # it is told by the question that it belongs to
+        except SandboxError:  # the question that caused it raises it again
             self.prefetched.cautious = True
 
     def _ask(self, what: str, problem: BaseProblem, tile: TileSizes | None = None) -> Json:
@@ -314,22 +316,22 @@ class _Functions:
         return reply["answer"]
 
     def supports(self, problem: Any) -> str | None:
-        """See `Variant.supports`."""
+        """Return the reason why the variant does not support the problem, or None (`Variant.supports`)."""
         refusal: str | None = checked(self._ask("supports", problem), str, type(None))
         return refusal
 
     def tiles(self, problem: Any) -> list[TileSizes]:
-        """See `Variant.tiles`."""
+        """Return the tile sizes that the variant offers (`Variant.tiles`)."""
         return [tile_from_json(tile) for tile in checked(self._ask("tiles", problem), list)]
 
     def claim(self, problem: Any, tile: TileSizes | None = None) -> Traffic:
-        """See `Variant.claim`."""
+        """Return the traffic that the variant claims (`Variant.claim`)."""
         said = self._ask("claim", problem, tile)
         read_bytes, write_bytes = checked(said, list)
         return Traffic(checked(read_bytes, int), checked(write_bytes, int))
 
     def plan(self, problem: Any, tile: TileSizes | None = None) -> Plan:
-        """See `Variant.plan`."""
+        """Plan the problem (`Variant.plan`). Raises `Malformed` if the reply is not a plan."""
         said = self._ask("plan", problem, tile)
         generation = self.planner.process.started
 
@@ -345,7 +347,7 @@ class _Functions:
 
 
 def begin_planners(variants: Iterable[Variant]) -> None:
-    """Start the processes of these variants now, for them to import their packages while others are busy."""
+    """Start the processes of these variants in the background, so that they import their packages meanwhile."""
     for variant in variants:
         functions = _functions_of(variant)
         if functions is not None:
@@ -353,10 +355,10 @@ def begin_planners(variants: Iterable[Variant]) -> None:
 
 
 def prefetch_replies(variant: Variant, problem: BaseProblem, wanted: TileSizes | None = None) -> None:
-    """Ask the variant's process in one message all that an attempt at this problem object asks, but for bytes.
+    """Prefetch the variant's replies for one attempt at this problem object in one message, except its claimed traffic.
 
-    `wanted` are the tile sizes that `with_tile` is then given. Does nothing if the variant is not isolated. Questions
-    that were not prefetched are asked one by one.
+    `wanted` are the tile sizes that `with_tile` receives afterwards. Does nothing if the variant is not isolated.
+    Questions that were not prefetched are sent one by one.
     """
     functions = _functions_of(variant)
     if functions is not None:

@@ -1,7 +1,7 @@
-"""What goes between the judge and a planner, as JSON: plain data in, plain data out, and nothing that runs code.
+"""Encodes problems, variants, plans and arguments as JSON between the judge and a planner. Nothing in it runs code.
 
-Never pickle: unpickling what a planner wrote would run a plugin's code in the judge. Whatever comes back is checked
-while it is taken apart, and the constructors of plans, launches and buffers check it once more.
+Pickle is not used, because unpickling a planner's message would run a plugin's code in the judge. Messages are checked
+while they are decoded, and again by the constructors of plans, launches and buffers.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from harness.model.tensor_map import TensorMap
 from harness.model.variant import Variant
 
 PLAIN = (type(None), bool, int, float)
-"""Scalars that JSON has."""
+"""Types of scalars that JSON has."""
 VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
-"""Of `Variant`, as they are; what else it has is told in another way."""
+"""Fields of `Variant` that are sent by name. The others are encoded separately."""
 
 
 KNOWN_TEXTS = 256
-"""PTX texts that are not sent again: planner and judge keep the same ones, in the same order."""
+"""PTX texts that are not sent again. Planner and judge cache the same texts in the same order."""
 THE_CALLER = Origin("caller", "")
-"""Where the variant of a planner with a `load` is from."""
+"""Origin of the variant of a planner with a `load`."""
 
 
 def problem_to_json(problem: BaseProblem) -> Json:
-    """See `problem_from_json`."""
+    """Encode a problem for `problem_from_json`."""
     return [problem.operation, problem.to_fields()]
 
 
 def problem_from_json(said: Json) -> BaseProblem:
-    """The same problem in another process."""
+    """Decode a problem."""
     operation, fields = said
     problem: BaseProblem = operation_named(operation).problem.from_fields(fields)
     return problem
 
 
 def variant_to_json(variant: Variant, origin: str) -> Json:
-    """What a variant says of itself, without its functions."""
+    """Describe a variant without its functions."""
     said = {name: getattr(variant, name) for name in VARIANT_FIELDS}
     return said | {
         "takes": list(variant.takes),
@@ -59,7 +59,7 @@ def variant_to_json(variant: Variant, origin: str) -> Json:
 
 
 def variant_fields(said: Json) -> dict[str, Any]:
-    """The fields of a `Variant` that are plain data."""
+    """Decode the fields of a `Variant` that are plain data. Raises `Malformed`."""
     fields: dict[str, Any] = {
         n: checked(said.get(n), str) for n in ("name", "operation", "algorithm", "backend", "idea")
     }
@@ -70,12 +70,12 @@ def variant_fields(said: Json) -> dict[str, Any]:
 
 
 def tile_from_json(said: Json) -> dict[str, int]:
-    """Tile sizes."""
+    """Decode tile sizes. Raises `Malformed`."""
     return {checked(name, str): checked(size, int) for name, size in checked(said, dict).items()}
 
 
 def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
-    """An argument of a launch; `kept` puts by what has no plain form, and tells its number."""
+    """Encode an argument of a launch. `kept` stores an argument that has no JSON form and returns its number."""
     import numpy as np
 
     if isinstance(argument, str):
@@ -96,7 +96,7 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
 
 
 def argument_from_json(said: Json) -> Any:
-    """The argument; what was put by is a `RemoteArgument`."""
+    """Decode an argument. A stored argument becomes a `RemoteArgument`. Raises `Malformed`."""
     import numpy as np
 
     said = checked(said, dict)
@@ -135,7 +135,7 @@ def _tensor_map(said: dict[str, Json]) -> TensorMap:
 
 
 def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]) -> Json:
-    """Buffers and launches; `kernel_to_json` says how a launch's kernel is found again."""
+    """Encode the buffers and launches of a plan. `kernel_to_json` encodes a launch's kernel."""
     return {
         "buffers": [[buffer.name, list(buffer.shape), buffer.dtype] for buffer in plan.buffers],
         "launches": [
@@ -155,9 +155,10 @@ def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Cal
 def plan_from_json(
     said: Json, kernel_from_json: Callable[[int, Json], Any], unkept: Callable[[Any], Any] = lambda argument: argument
 ) -> Plan:
-    """The plan; `kernel_from_json` is given a launch's place and how its kernel is found. Raises `PlanError`.
+    """Decode a plan. Raises `PlanError`, or `Malformed` if a part has another form.
 
-    `unkept` is called with every argument, where what was put by is at hand.
+    `kernel_from_json` receives a launch's index and its encoded kernel. `unkept` is applied to each argument, and
+    replaces a `RemoteArgument` by the stored argument in the planner.
     """
     said = checked(said, dict)
     buffers = tuple(Buffer(*checked(each, list)) for each in checked(said.get("buffers"), list))
@@ -176,5 +177,5 @@ def plan_from_json(
 
 
 def only_numbers(fields: Mapping[str, Any], *names: str) -> tuple[int, ...]:
-    """These fields, each a whole number. Raises `Malformed`."""
+    """Return these fields, each of which must be an integer. Raises `Malformed`."""
     return tuple(checked(checked(fields, dict).get(name), int) for name in names)

@@ -1,1 +1,1 @@
-"""How floating-point numbers round and sums are added, which error budgets are derived from."""
+"""Models the rounding of floating-point numbers and the order of sums, from which error budgets are derived."""

@@ -1,18 +1,19 @@
-"""Decides in which order a sum is added from what its rounding swallows; all that it needs is a function to ask.
+"""Reveals the order in which a sum is added, from the effects of rounding on chosen terms.
 
-Two kinds of questions, because not every sum takes terms of both signs:
+The sum is evaluated by a function `ask`. There are two kinds of questions, because some sums cannot have terms of both
+signs:
 
 - `order_from_counts`: term i is a huge M, term j is -M, all others are 1. Ones that are added to a partial sum that
-  holds M or -M are swallowed, so what comes out counts those that joined after the two had cancelled: all but the
-  terms below the lowest node that has both i and j below it. Xie, Gao, Wang and Xue 2025, "FPRev: Revealing the Order
-  of Floating-Point Summation", USENIX ATC.
+holds M or -M are absorbed, so the result counts the ones that joined after M and -M had cancelled: all terms except
+those below the lowest node that has both i and j below it. Xie, Gao, Wang and Xue 2025, "FPRev: Revealing the Order
+of Floating-Point Summation", USENIX ATC.
 - `order_from_joins`: term i is 1, terms j and k are 0.29 units in the last place of 1, all others are 0. Each of the
-  two alone is swallowed by the 1; both together change it, so the result differs from 1 where j and k meet before
-  either meets i. Those answers, one per three terms, determine a tree as well. No term is negative here.
+two alone is absorbed by the 1; both together change it, so the result differs from 1 if j and k meet before either
+meets i. The answers for all triples of terms determine a tree as well. No term is negative.
 
-Both follow FPRev's refinement: the nodes above one term (the pivot) are found first, from n - 1 questions, and what
-each of them adds is taken apart in the same way. Questions that do not depend on each other are asked together, for a
-kernel answers many at once.
+Both follow FPRev's refinement: the nodes above one term (the pivot) are found first, with n - 1 questions, and the
+operands of each of them are resolved in the same way. Independent questions are passed to `ask` together, since a
+kernel can answer many at once.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ from harness.model.arithmetic.summation_tree import SummationTree
 from harness.support.errors import OrderNotRevealed
 
 Pair = tuple[int, int]
-"""Where M and -M stand."""
+"""Positions of M and -M."""
 Triple = tuple[int, int, int]
-"""i, j, k: do j and k meet before either meets i?"""
+"""Terms i, j, k of the question whether j and k meet before either meets i."""
 Result = TypeVar("Result")
 
-# A search yields questions, is sent their answers in that order, and returns what it found.
+# A search yields lists of questions, receives their answers in the same order, and returns its result.
 _Search = Generator[list[Any], list[Any], Result]
 
 
 def order_from_counts(terms: int, ask: Callable[[list[Pair]], Sequence[int]]) -> SummationTree:
-    """The order of a sum of `terms` terms; `ask` says how many ones came out for each pair.
+    """Return the order of a sum of `terms` terms. For each pair, `ask` returns how many ones the result contains.
 
-    A chain from the first term on takes terms - 1 questions, others about terms x log(terms).
-    Raises `OrderNotRevealed` where the answers fit no tree.
+    A chain from the first term needs terms - 1 questions, other orders about terms x log(terms). Raises
+    `OrderNotRevealed` if the answers do not fit a tree.
     """
     return _Counts(terms).tree(ask)
 
@@ -46,10 +47,11 @@ def order_from_counts(terms: int, ask: Callable[[list[Pair]], Sequence[int]]) ->
 def order_from_joins(
     terms: int, ask: Callable[[list[Triple]], Sequence[bool]], guesses: Iterable[SummationTree] = ()
 ) -> SummationTree:
-    """The order of a sum of `terms` terms; `ask` says for each i, j, k whether j and k met before either met i.
+    """Return the order of a sum of `terms` terms, from questions which two of three terms meet first.
 
-    A right guess takes 2 x terms questions, finding out about terms x log(terms)^2. A sum that is rounded only once
-    answers yes to all three questions about the same three terms.
+    For each i, j, k, `ask` returns whether j and k meet before either meets i. Confirming a correct guess takes 2 x
+    terms questions; without one, about terms x log(terms)^2 are needed. If a sum is rounded only once, the answer to
+    all three questions about the same three terms is yes.
     """
     for guess in guesses:
         if guess.terms == terms and _confirmed(guess, ask):
@@ -58,11 +60,11 @@ def order_from_joins(
 
 
 def _confirmed(tree: SummationTree, ask: Callable[[list[Triple]], Sequence[bool]]) -> bool:
-    """Whether the answers are this tree's, which has only sums of two.
+    """Whether the answers are those of this tree. Always False for a tree with sums of more than two operands.
 
-    What decides is one question for each sum that goes into another: that its own terms meet before that other's.
-    Steel 1992, "The complexity of reconstructing trees from qualitative characters and subtrees", J. Classification 9.
-    The second question excludes that all three are added at once.
+    For each sum that is an operand of another, one question is decisive: whether its own terms meet before they meet
+    the other operand's. Steel 1992, "The complexity of reconstructing trees from qualitative characters and subtrees",
+    J. Classification 9. A second question excludes that all three are added at once.
     """
     if any(len(members) != 2 for members in tree.sums):
         return False
@@ -77,7 +79,7 @@ def _confirmed(tree: SummationTree, ask: Callable[[list[Triple]], Sequence[bool]
 
 
 class _Revealer:
-    """What both kinds share: which sums there are already, and how they are joined."""
+    """Base class of both searches: holds the sums found so far and joins them."""
 
     def __init__(self, terms: int) -> None:
         self._terms = terms
@@ -85,14 +87,15 @@ class _Revealer:
         self._random = random.Random(0)
 
     def tree(self, ask: Callable[[list[Any]], Sequence[Any]]) -> SummationTree:
-        """Ask until the tree is known."""
+        """Ask questions until the tree is known, and return it."""
         return SummationTree.of(self._terms, self._children, _answered(self._search(list(range(self._terms))), ask))
 
     def _search(self, group: list[int]) -> _Search[int]:
         raise NotImplementedError
 
     def _pivot(self, group: list[int]) -> tuple[int, list[int]]:
-        # From its first term a chain shows at once. Below that the pivot is drawn, as quicksort's is: no order is bad.
+        # The first term as pivot reveals a chain at once. Below that the pivot is random, as in quicksort, which avoids
+        # bad cases.
         at = 0 if len(group) == self._terms else self._random.randrange(len(group))
         return group[at], group[:at] + group[at + 1 :]
 
@@ -100,7 +103,7 @@ class _Revealer:
         return self._children[node - self._terms] if node >= self._terms else ()
 
     def _join(self, node: int, other: int, at_once: bool) -> int:
-        """The sum of two nodes; `at_once`: what `other` adds is added in this very step."""
+        """Create the sum of two nodes. With `at_once`, the operands of `other` become operands of this sum."""
         self._children.append((node, *self._below(other)) if at_once else (node, other))
         return self._terms + len(self._children) - 1
 
@@ -111,9 +114,9 @@ class _Counts(_Revealer):
         return root
 
     def _measured(self, group: list[int]) -> _Search[tuple[int, int]]:
-        """The node that adds up `group`, and how many terms lie below the highest node that its terms meet at.
+        """Return the node that sums `group`, and the number of terms below the highest node at which its terms meet.
 
-        That is more than the group has where its terms are added in one step with others.
+        The number exceeds the size of the group if its terms are added in one step with others.
         """
         if len(group) == 1:
             return group[0], 1
@@ -127,7 +130,7 @@ class _Counts(_Revealer):
         for size, (part, part_size) in zip(sorted(levels), parts):
             below += len(levels[size])
             at_once = part_size > len(levels[size])
-            # Below the group's highest node all terms are the group's own.
+            # Below the group's highest node, all terms belong to the group.
             if (size != below and (below < len(group) or size < below)) or (at_once and part_size != size):
                 raise OrderNotRevealed(
                     f"the answers contradict each other: {below} terms meet where {size} should, seen from term {pivot}"
@@ -143,7 +146,8 @@ class _Joins(_Revealer):
         pivot, others = self._pivot(group)
         levels = yield from self._levels(pivot, others)
         parts = yield from _together([self._search(level) for level in levels])
-        # Where terms of a part meet the pivot as early as each other, they are not a part but added with it at once.
+        # If the terms of a part meet the pivot as early as each other, they are added with it at once and are not a
+        # part.
         tops = [self._two_below(part) for part in parts]
         answers = iter((yield [(two[1], pivot, two[0]) for two in tops if two]))
         node = pivot
@@ -152,7 +156,10 @@ class _Joins(_Revealer):
         return node
 
     def _levels(self, pivot: int, others: list[int]) -> _Search[list[list[int]]]:
-        """`others` by the node at which they meet the pivot, lowest first: a quicksort, both halves at once."""
+        """Group `others` by the node at which they meet the pivot, lowest first.
+
+        A quicksort; both halves proceed together.
+        """
         if len(others) <= 1:
             return [others] if others else []
         middle = others[self._random.randrange(len(others))]
@@ -166,7 +173,7 @@ class _Joins(_Revealer):
         return [*below, sorted([middle, *same]), *above]
 
     def _two_below(self, node: int) -> tuple[int, int] | None:
-        """Two terms that first meet at this node; None where it is a term."""
+        """Return two terms that first meet at this node; None if it is a term."""
         if node < self._terms:
             return None
         found = []
@@ -178,7 +185,7 @@ class _Joins(_Revealer):
 
 
 def _answered(search: _Search[Result], ask: Callable[[list[Any]], Sequence[Any]]) -> Result:
-    """Run a search to its end."""
+    """Run a search to its end and return its result."""
     try:
         questions = next(search)
         while True:
@@ -189,7 +196,7 @@ def _answered(search: _Search[Result], ask: Callable[[list[Any]], Sequence[Any]]
 
 
 def _together(searches: Sequence[_Search[Result]]) -> _Search[list[Result]]:
-    """Several searches as one: what they ask in each round is asked together."""
+    """Combine several searches: the questions of each round are asked together."""
     results: dict[int, Result] = {}
     answers: dict[int, list[Any] | None] = dict.fromkeys(range(len(searches)))
     while answers:

@@ -1,4 +1,4 @@
-"""In which order terms are added: a tree whose leaves are the terms and whose inner nodes are the rounded sums."""
+"""Represents the order of a sum as a tree. Leaves are the terms, and inner nodes are the rounded partial sums."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ Value = TypeVar("Value")
 class SummationTree:
     """The order of one sum. Equal trees give equal bits for equal terms; a + b and b + a are the same.
 
-    Terms are the nodes 0 .. terms - 1. `sums[s]` is node terms + s: the nodes that one rounded addition adds, two as a
-    rule, more where the hardware adds several at once or so exactly that no order shows. Later sums may name earlier
-    ones, not the other way round, and the last sum is the result. `of` builds trees in the one form that makes equal
-    orders compare equal.
+    Terms are the nodes 0 .. terms - 1. `sums[s]` are the operands of node terms + s: usually two nodes, and more if the
+    hardware adds several at once, or so exactly that no order is visible. Sums may only refer to earlier ones, and the
+    last sum is the result. `of` creates trees in a canonical form, in which equal orders compare equal.
     """
 
     terms: int
-    """How many are added, at least 1."""
+    """Number of terms, at least 1."""
     sums: tuple[tuple[int, ...], ...]
-    """None where there is one term."""
+    """Operands of each sum. Empty for a single term."""
 
     @classmethod
     def of(cls, terms: int, children: Sequence[Sequence[int]], root: int | None = None) -> SummationTree:
-        """The tree below `root` (None: the last node), where `children[s]` are what node terms + s adds.
+        """Return the canonical tree below `root` (None: the last node).
 
-        Sums that the root does not lead to are left out.
+        `children[s]` are the operands of node terms + s. Sums that the root does not depend on are omitted.
         """
         if root is None:
             root = terms + len(children) - 1
@@ -42,11 +41,11 @@ class SummationTree:
             reached.append(node)
             open_nodes += [child for child in children[node - terms] if child >= terms]
         size, first = dict.fromkeys(range(terms), 1), dict(enumerate(range(terms)))
-        for node in reversed(reached):  # the first reached is the root: a sum comes after what it adds
+        for node in reversed(reached):  # a sum follows its operands, since the root was reached first
             size[node] = sum(size[child] for child in children[node - terms])
             first[node] = min(first[child] for child in children[node - terms])
         assert size[root] == terms
-        # Sums with the same first term lie within one another, so they differ in size.
+        # Sums with the same first term contain one another, so they differ in size.
         order = sorted(reached, key=lambda node: (size[node], first[node]))
         number = {node: terms + s for s, node in enumerate(order)} | {term: term for term in range(terms)}
         return cls(
@@ -58,7 +57,7 @@ class SummationTree:
         )
 
     def fold(self, leaf: Callable[[int], Value], add: Callable[[list[Value]], Value]) -> list[Value]:
-        """A value for every node: `leaf` gives those of the terms, `add` makes a sum's from those of what it adds."""
+        """Compute a value for every node. `leaf` computes a term's, `add` a sum's from the values of its operands."""
         values = [leaf(term) for term in range(self.terms)]
         for members in self.sums:
             values.append(add([values[member] for member in members]))
@@ -66,16 +65,16 @@ class SummationTree:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Terms below each node."""
+        """Number of terms below each node."""
         return self.fold(lambda term: 1, sum)
 
     @cached_property
     def first_terms(self) -> list[int]:
-        """The first of the terms below each node."""
+        """First term below each node."""
         return self.fold(lambda term: term, min)
 
     def meeting_size(self, one: int, other: int) -> int:
-        """Terms below the lowest node that has both these terms below it."""
+        """Return the number of terms below the lowest node that has both terms below it."""
         assert one != other
         nodes = {one, other}
         for sum, members in enumerate(self.sums, self.terms):
@@ -87,23 +86,23 @@ class SummationTree:
 
     @property
     def depth(self) -> int:
-        """The most roundings that a term goes through.
+        """Largest number of roundings that a term goes through.
 
-        A sum's error is at most about depth x 2^-24 x the sum of |terms| in float32 (Higham 2002, "Accuracy and
+        The error of a sum is at most about depth x 2^-24 x the sum of |terms| in float32 (Higham 2002, "Accuracy and
         Stability of Numerical Algorithms", section 4.2).
         """
         return self.fold(lambda term: 0, lambda below: 1 + max(below))[-1]
 
     @property
     def brackets(self) -> str:
-        """Such as `((0+1)+2)+3`: terms by number."""
+        """Return the order in brackets with term numbers, such as `((0+1)+2)+3`."""
         text = self.fold(str, lambda members: f"({'+'.join(members)})")[-1]
         return text[1:-1] if self.sums else text
 
     def total(self, terms: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """`terms`, of shape (terms, ...), added up along the first axis in this order, each sum rounded to float32.
+        """Add `terms`, of shape (terms, ...), along the first axis in this order. Each sum is rounded to float32.
 
-        What is added at once is rounded once.
+        Operands that are added at once are rounded once.
         """
         rows = np.asarray(terms, np.float32)
         assert len(rows) == self.terms
@@ -112,7 +111,7 @@ class SummationTree:
 
 
 def _rounded_sum(members: list[Any]) -> Any:
-    # Two are added in float32: through float64 they would be rounded twice.
+    # Two operands are added in float32, because float64 would round them twice.
     return (
         members[0] + members[1] if len(members) == 2 else np.sum(members, axis=0, dtype=np.float64).astype(np.float32)
     )

@@ -1,1 +1,1 @@
-"""Cases that the fuzzer examines, and what they are drawn from: builds, axes, regimes and properties."""
+"""Defines the cases that the fuzzer runs, and the builds, axes, regimes and properties that they are drawn from."""

@@ -1,7 +1,7 @@
-"""What a campaign meets on purpose: the axes along which cases of an operation differ, and the values of each.
+"""Defines the axes along which the cases of an operation differ, and the values of each axis.
 
-An operation says what there is and makes a case of any choice of values; which choices are made, so that every two
-values meet, is the campaign's (`harness.studies.fuzz.drawing.covering`).
+An operation defines its axes and creates a case for any choice of values. The campaign selects choices so that every
+pair of values occurs (`harness.studies.fuzz.drawing.covering`).
 """
 
 from __future__ import annotations
@@ -17,75 +17,76 @@ from harness.support.override import override
 
 Item = TypeVar("Item")
 Choice = Mapping[str, str]
-"""A value for each axis, by name."""
+"""A value for each axis, by the axis's name."""
 
 REGIME, CHECK = "regime", "property"
-"""The axes that every operation has; `NO_CHECK` is the second one's plainest value."""
+"""Axes of every operation. `NO_CHECK` is the plainest value of the second one."""
 NO_CHECK = "none"
 CHECK_WEIGHT = 0.2
-"""Weight of each property: it takes a run or two more."""
+"""Weight of each property, which takes one or two additional runs."""
 
 
 class Pick(Protocol):
-    """Chooses one of several, each as likely as the other: a random number generator's, or Hypothesis's."""
+    """Chooses an item of a sequence uniformly at random, such as with a random number generator or Hypothesis."""
 
     def __call__(self, among: Sequence[Item], /) -> Item:
-        """One of `among`, which has at least one."""
+        """Return an item of `among`, which is not empty."""
         ...
 
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an axis."""
+    """A value of an axis."""
 
     name: str
-    """In words, such as `1 key` or `causal`."""
+    """Description, such as `1 key` or `causal`."""
     weight: float = 1.0
-    """How readily it comes up again once it has met all others: low for what takes long, or hides mistakes."""
+    """Relative frequency after it has occurred with all other values. Low for values that take long or hide
+    mistakes."""
 
 
 class Axes(ABC):
-    """Along which axes cases differ, and the case of each choice."""
+    """The axes of an operation's cases, and the case for each choice of values."""
 
     @property
     @abstractmethod
     def values(self) -> Mapping[str, Sequence[Value]]:
-        """The values of each axis, by its name, the plainest first; `REGIME` and `CHECK` are among the axes.
+        """Values of each axis by the axis's name, the plainest first. The axes include `REGIME` and `CHECK`.
 
-        Every value goes with the plainest ones of all other axes.
+        Every value is compatible with the plainest values of all other axes.
         """
 
     def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """Whether a case may have both: (axis, value) each, the axes in the order of `values`.
+        """Whether a case may have both of these (axis, value) pairs, given in the order of the axes in `values`.
 
-        Not where the two contradict each other, or where together they take too long.
+        Returns False if they contradict each other or take too long together.
         """
         return True
 
     def takes_too_long(self, build: Any, choice: Choice) -> bool:
-        """Whether even the quickest case of these values takes too long, although any two of them may meet."""
+        """Whether even the fastest case of these values takes too long, although every pair of them is allowed."""
         return False
 
     @property
     def common(self) -> Sequence[Choice]:
-        """Choices along some of the axes that are what users ask for most: a campaign meets them early and often."""
+        """Choices for some of the axes that users need most. A campaign runs them early and often."""
         return ()
 
     @property
     def long(self) -> Sequence[Choice]:
-        """Choices of one long and otherwise small problem each: a campaign meets each once, in its first build."""
+        """Choices of one long, otherwise small problem each. A campaign runs each once, in its first build."""
         return ()
 
     @abstractmethod
     def case(self, build: Any, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        """A case of these values; `rng` decides what they leave open, such as a length within its class.
+        """Return a case with these values. `rng` determines what they leave open, such as a length within its class.
 
-        `brief`: one of the quicker ones, where sizes are left open.
+        With `brief`, open sizes are chosen so that the case runs fast.
         """
 
 
 class NamedAxes(Axes):
-    """Axes of which tables say how readily values come up again, and what does not go together."""
+    """Axes defined by tables of values, weights and incompatible pairs."""
 
     def __init__(
         self,
@@ -95,10 +96,11 @@ class NamedAxes(Axes):
         common: Sequence[Choice] = (),
         long: Sequence[Choice] = (),
     ) -> None:
-        """`names` of the values of each axis; `weights` of those that are not 1, by axis; properties have their own.
+        """Create axes from tables. Choices with values that are not in `names` are omitted.
 
-        `apart`: an axis and its value -> another axis -> values of that one. Either of the two may be told first.
-        `common`, `long`: see the properties. Choices of values that are not among `names` are left out.
+        `names` holds the values of each axis, and `weights` the weights other than 1, by axis; properties have fixed
+        weights. `apart` maps an axis and its value to another axis and those of its values that are incompatible; the
+        order of the two does not matter. `common` and `long` are the properties of these names.
         """
         self._values = {
             axis: tuple(Value(name, _weight(axis, name, weights)) for name in of_axis)
@@ -123,7 +125,7 @@ class NamedAxes(Axes):
         return self._long
 
     def _there(self, choices: Sequence[Choice]) -> Sequence[Choice]:
-        """Those of which each value is one of its axis."""
+        """Return the choices whose values all exist."""
         names = {axis: {value.name for value in of_axis} for axis, of_axis in self._values.items()}
         return tuple(choice for choice in choices if all(name in names[axis] for axis, name in choice.items()))
 

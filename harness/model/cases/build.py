@@ -1,4 +1,7 @@
-"""What kernels have compiled in, as campaigns draw it: each build is a compilation of its own, so there are few."""
+"""Defines builds: compile-time parameters of kernels.
+
+Each build is compiled separately, so a campaign draws few of them.
+"""
 
 from __future__ import annotations
 
@@ -14,79 +17,80 @@ from harness.model.tile_sizes import TileSizes
 
 
 class Build(ABC):
-    """One choice of compile-time parameters of an operation's kernels. Subclasses are frozen dataclasses."""
+    """A choice of compile-time parameters of an operation's kernels. Subclasses are frozen dataclasses."""
 
     tile: str | None
-    """The sizes as a variant takes them, such as `Br=16,Bc=8`, where they are not its default ones."""
+    """Tile sizes as a variant takes them, such as `Br=16,Bc=8`; None for its default ones."""
 
     @property
     @abstractmethod
     def plain_problem(self) -> BaseProblem:
-        """A problem of this build that a variant is asked about: whether it takes it, and with which tiles."""
+        """A problem of this build, used to query whether a variant supports it, and with which tiles."""
 
     @property
     def rather(self) -> Sequence[Build]:
-        """Builds that show more: the first of them that a variant takes is in this one's place."""
+        """Builds that reveal more. The first one that a variant supports replaces this one."""
         return ()
 
     @property
     def otherwise(self) -> Sequence[Build]:
-        """Builds of which the first that a variant takes is in this one's place where it does not take this one."""
+        """Alternatives if a variant does not support this build. The first one that it supports replaces this one."""
         return ()
 
     def with_features(self, takes: Sequence[str], place: int) -> Build:
-        """The build with some of the features `takes` compiled in: which, depends on its place in the order of builds.
+        """Return the build with some of the features `takes`, selected by its place in the order of builds.
 
-        Over the first places each feature is met together with others, alone, and not at all.
+        Over the first places, each feature occurs together with others, alone, and not at all.
         """
         return self
 
     @property
     def less(self) -> Sequence[Build]:
-        """Builds with less compiled in, to which a failing case may be simplified besides `Builds.plainer`."""
+        """Builds with fewer features, to which a failing case may be simplified besides `Builds.plainer`."""
         return ()
 
     def of_problem(self, problem: Any) -> Build | None:
-        """The build that kernels have for `problem`, with this one's tiles; None: none but those of a campaign.
+        """Return the build that kernels have for `problem`, with this build's tiles, or None.
 
-        A failure of an earlier campaign with another seed may be of such a build.
+        None means that the operation has only the builds of a campaign. A failure from an earlier campaign with another
+        seed may have a build that is not among those.
         """
         return None
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """The features and classes of values that are compiled in, in words, such as `float16` or `sinks alone`."""
+        """Features and classes of values that are compiled in, such as `float16` or `sinks alone`."""
         return ()
 
     @property
     def is_usual(self) -> bool:
-        """Whether rows are as long as most models have them: small tiles are of such a build, if there is one."""
+        """Whether rows are as long as in most models. Such a build is preferred for small tiles."""
         return False
 
     @property
     def is_wide(self) -> bool:
-        """Whether a row takes more than one warp's lanes, so that several warps have parts of what one row needs.
+        """Whether a row exceeds one warp's lanes, so that several warps share the work on a row, but not by much.
 
-        And not many more: what the sanitizer adds to unrolled code takes minutes to compile then.
+        With many more, code that the sanitizer instruments and that is unrolled takes minutes to compile.
         """
         return False
 
     @abstractmethod
     def sized(self, tile: TileSizes, text: str | None) -> Build:
-        """The build with a variant's tile sizes; `text` spells them for the command line, None for the default ones."""
+        """Return the build with a variant's tile sizes. `text` is their command-line form, None for the defaults."""
 
     @abstractmethod
     def tiles(self, problem: Any) -> tuple[int, ...]:
-        """How many tiles the problem has, each way."""
+        """Return the number of tiles of the problem in each direction."""
 
     @property
     def name(self) -> str:
-        """What is compiled in, in words."""
+        """Description of the compile-time parameters."""
         return ", ".join(str(part) for part in (*self.plain_problem.build_key, self.tile) if part is not None)
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What is compiled in."""
+        """Key that is equal for builds with the same compile-time parameters."""
         return (self.plain_problem.build_key, self.tile)
 
 
@@ -97,7 +101,7 @@ class Builds:
     known: Sequence[Build]
 
     def of(self, case: Case) -> Any:
-        """The build that a case runs: a known one, or a known one with other features."""
+        """Return the build of a case: a known one, or a known one with other features."""
         wanted = (case.problem.build_key, case.tile)
         known = (each for build in self.known for each in (build, *build.less))
         others = (each for build in self.known if (each := build.of_problem(case.problem)) is not None)
@@ -105,11 +109,11 @@ class Builds:
         return next(each for some in (known, like_known) for each in some if each.key == wanted)
 
     def rank(self, case: Case) -> int:
-        """How far from the plainest a case's build is."""
+        """Return the position of a case's build; 0 is the plainest."""
         return self._place(self.of(case))
 
     def plainer(self, build: Build) -> Sequence[Any]:
-        """Those before it."""
+        """Return the builds before this one."""
         return self.known[: self._place(build)]
 
     def _place(self, build: Build) -> int:
@@ -117,6 +121,6 @@ class Builds:
         return next(itertools.chain(exact, self._places(build)))
 
     def _places(self, build: Build) -> list[int]:
-        """The places of known builds that differ from this one in features alone."""
+        """Return the positions of known builds that differ from this one only in features."""
         plain = build.with_features((), 0)
         return [place for place, known in enumerate(self.known) if known.with_features((), 0) == plain]

@@ -1,6 +1,6 @@
-"""One example of a fuzzing campaign: a problem, how its inputs are drawn, and single elements that are overwritten.
+"""Defines the case of a fuzzing campaign: a problem, how its inputs are drawn, and edits of single elements.
 
-A case is small and plain however large its tensors are. It says all that it takes to run it again, anywhere.
+A case is small, plain data, however large its tensors are. It contains everything needed to reproduce it.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from harness.support.numbers import shown
 
 @dataclass(frozen=True)
 class Edit:
-    """One element of an input and what it becomes."""
+    """An element of an input and its new value."""
 
     array: str
-    """The input's name, such as `V`."""
+    """Name of the input, such as `V`."""
     index: tuple[int, ...]
-    """Along each of its axes."""
+    """Index along each axis."""
     value: float
-    """Rounded to the input's dtype where it is stored."""
+    """The new value, rounded to the input's dtype when it is stored."""
 
     def __post_init__(self) -> None:
-        """Every NaN is the same object, by which tuples compare: a case equals itself, drawn once more or elsewhere."""
+        """Replace any NaN by one object, since tuples compare by identity first. Equal cases then compare equal."""
         if self.value != self.value:
             object.__setattr__(self, "value", math.nan)
 
     def __reduce__(self) -> tuple[type[Edit], tuple[str, tuple[int, ...], float]]:
-        """By way of `__post_init__`, when it comes from another process."""
+        """Unpickle through `__post_init__`, which replaces NaN."""
         return Edit, (self.array, self.index, self.value)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Problem + regime + seed + edits = inputs, bit for bit the same every time."""
+    """A case. Problem, regime, seed and edits determine its inputs bit for bit."""
 
     problem: Any
-    """An instance of the operation's class of problems."""
+    """An instance of the operation's problem class."""
     regime: str = "normal"
     seed: int = 0
     edits: tuple[Edit, ...] = ()
     tile: str | None = None
-    """Tile sizes of the variant, such as `Br=16,Bc=8`; None: its default ones."""
+    """Tile sizes of the variant, such as `Br=16,Bc=8`; None for its default ones."""
     check: str | None = None
-    """A property that is held besides the answer itself, such as `determinism`; None: the answer alone."""
+    """Name of a property that is checked besides the answer, such as `determinism`; None for none."""
 
     def __post_init__(self) -> None:
         inputs = {tensor.name: tensor for tensor in self.problem.inputs}
@@ -67,7 +67,10 @@ class Case:
                     raise UsageError(f"an edit of {edit.array} names {axis} {index}; it has {extent}, counted from 0")
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """An array per input, C-contiguous, in its shape and dtype. Raises `UsageError` for an unknown regime."""
+        """Return an array per input, C-contiguous, of its shape and dtype.
+
+        Raises `UsageError` for an unknown regime.
+        """
         inputs = draw_inputs(self.problem, self.regime, self.seed)
         for edit in self.edits:
             with np.errstate(over="ignore", under="ignore"):
@@ -75,7 +78,7 @@ class Case:
         return inputs
 
     def to_json(self) -> str:
-        """One line that `from_json` reads. What has its default is left out, but for the sizes."""
+        """Return one line of JSON for `from_json`. Default values are omitted, except for sizes."""
         operation = self.problem.operation
         content: dict[str, Any] = {} if operation == DEFAULT_OPERATION else {"operation": operation}
         content |= self.problem.to_short_fields()
@@ -91,7 +94,7 @@ class Case:
 
     @classmethod
     def from_json(cls, text: str) -> Case:
-        """The case that `to_json` wrote. Raises `UsageError` where the text is none."""
+        """Return the case that `to_json` wrote. Raises `UsageError` for invalid text."""
         try:
             content = json.loads(text)
             if not isinstance(content, dict):
@@ -119,5 +122,5 @@ def _edit(array: str, *rest: Any) -> Edit:
 
 
 def _number(value: float) -> float | str:
-    """JSON has neither NaN nor infinity: these are written as text."""
+    """Return NaN and infinity as text, because JSON does not have them."""
     return value if math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""A length of a problem that the fuzzer varies to see where a failure begins and ends."""
+"""Defines a length of a problem that the fuzzer varies, to find where a failure begins and ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from harness.model.cases.case import Case
 
 @dataclass(frozen=True)
 class ProbedAxis:
-    """One length of a case's problem."""
+    """A length of a case's problem."""
 
     name: str
-    """What messages call it, such as `kv_len`."""
+    """Name for messages, such as `kv_len`."""
     length: int
-    """What it is in the case."""
+    """Its value in the case."""
     tile: int
-    """How much of it a tile covers, where kernels may behave differently at the end of one; 1 where there are none."""
+    """Length that a tile covers; kernels may behave differently at its end. 1 without tiles."""
     at: Callable[[int], Case]
-    """length, at least 1 -> the case with that length."""
+    """Returns the case with another length, which is at least 1."""

@@ -1,4 +1,4 @@
-"""What must hold between several runs of one kernel, or within one, without knowing the answer."""
+"""Defines properties that must hold within one run of a kernel or between several, without a known correct answer."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trial:
-    """A problem with inputs, what a kernel made of them, and the kernel itself, to be run on other inputs."""
+    """A problem with inputs, a kernel's outputs for them, and the kernel, to be run on other inputs."""
 
     problem: Any
-    """An instance of the operation's class of problems."""
+    """An instance of the operation's problem class."""
     inputs: Arrays
     outputs: Arrays
-    """All that are not optional, and those that the kernel stores."""
+    """All outputs that are not optional, and the optional ones that the kernel stores."""
     run: Callable[[Any, Arrays], Arrays]
-    """Problem and inputs -> outputs."""
+    """Runs the kernel on a problem and inputs, and returns its outputs."""
     numerics: Numerics
-    """Where the kernel rounds: what budgets are derived from."""
+    """Declared numerics of the kernel, from which budgets are derived."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """One thing that must hold."""
+    """A property of a kernel's outputs."""
 
     name: str
-    """How the command line calls it."""
+    """Name on the command line."""
     idea: str
-    """One line: what has to stay, and under what."""
+    """What must not change, and under which change, in one line."""
     violation: Callable[[Trial], str | None]
-    """None, or what does not hold and where."""
+    """Returns what does not hold and where; None if the property holds."""
     same_bits: bool = False
-    """It asks for the very bits, which not every variant claims."""
+    """Whether it requires equal bits, which not every variant claims."""
 
 
 def determinism(trial: Trial) -> str | None:
-    """The same inputs give the same bits once more."""
+    """Check that the same inputs give the same bits again."""
     again = trial.run(trial.problem, trial.inputs)
     for name, first in trial.outputs.items():
         if reason := other_bits(trial, name, first, again[name], "a second run on the same inputs"):
@@ -56,8 +56,8 @@ def determinism(trial: Trial) -> str | None:
 DETERMINISM = Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True)
 """The property that every operation has."""
 SANITIZER = "sanitizer"
-"""What a case holds that is looked at for races, reads of memory that nobody wrote and the like. No `Property`, for it
-is of no operation: whoever runs the kernel looks on."""
+"""Value of `check` for cases that run under the sanitizer, which detects races, reads of uninitialized memory and the
+like. It is not a `Property`, because it does not depend on the operation."""
 SANITIZER_IDEA = "no race, no read of memory that nobody wrote, no schedule that changes the answer; on the emulator"
 
 GRID = 8.0
@@ -65,9 +65,9 @@ LARGEST_ON_GRID = 8.0
 
 
 def on_grid(array: np.ndarray) -> np.ndarray:
-    """The nearest eighths of at most 8, for where sums of inputs have to be exact; NaN becomes 0.
+    """Round to the nearest multiple of 1/8 of magnitude at most 8, so that sums of inputs are exact. NaN becomes 0.
 
-    8 bits hold the sum of two, as every dtype of numbers does.
+    8 bits hold the sum of two such numbers, and every number format has that many.
     """
     values = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=LARGEST_ON_GRID, neginf=-LARGEST_ON_GRID)
     grid = np.clip(np.round(values * GRID) / GRID, -LARGEST_ON_GRID, LARGEST_ON_GRID)
@@ -75,9 +75,9 @@ def on_grid(array: np.ndarray) -> np.ndarray:
 
 
 def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, what: str) -> str | None:
-    """Where two arrays of the output `name` differ in their bits, in one line; None where they do not.
+    """Describe where two arrays of the output `name` differ in their bits, in one line; None if they are equal.
 
-    `what` the second one is. Which NaN it is may depend on anything.
+    `what` describes the second array. All NaNs count as equal.
     """
     bits = np.dtype(f"u{first.dtype.itemsize}")
     wrong = np.ascontiguousarray(first).view(bits) != np.ascontiguousarray(second).view(bits)
@@ -88,9 +88,9 @@ def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, w
 def apart(
     trial: Trial, name: str, first: np.ndarray, second: np.ndarray, allowed: Float64Array, what: str
 ) -> str | None:
-    """Where two arrays of the output `name` are further apart than `allowed`, in one line; None where they are not.
+    """Describe where two arrays of the output `name` differ by more than `allowed`, in one line; None if they do not.
 
-    `what` the second one is. Where `allowed` is not finite, there is nothing to compare.
+    `what` describes the second array. Elements for which `allowed` is not finite are not compared.
     """
     one, other = first.astype(np.float64), second.astype(np.float64)
     with np.errstate(invalid="ignore"):

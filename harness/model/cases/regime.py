@@ -1,4 +1,4 @@
-"""How inputs are drawn. Problem + regime + seed = inputs, bit for bit the same every time."""
+"""Defines regimes, which draw inputs. Problem, regime and seed determine the inputs bit for bit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from harness.support.errors import UsageError
 
 _SEEDS = 1 << 63
 _LARGEST_INPUT_BYTES = 1 << 48
-"""Far more than any machine has; beyond, NumPy runs out of numbers before it runs out of memory."""
+"""Limit above the memory of any machine. Beyond it, NumPy fails with an overflow before it runs out of memory."""
 
 LARGEST_DRAWN_BYTES = 1 << 26
-"""Bytes of all inputs together that are drawn at once: a second or two on a host."""
+"""Maximum size of all inputs together, in bytes, that are drawn at once. Takes one or two seconds on a host."""
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -29,32 +29,32 @@ NUMPY_DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-"""How an array of each dtype that numbers can have is held in NumPy; tables and the like have a dtype of NumPy's."""
+"""NumPy dtype of each number format of a problem. Tables and the like already have NumPy's dtypes."""
 
 
 @dataclass(frozen=True)
 class Regime:
-    """One way to draw the inputs of an operation."""
+    """A way to draw the inputs of an operation."""
 
     name: str
-    """How the command line calls it."""
+    """Name on the command line."""
     idea: str
-    """One line: what the values look like, and what that provokes."""
+    """What the values look like and which mistakes they provoke, in one line."""
     draw: Callable[[np.random.Generator, Any], Sequence[np.ndarray]]
-    """Generator and problem -> an array per input that is drawn, in their order and shapes, not yet rounded to their
-    dtypes. Some follow from the problem alone (`Operation.derived_inputs`)."""
+    """Takes a generator and a problem. Returns an array per drawn input, in order and shape, not yet rounded to its
+    dtype. Inputs that follow from the problem are not drawn (`Operation.derived_inputs`)."""
     standard_normal: bool = False
-    """All elements are from N(0, 1). Beyond `LARGEST_DRAWN_BYTES` each then follows from its place alone, see
-    `DrawnTensor`: a GPU draws them for itself."""
+    """Whether all elements are from N(0, 1). If inputs exceed `LARGEST_DRAWN_BYTES`, each element then depends only on
+    its position, so that a GPU can draw it (`DrawnTensor`)."""
 
 
 def by_name(*regimes: Regime) -> Mapping[str, Regime]:
-    """The regimes of an operation as it offers them; the first is the plainest."""
+    """Return the regimes of an operation by name, in order; the first is the plainest."""
     return {regime.name: regime for regime in regimes}
 
 
 def require_seed(seed: int) -> None:
-    """Raise `UsageError` where this is no seed."""
+    """Raise `UsageError` for an invalid seed."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _SEEDS:
         shown = seed if not isinstance(seed, int) or abs(seed) < _SEEDS else "beyond 2^63 - 1"
         raise UsageError(f"seed is {shown}; it has to be a whole number of at least 0 and below 2^63")
@@ -63,11 +63,10 @@ def require_seed(seed: int) -> None:
 def draw(
     regimes: Mapping[str, Regime], problem: BaseProblem, regime: str, seed: int, derived: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """An array per input of `problem`, C-contiguous, in its shape and dtype (bfloat16 as `ml_dtypes.bfloat16`).
+    """Return an array per input of `problem`, C-contiguous, in its shape and dtype (bfloat16 as `ml_dtypes.bfloat16`).
 
-    `derived`: those that are not drawn.
-
-    Raises `UsageError` where the regime does not exist, the seed is none, or no machine could hold the inputs.
+    `derived` holds the inputs that are not drawn. Raises `UsageError` if the regime does not exist, the seed is
+    invalid, or the inputs are larger than any memory.
     """
     return {name: np.asarray(values) for name, values in draw_parts(regimes, problem, regime, seed, derived).items()}
 
@@ -79,7 +78,7 @@ def draw_parts(
     seed: int,
     derived: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray | DrawnTensor]:
-    """An input per name, as `draw` returns them, but of large inputs nothing is drawn before it is used."""
+    """Return inputs like `draw`, but as `DrawnTensor`, which is drawn when it is used, if they are large."""
     if regime not in regimes:
         near = difflib.get_close_matches(regime, regimes, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]!r}? " if near else ""

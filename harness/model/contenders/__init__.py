@@ -1,1 +1,1 @@
-"""Kernels of other libraries that `bench` times beside the variants."""
+"""Runs kernels of other libraries, which `bench` times for comparison with the variants."""

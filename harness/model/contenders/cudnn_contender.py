@@ -1,4 +1,4 @@
-"""A graph of cuDNN's own front end, the package `nvidia-cudnn-frontend`, as a contender of `bench`."""
+"""Runs a graph of cuDNN's Python front end, the package `nvidia-cudnn-frontend`, as a contender of `bench`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.model.contenders.torch_contender import Tensors, TorchContender
 from harness.support.errors import UnsupportedProblem
 
 DTYPES = {"float16": "HALF", "bfloat16": "BFLOAT16"}
-"""Ours -> cuDNN's (cudnn.data_type)."""
+"""cuDNN's name (cudnn.data_type) of each dtype."""
 
 
 @dataclass(frozen=True)
@@ -21,31 +21,31 @@ class BuiltGraph:
 
     graph: Any
     inputs: Mapping[str, Any]
-    """Its own tensors by the problem's names."""
+    """Tensors of the graph, by the problem's names."""
     outputs: Mapping[str, Any]
     handle: Any
-    """Has the stream."""
+    """cuDNN's handle, which holds the stream."""
     workspace: Any
 
 
 class CudnnContender(TorchContender):
-    """One graph, on PyTorch's tensors."""
+    """A contender that runs a cuDNN graph on PyTorch's tensors."""
 
     def __init__(self, name: str, stage: Any) -> None:
-        """A row called `name` on a stage's inputs. Raises `UnsupportedProblem` for dtypes that cuDNN lacks."""
+        """Create a contender for a stage's inputs. Raises `UnsupportedProblem` for dtypes that cuDNN lacks."""
         if stage.problem.dtype not in DTYPES:
             raise UnsupportedProblem(name, f"dtype is {stage.problem.dtype}; it takes float16 and bfloat16")
         super().__init__(name, stage)
 
     @abstractmethod
     def _describe(self, cudnn: Any, graph: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put the operation's node into `graph`; what comes out of it by the problem's names.
+        """Add the operation's node to `graph`. Returns its outputs by the problem's names.
 
-        `inputs` are the graph's tensors of what `_given` names.
+        `inputs` are the graph's tensors for the names in `_given`.
         """
 
     def _given(self, inputs: int) -> Tensors:
-        """What the graph is given of that set."""
+        """Return the graph's inputs for this set of inputs."""
         return self._inputs[inputs]
 
     def _run(self, inputs: int) -> Tensors:

@@ -1,4 +1,4 @@
-"""Somebody else's kernel, on PyTorch's tensors, as a contender of `bench`: what it is given, refuses and leaves."""
+"""Runs another library's kernel on PyTorch's tensors as a contender of `bench`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ C = TypeVar("C", bound="TorchContender")
 Tensors = Mapping[str, Any]
 
 NO_KERNEL = "No available kernel"
-"""What PyTorch says where a back end does not take a problem, after it has warned of the reasons."""
+"""PyTorch's message if a backend does not support a problem. Warnings before it give the reasons."""
 
 
 class TorchContender(ABC):
-    """Runs on a stage's inputs, which it shares with all others, and on the stage's stream."""
+    """Runs on a stage's inputs, which it shares with other contenders, and on the stage's stream."""
 
     def __init__(self, name: str, stage: Any) -> None:
-        """`stage`: inputs on a GPU and its stream (`gpu.stage.GpuStage`)."""
+        """Create a contender called `name`. `stage` holds inputs on a GPU and its stream (`gpu.stage.GpuStage`)."""
         import torch
 
         self._torch = torch
@@ -37,15 +37,15 @@ class TorchContender(ABC):
 
     @abstractmethod
     def _run(self, inputs: int) -> Tensors:
-        """Outputs of the problem by name, on PyTorch's current stream, without waiting. What it refuses it raises."""
+        """Enqueue a run on PyTorch's current stream. Returns outputs by name. Raises if the problem is unsupported."""
 
     def enqueue(self, inputs: int) -> None:
-        """One run on that set of inputs, without waiting."""
+        """Enqueue one run on this set of inputs, without waiting."""
         with self._torch.no_grad(), self._torch.cuda.stream(self._stream):
             self._outputs = self._run(inputs)
 
     def outputs(self, inputs: int) -> dict[str, np.ndarray]:
-        """Run once more and fetch what it leaves."""
+        """Run once and copy the outputs to the host."""
         self._outputs = {}
         self.enqueue(inputs)
         self._stream.synchronize()
@@ -53,7 +53,7 @@ class TorchContender(ABC):
         return {name: self._fetched(tensor, dtypes[name]) for name, tensor in self._outputs.items()}
 
     def tried(self: C) -> C:
-        """Itself, after a first run. Raises `UnsupportedProblem` with the library's own reasons."""
+        """Run once and return this object. Raises `UnsupportedProblem` with the library's own reasons."""
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
@@ -80,9 +80,9 @@ class TorchContender(ABC):
 
 
 def _reasons(told: Sequence[warnings.WarningMessage]) -> list[str]:
-    """Why a back end has no kernel, as PyTorch warns."""
+    """Extract from PyTorch's warnings why a backend has no kernel."""
     reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in told]
-    # That the other back ends are off is our doing.
+    # The other backends are disabled on purpose.
     return [r for r in reasons if "runtime disabled" not in r and not r.endswith("because:")]
 
 

@@ -1,1 +1,1 @@
-"""From PTX text to tokens to a `Module`."""
+"""Parses PTX text into tokens and then into a `Module`."""

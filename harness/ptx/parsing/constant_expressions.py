@@ -1,7 +1,7 @@
-"""Constant expressions (PTX ISA 4.5.4 to 4.5.6): numbers, operators as in C, evaluated in 64 bits.
+"""Evaluates constant expressions (PTX ISA 4.5.4 to 4.5.6): numbers and C operators, in 64 bits.
 
-Where ptxas and the ISA differ, it is as ptxas has it: a shift looks at the low six bits of its count, a remainder is
-unsigned, and a conditional has the type of the operand that it chooses.
+Where ptxas and the ISA differ, this module follows ptxas: a shift uses the low six bits of its count, a remainder is
+unsigned, and a conditional has the type of the selected operand.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Constant(NamedTuple):
 
     @classmethod
     def of(cls, value: int, kind: str) -> Constant:
-        """A whole number, wrapped round at 64 bits."""
+        """Create an integer, wrapped around at 64 bits."""
         value &= _BITS
         return cls(value - (1 << 64) if kind == "s64" and value >> 63 else value, kind)
 
     @property
     def bits(self) -> int:
-        """The 64 bits of a whole number as an unsigned integer."""
+        """The 64 bits of an integer as an unsigned integer."""
         return int(self.value) & _BITS
 
 
 class ConstantExpressions(TokenStream):
-    """The part of the parser that reads constants."""
+    """Part of the parser that reads constants."""
 
     def literal(self) -> Imm:
-        """A constant expression; floating-point ones are 64 bits wide but for `0f`, which stands alone."""
+        """Read a constant expression. Floating-point values have 64 bits, except for a single `0f` literal."""
         token = self.peek()
         if _is_hexadecimal(token, "f", 8):
             return Imm(int(self.next().text[2:], 16), 32)
@@ -64,7 +64,7 @@ class ConstantExpressions(TokenStream):
         return Imm(int(constant.value))
 
     def constant_integer(self) -> int:
-        """A constant expression that is a whole number."""
+        """Read a constant expression whose value is an integer."""
         token = self.peek()
         literal = self.literal()
         if literal.float_bits:
@@ -72,11 +72,11 @@ class ConstantExpressions(TokenStream):
         return literal.value
 
     def offset(self) -> int:
-        """What is added to an address: an expression behind `+`, or one that begins with `-`; 0 where there is none."""
+        """Read an address offset: an expression after `+`, or one that begins with `-`. 0 if there is none."""
         return self.constant_integer() if self.accept("+") or self.peek().text == "-" else 0
 
     def begins_constant(self) -> bool:
-        """Whether a constant expression is here; one in parentheses looks like the arguments of a call."""
+        """Whether a constant expression begins here. One in parentheses looks like the arguments of a call."""
         token = self.peek()
         if token.text == "!":
             following = self.peek(1)
@@ -84,7 +84,7 @@ class ConstantExpressions(TokenStream):
         return token.kind == "number" or token.text in ("-", "+", "~", "(", WARP_SZ)
 
     def _expression(self, least: int, depth: int) -> Constant:
-        """What binds at least so tightly, within so many parentheses and operators."""
+        """Read an expression of operators with at least this precedence, nested this deep."""
         line = self.peek().line
         if depth > _DEEPEST:
             raise CompileError(f"PTX line {line}: a constant expression of more than {_DEEPEST} levels")
@@ -108,7 +108,7 @@ class ConstantExpressions(TokenStream):
             left = _combined(line, sign, left, self._expression(precedence + 1, depth + 1))
 
     def _operator(self) -> tuple[str, int]:
-        """The operator here and how many tokens it takes; empty where there is none."""
+        """Return the operator here and its number of tokens; an empty text if there is none."""
         if self.at >= len(self.tokens):
             return "", 0
         first = self.peek().text
@@ -144,7 +144,7 @@ class ConstantExpressions(TokenStream):
 
 
 def _is_hexadecimal(token: Token, letter: str, digits: int) -> bool:
-    """Whether it is `0f` or `0d` with the bits of a float."""
+    """Whether a token is `0f` or `0d` followed by the bits of a float."""
     return token.kind == "number" and token.text[:2].lower() == f"0{letter}" and len(token.text) == 2 + digits
 
 

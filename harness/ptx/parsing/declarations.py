@@ -1,4 +1,4 @@
-"""Declarations of variables and parameters: their space, type, alignment, extents and initial values."""
+"""Reads declarations of variables and parameters: space, type, alignment, extents and initial values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
 _FLOAT_FORMATS = {32: "<f", 64: "<d"}
 _LARGEST_BYTES = {".const": 1 << 16, ".local": 1 << 19, ".param": 1 << 15, ".shared": 1 << 31, ".global": 1 << 31}
-"""Largest variable by space: what hardware has, but for `.shared`, which a launch checks, and `.global`."""
+"""Largest variable in bytes, by space. These are hardware limits, except for `.shared`, which a launch checks, and
+`.global`."""
 _INITIALISED = (".global", ".const")
 _DEEPEST_INITIALIZER = 16
 
 
 class Declarations(ConstantExpressions, ParameterDeclarations):
-    """The part of the parser that reads declarations."""
+    """Part of the parser that reads declarations."""
 
     def variables(self) -> list[Variable]:
-        """One declaration, of one or more variables."""
+        """Read a declaration of one or more variables."""
         extern = False
         while self.peek().text in LINKAGE:
             extern |= self.next().text == ".extern"
@@ -73,16 +74,16 @@ class Declarations(ConstantExpressions, ParameterDeclarations):
                 return variables
 
     def _extent(self) -> int:
-        """How many elements an array has in one dimension."""
+        """Read the number of elements of an array in one dimension."""
         line, extent = self.peek().line, self.constant_integer()
         if extent < 0:
             raise CompileError(f"PTX line {line}: an array of {extent} elements")
         return extent
 
     def _initializer(self, element: PtxType, depth: int = 1) -> list[int | Link]:
-        """Bits of the elements, or the addresses that they hold.
+        """Read an initializer. Returns the bits of the elements, or the addresses that they hold.
 
-        Inner lists are only for the reader: ptxas fills rows without regard to them.
+        The nesting of lists has no effect, because ptxas fills rows without regard to it.
         """
         if not self.accept("{"):
             return [self._initial_value(element)]
@@ -122,7 +123,7 @@ class Declarations(ConstantExpressions, ParameterDeclarations):
         return int.from_bytes(packed, "little")
 
     def _address_of(self, element: PtxType, mask: int | None) -> Link:
-        """`name`, `generic(name)`, each with an offset behind it. Addresses are generic ones here anyway."""
+        """Read `name` or `generic(name)`, each with an optional offset. All addresses are generic in the emulator."""
         name, addend = self.name(), 0
         if name == "generic" and self.accept("("):
             inner = self._address_of(element, mask)
@@ -131,7 +132,7 @@ class Declarations(ConstantExpressions, ParameterDeclarations):
         return Link(0, element.size_bytes, name, addend + self.offset(), mask)
 
     def parameters(self) -> list[Variable]:
-        """The parameters of a function, in parentheses. Those in `.reg` are variables of the space `reg`."""
+        """Read a function's parameters in parentheses. Those in `.reg` are variables of the space `reg`."""
         self.expect("(")
         params: list[Variable] = []
         if self.accept(")"):
@@ -163,7 +164,7 @@ def _require_size(line: int, space: str, name: str, size_bytes: int) -> None:
 
 
 def _packed(element: PtxType, values: Sequence[int | Link]) -> tuple[bytes, tuple[Link, ...]]:
-    """The values as they lie in memory, with zeros where addresses go, and those addresses; what follows is zero."""
+    """Return the values as bytes, with zeros in place of addresses, and the addresses. Trailing zeros are omitted."""
     size = element.size_bytes
     mask = (1 << (8 * size)) - 1
     packed = b"".join((0 if isinstance(v, Link) else v & mask).to_bytes(size, "little") for v in values)

@@ -1,8 +1,8 @@
-"""PTX text -> tokens that know their line.
+"""Splits PTX text into tokens, each with its line number.
 
-Nearly all of a kernel are instructions on a line of their own, which come as one token each: who reads them as a whole
-(`plain_instructions.py`) is done several times as fast. So do lines of bytes for debuggers, which nobody reads at all.
-To everybody else they are the tokens that they consist of.
+Most lines of a kernel hold one instruction. Such an instruction becomes a single token, because reading it as a whole
+(`plain_instructions.py`) is several times faster. Lines of bytes for debuggers, which are skipped, become single tokens
+as well. All other readers split these tokens into words.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from typing import NamedTuple
 from harness.support.errors import CompileError
 
 _SHOWN = 40
-"""Characters of a word that a message repeats."""
+"""Maximum characters of a word that a message quotes."""
 
 
 class Token(NamedTuple):
-    """One word of PTX, or several in one piece."""
+    """A word of PTX, or several in one piece."""
 
     kind: str
-    """`word`, `dot` (a word that starts with a dot), `number`, `string`, `mark`; of several: `instruction`, `bytes`."""
+    """`word`, `dot` (a word that starts with a dot), `number`, `string` or `mark`; `instruction` or `bytes` for several
+    words."""
     text: str
     line: int
 
     @property
     def shown(self) -> str:
-        """For messages: what is there, but not all of it where it is long."""
+        """Text for messages, shortened if it is long."""
         return self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
 
 
 INSTRUCTION, BYTES = PIECES = ("instruction", "bytes")
 _OPERANDS = r"[%$A-Za-z0-9_,+\-\[\]|!\ \t]*"
-"""No dots, so that no directive is in there, and no parentheses, for calls are on several lines anyway."""
+"""Operands of an instruction in one piece. Excludes dots, so that it contains no directive, and parentheses, since
+calls extend over several lines."""
 _PIECES = rf"""
       (?P<{BYTES}>\.b8[ ]\d{{1,9}}(?:,\d{{1,9}})*)(?=\n)
     | (?P<{INSTRUCTION}>
@@ -58,7 +60,7 @@ _BEFORE_INSTRUCTIONS = {";", "{", "}", ":"}
 
 
 def tokenize(text: str) -> list[Token]:
-    """Split PTX into tokens; comments and blanks are gone. Raises `CompileError` at a character PTX does not have."""
+    """Split PTX into tokens without comments and spaces. Raises `CompileError` for an invalid character."""
     tokens: list[Token] = []
     line = 1
     position = 0
@@ -66,7 +68,7 @@ def tokenize(text: str) -> list[Token]:
     in_location = False
     for match in _TOKEN.finditer(text):
         if match.start() != position:
-            break  # what lies between is no token
+            break  # the text up to the next match is not a token
         position = match.end()
         kind = match.lastgroup
         assert kind is not None
@@ -78,7 +80,7 @@ def tokenize(text: str) -> list[Token]:
                 may_begin = True
         elif kind == "newline" or kind == "comment":
             line += match[kind].count("\n")
-            if in_location and kind == "newline":  # a `.loc` ends with its line
+            if in_location and kind == "newline":  # a `.loc` ends at the end of its line
                 may_begin, in_location = True, False
         elif kind != "end":
             word = match[kind]
@@ -92,6 +94,6 @@ def tokenize(text: str) -> list[Token]:
 
 
 def words_of(piece: str, line: int) -> list[Token]:
-    """The tokens of several words in one piece."""
+    """Split a token of several words."""
     found = ((match.lastgroup, match) for match in _WORD.finditer(piece))
     return [Token(kind, match[kind], line) for kind, match in found if kind is not None and kind != "end"]

@@ -1,7 +1,7 @@
-"""PTX text -> `Module`.
+"""Parses PTX text into a `Module`.
 
-Our own, because the parsers on PyPI (pyptx 0.1.1 was tried) keep no line numbers, do not open `{ }` scopes, and pass
-text that they do not understand through instead of refusing it; faults and counts need the first, correctness the rest.
+The parsers on PyPI (pyptx 0.1.1 was tested) do not record line numbers, do not resolve `{ }` scopes, and pass on text
+that they do not understand instead of rejecting it. Faults and counts need line numbers; correctness needs the rest.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _TUNING = {".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg",
 _TUNING |= {".reqnctapercluster", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control", ".unique"}
 _DEEPEST_BLOCK = 64
 _DEEPEST_OPERAND = 2
-"""Lists within lists: `[map, {x, y}]` has one in another."""
+"""Maximum nesting of lists in operands: `[map, {x, y}]` contains one list in another."""
 _MOST_REGISTERS = 1_000_000
-"""Limit for one function. Compilers write some thousands."""
+"""Maximum registers of a function. Compilers generate some thousands."""
 
 
 def parse(text: str) -> Module:
-    """Parse one PTX module. Raises `CompileError` with the PTX line where the text is not PTX as we know it."""
+    """Parse a PTX module. Raises `CompileError` with the PTX line if the text is not valid PTX."""
     return _Parser(tokenize(text)).module()
 
 
@@ -57,15 +57,15 @@ class _Parser(PlainInstructions):
         self._source: SourceLine | None = None
         self._main_file: int | None = None
         self._callers: dict[tuple[int, int, int], tuple[int, int]] = {}
-        """Place (file, line, column) within an inlined function -> file and line of the innermost call that is in the
-        kernel's own file, else of the outermost one."""
+        """Maps a location (file, line, column) in an inlined function to the file and line of the innermost call in the
+        kernel's own file, or else of the outermost call."""
         self._scopes: list[dict[str, str]] = []
         self._scope_count = 0
         self._is_call = False
         self._registers_here: dict[str, PtxType] = {}
 
     def _find_files(self) -> list[tuple[int, str]]:
-        """`.file` may stand at the end of the text, behind the `.loc` lines that use it."""
+        """Find all `.file` directives first, because they may follow the `.loc` lines that use them."""
         found = []
         for index, token in enumerate(self.tokens[:-2]):
             if token.text == ".file":
@@ -137,7 +137,7 @@ class _Parser(PlainInstructions):
         self._block(function)
 
     def _tuning(self, function: Function) -> None:
-        """A directive for compilers and launches. Those of clusters are kept, the others change nothing here."""
+        """Read a directive for compilers and launches. Those for clusters are recorded; others have no effect."""
         directive = self.next()
         numbers: list[int] = []
         while self.peek().kind == "number" or self.peek().text == ",":
@@ -160,7 +160,7 @@ class _Parser(PlainInstructions):
             function.cluster = (x, y, z)
 
     def _block(self, function: Function) -> None:
-        """`{ ... }`: a scope of its own; names declared inside are renamed so that they are unique in the function."""
+        """Read a scope `{ ... }`. Names declared in it are renamed so that they are unique in the function."""
         assert function.body is not None
         self.expect("{")
         self._scopes.append({})
@@ -216,7 +216,7 @@ class _Parser(PlainInstructions):
         self._operands.pop()
 
     def _take_plain_instruction(self, body: list[Statement]) -> bool:
-        """Whether a whole instruction was here and could be read."""
+        """Append the whole instruction here to `body`. Returns False if there is none that can be read as a whole."""
         if self.at >= len(self.tokens) or self.tokens[self.at].kind != INSTRUCTION:
             return False
         instruction = self.plain_instruction(self.tokens[self.at], self._source)
@@ -227,10 +227,10 @@ class _Parser(PlainInstructions):
         return True
 
     def _declare_labels(self) -> None:
-        """The labels and branch tables of the block that begins here: a branch may come before its label."""
+        """Declare labels and branch tables of the block that begins here, because a branch may precede its label."""
         at, depth = self.at, 1
         while depth:
-            if at < len(self.tokens) and self.tokens[at].kind == INSTRUCTION:  # in which braces come in pairs
+            if at < len(self.tokens) and self.tokens[at].kind == INSTRUCTION:  # in which braces are balanced
                 at += 1
                 continue
             token = self.peek(at - self.at)
@@ -238,7 +238,7 @@ class _Parser(PlainInstructions):
             if len(self._scopes) + depth > _DEEPEST_BLOCK:
                 raise CompileError(f"PTX line {token.line}: more than {_DEEPEST_BLOCK} blocks within each other")
             is_label = token.kind == "word" and self.peek(at + 1 - self.at).text == ":"
-            if depth == 1 and is_label and token.text != WARP_SZ:  # which may stand before the `:` of a condition
+            if depth == 1 and is_label and token.text != WARP_SZ:  # which may precede the `:` of a conditional
                 self._declare(token.text, token.line)
             at += 1
 
@@ -254,7 +254,7 @@ class _Parser(PlainInstructions):
         return unique
 
     def resolve(self, name: str) -> str:
-        """The name in the function of what the text calls `name` in this scope."""
+        """Return the name in the function of `name` in this scope."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
@@ -283,7 +283,7 @@ class _Parser(PlainInstructions):
                 return
 
     def _targets(self, function: Function) -> None:
-        """A table of branches, or what an indirect call may reach; such a call is refused where it is made."""
+        """Read a table of branch targets or of indirect calls. Indirect calls are rejected where they occur."""
         name = self.resolve(self.next().text)
         self.expect(":")
         if self.next().text != ".branchtargets":
@@ -296,12 +296,11 @@ class _Parser(PlainInstructions):
         function.branch_targets[name] = tuple(labels)
 
     def _location(self) -> None:
-        """`.loc file line column [, function_name label[+n], inlined_at file line column]`.
+        """Read `.loc file line column [, function_name label[+n], inlined_at file line column]`.
 
-        Lines of another file that were inlined, such as a header's, count for the line of the kernel's own file that
-        called them, the innermost one. Calls within calls are a `.loc` each, outermost first: the one before says where
-        the caller stands. Where a loop was unrolled, compilers name the caller once and then leave it out: it is still
-        the last one named.
+        An inlined line of another file, such as a header, is attributed to the innermost calling line in the kernel's
+        own file. Nested calls have a `.loc` each, outermost first, so the preceding ones give the location of the
+        caller. In an unrolled loop, compilers name the caller once and then omit it; the last named one still applies.
         """
         self.next()
         here = file, line, _ = self.integer(), self.integer(), self.integer()
@@ -343,7 +342,7 @@ class _Parser(PlainInstructions):
         return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
     def operand(self, depth: int) -> Operand:
-        """The operand here, inside `depth` others. Raises `CompileError`."""
+        """Read the operand here, nested in `depth` lists. Raises `CompileError`."""
         first = self._simple_operand(depth)
         if self.accept("|"):
             return Pair(first, self._simple_operand(depth))
@@ -378,7 +377,7 @@ class _Parser(PlainInstructions):
         return self._named()
 
     def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
-        """One operand or more; the list is within so many others."""
+        """Read one or more operands up to `closing`, nested in `depth` lists."""
         items = [self.operand(depth)]
         while self.more(closing):
             items.append(self.operand(depth))

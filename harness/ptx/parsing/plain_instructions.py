@@ -1,4 +1,4 @@
-"""Instructions that stand in one piece. Forms and operands are looked up: a kernel has few, again and again."""
+"""Reads instructions that are a single token. Forms and operands are cached, because a kernel repeats few of them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _END = ";"
 
 
 class PlainInstructions(Declarations):
-    """The part of the parser that reads `Token`s of whole instructions, as far as it understands them."""
+    """Part of the parser that reads tokens of whole instructions, if they have a common form."""
 
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)
         self._forms: dict[str, tuple[str, tuple[str, ...]]] = {}
-        """Such as `fma.rn.f32` -> opcode and modifiers."""
+        """Opcode and modifiers of each form, such as `fma.rn.f32`."""
         self._operands: list[dict[str, Operand]] = []
-        """Text of an operand -> what it means, in each of the scopes that we are in."""
+        """Meaning of each operand's text, for each of the enclosing scopes."""
 
     def operand(self, depth: int) -> Operand:
-        """The operand here, which is within so many others. Raises `CompileError`."""
+        """Read the operand here, nested in `depth` lists. Raises `CompileError`."""
         raise NotImplementedError
 
     def resolve(self, name: str) -> str:
-        """What a name that the text has is called in the function."""
+        """Return the name in the function of `name` in this scope."""
         raise NotImplementedError
 
     def plain_instruction(self, whole: Token, source: SourceLine | None) -> Instruction | None:
-        """What the token says; None where it has to be read word by word."""
+        """Read the token; None if it has to be read word by word."""
         parts = _PARTS.fullmatch(whole.text)
         assert parts is not None
         negated, guard, form, listed = parts.groups()
@@ -72,7 +72,7 @@ class PlainInstructions(Declarations):
         return operand
 
     def _common(self, text: str) -> Operand | None:
-        """A register, an address in one, or a number as compilers write them; None where it is anything else."""
+        """Read a register, an address in a register, or a number as compilers write it; None for anything else."""
         match = _COMMON.fullmatch(text)
         if match is None:
             return None
@@ -84,13 +84,13 @@ class PlainInstructions(Declarations):
         return Imm(int(integer)) if integer else Imm(int(bits, 16), 32)
 
     def _read(self, text: str, line: int) -> Operand | None:
-        """The operand that is all of this text, as it would be read among the others."""
+        """Read the operand that consists of this whole text, in the same way as word by word; None if that fails."""
         before = self.tokens, self.at
         self.tokens, self.at = [*words_of(text, line), Token("mark", _END, line)], 0
         try:
             operand = self.operand(0)
             return operand if self.at == len(self.tokens) - 1 else None
         except CompileError:
-            return None  # it is read word by word, and told there
+            return None  # it is read word by word, which raises the error
         finally:
             self.tokens, self.at = before

@@ -1,4 +1,4 @@
-"""A position in the tokens of one PTX text, and what can be read there without knowing what it is for."""
+"""Reads tokens of a PTX text one by one, and reads names, numbers and lists from them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from harness.support.errors import CompileError
 
 
 class TokenStream:
-    """Reads tokens one after the other. Every error names the PTX line."""
+    """A position in the tokens of a PTX text. Every error names the PTX line."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.at = 0
 
     def peek(self, ahead: int = 0) -> Token:
-        """The token here, or so many tokens ahead."""
+        """Return the token here, or the one `ahead` tokens further, without advancing."""
         index = self.at + ahead
         if index >= len(self.tokens):
             line = self.tokens[-1].line if self.tokens else 1
@@ -26,13 +26,13 @@ class TokenStream:
         return token
 
     def next(self) -> Token:
-        """The token here; go on behind it."""
+        """Return the token here and advance."""
         token = self.peek()
         self.at += 1
         return token
 
     def accept(self, text: str) -> bool:
-        """Whether this is the token here; if so, go on behind it."""
+        """Whether the token here is `text`; advances if so."""
         if self.at >= len(self.tokens):
             return False
         token = self.tokens[self.at]
@@ -44,53 +44,53 @@ class TokenStream:
         return False
 
     def _split(self, index: int) -> None:
-        """What is not read in one piece becomes the tokens that it consists of."""
+        """Replace a token of several words by the tokens of its words."""
         whole = self.tokens[index]
         self.tokens[index : index + 1] = words_of(whole.text, whole.line)
 
     def expect(self, text: str) -> Token:
-        """The token here, which has to be this one."""
+        """Return the token here, which must be `text`, and advance. Raises `CompileError` otherwise."""
         token = self.next()
         if token.text != text:
             raise CompileError(f"PTX line {token.line}: expected '{text}', found '{token.shown}'")
         return token
 
     def name(self) -> str:
-        """The word here: what a register, a variable, a label or a function is called."""
+        """Read the name of a register, a variable, a label or a function."""
         token = self.next()
         if token.kind != "word":
             raise CompileError(f"PTX line {token.line}: expected a name, found '{token.shown}'")
         return token.text
 
     def more(self, closing: str) -> bool:
-        """Behind an item of a list: whether a comma says that another follows, or else the list is closed here."""
+        """Read what follows an item of a list: True for a comma, False for `closing`."""
         if self.accept(","):
             return True
         self.expect(closing)
         return False
 
     def integer(self) -> int:
-        """A whole number with an optional sign."""
+        """Read an integer with an optional sign."""
         sign = -1 if self.accept("-") else 1
         return sign * whole_number(self.next())
 
     def count(self) -> int:
-        """How many there are of something: a whole number without a sign."""
+        """Read an integer without a sign."""
         return whole_number(self.next())
 
     def skip_to_line_end(self) -> None:
-        """Pass over the rest of the line of the last token."""
+        """Skip the rest of the last token's line."""
         line = self.tokens[self.at - 1].line
         while self.at < len(self.tokens) and self.tokens[self.at].line == line:
             self.at += 1
 
     def skip_section(self) -> None:
-        """Pass over `.section name { ... }`."""
+        """Skip `.section name { ... }`."""
         while self.next().text != "{":
             pass
         depth = 1
         while depth:
-            if self.at < len(self.tokens) and self.tokens[self.at].kind == BYTES:  # in which there is no brace
+            if self.at < len(self.tokens) and self.tokens[self.at].kind == BYTES:  # which contains no brace
                 self.at += 1
                 continue
             text = self.next().text
@@ -99,11 +99,11 @@ class TokenStream:
 
 _BASES = {"0x": 16, "0X": 16, "0b": 2, "0B": 2}
 _MOST_DIGITS = 66
-"""Length of a number of 64 bits in base 2, with its prefix."""
+"""Maximum digits: a 64-bit number in base 2, with its prefix."""
 
 
 def whole_number(token: Token) -> int:
-    """The value of a token that is to be a whole number of at most 64 bits (PTX ISA 4.5.1)."""
+    """Return the value of a token that must be an integer of at most 64 bits (PTX ISA 4.5.1). Raises `CompileError`."""
     text = token.text.removesuffix("U")
     base = _BASES.get(text[:2], 8 if len(text) > 1 and text[0] == "0" else 10)
     if token.kind != "number" or not _is_written_in(base, text):

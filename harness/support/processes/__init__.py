@@ -1,1 +1,1 @@
-"""Child processes: their trees, their end, their privileges, and interrupts."""
+"""Manages child processes: process trees, ending, privileges and interrupts."""

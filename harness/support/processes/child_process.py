@@ -16,14 +16,14 @@ from typing import Any
 from harness.support.processes.process_tree import stat_fields, tree_seconds
 
 LOOK_SECONDS = 0.25
-"""Interval at which a process's processor time is read."""
+"""Interval in seconds at which a process's processor time is read."""
 CRASH_BEGINS = "Fatal Python error: "
 """The beginning of faulthandler's report, before it lists each thread's stack."""
 LAST_WORDS = 400
-"""Characters of what a dying process wrote."""
+"""Maximum characters reported of the last output of a process that died."""
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-"""Variables with which NumPy, once loaded, multiplies matrices on one core. The oracle's are small: threads that wait
-for each other on a busy machine make it a hundred times as slow."""
+"""Environment variables that make NumPy multiply matrices on one core, if set before NumPy is loaded. The oracle's
+matrices are small; on a busy machine, synchronizing threads makes multiplying them a hundred times slower."""
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -36,9 +36,9 @@ def processor_seconds(pid: int) -> float:
 
 
 def import_path() -> dict[str, str]:
-    """Variables with which Python imports this harness from anywhere, and nothing of the folder that it starts in.
+    """Environment variables with which Python imports this harness from any folder.
 
-    The latter from Python 3.11 on.
+    From Python 3.11 on, they also prevent imports from the working directory.
     """
     return {
         "PYTHONPATH": os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -84,12 +84,12 @@ def last_words(log: Path) -> str:
 class ProcessLog:
     """An unnamed file that a child process writes to and its parent reads.
 
-    It is deleted with the last process that has it open, so no temporary file remains. A child receives it as an
-    argument and does not read it.
+    It is deleted with the last process that has it open, so no temporary file remains. The file is passed to a child as
+    an argument; the child only writes to it.
     """
 
     def __init__(self) -> None:
-        # Stays open as long as its owner exists.
+        # Stays open as long as this object exists.
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
         self._inherited: Any = None
 
@@ -122,7 +122,7 @@ def _last_words_of(text: str) -> str:
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables for the processes that are started meanwhile."""
+    """Set these environment variables for processes that are started in this context."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -19,11 +19,11 @@ _DROPPED = bytes([0])
 
 
 def heed_interrupts() -> None:
-    """From now on Ctrl-C raises `KeyboardInterrupt` in the main thread at once, even while it waits for a lock.
+    """Make Ctrl-C raise `KeyboardInterrupt` in the main thread at once, even while it waits for a lock.
 
-    Python handles signals in the main thread when that next runs. The signal itself interrupts a wait, unless the
-    system delivered it to another thread, or just before the wait began. So a thread interrupts the wait with another
-    signal if Ctrl-C was not handled promptly. If Python drops the exception, as in `__del__` and in weak reference
+    Python handles a signal when the main thread next executes bytecode. The signal itself interrupts a wait, unless the
+    system delivered it to another thread, or just before the wait began. So if Ctrl-C is not handled promptly, a thread
+    interrupts the wait with another signal. If Python drops the exception, as in `__del__` and in weak reference
     callbacks, it is raised again afterwards. Call this once, in the main thread.
     """
     read_end, write_end = os.pipe()
@@ -52,9 +52,9 @@ def heed_interrupts() -> None:
 
 
 def _nudge(thread: int, signals: int, handled: threading.Event) -> None:
-    """On SIGINT in `signals`, send this thread another signal until it has handled it.
+    """When SIGINT arrives on `signals`, send the thread another signal until it has handled it.
 
-    If the exception was dropped, send SIGINT once more.
+    If the exception was dropped, send SIGINT again.
     """
     while True:
         numbers = os.read(signals, 512)

@@ -1,4 +1,4 @@
-"""Process trees: list the descendants of a process, sum their processor time, and kill them all.
+"""Operates on process trees: lists the descendants of a process, sums their processor time, and kills them.
 
 A process that adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)) remains an ancestor of everything started below it,
 even of processes that fork twice, start a session or close their descriptors.
@@ -28,17 +28,17 @@ def adopt_orphans() -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to kill this process with SIGKILL when its parent ends."""
+    """Make the kernel send SIGKILL to this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def children_of(pid: int) -> list[int]:
-    """The child processes of a process."""
+    """Return the children of a process."""
     return [each for each, parent in _parents().items() if parent == pid]
 
 
 def descendants_of(pid: int) -> list[int]:
-    """Children, their children, and so on, each parent before its children."""
+    """Return children, their children, and so on. Each parent precedes its children."""
     children: dict[int, list[int]] = {}
     for each, parent in _parents().items():
         children.setdefault(parent, []).append(each)
@@ -49,15 +49,18 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Every process with its parent, by one look at each: /proc/PID/task/TID/children is not in every kernel."""
+    """Return the parent of every process.
+
+    Reads each /proc/PID/stat, as some kernels lack /proc/PID/task/TID/children.
+    """
     stats = {int(name): stat_fields(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     return {pid: int(fields[1]) for pid, fields in stats.items() if fields}
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Of /proc/PID/stat, from the third one on; none once it is gone."""
+    """Return the fields of /proc/PID/stat from the third one on; empty if the process is gone."""
     try:
-        # The second field is the program's name in parentheses, which may hold blanks.
+        # The second field is the program's name in parentheses, which may contain spaces.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
@@ -73,9 +76,9 @@ def tree_seconds(pid: int) -> float:
 
 
 def end_descendants(pid: int) -> None:
-    """Kill all descendants of a process with SIGKILL. They are stopped first, so that they start no more.
+    """Kill all descendants of a process with SIGKILL. They are stopped first, so that they cannot start more.
 
-    A child that one of them was just starting is found in the next pass, as a child of `pid` if that adopts orphans.
+    A child that was being started is found in the next pass, as a child of `pid` if that process adopts orphans.
     """
     until = time.monotonic() + _ENDING_SECONDS
     while (running := [each for each in descendants_of(pid) if _runs(each)]) and time.monotonic() < until:
@@ -87,7 +90,7 @@ def end_descendants(pid: int) -> None:
 def end_tree(pid: int) -> None:
     """Kill a process's descendants with SIGKILL, then the process itself, which adopts orphans until then.
 
-    It is stopped first, because a child that it was just starting would not be found.
+    The process is stopped first, because a child that it was starting would not be found.
     """
     _send([pid], signal.SIGSTOP)
     for _ in range(_STOPPING_LOOKS):
@@ -100,7 +103,7 @@ def end_tree(pid: int) -> None:
 
 def end_children(spared: Iterable[int] = ()) -> None:
     """Kill this process's children, except those in `spared`, with all of their descendants, and wait for them."""
-    for _ in range(_ADOPTING_LOOKS):  # orphans become children of this process meanwhile
+    for _ in range(_ADOPTING_LOOKS):  # meanwhile, orphans become children of this process
         found = set(children_of(os.getpid())).difference(spared)
         if not found:
             break
@@ -118,5 +121,5 @@ def _send(processes: Iterable[int], number: signal.Signals) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it is there and has not ended (Z: a process that was not waited for yet, X: one that is going)."""
+    """Whether a process exists and is not a zombie (Z) or dead (X)."""
     return stat_fields(pid)[:1] not in ([], ["Z"], ["X"])
