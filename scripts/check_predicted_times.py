@@ -29,7 +29,7 @@ from harness.execution.run_settings import CacheModel, RunSettings  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.studies.why.predicted_time import predict  # noqa: E402
 from harness.studies.why.profile import profile_of  # noqa: E402
-from harness.support.gpus import GPUS  # noqa: E402
+from harness.support.gpu_data_sheets import GPUS  # noqa: E402
 from harness.support.pipe_rates import LAUNCH_SECONDS  # noqa: E402
 from scripts.recording.plan_hash import plan_hash, recorded_hashes  # noqa: E402
 from scripts.recording.recorded_problem import recorded_problem  # noqa: E402

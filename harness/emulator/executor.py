@@ -41,7 +41,7 @@ from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault, SandboxError
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 BRIEF_FLOPS = 2e10
 """Kernels of problems up to this many FLOP run for less time than LLVM would take to optimize them, about five

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.support.cores import usable_cores
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 
 @dataclass(frozen=True)

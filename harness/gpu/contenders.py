@@ -23,7 +23,7 @@ from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import SandboxError, UnsupportedProblem
-from harness.support.gpus import gpu_like
+from harness.support.gpu_data_sheets import gpu_like
 
 INPUT_SETS = 2
 """Number of input sets that runs rotate through, drawn with consecutive seeds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.model.problem import BaseProblem
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 
 def least_ms(problem: BaseProblem, gpu: Gpu | None, factors: str = "problem") -> float:

@@ -13,13 +13,13 @@ from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.command import WHOLE_NUMBER, add_fields_of, option
 from harness.support.errors import UsageError
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 
 if TYPE_CHECKING:
     from harness.emulator.executor import EmulatorExecutor
     from harness.execution.protocol import Device, Executor, Sanitizer
     from harness.options.machine import Machine
-    from harness.support.gpus import Gpu
+    from harness.support.gpu_data_sheets import Gpu
     from harness.support.progress import Progress
 
 NO_GPU = "--device gpu: CuPy finds no GPU on this machine; --device emulator needs none"
@@ -119,7 +119,7 @@ def counted_arch(settings: RunSettings) -> str:
 def gpu_of(options: CacheOptions, settings: RunSettings) -> Gpu:
     """Return the GPU named by --gpu, or else the available one, or an H200. Raises `UsageError` if it is unknown."""
     from harness.gpu.executor import GpuExecutor
-    from harness.support.gpus import gpu, gpu_like
+    from harness.support.gpu_data_sheets import gpu, gpu_like
 
     if options.gpu is not None:
         return gpu(options.gpu)

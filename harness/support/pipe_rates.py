@@ -1,4 +1,4 @@
-"""Throughput per clock cycle of one multiprocessor, by kind of work, for each architecture in `harness.support.gpus`.
+"""Throughput per clock cycle of one multiprocessor by kind of work, for architectures of `support.gpu_data_sheets`.
 
 Results per cycle and multiprocessor are those of the table "Throughput of Native Arithmetic Instructions" of the CUDA
 C++ Programming Guide; a warp instruction takes 32 of them. Latencies are approximations from microbenchmarks of these
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 WARP_LANES = 32
 SCHEDULERS = 4

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from harness import Problem
-from harness.support.gpus import gpu
+from harness.support.gpu_data_sheets import gpu
 from harness.text.tables import table
 
 PRINTED_MS = {

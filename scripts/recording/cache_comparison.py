@@ -10,7 +10,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 from scripts.recording.plan_hash import plan_hash, recorded_hashes
 from scripts.recording.recorded_problem import recorded_problem
 

@@ -15,7 +15,7 @@ from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 
 pytestmark = pytest.mark.skipif(find_ptxas() is None, reason="ptxas is not installed: no residency, so no caches")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.emulator.memory.residency import Residency, residency
-from harness.support.gpus import AMPERE, HOPPER, TURING
+from harness.support.gpu_data_sheets import AMPERE, HOPPER, TURING
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -25,7 +25,7 @@ from harness.options.exit_status import INTERRUPTED
 from harness.options.sweep import parse_sweep
 from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
 from harness.support.errors import KernelFault
-from harness.support.gpus import GPUS, gpu_like
+from harness.support.gpu_data_sheets import GPUS, gpu_like
 from harness.text.bench_report import render_bench
 from tests.attention_model import online_softmax
 

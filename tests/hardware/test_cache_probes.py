@@ -19,7 +19,7 @@ from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import residency
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 from scripts.recording.cache_probes import SOURCE, Probe, probes
 from tests.emulator.cuda_kernel import run
 

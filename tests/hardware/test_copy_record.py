@@ -16,7 +16,7 @@ from harness.compilers.ptxas import find_ptxas
 from harness.emulator.executor import EmulatorExecutor
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.model.operation import draw_inputs
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 from scripts.recording.copy_probes import PROBLEM, Probe, probes
 
 RECORD: dict[str, Any] = json.loads((Path(__file__).parent / "copies_h100.json").read_text())

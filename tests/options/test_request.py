@@ -18,7 +18,7 @@ from harness.options.request import Request
 from harness.options.variants import Selection
 from harness.studies.commands import COMMANDS, command_named
 from harness.support.errors import UsageError
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 
 ELSEWHERE = {"causal", "noise", "seconds", "sustained", "watch"}
 """Options that become fields of other names, or are for the loop around a command."""

@@ -27,7 +27,7 @@ from harness.execution.schedule.timeline import Timeline, TimelineRecorder, time
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 from harness.text.chrome_trace import leaves_out, render_chrome_trace, what_is_shown
 from tests.text.trace_event_format import InvalidTrace, require_valid
 

@@ -17,7 +17,7 @@ from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError
-from harness.support.gpus import gpu
+from harness.support.gpu_data_sheets import gpu
 from variants._mma import MmaTile, mma_tile_space
 from variants.attention.fa2_mma import default_tile
 

@@ -9,7 +9,7 @@ from harness.emulator.memory.residency import residency
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.studies.show.kernel_listing import list_kernels
-from harness.support.gpus import gpu
+from harness.support.gpu_data_sheets import gpu
 from variants._mma import splits
 
 H200 = gpu("h200")

@@ -28,7 +28,7 @@ from harness.emulator.launch.tracing import Accesses
 from harness.emulator.memory.residency import Residency
 from harness.emulator.native.object_loading import load_caches
 from harness.support.errors import PlanError
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 ALLOCATION_BYTES = 512
 """Alignment of buffers by a GPU's allocator."""

@@ -8,7 +8,7 @@ from harness.emulator.launch.configuration import Geometry
 from harness.emulator.memory.residency import Residency, residency
 from harness.model.plan import Launch
 from harness.support.errors import PlanError
-from harness.support.gpus import GPUS, Gpu
+from harness.support.gpu_data_sheets import GPUS, Gpu
 
 
 def residency_of(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:

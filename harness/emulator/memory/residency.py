@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.support.gpus import Multiprocessor
+from harness.support.gpu_data_sheets import Multiprocessor
 
 WARP_THREADS = 32
 REGISTERS_PER_ALLOCATION = 256

@@ -18,7 +18,7 @@ from harness.execution.protocol import Device, Execution
 from harness.execution.traffic.counts import SECTOR_BYTES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 SECTORS_PER_LINE = 4
 KINDS = ("load", "store", "atomic")

@@ -18,7 +18,7 @@ from harness.execution.schedule.events import KINDS, BlockEvents, EventLaunch, O
 from harness.execution.traffic.counts import READS, SECTOR_BYTES, WRITES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 CURVE_POINTS = 512
 """Number of points of the curves of bytes moved over time, per launch and per block."""

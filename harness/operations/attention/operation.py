@@ -10,7 +10,7 @@ import numpy as np
 from harness.model.operation import Hints, Operation
 from harness.operations.attention.arrays import problem_of_arrays
 from harness.operations.attention.budget.error_budget import error_budget
-from harness.operations.attention.budget.rounding import numerics_used
+from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
 from harness.operations.attention.cases.build import TILE_NAMES, builds_of
 from harness.operations.attention.cases.case_values import raises_scores

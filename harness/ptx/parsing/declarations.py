@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.ptx.instructions import Link, Variable
-from harness.ptx.parameter_declarations import ParameterDeclarations
 from harness.ptx.parsing.constant_expressions import WARP_SZ, ConstantExpressions
+from harness.ptx.parsing.parameter_declarations import ParameterDeclarations
 from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import CompileError
 

@@ -22,7 +22,7 @@ from harness.options.machine import Machine
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.drawing.covering import Covering
-from harness.studies.fuzz.drawing.rounds import FIRST_EXAMPLES
+from harness.studies.fuzz.drawing.examples_per_build import FIRST_EXAMPLES
 from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, Held, Search, is_declared
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.examining.examiners import Examiners

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.model.cases.case import Case
 from harness.studies.fuzz.drawing.covering import Coverage
 from harness.studies.fuzz.finding import Finding
-from harness.studies.fuzz.shrinking.lengths import LengthsTried
+from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried
 
 INCOMPLETE = "incomplete"
 """The verdict of a campaign that reached its time limit."""

@@ -10,7 +10,7 @@ from harness.execution.outcome import Comparison
 from harness.execution.schedule.replay import Replay
 from harness.execution.timings import BenchResult
 from harness.execution.variant_report import VariantReport
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 from harness.text.comparison_report import comparison_headline, general_notes
 from harness.text.page.algorithm_comparison import algorithm_section
 from harness.text.page.bytes_by_level import bytes_section
@@ -18,7 +18,7 @@ from harness.text.page.campaigns import campaigns_section
 from harness.text.page.error_maps import errors_section
 from harness.text.page.kernel_sources import sources_section
 from harness.text.page.page import render_page
-from harness.text.page.ranking import ranking_section
+from harness.text.page.ranking_table import ranking_section
 from harness.text.page.replay import replay_section
 from harness.text.page.roofline import roofline_section
 from harness.text.page.section import Section

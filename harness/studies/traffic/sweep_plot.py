@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.options.sweep import Sweep
 from harness.studies.traffic.sweep_point import SweepPoint
-from harness.support.gpus import Gpu, attainable_flops
+from harness.support.gpu_data_sheets import Gpu, attainable_flops
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, figure_with_room, label_ends, plain_numbers, saved
 
 MIB = 2**20

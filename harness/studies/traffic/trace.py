@@ -13,7 +13,7 @@ from harness.model.variant import Variant
 from harness.options.standard_streams import complain
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 from harness.text.chrome_trace import leaves_out, render_chrome_trace, what_is_shown
 from harness.text.stamp_trace import render_stamp_trace
 

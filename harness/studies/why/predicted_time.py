@@ -18,7 +18,7 @@ from harness.studies.why import causes
 from harness.studies.why.profile import LaunchProfile, Profile
 from harness.studies.why.shares import DRAM, ISSUE, RESOURCES, TENSOR_CORES, Share, filled_slots, shares_of, totals
 from harness.studies.why.stalls import Stalls, blocks_there, stalls_of
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import (
     LAUNCH_SECONDS,
     SCHEDULERS,

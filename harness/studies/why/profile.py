@@ -15,7 +15,7 @@ from harness.execution.traffic.counts import LOCAL, READS, CacheReport, SharedTr
 from harness.execution.traffic.instruction_counts import WARP_LANES, InstructionReport, LoadWait
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.support.gpus import Multiprocessor
+from harness.support.gpu_data_sheets import Multiprocessor
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from harness.studies.why.attribution import Attributed, attribute
 from harness.studies.why.causes import Cause
 from harness.studies.why.predicted_time import PredictedTime, predict, roofline
 from harness.studies.why.profile import Profile
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 ROOFLINE = "roofline"
 """The name that takes the place of a second variant."""

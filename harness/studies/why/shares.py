@@ -26,7 +26,7 @@ from harness.execution.traffic.instruction_counts import (
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.profile import LaunchProfile
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import (
     LEAST_CYCLES_PER_INSTRUCTION,
     SCHEDULERS,

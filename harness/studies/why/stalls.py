@@ -9,7 +9,7 @@ from harness.execution.traffic.instruction_counts import (
 )
 from harness.studies.why.profile import LaunchProfile
 from harness.studies.why.shares import PLACELESS
-from harness.support.gpus import Gpu
+from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import (
     DRAM_LATENCY_CYCLES,
     L1_LATENCY_CYCLES,

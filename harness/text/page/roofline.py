@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.execution.outcome import Comparison
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
-from harness.support.gpus import TERA, Gpu, attainable_flops
+from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
 from harness.text.page.markup import Header, escape, number, paragraph, row, scrolling, table, text_cell
 from harness.text.page.resource import resource
 from harness.text.page.section import Section

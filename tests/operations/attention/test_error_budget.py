@@ -18,7 +18,7 @@ from harness.model.numerics import Numerics
 from harness.model.operation import Tolerance, draw_inputs
 from harness.model.reference import Reference
 from harness.operations.attention.budget.error_budget import error_budget
-from harness.operations.attention.budget.rounding import Roundings
+from harness.operations.attention.budget.rounding_sizes import Roundings
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.operations.attention.problem import Problem
-from harness.support.gpus import GPUS, attainable_flops
+from harness.support.gpu_data_sheets import GPUS, attainable_flops
 
 
 def test_two_matrix_products():

@@ -10,7 +10,7 @@ from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_plot import CLAIMED_NOTE, draw_bytes, draw_roofline, series_of
 from harness.studies.traffic.sweep_point import SweepPoint
 from harness.support.errors import UsageError
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 from harness.text.drawing import require_drawable
 
 pytestmark = pytest.mark.compiles(False)

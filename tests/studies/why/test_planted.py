@@ -19,7 +19,7 @@ from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
 from harness.studies.why.profile import Profile, profile_of
 from harness.studies.why.result import WhyResult, explain
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 
 PLANTED = Path(__file__).parent / "planted"
 H200 = GPUS["h200"]

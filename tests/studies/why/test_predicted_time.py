@@ -19,7 +19,7 @@ from harness.studies.why.predicted_time import PredictedTime, predict, roofline,
 from harness.studies.why.profile import LaunchProfile, Profile, residents
 from harness.studies.why.shares import DRAM, ISSUE, L2, RESOURCES, SHARED_PATH, TENSOR_CORES, totals
 from harness.studies.why.stalls import Stalls
-from harness.support.gpus import GPUS, HOPPER
+from harness.support.gpu_data_sheets import GPUS, HOPPER
 from harness.support.pipe_rates import LAUNCH_SECONDS, RATES, clock_hz
 
 pytestmark = pytest.mark.compiles(False)

@@ -18,13 +18,13 @@ from harness.execution.traffic.traffic_account import Level
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.model.finding import Finding
 from harness.operations.attention.problem import Problem
-from harness.support.gpus import GPUS
+from harness.support.gpu_data_sheets import GPUS
 from harness.support.source_text import find_source
 from harness.text.page.algorithm_comparison import step_costs
 from harness.text.page.bytes_by_level import bytes_section
 from harness.text.page.error_maps import errors_section
 from harness.text.page.kernel_sources import sources_section
-from harness.text.page.ranking import ranking_section
+from harness.text.page.ranking_table import ranking_section
 from harness.text.page.roofline import roofline_points, roofline_section
 from harness.text.page.times import times_section
 

@@ -56,7 +56,7 @@ import numpy.typing as npt
 
 from harness.model.arithmetic.floating_formats import E4M3_LARGEST, E4M3_SMALLEST_NORMAL, E4M3_UNIT_ROUNDOFF
 from harness.model.arithmetic.rounding import E4M3_CUT, E4M3_DEPTH, LAMBDA
-from harness.operations.attention.budget.rounding import MOST_IDLE_STEPS
+from harness.operations.attention.budget.rounding_sizes import MOST_IDLE_STEPS
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem
 

@@ -91,7 +91,7 @@ from harness.operations.attention.budget.distances import Distances
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
 from harness.operations.attention.budget.exact_answers import nothing_but_the_answer, nothing_promised
 from harness.operations.attention.budget.product_errors import product_errors
-from harness.operations.attention.budget.rounding import NORMAL_WEIGHT, Roundings
+from harness.operations.attention.budget.rounding_sizes import NORMAL_WEIGHT, Roundings
 from harness.operations.attention.budget.score_errors import ScoreErrors, after_the_rule
 from harness.operations.attention.oracle import Block, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from harness.model.arithmetic.equal_products import mostly_equal_products
 from harness.model.arithmetic.floating_formats import SMALLEST_STEP
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors
-from harness.operations.attention.budget.rounding import Roundings
+from harness.operations.attention.budget.rounding_sizes import Roundings
 from harness.operations.attention.problem import Problem
 
 Float64Array = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.operations.attention.budget.product_errors import ProductErrors
-from harness.operations.attention.budget.rounding import Roundings
+from harness.operations.attention.budget.rounding_sizes import Roundings
 from harness.operations.attention.scores import ScoreRule
 
 Float64Array = npt.NDArray[np.float64]

@@ -15,9 +15,9 @@ from harness.model.cases.build import Build
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
 from harness.model.operation import Operation
-from harness.studies.fuzz.drawing.chosen import ChosenCases, Row
+from harness.studies.fuzz.drawing.chosen_cases import ChosenCases, Row
 from harness.studies.fuzz.drawing.covering import Covering
-from harness.studies.fuzz.drawing.rounds import rounds
+from harness.studies.fuzz.drawing.examples_per_build import rounds
 from harness.studies.fuzz.drawing.search import Search, is_declared
 from harness.studies.fuzz.examining.examiners import Examiners
 

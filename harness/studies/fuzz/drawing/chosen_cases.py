@@ -11,7 +11,7 @@ from harness.model.cases.build import Build
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
 from harness.studies.fuzz.drawing.covering import NOTHING, Covering
-from harness.studies.fuzz.drawing.rounds import Round
+from harness.studies.fuzz.drawing.examples_per_build import Round
 
 SANITIZED_EACH = 3
 """In a build for the sanitizer, one of this many examples is sanitized, which is about one in ten of all."""

@@ -14,7 +14,7 @@ from harness.model.variant import Variant
 from harness.operations.attention.cases.build import BUILDS, AttentionBuild, builds_of
 from harness.operations.attention.problem import COMPILED_FEATURES
 from harness.studies.fuzz.drawing.builds import builds_for, builds_with, sanitized_builds
-from harness.studies.fuzz.drawing.rounds import rounds
+from harness.studies.fuzz.drawing.examples_per_build import rounds
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -10,7 +10,7 @@ from harness.model.cases.case import Case
 from harness.model.cases.probed_axis import ProbedAxis
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.finding import TIMEOUT, WRONG_ANSWER, Answer, Finding
-from harness.studies.fuzz.shrinking.lengths import LengthsTried, in_runs, lengths_around, try_lengths
+from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, in_runs, lengths_around, try_lengths
 from harness.support.errors import ProblemError
 
 pytestmark = pytest.mark.compiles(False)
