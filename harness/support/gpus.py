@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.support.errors import UsageError
+from harness.support.memory_units import KIB, MIB
 
 TERA, GIGA = 1e12, 1e9
-KIB, MIB = 1 << 10, 1 << 20
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-SECTOR_BYTES = 32
-SECTORS_PER_LINE = 4
-LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
+from harness.support.memory_units import SECTOR_BYTES
 
 L1_WAYS = 4
 L1_WAYS_DRAWN = 8

@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.protocol import Device, Execution
-from harness.execution.traffic.counts import SECTOR_BYTES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.support.gpus import Gpu
+from harness.support.memory_units import SECTOR_BYTES, SECTORS_PER_LINE
 
-SECTORS_PER_LINE = 4
 KINDS = ("load", "store", "atomic")
 """Kinds of memory request, by their code in `BlockEvents.accesses`."""
 BARRIER, MBARRIER, CLUSTER, COPIES = range(4)

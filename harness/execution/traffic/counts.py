@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-SECTOR_BYTES = 32
+from harness.support.memory_units import SECTOR_BYTES
+
 LOCAL = "local"
 """The buffer name under which the threads' local memory is counted."""
 VARIABLE = "variable"

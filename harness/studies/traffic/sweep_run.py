@@ -17,11 +17,12 @@ from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_point import SweepPoint
+from harness.support.memory_units import GIB
 
 Ask = Callable[[], Question]
 LARGEST_COUNTED_FLOPS = 4e9
 """With `auto`, bytes are counted on the emulator up to this size in FLOP: seconds per variant and point."""
-LARGEST_ALLOCATED_BYTES = 2**30
+LARGEST_ALLOCATED_BYTES = GIB
 Place = tuple[str, Value]
 """A variant's name and a value."""
 NOTHING_KNOWN: Mapping[Place, SweepPoint] = MappingProxyType({})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from harness.execution.traffic.counts import LOCAL, SECTOR_BYTES, SiteTraffic
+from harness.execution.traffic.counts import LOCAL, SiteTraffic
 from harness.execution.traffic.instruction_counts import (
     BARRIER,
     CONTROL,
@@ -27,6 +27,7 @@ from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.profile import LaunchProfile
 from harness.support.gpus import Gpu
+from harness.support.memory_units import SECTOR_BYTES
 from harness.support.pipe_rates import (
     LEAST_CYCLES_PER_INSTRUCTION,
     SCHEDULERS,
