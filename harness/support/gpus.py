@@ -12,6 +12,11 @@ from harness.support.errors import UsageError
 from harness.support.memory_units import KIB, MIB
 
 TERA, GIGA = 1e12, 1e9
+WARP_LANES = 32
+REGISTER_BYTES = 4
+SCHEDULERS = 4
+"""Schedulers per multiprocessor. Each issues one warp instruction per cycle, and has a quarter of the registers for
+its own warps."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from harness.model.discovery import REPOSITORY_ROOT
 from harness.support.errors import UsageError
 
 TEMPLATES = Path(__file__).parent / "templates"
-_REPOSITORY = Path(__file__).resolve().parents[3]
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -19,7 +19,7 @@ def path_of(name: str, operation: str, folder: Path | None) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a variant; write lower-case words joined by hyphens, such as my-idea")
-    home = _REPOSITORY / "variants" / operation.replace("-", "_") if folder is None else folder
+    home = REPOSITORY_ROOT / "variants" / operation.replace("-", "_") if folder is None else folder
     return home / f"{name.replace('-', '_')}.py"
 
 

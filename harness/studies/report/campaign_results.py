@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.model.discovery import REPOSITORY_ROOT
 from harness.support.errors import SandboxError
 
 if TYPE_CHECKING:
     from harness.studies.report.command import ReportRequest
-
-_ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_campaign_of(variant: str, request: ReportRequest) -> dict[str, Any]:
@@ -26,7 +24,7 @@ def run_campaign_of(variant: str, request: ReportRequest) -> dict[str, Any]:
         "--device", request.settings.device, *plugins,
         *(["--sanitize"] if request.settings.sanitize else []),
     ]  # fmt: skip
-    ended = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
+    ended = subprocess.run(command, cwd=REPOSITORY_ROOT, capture_output=True, text=True)
     try:
         (campaign,) = json.loads(ended.stdout)["campaigns"]
     except (ValueError, KeyError) as error:

@@ -14,8 +14,7 @@ from harness.execution.traffic.traffic_account import TrafficAccount, account
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import PlanError
-
-REGISTER_BYTES = 4
+from harness.support.gpus import REGISTER_BYTES
 
 
 def measure_traffic(
