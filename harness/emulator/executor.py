@@ -271,7 +271,7 @@ class EmulatorExecutor:
             listener,
             modules.of(compiled.module),
             None if events is None else _launch_events(events, step, geometry, used),
-            lambda: resident_clusters(compiled, step, geometry),
+            lambda: resident_clusters(compiled, geometry),
         )
         caches = None
         if hierarchy is not None and listener is not None and used is not None:

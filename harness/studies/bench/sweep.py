@@ -24,11 +24,6 @@ class BenchPoint:
     result: BenchResult
 
 
-def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, format: str) -> str:
-    """Render times in one of `FORMATS`, ending in a line break."""
-    return bench_sweep_report(sweep, points, fixed).render(format)
-
-
 def bench_sweep_report(sweep: Sweep, points: Sequence[BenchPoint], fixed: str) -> Report:
     """The report of a timing sweep."""
     return Report(

@@ -46,11 +46,6 @@ class TrafficReport:
     """Whether every launch began with empty caches."""
 
 
-def render_traffic(report: TrafficReport, format: str) -> str:
-    """Render in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
-    return traffic_report(report).render(format)
-
-
 def traffic_report(report: TrafficReport) -> Report:
     """The report of one variant's bytes."""
     return Report(
