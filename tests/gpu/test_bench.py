@@ -18,7 +18,7 @@ from harness.execution.protocol import Device
 from harness.execution.run_settings import Effort, RunSettings
 from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.gpu.bench import Entry, bench
-from harness.gpu.floor import least_ms
+from harness.gpu.contenders import least_ms
 from harness.model.operation import WHOLE, draw_inputs, operation_named
 from harness.operations.attention.problem import Problem
 from harness.options.exit_status import INTERRUPTED
