@@ -7,6 +7,7 @@ latency.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -83,8 +84,7 @@ class EventLaunch:
     @property
     def blocks(self) -> int:
         """Number of thread blocks in the grid."""
-        x, y, z = self.grid
-        return x * y * z
+        return math.prod(self.grid)
 
     @property
     def warps(self) -> int:

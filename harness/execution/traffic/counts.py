@@ -84,13 +84,7 @@ class SiteTraffic:
         return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
 
     def __add__(self, other: SiteTraffic) -> SiteTraffic:
-        return SiteTraffic(
-            *self.place,
-            self.requests + other.requests,
-            self.requested_bytes + other.requested_bytes,
-            self.sectors + other.sectors,
-            self.ideal_sectors + other.ideal_sectors,
-        )
+        return replace(self, **vars(self.count + other.count))
 
 
 @dataclass(frozen=True)
