@@ -8,14 +8,7 @@ from textwrap import fill
 from typing import Any, TypeVar
 
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
-from harness.execution.traffic.traffic_account import (
-    LEVELS,
-    CachePart,
-    HardwareTraffic,
-    Level,
-    Part,
-    TrafficAccount,
-)
+from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.io_bound import IoBound
 from harness.model.operation import operation_of
 from harness.support.source_text import short_name, source_line
