@@ -13,7 +13,7 @@ from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
-from harness.emulator.abi.cache_layout import LAUNCH_BYTES, SECTOR_BYTES
+from harness.emulator.abi.cache_layout import LAUNCH_BYTES
 from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
@@ -42,6 +42,7 @@ from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault, SandboxError
 from harness.support.gpu_data_sheets import Gpu
+from harness.support.memory_units import SECTOR_BYTES
 
 BRIEF_FLOPS = 2e10
 """Kernels of problems up to this many FLOP run for less time than LLVM would take to optimize them, about five
@@ -270,7 +271,7 @@ class EmulatorExecutor:
             listener,
             modules.of(compiled.module),
             None if events is None else _launch_events(events, step, geometry, used),
-            lambda: resident_clusters(compiled, step, geometry),
+            lambda: resident_clusters(compiled, geometry),
         )
         caches = None
         if hierarchy is not None and listener is not None and used is not None:

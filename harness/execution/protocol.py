@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers.ptxas import Resources
-from harness.execution.traffic.counts import LOCAL, READS, SECTOR_BYTES, WRITES, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import LOCAL, READS, WRITES, CacheReport, SharedTraffic, SiteTraffic
 from harness.execution.traffic.instruction_counts import InstructionReport
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.intervals import Interval
+from harness.support.memory_units import SECTOR_BYTES
 
 
 @dataclass(frozen=True)

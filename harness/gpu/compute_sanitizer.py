@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.model.discovery import REPOSITORY_ROOT
 from harness.model.finding import Finding, Place
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -32,7 +33,6 @@ TOOLS = {
 """The tools of compute-sanitizer and their options."""
 _PROGRAM = "compute-sanitizer"
 _SECONDS = 600
-_ROOT = Path(__file__).resolve().parents[2]
 _MARK = "========="
 _PLACE = re.compile(r" in (\S.*?):(\d+)(?=$|[\s:)])")
 _THREAD = re.compile(r"by thread \((\d+),(\d+),(\d+)\) in block \((\d+),(\d+),(\d+)\)")
@@ -86,7 +86,7 @@ def _run_tool(tool: str, request: dict[str, object]) -> list[Finding]:
         program = [sys.executable, "-m", "harness.gpu.profiled_run", str(asked), str(reply)]
         command = [_PROGRAM, "--tool", tool, *TOOLS[tool], "--print-limit", "0", "--log-file", str(log), *program]
         try:
-            subprocess.run(command, cwd=_ROOT, capture_output=True, timeout=_SECONDS)
+            subprocess.run(command, cwd=REPOSITORY_ROOT, capture_output=True, timeout=_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SandboxError(f"{_PROGRAM} --tool {tool} did not end well: {error}") from error
         text = log.read_text(errors="replace") if log.exists() else ""

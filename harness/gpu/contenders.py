@@ -15,7 +15,6 @@ from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.ceilings import measure_ceilings
 from harness.gpu.clocks import ClockReader
 from harness.gpu.context import GpuContext
-from harness.gpu.floor import least_ms
 from harness.gpu.stage import GpuStage
 from harness.gpu.stopwatch import Stopwatch
 from harness.model.operation import draw_input_parts, operation_of
@@ -23,7 +22,7 @@ from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import SandboxError, UnsupportedProblem
-from harness.support.gpu_data_sheets import gpu_like
+from harness.support.gpu_data_sheets import Gpu, gpu_like
 
 INPUT_SETS = 2
 """Number of input sets that runs rotate through, drawn with consecutive seeds."""
@@ -103,6 +102,20 @@ def bench_on_gpu(
         effort=settings.effort,
         rows=rows,
     )
+
+
+def least_ms(problem: BaseProblem, gpu: Gpu | None, factors: str = "problem") -> float:
+    """The larger of the time to read every input once and the time to compute all FLOP, in milliseconds.
+
+    It is a lower bound: a shorter measured time is a measurement error. Rates are the peaks of the GPU's data sheet.
+    Writes are left out, since they may still lie in L2 when the clock stops. The FLOP rate is that of the fastest
+    16-bit tensor core dtype for any problem, or of `factors` (as in `Numerics.factors`) if that is faster. 0 if the
+    GPU's peaks are not known.
+    """
+    if gpu is None:
+        return 0.0
+    fastest = max([gpu.float32_flops, *(gpu.tensor_flops.get(x, 0.0) for x in ("float16", "bfloat16", factors))])
+    return 1000 * max(problem.compulsory_read_bytes / gpu.memory_bytes_per_s, problem.flops / fastest)
 
 
 def _plan(variant: Variant, problem: BaseProblem) -> tuple[Entry, Plan | None]:

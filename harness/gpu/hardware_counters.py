@@ -14,11 +14,11 @@ from harness.execution.protocol import Device
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.traffic.traffic_account import HardwareLaunch, HardwareTraffic, Level
 from harness.gpu.nsight_compute import LEVEL_METRICS, TRAFFIC_METRICS, Counters, Replay, read_counters
+from harness.model.discovery import REPOSITORY_ROOT
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.support.errors import CountersUnavailable
 
-_ROOT = Path(__file__).resolve().parents[2]
 """The folder from which `harness` can be imported."""
 
 
@@ -72,7 +72,7 @@ def profile(
         )
         program = [sys.executable, "-m", "harness.gpu.profiled_run", str(request), str(reply)]
         try:
-            counters = read_counters(program, metrics, replay=replay, folder=_ROOT)
+            counters = read_counters(program, metrics, replay=replay, folder=REPOSITORY_ROOT)
         except CountersUnavailable:
             _kernels(reply)  # if the program itself failed, its own message is more specific
             raise

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.support.errors import CountersUnavailable
-
-SECTOR_BYTES = 32
+from harness.support.memory_units import SECTOR_BYTES
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from harness.gpu.context import POISON_BYTE, GpuContext
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import FEWEST_STAMPS, room_bytes
+from harness.support.gpu_data_sheets import WARP_LANES
 
 MOST_STAMPS = 1024
 """Maximum number of timestamps per warp."""
 MOST_ROOM_BYTES = 64 << 20
 """Memory limit for the timestamps of one launch, if that leaves each warp the minimum."""
-_WARP_THREADS = 32
 
 
 def stamped_run(variant: str, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]) -> StampedRun:
@@ -77,7 +77,7 @@ def _blocks(launch: Launch) -> int:
 
 
 def _warps(launch: Launch) -> int:
-    return -(-math.prod(launch.block) // _WARP_THREADS)
+    return -(-math.prod(launch.block) // WARP_LANES)
 
 
 def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:

@@ -77,12 +77,12 @@ def algorithm_steps(text: Sequence[str]) -> tuple[AlgorithmStep, ...]:
 
 def enclosing_function(text: Sequence[str], line: int) -> str | None:
     """Name of the function that contains a line, judged by indentation; None if there is none."""
-    indent = _indent(text[line - 1])
+    indent = indent_of(text[line - 1])
     for at in range(line - 1, 0, -1):
         above = text[at - 1]
-        if above.strip() in ("", "{") or _PREPROCESSOR.match(above) or _indent(above) >= indent:
+        if above.strip() in ("", "{") or _PREPROCESSOR.match(above) or indent_of(above) >= indent:
             continue
-        indent = _indent(above)
+        indent = indent_of(above)
         match = _DEFINED.match(above)
         if match is not None:
             return match["name"]
@@ -95,7 +95,8 @@ def steps_that_call(text: Sequence[str], steps: Sequence[AlgorithmStep], functio
     return [step for step in steps if any(call.search(text[line - 1]) for line in step.lines)]
 
 
-def _indent(line: str) -> int:
+def indent_of(line: str) -> int:
+    """Number of leading white-space characters."""
     return len(line) - len(line.lstrip())
 
 

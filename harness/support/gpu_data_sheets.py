@@ -9,9 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.support.errors import UsageError
+from harness.support.memory_units import KIB, MIB
 
 TERA, GIGA = 1e12, 1e9
-KIB, MIB = 1 << 10, 1 << 20
+WARP_LANES = 32
+REGISTER_BYTES = 4
+SCHEDULERS = 4
+"""Schedulers per multiprocessor. Each issues one warp instruction per cycle, and has a quarter of the registers for
+its own warps."""
 
 
 @dataclass(frozen=True)

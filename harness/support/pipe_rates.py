@@ -12,9 +12,6 @@ from dataclasses import dataclass
 
 from harness.support.gpu_data_sheets import Gpu
 
-WARP_LANES = 32
-SCHEDULERS = 4
-"""Schedulers per multiprocessor. Each issues one warp instruction per cycle."""
 L1_LATENCY_CYCLES = 40
 """Latency of a load that hits L1."""
 L2_LATENCY_CYCLES = 270

@@ -28,7 +28,8 @@ from harness.execution.schedule.events import (
     sectors_of,
 )
 from harness.execution.schedule.timeline import Timeline, TimelineBlock
-from harness.execution.traffic.counts import READS, SECTOR_BYTES, WRITES
+from harness.execution.traffic.counts import READS, WRITES
+from harness.support.memory_units import SECTOR_BYTES
 from harness.support.source_text import short_name
 
 Event = dict[str, Any]

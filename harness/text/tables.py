@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import tabulate
 
+from harness.support.memory_units import MIB
 from harness.support.printable import printable
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
 
 FORMATS = ("table", "markdown", "csv", "json")
-MIB = 2**20
 UNKNOWN = "-"
 
 # Saves four blanks per column, so that the table fits into 100 characters.

@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from harness import Problem
 from harness.model.discovery import discover
-from harness.text.tables import MIB, table
+from harness.support.memory_units import MIB
+from harness.text.tables import table
 
 PRINTED = {512: ("1.06", "0.06"), 1024: ("4.12", "0.12"), 2048: ("16.25", "0.25"), 4096: ("64.50", "0.50"),
            8192: ("257.00", "1.00")}  # fmt: skip

@@ -18,7 +18,8 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.execution.traffic.traffic_account import TrafficAccount
 from harness.model.discovery import discover
 from harness.studies.traffic.measurement import measure_traffic
-from harness.text.tables import MIB, table
+from harness.support.memory_units import MIB
+from harness.text.tables import table
 from variants.attention import fa2
 
 PROBLEM = Problem(heads=1, q_len=2048, kv_len=2048, head_dim=64, dtype="float16")

@@ -12,8 +12,8 @@ from harness.emulator.abi import cache_layout as at
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
 from harness.emulator.memory.residency import Residency
 from harness.support.errors import PlanError
+from harness.support.memory_units import LINE_BYTES as LINE
 
-LINE = at.LINE_BYTES
 WHOLE = 0b1111
 ONE_SET = CacheSizes(multiprocessors=1, l2_bytes=16 * LINE, l2_partitions=1)
 """One multiprocessor, and an L2 of 16 lines that may each be anywhere."""

@@ -20,7 +20,7 @@ from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.options.sweep import Sweep
-from harness.studies.traffic.sweep_report import other_sizes, render_sweep, what_is_fixed
+from harness.studies.traffic.sweep_report import other_sizes, sweep_report, what_is_fixed
 from harness.studies.traffic.sweep_run import run_sweep
 from harness.support.errors import PlanError, UsageError
 
@@ -140,7 +140,7 @@ def test_a_sweep_over_a_tile_size():
     assert found["plain", 2].reason == "no tile sizes to choose from"
     assert not any(point.failed for point in points)
     assert other_sizes(sweep, points) == "Bc=2 (tiled)"
-    text = render_sweep(sweep, points, NumpyExecutor().device, "table")
+    text = sweep_report(sweep, points, NumpyExecutor().device).render("table")
     assert "against Br; batch 1, heads 1, q_len 4, kv_len 4" in text
     assert "Tile sizes besides Br: Bc=2 (tiled)." in text
 

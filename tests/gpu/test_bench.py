@@ -18,12 +18,12 @@ from harness.execution.protocol import Device
 from harness.execution.run_settings import Effort, RunSettings
 from harness.execution.timings import BenchResult, BenchRow, Ceilings
 from harness.gpu.bench import Entry, bench
-from harness.gpu.floor import least_ms
+from harness.gpu.contenders import least_ms
 from harness.model.operation import WHOLE, draw_inputs, operation_named
 from harness.operations.attention.problem import Problem
 from harness.options.exit_status import INTERRUPTED
 from harness.options.sweep import parse_sweep
-from harness.studies.bench.sweep import BenchPoint, draw_bench_sweep, render_bench_sweep
+from harness.studies.bench.sweep import BenchPoint, bench_sweep_report, draw_bench_sweep
 from harness.support.errors import KernelFault
 from harness.support.gpu_data_sheets import GPUS, gpu_like
 from harness.text.bench_report import render_bench
@@ -252,13 +252,13 @@ def points() -> list[BenchPoint]:
 
 
 def test_a_sweep_is_a_table_of_times():
-    text = render_bench_sweep(SWEEP, points(), "heads 2", "table")
+    text = bench_sweep_report(SWEEP, points(), "heads 2").render("table")
     assert "Milliseconds, median of cold runs, against seq_len; heads 2" in text
     assert [line.split() for line in text.splitlines() if line.strip().startswith("128")] == [
         ["128", "12.800", "25.600", "error", "1.280"]
     ]
     assert "b-cupy at 64: error: it strays" in text
-    rows = render_bench_sweep(SWEEP, points(), "heads 2", "csv").splitlines()
+    rows = bench_sweep_report(SWEEP, points(), "heads 2").render("csv").splitlines()
     assert len(rows) == 1 + 3 * 4
 
 

@@ -115,7 +115,7 @@ HARNESS_MUTANTS = (
     ),
     HarnessMutant(
         "the counter counts a sector once for each lane",
-        (Patch("harness/emulator/memory/sectors.py", "return count\n", "return count + 1\n"),),
+        (Patch("harness/emulator/memory/translation.py", "return count\n", "return count + 1\n"),),
         ("tests/emulator/test_counts.py",),
     ),
 )

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from harness.support.errors import UsageError
-from harness.support.gpu_data_sheets import GPUS, KIB, MIB, gpu, gpu_like
+from harness.support.gpu_data_sheets import GPUS, gpu, gpu_like
+from harness.support.memory_units import KIB, MIB
 
 
 def test_names_in_any_case():

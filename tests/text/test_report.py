@@ -14,8 +14,8 @@ from harness.model.plan import Plan
 from harness.model.registry import Registry
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
+from harness.studies.listing.command import render_listing
 from harness.text.comparison_report import render_comparison
-from harness.text.listing_report import render_listing
 from harness.text.tables import FORMATS
 
 MIB = 2**20

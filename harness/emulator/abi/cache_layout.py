@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-SECTOR_BYTES = 32
-SECTORS_PER_LINE = 4
-LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
+from harness.support.memory_units import SECTOR_BYTES
 
 L1_WAYS = 4
 L1_WAYS_DRAWN = 8
@@ -22,8 +20,6 @@ L2_USABLE = 29 / 30
 not."""
 L2_DIRTY_WAYS = 7
 """Maximum dirty lines per set; beyond it, the oldest is written back early."""
-FETCH_SECTORS = 2
-"""Minimum number of sectors that DRAM delivers."""
 LAUNCH_BYTES = 76 * SECTOR_BYTES
 """Bytes that a launch reads from DRAM besides its buffers and its code: parameters, constants, launch descriptor."""
 QUANTUM_INSTRUCTIONS = 128

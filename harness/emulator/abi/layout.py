@@ -101,6 +101,8 @@ HOSTS = 896
 DATA = 1152
 DATA_2 = 1664
 DATA_3 = 2176
+RECEIVERS = DATA_3 + 256
+"""Masks of the destination blocks of the lanes' multicasts, 4 bytes each."""
 REGISTERS = 2688
 
 EXITED_PC = 0x7FFFFFFF

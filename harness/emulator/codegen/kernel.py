@@ -34,25 +34,10 @@ from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.ptx.blocks import (
-    EXIT,
-    Block,
-    Graph,
-    build_graph,
-    is_block_barrier,
-    live_registers,
-    yields,
-)
+from harness.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
 from harness.ptx.call_parameters import lower_call_parameters
 from harness.ptx.inline import inline_calls
-from harness.ptx.instructions import (
-    Function,
-    Instruction,
-    Module,
-    Symbol,
-    Variable,
-    names_in,
-)
+from harness.ptx.instructions import Function, Instruction, Module, Symbol, Variable, names_in
 from harness.ptx.opcodes import COPY, Flow
 from harness.ptx.types import TYPES
 from harness.support.errors import CompileError

@@ -29,6 +29,7 @@ from harness.emulator.memory.residency import Residency
 from harness.emulator.native.object_loading import load_caches
 from harness.support.errors import PlanError
 from harness.support.gpu_data_sheets import Gpu
+from harness.support.memory_units import GIB, LINE_BYTES, SECTOR_BYTES
 
 ALLOCATION_BYTES = 512
 """Alignment of buffers by a GPU's allocator."""
@@ -74,11 +75,11 @@ class MemoryHierarchy:
         """`buffers`: name and bytes, in address order."""
         self._sizes = sizes
         self._names = [name for name, _ in buffers]
-        ends = np.cumsum([-(-size // ALLOCATION_BYTES) * ALLOCATION_BYTES // at.LINE_BYTES for _, size in buffers])
+        ends = np.cumsum([-(-size // ALLOCATION_BYTES) * ALLOCATION_BYTES // LINE_BYTES for _, size in buffers])
         self.first_lines: list[int] = [0, *ends[:-1].tolist()]
         """Number of each buffer's first line."""
         if ends[-1] >= 1 << at.LINE_BITS:
-            limit = (at.LINE_BYTES << at.LINE_BITS) / 2**30
+            limit = (LINE_BYTES << at.LINE_BITS) / GIB
             raise PlanError(f"the cache model takes plans of at most {limit:.0f} GiB; this one has more")
         self._state = np.zeros(len(SLOT), dtype=np.int64)
         self._held: dict[str, npt.NDArray[np.generic]] = {}
@@ -90,7 +91,7 @@ class MemoryHierarchy:
 
     def flush(self) -> None:
         """Empty L2 without writing it back."""
-        lines = max(1, self._sizes.l2_bytes // self._sizes.l2_partitions // at.LINE_BYTES)
+        lines = max(1, self._sizes.l2_bytes // self._sizes.l2_partitions // LINE_BYTES)
         ways = min(at.L2_WAYS, lines)
         sets = lines // ways
         count = self._sizes.l2_partitions * sets * ways
@@ -103,7 +104,7 @@ class MemoryHierarchy:
     def launch(self, blocks: int, residency: Residency) -> LaunchCaches:
         """Begin a kernel: L1 is empty, and L2 is as the previous kernel left it."""
         ways = at.L1_WAYS_DRAWN if residency.l1_random else at.L1_WAYS
-        sets = residency.l1_bytes // at.LINE_BYTES // ways
+        sets = residency.l1_bytes // LINE_BYTES // ways
         count = self._sizes.multiprocessors * sets * ways
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("USED", np.int64)):
             self._hold(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
@@ -125,7 +126,7 @@ class MemoryHierarchy:
     @property
     def dirty_bytes(self) -> int:
         """Bytes stored in L2 but not yet in DRAM."""
-        return at.SECTOR_BYTES * int(np.unpackbits(self._held["L2_DIRTY"].view(np.uint8)).sum())
+        return SECTOR_BYTES * int(np.unpackbits(self._held["L2_DIRTY"].view(np.uint8)).sum())
 
     @property
     def _counters(self) -> npt.NDArray[np.int64]:

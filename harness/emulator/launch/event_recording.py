@@ -34,6 +34,7 @@ from harness.execution.schedule.events import (
     EventSite,
     Records,
 )
+from harness.support.memory_units import LINE_BYTES
 
 _ON_STEP = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 _BEGINS = {event.WAITS_AT_BARRIER: BARRIER, event.WAITS_AT_MBARRIER: MBARRIER, event.WAITS_FOR_CLUSTER: CLUSTER}
@@ -57,7 +58,7 @@ class EventWatcher:
     def __init__(self, listener: EventListener, sizes: Sequence[int]) -> None:
         """`sizes`: bytes of the buffer of each column of the counters."""
         self._listener = listener
-        lines = np.cumsum([-(-size // cache.LINE_BYTES) for size in sizes])
+        lines = np.cumsum([-(-size // LINE_BYTES) for size in sizes])
         self.first_lines: list[int] = [0, *lines[:-1].tolist()]
         self._lock = threading.Lock()
         self.error: BaseException | None = None

@@ -23,7 +23,7 @@ def residency_of(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) ->
     return found
 
 
-def resident_clusters(compiled: CompiledKernel, step: Launch, geometry: Geometry) -> int:
+def resident_clusters(compiled: CompiledKernel, geometry: Geometry) -> int:
     """Number of a launch's clusters that an H200 holds at a time.
 
     An unknown number of registers is assumed to be small.

@@ -87,8 +87,6 @@ SIZES = at.DATA_2
 copy."""
 LAST_COORDINATE = at.HOSTS
 """Where generated code stores the fifth coordinate."""
-RECEIVERS = at.DATA_3 + 256
-"""Where generated code stores the mask of destination blocks of a lane's multicast, 4 bytes."""
 
 
 # Issue, commit, wait --------------------------------------------------------------------------------------------------
@@ -139,7 +137,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         watch_source(load64(ctx + SANITIZER), warp_number(ctx), lane, copy, place)
     if not direction & MULTICAST:
         return int(queue_copy(ctx, copy, lane, place, barrier))
-    receivers, pitch = load32(warp + RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + SHARED_PITCH)
+    receivers, pitch = load32(warp + at.RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + SHARED_PITCH)
     for block in range(16):
         if (receivers >> block) & 1:
             if block >= load64(ctx + CLUSTER_SIZE):

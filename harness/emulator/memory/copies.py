@@ -5,16 +5,7 @@ from __future__ import annotations
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE, SHARED_TAG
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import (
-    load8,
-    load16,
-    load32,
-    load64,
-    store8,
-    store16,
-    store32,
-    store64,
-)
+from harness.emulator.abi.raw_memory import load8, load16, load32, load64, store8, store16, store32, store64
 
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED = at.FAULT["misaligned"]

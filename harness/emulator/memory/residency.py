@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.support.gpu_data_sheets import Multiprocessor
+from harness.support.gpu_data_sheets import SCHEDULERS, WARP_LANES, Multiprocessor
 
-WARP_THREADS = 32
 REGISTERS_PER_ALLOCATION = 256
 """A warp's registers are rounded up to a multiple of this."""
-SCHEDULERS = 4
-"""Number of schedulers, each of which has a quarter of the registers for its own warps."""
 SHARED_ALLOCATION_BYTES = 128
 SMALLEST_L1_USABLE = 22 / 28
 """Usable fraction of L1 with the largest shared memory.  On an H200, where that L1 has 28 KiB, 20 KiB that one block
@@ -39,8 +36,8 @@ def residency(sm: Multiprocessor, threads: int, registers: int, shared_bytes: in
     blocks, but not threads (observed on an H200: `launch__shared_mem_config_size` of kernels with each of these
     limits).
     """
-    warps = -(-threads // WARP_THREADS)
-    per_warp = _rounded(max(1, registers) * WARP_THREADS, REGISTERS_PER_ALLOCATION)
+    warps = -(-threads // WARP_LANES)
+    per_warp = _rounded(max(1, registers) * WARP_LANES, REGISTERS_PER_ALLOCATION)
     by_registers = sm.registers // per_warp // SCHEDULERS * SCHEDULERS // warps
     per_block = _rounded(shared_bytes, SHARED_ALLOCATION_BYTES) + sm.reserved_shared_bytes
     wanted = min(by_registers, sm.blocks)
@@ -52,7 +49,7 @@ def residency(sm: Multiprocessor, threads: int, registers: int, shared_bytes: in
     # The driver's reserved memory has to fit for the maximum number of blocks.
     least = sm.blocks * sm.reserved_shared_bytes
     carve_out = min(size for size in sm.carve_outs_bytes if size >= least and by_shared(size) == most)
-    blocks = min(most, sm.threads // (WARP_THREADS * warps))
+    blocks = min(most, sm.threads // (WARP_LANES * warps))
     if carve_out == max(sm.carve_outs_bytes):
         return Residency(blocks, round(SMALLEST_L1_USABLE * (sm.l1_bytes - carve_out)), l1_random=True)
     return Residency(blocks, sm.l1_bytes - carve_out)

@@ -29,7 +29,6 @@ from harness.emulator.abi.context import (
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store64
-from harness.emulator.memory.sectors import insert_sector
 from harness.emulator.memory.trace import TARGET_AT, is_recorded, is_traced, record
 
 SPACE_SHARED = at.SPACES["shared"]
@@ -49,6 +48,20 @@ def count(ctx: int, site: int, column: int, requests: int, requested: int, secto
     store64(entry + 8, load64(entry + 8) + requested)
     store64(entry + 16, load64(entry + 16) + sectors)
     store64(entry + 24, load64(entry + 24) + ((distinct + 31) >> 5))
+
+
+def insert_sector(seen: int, count: int, sector: int) -> int:
+    """Add a sector number to the `count` distinct ones at address `seen`, and return the new count.
+
+    Lanes mostly access the previous lane's sector, so the search runs backwards.
+    """
+    index = count - 1
+    while index >= 0:
+        if load64(seen + 8 * index) == sector:
+            return count
+        index -= 1
+    store64(seen + 8 * count, sector)
+    return count + 1
 
 
 def is_new(warp: int, mask: int, lane: int, host: int) -> bool:

@@ -8,24 +8,12 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.cluster_memory import OFFSET_IN_BLOCK, own_place, warp_number
-from harness.emulator.abi.context import (
-    LOCALS_ORIGIN,
-    SANITIZER,
-    SHARED_ORIGIN,
-    SHARED_SIZE,
-    TAGGED,
-)
+from harness.emulator.abi.context import LOCALS_ORIGIN, SANITIZER, SHARED_ORIGIN, SHARED_SIZE, TAGGED
 from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store64
 from harness.emulator.sanitizer.block_lifetime import note_remote
 from harness.emulator.sanitizer.cluster_barrier import fence_cluster
 from harness.emulator.sanitizer.finding_table import report
-from harness.emulator.sanitizer.shadow_cell import (
-    check,
-    check_written,
-    global_reader,
-    info_word,
-    note_reader,
-)
+from harness.emulator.sanitizer.shadow_cell import check, check_written, global_reader, info_word, note_reader
 from harness.emulator.sanitizer.vector_clock import (
     FENCED,
     fence_proxy,

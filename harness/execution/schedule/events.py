@@ -7,6 +7,7 @@ latency.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -15,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.protocol import Device, Execution
-from harness.execution.traffic.counts import SECTOR_BYTES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.support.gpu_data_sheets import Gpu
+from harness.support.memory_units import SECTOR_BYTES, SECTORS_PER_LINE
 
-SECTORS_PER_LINE = 4
 KINDS = ("load", "store", "atomic")
 """Kinds of memory request, by their code in `BlockEvents.accesses`."""
 BARRIER, MBARRIER, CLUSTER, COPIES = range(4)
@@ -84,8 +84,7 @@ class EventLaunch:
     @property
     def blocks(self) -> int:
         """Number of thread blocks in the grid."""
-        x, y, z = self.grid
-        return x * y * z
+        return math.prod(self.grid)
 
     @property
     def warps(self) -> int:

@@ -7,6 +7,7 @@ what the run counted.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
@@ -103,8 +104,7 @@ class ReplayLaunch:
     @property
     def blocks(self) -> int:
         """Number of thread blocks in the grid."""
-        x, y, z = self.grid
-        return x * y * z
+        return math.prod(self.grid)
 
 
 @dataclass(frozen=True)

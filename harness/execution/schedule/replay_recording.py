@@ -11,7 +11,6 @@ import numpy.typing as npt
 from harness.execution.planning.variant_calls import make_plan
 from harness.execution.schedule.events import (
     KINDS,
-    SECTORS_PER_LINE,
     BlockEvents,
     EventLaunch,
     Observer,
@@ -27,10 +26,11 @@ from harness.execution.schedule.replay_tiles import (
     tiles_of_sectors,
     undrawn,
 )
-from harness.execution.traffic.counts import LOCAL, READS, SECTOR_BYTES, WRITES
+from harness.execution.traffic.counts import LOCAL, READS, WRITES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+from harness.support.memory_units import SECTOR_BYTES, SECTORS_PER_LINE
 
 FEWEST_STEPS = 4
 """A block with fewer accessing steps than this is divided by instruction count."""

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.schedule.replay import INPUT, OUTPUT, SCRATCH, Matrix, Tile
-from harness.execution.traffic.counts import SECTOR_BYTES
 from harness.model.plan import ELEMENT_BYTES, Plan
 from harness.model.problem import INPUT as INPUT_TENSOR
 from harness.model.problem import BaseProblem
+from harness.support.memory_units import SECTOR_BYTES
 
 WORD_BYTES = 4
 FEWEST_WORDS = 4

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.schedule.events import KINDS, BlockEvents, EventLaunch, Observer, sectors_of
-from harness.execution.traffic.counts import READS, SECTOR_BYTES, WRITES
+from harness.execution.traffic.counts import READS, WRITES
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.support.gpu_data_sheets import Gpu
+from harness.support.memory_units import SECTOR_BYTES
 
 CURVE_POINTS = 512
 """Number of points of the curves of bytes moved over time, per launch and per block."""

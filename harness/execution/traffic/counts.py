@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-SECTOR_BYTES = 32
+from harness.support.memory_units import SECTOR_BYTES
+
 LOCAL = "local"
 """The buffer name under which the threads' local memory is counted."""
 VARIABLE = "variable"
@@ -83,13 +84,7 @@ class SiteTraffic:
         return self.count.sector_bytes * ((self.kind in READS) + (self.kind in WRITES))
 
     def __add__(self, other: SiteTraffic) -> SiteTraffic:
-        return SiteTraffic(
-            *self.place,
-            self.requests + other.requests,
-            self.requested_bytes + other.requested_bytes,
-            self.sectors + other.sectors,
-            self.ideal_sectors + other.ideal_sectors,
-        )
+        return replace(self, **vars(self.count + other.count))
 
 
 @dataclass(frozen=True)

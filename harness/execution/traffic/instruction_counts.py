@@ -26,8 +26,6 @@ KINDS = {
 }
 """Kinds of instruction by the unit of a multiprocessor that they occupy, and what each kind includes."""
 
-WARP_LANES = 32
-
 
 @dataclass(frozen=True)
 class InstructionCount:

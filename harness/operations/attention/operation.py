@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.model.operation import Hints, Operation
-from harness.operations.attention.arrays import problem_of_arrays
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
@@ -58,6 +57,22 @@ def _hints(problem: Problem, output: str) -> Hints:
     return forward_hints(problem.tau, output, 1 / problem.kept_factor if problem.dropout else None)
 
 
+def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> Problem:
+    """The problem of Q (batch, heads, q_len, head_dim) and of K and V (batch, kv_heads, kv_len, head_dim).
+
+    `fields` has what shapes do not say. Raises `UsageError` or `ProblemError` where they do not fit together.
+    """
+    q, k, v = (arrays[name].shape for name in "QKV")
+    if k != v:
+        raise UsageError(f"K has shape {k} and V {v}; they have to be the same")
+    if q[0] != k[0]:
+        raise UsageError(f"Q has batch {q[0]} and K and V have {k[0]}; they have to be the same")
+    if q[3] != k[3]:
+        raise UsageError(f"the rows of Q have {q[3]} elements and those of K and V {k[3]}; they have to be the same")
+    sizes = {"batch": q[0], "heads": q[1], "kv_heads": k[1], "q_len": q[2], "kv_len": k[2], "head_dim": q[3]}
+    return Problem.from_fields({**sizes, "dtype": dtype, **fields})
+
+
 def _require_sweepable(problem: Problem) -> None:
     p = problem
     longest = max(p.q_len, p.kv_len)
@@ -97,7 +112,7 @@ OPERATION = Operation(
     hints=_hints,
     settings=("mask", "scale", "softcap", "alibi", "dropout", "dropout_seed"),
     further_inputs={"slopes": ("alibi", True), "sinks": ("sinks", True)},
-    problem_of_arrays=problem_of_arrays,
+    problem_of_arrays=_problem_of_arrays,
     lengths={"seq_len": ("q_len", "kv_len")},
     field_in_words=field_in_words,
     require_sweepable=_require_sweepable,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
 from harness.operations.attention.masks import NO_MASK, Integers, Mask, Visibility, mask_help, parse_mask
 from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
@@ -35,7 +36,6 @@ COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
 SHARES = 2**8
 """A share of weights that drop out is a whole number of these parts: their numbers have 8 bits, as FlashAttention's."""
 LARGEST_SEED = 2**64 - 1
-ITEMSIZE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Problem(BaseProblem):
     """Key rows per head."""
     head_dim: int = option(64, "elements per row")
     """Elements per row of Q, K, V and O."""
-    dtype: str = option("float32", ", ".join(ITEMSIZE_BYTES), metavar="DTYPE", parse=str)
+    dtype: str = option("float32", ", ".join(NUMPY_DTYPES), metavar="DTYPE", parse=str)
     """How Q, K, V and O are stored: float32, float16 or bfloat16."""
     mask: Mask = option(NO_MASK, MASK_HELP, metavar="MASK", parse=parse_mask)
     """Which keys a row sees, or the text of it, such as `causal` or `causal+window:256`."""
@@ -103,8 +103,8 @@ class Problem(BaseProblem):
                 f"heads ({self.heads}) is not a multiple of kv_heads ({self.kv_heads}); "
                 "each key/value head serves a whole group of query heads"
             )
-        if self.dtype not in ITEMSIZE_BYTES:
-            raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(ITEMSIZE_BYTES)}")
+        if self.dtype not in NUMPY_DTYPES:
+            raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
         object.__setattr__(self, "mask", _as_mask(self.mask))
         misfit = self.mask.misfit(self.batch, self.q_len, self.kv_len)
         if misfit is not None:
@@ -216,7 +216,7 @@ class Problem(BaseProblem):
     @property
     def itemsize_bytes(self) -> int:
         """Bytes per element of Q, K, V and O."""
-        return ITEMSIZE_BYTES[self.dtype]
+        return NUMPY_DTYPES[self.dtype].itemsize
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from harness.model.operation import Hints, Operation, operation_named
 from harness.operations.attention.masks import runs_of_keys
-from harness.operations.attention_backward.arrays import problem_of_arrays
 from harness.operations.attention_backward.cases import (
     BackwardAxes,
+    backward,
     builds_of,
     enlarged,
     probed_axes,
@@ -27,6 +27,7 @@ from harness.operations.attention_backward.parts import choose_parts
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.properties import PROPERTIES
 from harness.operations.attention_backward.trivial_answers import trivial_answers
+from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -60,6 +61,22 @@ def _hints(problem: BackwardProblem, output: str) -> Hints:
     return Hints(factors)
 
 
+def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> BackwardProblem:
+    """The gradients of attention's problem of Q, K and V; O and dO are shaped as Q, and lse has one number per row.
+
+    Raises `UsageError` or `ProblemError` where they do not fit together.
+    """
+    shapes = {name: array.shape for name, array in arrays.items()}
+    for name in ("O", "dO"):
+        if shapes[name] != shapes["Q"]:
+            raise UsageError(f"Q has shape {shapes['Q']} and {name} {shapes[name]}; they have to be the same")
+    if shapes["lse"] != shapes["Q"][:3]:
+        raise UsageError(f"lse has shape {shapes['lse']}; one number for each row of Q would be {shapes['Q'][:3]}")
+    forward = FORWARD.problem_of_arrays
+    assert forward is not None
+    return backward(forward(arrays, dtype, fields))
+
+
 OPERATION = Operation(
     name="attention-backward",
     idea="dQ, dK and dV of O = softmax(scale Q K^T + mask) V, from Q, K, V, O, lse and dO",
@@ -84,7 +101,7 @@ OPERATION = Operation(
     tile_names=FORWARD.tile_names,
     hints=_hints,
     settings=FORWARD.settings,
-    problem_of_arrays=problem_of_arrays,
+    problem_of_arrays=_problem_of_arrays,
     lengths=FORWARD.lengths,
     field_in_words=FORWARD.field_in_words,
     require_sweepable=FORWARD.require_sweepable,

@@ -10,12 +10,12 @@ from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.cases.build import USUAL_HEAD_DIMS, head_dim_class
 from harness.operations.paged_attention.problem import PagedProblem
+from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
 
 SPLIT, KEYS = "split", "Bc"
 """What variants call the keys that they take at once: of a block where sequences are split, of a tile elsewhere."""
 PLAIN_LENGTHS = (40, 7)
-WARP_LANES = 32
 
 
 @dataclass(frozen=True)

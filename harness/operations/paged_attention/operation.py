@@ -11,8 +11,8 @@ from harness.operations.attention.mistakes.hints import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import builds_of
 from harness.operations.paged_attention.inputs import REGIMES, lengths_of
-from harness.operations.paged_attention.known_mistakes import known_mistakes
 from harness.operations.paged_attention.libraries import LIBRARIES
+from harness.operations.paged_attention.mistakes import known_mistakes, trivial_answers
 from harness.operations.paged_attention.oracle import answer, needed_read_bytes, tolerance
 from harness.operations.paged_attention.parts import choose_parts
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
@@ -26,7 +26,6 @@ from harness.operations.paged_attention.simplification import (
     size,
 )
 from harness.operations.paged_attention.table import problem_of_arrays
-from harness.operations.paged_attention.trivial_answers import trivial_answers
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:

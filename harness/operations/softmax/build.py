@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.model.cases.build import Build
+from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.tile_sizes import TileSizes
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.support.override import override
@@ -39,5 +40,5 @@ class SoftmaxBuild(Build):
         return problem.rows, -(-problem.columns // BLOCK_COLUMNS)
 
 
-BUILDS = tuple(SoftmaxBuild(dtype) for dtype in ("float32", "float16", "bfloat16"))
+BUILDS = tuple(SoftmaxBuild(dtype) for dtype in NUMPY_DTYPES)
 """float32 first: small mistakes cannot hide behind rounding there."""

@@ -12,13 +12,12 @@ from harness.operations.softmax.axes import SoftmaxAxes
 from harness.operations.softmax.build import BUILDS
 from harness.operations.softmax.error_budget import NUMERICS_USED, error_budget
 from harness.operations.softmax.inputs import REGIMES
-from harness.operations.softmax.known_mistakes import known_mistakes
+from harness.operations.softmax.mistakes import known_mistakes, trivial_answers
 from harness.operations.softmax.oracle import softmax
 from harness.operations.softmax.parts import choose_parts
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES
 from harness.operations.softmax.simplification import enlarged, peculiarities, probed_axes, shorter, simpler, size
-from harness.operations.softmax.trivial_answers import trivial_answers
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:

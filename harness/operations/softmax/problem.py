@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from harness.model.problem import ELEMENT_BYTES, INPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
+from harness.model.cases.regime import NUMPY_DTYPES
+from harness.model.problem import INPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
 from harness.support.errors import ProblemError
 from harness.support.override import override
 
-DTYPES = ("float32", "float16", "bfloat16")
 FLOPS_PER_ELEMENT = 3
 """An exponential, an addition and a division, each counted as one: algorithm 1 of Milakov and Gimelshein 2018, arXiv
 1805.02867. The maximum, which is not needed where nothing overflows, is left out."""
@@ -31,13 +31,13 @@ class SoftmaxProblem(BaseProblem):
     """How many independent softmaxes."""
     columns: int = option(1024, "elements per row")
     """Elements per row of X and Y."""
-    dtype: str = option("float32", ", ".join(DTYPES), metavar="DTYPE", parse=str)
+    dtype: str = option("float32", ", ".join(NUMPY_DTYPES), metavar="DTYPE", parse=str)
     """How X and Y are stored: float32, float16 or bfloat16."""
 
     def __post_init__(self) -> None:
         require_extents(self, "rows", "columns")
-        if self.dtype not in DTYPES:
-            raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(DTYPES)}")
+        if self.dtype not in NUMPY_DTYPES:
+            raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,7 +47,7 @@ class SoftmaxProblem(BaseProblem):
     @property
     def itemsize_bytes(self) -> int:
         """Bytes per element of X and Y."""
-        return ELEMENT_BYTES[self.dtype]
+        return NUMPY_DTYPES[self.dtype].itemsize
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

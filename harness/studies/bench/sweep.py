@@ -8,11 +8,11 @@ from typing import Any
 
 from harness.execution.timings import BenchResult, BenchRow
 from harness.options.sweep import Sweep, Value
+from harness.support.memory_units import GIB
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, label_ends, open_frame, plain_numbers, saved
 from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite
 
-GIB = 2**30
 _KEYS = ("verdict", "time_ms", "time_low_ms", "time_high_ms", "sustained_ms", "sector_bytes", "reason")
 
 
@@ -22,11 +22,6 @@ class BenchPoint:
 
     value: Value
     result: BenchResult
-
-
-def render_bench_sweep(sweep: Sweep, points: Sequence[BenchPoint], fixed: str, format: str) -> str:
-    """Render times in one of `FORMATS`, ending in a line break."""
-    return bench_sweep_report(sweep, points, fixed).render(format)
 
 
 def bench_sweep_report(sweep: Sweep, points: Sequence[BenchPoint], fixed: str) -> Report:

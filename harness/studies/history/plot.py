@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.studies.history.timeline import History, Line
 from harness.support.errors import UsageError
+from harness.support.memory_units import MIB
 from harness.text.drawing import COLOURS, DASHES, MARKERS, label_ends, open_frame, plain_numbers, saved
 
-MIB = 2**20
 LEFT, WIDTH, LETTER = 0.6, 3.5, 0.09
 """Widths in inches: of the axis labels, of the plot area, and of a letter of the names next to it."""
 MOST_DRAWN = 12

@@ -104,13 +104,13 @@ def newest(found: Iterable[History], most: int) -> tuple[list[History], int]:
 
 
 def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -> list[Line]:
-    lines: list[_OpenLine] = []
+    lines: list[Line] = []
     last: tuple[Any, ...] | None = None
     for run in runs:
         at, digest, verdict, read, written, claimed, error, low, median, high, tile, reason, examples, local, _ = run
         same = (digest, verdict, read, written, local, claimed, error, low, median, high)
         if lines and not each_run and same == last:  # the common case, which needs no computation
-            lines[-1].add(at, examples)
+            lines[-1] = _with_run(lines[-1], at, examples)
             continue
         last = same
         figures = Figures(
@@ -124,31 +124,17 @@ def _lines(runs: Sequence[Sequence[Any]], random_inputs: bool, each_run: bool) -
             time=time_interval(low, median, high),
         )
         if not lines or each_run or changed(lines[-1].figures, figures):
-            lines.append(_OpenLine(at, at, 1, figures, tile, reason, examples))
+            lines.append(Line(at, at, 1, figures, tile, reason, examples))
         else:
-            lines[-1].figures = _filled(lines[-1].figures, figures)
-            lines[-1].add(at, examples)
-    return [Line(**vars(line)) for line in lines]
+            last_line = replace(lines[-1], figures=_filled(lines[-1].figures, figures))
+            lines[-1] = _with_run(last_line, at, examples)
+    return lines
 
 
-@dataclass
-class _OpenLine:
-    """A line to which more runs may be added."""
-
-    first_at: str
-    last_at: str
-    runs: int
-    figures: Figures
-    tile: str | None
-    reason: str | None
-    examples: int | None
-
-    def add(self, at: str, examples: int | None) -> None:
-        """Add one run."""
-        self.last_at = at
-        self.runs += 1
-        if examples is not None:
-            self.examples = (self.examples or 0) + examples
+def _with_run(line: Line, at: str, examples: int | None) -> Line:
+    """The line with one more run."""
+    total = line.examples if examples is None else (line.examples or 0) + examples
+    return replace(line, last_at=at, runs=line.runs + 1, examples=total)
 
 
 def _filled(known: Figures, more: Figures) -> Figures:

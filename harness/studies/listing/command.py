@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from harness.model.operation import Operation, operation_names
+from harness.model.registry import Registry
+from harness.model.variant import Variant
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
@@ -12,10 +15,25 @@ from harness.options.request import Request
 from harness.options.variants import add_plugins, add_selection
 
 
+def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
+    """Render the registered variants in one of `FORMATS`, ending in a line break."""
+    from harness.text.report import Report, Table
+
+    keys = ["name", "algorithm", "backend", "idea"]
+    listing = [
+        {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}
+        for v in variants
+    ]
+    return Report(
+        paragraphs=lambda: [Table(keys, [[entry[key] for key in keys] for entry in listing], [False] * len(keys))],
+        notes=lambda: [],
+        records=lambda: (listing, [*keys, "origin", "operation"]),
+        document=lambda: {"variants": listing},
+    ).render(format)
+
+
 def run_list(request: Request) -> int:
     """Run `list`; the exit status."""
-    from harness.text.listing_report import render_listing
-
     check_output(request.report.output)
     registry = request.discover().registry
     chosen = registry.select(request.selection.variants, request.operation)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.model.discovery import REPOSITORY_ROOT
 from harness.model.operation import Operation
 from harness.options.command import Command, add_fields_of, argument, flag, option
 from harness.options.exit_status import PASSED
@@ -14,6 +16,9 @@ from harness.options.problem import add_operation
 from harness.options.request import Request
 from harness.options.standard_streams import print_result
 from harness.support.errors import UsageError
+
+TEMPLATES = Path(__file__).parent / "templates"
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +35,31 @@ class NewRequest(Request):
     )
 
 
+def path_of(name: str, operation: str, folder: Path | None) -> Path:
+    """The path of the file: in `folder`, or in the operation's folder of variants/.
+
+    Raises `UsageError` for a bad name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a variant; write lower-case words joined by hyphens, such as my-idea")
+    home = REPOSITORY_ROOT / "variants" / operation.replace("-", "_") if folder is None else folder
+    return home / f"{name.replace('-', '_')}.py"
+
+
+def new_variant(name: str, operation: str, language: str) -> str:
+    """The text of the file. Raises `UsageError` if there is no template for such a variant."""
+    template = TEMPLATES / f"{operation.replace('-', '_')}_{language}.py.txt"
+    if not template.exists():
+        known = sorted(
+            " in ".join(path.name.removesuffix(".py.txt").rsplit("_", 1)) for path in TEMPLATES.glob("*.py.txt")
+        )
+        raise UsageError(f"there is no template for {operation} in {language}; there are {', '.join(known)}")
+    return template.read_text().replace("NEW_NAME", name.replace("-", "_")).replace("NEW-NAME", name)
+
+
 def run_new(request: NewRequest) -> int:
     """Run `new`; the exit status."""
     from harness.execution.isolation.variants import discover_isolated
-    from harness.studies.new.writing import new_variant, path_of
     from harness.support.file_replacement import replace_files
 
     language = "numba" if request.numba else "cupy"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.model.discovery import REPOSITORY_ROOT
 from harness.model.operation import Operation
 from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, flag, option
 from harness.options.device import (
@@ -134,13 +138,38 @@ def _campaigns(request: ReportRequest, chosen: list[Variant], progress: Progress
     """One for each variant; None where nobody asked."""
     if request.fuzz is None:
         return None
-    from harness.studies.report.campaign_results import campaign_or_error
-
     campaigns = []
     for variant in chosen:
         progress.step(f"campaign of {variant.name}")
         campaigns.append(campaign_or_error(variant.name, request))
     return campaigns
+
+
+def campaign_or_error(variant: str, request: ReportRequest) -> dict[str, Any]:
+    """Run `fuzz` for one variant; its JSON, whose format is stable, or an error in that format if there is none."""
+    # A plugin's path is relative to the caller, and the process starts in another folder.
+    plugins = [word for path in request.selection.plugin for word in ("--plugin", str(path.resolve()))]
+    command = [
+        sys.executable, "-m", "harness", "fuzz", variant, "--operation", request.problem.operation, "--format", "json",
+        "--examples", str(request.fuzz), "--seed", str(request.settings.seed),
+        "--device", request.settings.device, *plugins,
+        *(["--sanitize"] if request.settings.sanitize else []),
+    ]  # fmt: skip
+    ended = subprocess.run(command, cwd=REPOSITORY_ROOT, capture_output=True, text=True)
+    try:
+        (campaign,) = json.loads(ended.stdout)["campaigns"]
+        return dict(campaign)
+    except (ValueError, KeyError):
+        said = " ".join(ended.stderr.split()) or f"exit status {ended.returncode}"
+        return error_result(variant, request, f"the campaign of {variant} did not come to an end: {said}")
+
+
+def error_result(variant: str, request: ReportRequest, reason: str) -> dict[str, Any]:
+    """A result in the JSON format of `fuzz` for a campaign that failed to run."""
+    return {
+        "variant": variant, "verdict": "error", "reason": reason, "kind": None, "examples": 0, "refused": 0,
+        "seed": request.settings.seed, "error_over_budget": None, "failure": None, "replay": None,
+    }  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

@@ -6,17 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.execution.attempt import Attempt
-from harness.execution.comparison import Step, compare, where_counted
+from harness.execution.comparison import LARGEST_COUNTED_FLOPS, Step, compare, where_counted
 from harness.execution.judging.holdout_inputs import HoldoutInputs
 from harness.execution.judging.question import Question
+from harness.execution.judging.verdict import PASS
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Executor, Sanitizer
 from harness.execution.run_settings import RunSettings
+from harness.execution.schedule.events import Observer
 from harness.execution.schedule.replay import Replay
+from harness.execution.schedule.replay_recording import replay_of
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.studies.report.schedules import replay_or_none
+from harness.support.errors import SandboxError
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def observe_variants(
 
     def keep(done: Attempt, question: Question) -> None:
         reports[done.variant.name] = VariantReport.of(done, question, settings, counted_on)
-        replay = replay_or_none(done, question, devices.emulator)
+        replay = _replay_or_none(done, question, devices.emulator)
         if replay is not None:
             replays.append(replay)
 
@@ -82,3 +85,15 @@ def observe_variants(
         observe=keep,
     )
     return Observed(comparison, reports, replays)
+
+
+def _replay_or_none(done: Attempt, question: Question, executor: Executor | None) -> Replay | None:
+    """Run a correct variant again and record a replay; None if no executor can record one, or it would take long."""
+    if not isinstance(executor, Observer) or done.verdict != PASS or done.plan is None:
+        return None
+    if question.problem.flops > LARGEST_COUNTED_FLOPS:
+        return None
+    try:
+        return replay_of(done.variant, question.problem, executor, question.inputs, done.plan)
+    except SandboxError:
+        return None  # errors of a second run are reported by the comparison

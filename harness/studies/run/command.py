@@ -100,7 +100,8 @@ def run_one(request: RunRequest) -> int:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `run`: a file for each input, for the main output, and for each other one."""
-    from harness.studies.run.user_arrays import DTYPES, axes_that_may_lack
+    from harness.model.cases.regime import NUMPY_DTYPES
+    from harness.studies.run.user_arrays import axes_that_may_lack
 
     add_fields_of(RunRequest, parser, "variant")
     add_operation(parser)
@@ -109,7 +110,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     for tensor in plain.inputs:
         kept = {1: "last axis", 2: "last two axes"}.get(len(tensor.axes) - lacking, "")
         shorter = f", or its {kept} alone" if lacking else ""
-        whole = "" if tensor.dtype in DTYPES else f", {tensor.dtype}"
+        whole = "" if tensor.dtype in NUMPY_DTYPES else f", {tensor.dtype}"
         help = f"{tensor.name}: ({', '.join(tensor.axes)}){shorter}{whole}"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
     for name, (field, value) in operation.further_inputs.items():

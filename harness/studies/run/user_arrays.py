@@ -19,7 +19,6 @@ from harness.model.operation import Operation
 from harness.model.problem import Tensor
 from harness.support.errors import ProblemError, UsageError
 
-DTYPES = ("float32", "float16", "bfloat16")
 NPY_MAGIC = b"\x93NUMPY"
 
 
@@ -101,9 +100,9 @@ def load_arrays(
     Raises `UsageError` if a file is missing, broken, of another dtype or another shape.
     """
     tensors = {tensor.name: tensor for tensor in operation.problem().inputs}
-    if dtype is not None and dtype not in DTYPES:
-        raise UsageError(f"dtype is {dtype!r}; choose one of {', '.join(DTYPES)}")
-    whole = [name for name, tensor in tensors.items() if tensor.dtype not in DTYPES]
+    if dtype is not None and dtype not in NUMPY_DTYPES:
+        raise UsageError(f"dtype is {dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
+    whole = [name for name, tensor in tensors.items() if tensor.dtype not in NUMPY_DTYPES]
     own = _own_dtypes(operation)
     arrays = {
         name: _of_numbers(tensors[name], path)
@@ -129,7 +128,7 @@ def _own_dtypes(operation: Operation) -> dict[str, str]:
     if "dtype" not in {field.name for field in dataclasses.fields(plain)}:
         return {}
     other = dataclasses.replace(plain, dtype="bfloat16")
-    return {t.name: t.dtype for t in other.inputs if t.dtype in DTYPES and t.dtype != "bfloat16"}
+    return {t.name: t.dtype for t in other.inputs if t.dtype in NUMPY_DTYPES and t.dtype != "bfloat16"}
 
 
 def axes_that_may_lack(tensors: Iterable[Tensor]) -> int:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from harness.model.variant import Variant
     from harness.options.sweep import Sweep, Value
     from harness.studies.traffic.sweep_point import SweepPoint
-    from harness.studies.traffic.unfinished_sweep import UnfinishedSweep
+    from harness.studies.traffic.sweep_run import UnfinishedSweep
     from harness.support.progress import Progress
     from harness.text.study_result import StudyResult
 
@@ -173,8 +173,7 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
     from harness.studies.traffic.kept import sweep_rows
     from harness.studies.traffic.sweep_plot import draw_bytes, draw_roofline
     from harness.studies.traffic.sweep_report import other_sizes, sweep_report
-    from harness.studies.traffic.sweep_run import is_counted, run_sweep
-    from harness.studies.traffic.unfinished_sweep import UnfinishedSweep
+    from harness.studies.traffic.sweep_run import UnfinishedSweep, is_counted, run_sweep
     from harness.support.progress import progress_bar
     from harness.text.study_result import StudyResult
 

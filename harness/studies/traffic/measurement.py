@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from harness.compilers.ptxas import resources
@@ -14,8 +15,7 @@ from harness.execution.traffic.traffic_account import TrafficAccount, account
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.support.errors import PlanError
-
-REGISTER_BYTES = 4
+from harness.support.gpu_data_sheets import REGISTER_BYTES
 
 
 def measure_traffic(
@@ -46,9 +46,6 @@ def on_chip_bytes(variant: Variant, problem: BaseProblem, arch: str) -> int | No
         used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
         if used is None:
             return None
-        threads = 1
-        for extent in launch.block:
-            threads *= extent
-        shared = used.shared_bytes + launch.shared_bytes
-        most = max(most, threads * used.registers * REGISTER_BYTES + shared)
+        registers = math.prod(launch.block) * used.registers
+        most = max(most, registers * REGISTER_BYTES + used.shared_bytes + launch.shared_bytes)
     return most

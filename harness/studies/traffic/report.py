@@ -8,14 +8,7 @@ from textwrap import fill
 from typing import Any, TypeVar
 
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
-from harness.execution.traffic.traffic_account import (
-    LEVELS,
-    CachePart,
-    HardwareTraffic,
-    Level,
-    Part,
-    TrafficAccount,
-)
+from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.io_bound import IoBound
 from harness.model.operation import operation_of
 from harness.support.source_text import short_name, source_line
@@ -44,11 +37,6 @@ class TrafficReport:
     """The GPU whose caches were modelled; None if none were."""
     flushed: bool = False
     """Whether every launch began with empty caches."""
-
-
-def render_traffic(report: TrafficReport, format: str) -> str:
-    """Render in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
-    return traffic_report(report).render(format)
 
 
 def traffic_report(report: TrafficReport) -> Report:

@@ -9,11 +9,10 @@ from typing import Any
 
 from harness.options.sweep import Sweep
 from harness.studies.traffic.sweep_point import SweepPoint
-from harness.support.gpu_data_sheets import Gpu, attainable_flops
+from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
+from harness.support.memory_units import MIB
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, figure_with_room, label_ends, plain_numbers, saved
 
-MIB = 2**20
-TERA = 1e12
 CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
 
 

@@ -18,11 +18,6 @@ from harness.text.wrong_answer import wrong_answer
 CLAIMED_MARK, WRONG_MARK = "*", "!"
 
 
-def render_sweep(sweep: Sweep, points: Sequence[SweepPoint], device: Device, format: str) -> str:
-    """Render the sweep in one of `FORMATS`, ending in a line break. csv and json have bytes, the others MiB."""
-    return sweep_report(sweep, points, device).render(format)
-
-
 def sweep_report(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Report:
     """The report of a sweep."""
     return Report(

@@ -15,13 +15,15 @@ from harness.execution.protocol import Executor
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+from harness.options.resume import UnfinishedWork
 from harness.options.sweep import Sweep, Value
 from harness.studies.traffic.sweep_point import SweepPoint
+from harness.support.memory_units import GIB
 
 Ask = Callable[[], Question]
 LARGEST_COUNTED_FLOPS = 4e9
 """With `auto`, bytes are counted on the emulator up to this size in FLOP: seconds per variant and point."""
-LARGEST_ALLOCATED_BYTES = 2**30
+LARGEST_ALLOCATED_BYTES = GIB
 Place = tuple[str, Value]
 """A variant's name and a value."""
 NOTHING_KNOWN: Mapping[Place, SweepPoint] = MappingProxyType({})
@@ -61,6 +63,28 @@ def run_sweep(
                 points.append(point_of(variant, value, problem, executor, settings.count, ask))
                 done(place, points[-1])
     return tuple(points)
+
+
+class UnfinishedSweep:
+    """The finished points of a sweep."""
+
+    def __init__(
+        self, work: UnfinishedWork, variants: Sequence[Variant], sweep: Sweep, problems: Sequence[BaseProblem]
+    ) -> None:
+        """`problems` has one problem per value."""
+        self._work = work
+        self.known: dict[Place, SweepPoint] = {}
+        """Points from before the interruption."""
+        for value, problem in zip(sweep.values, problems):
+            for variant in variants:
+                point = work.known(variant.name, value)
+                if isinstance(point, SweepPoint):
+                    self.known[variant.name, value] = replace(point, problem=problem)
+
+    def done(self, place: Place, point: SweepPoint) -> None:
+        """Store a point unless it failed, since a failure may be this machine's fault and is repeated."""
+        if not point.failed:
+            self._work.finish(point, *place)
 
 
 def asked_once(problem: BaseProblem, settings: RunSettings) -> Ask:

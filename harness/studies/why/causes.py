@@ -44,10 +44,3 @@ LAUNCHES = Cause("launches", "launches", "fewer launches: all heads in one grid,
 REREAD = Cause("bytes read again", "MB sectors", "load it once and keep it, in shared memory or registers")
 NO_TENSOR_CORES = Cause("no tensor cores", "M FLOP on them", "mma.sync or wgmma for both products, sums in float32")
 TILE = Cause("tile size", "barriers", "larger tiles: each key is then read by fewer blocks, with fewer barriers")
-
-ALL = (
-    ARITHMETIC, FP64, SPECIAL, INTEGER, CONVERSION, IDLE_LANES, MEMORY, SHARED, CONFLICTS, COALESCING, BYTES, SPILLS,
-    LATENCY, FEW_WARPS, DEPENDENT, SHUFFLES, CONTROL, BARRIERS, TAIL, IMBALANCE, LAUNCHES, TILE, REREAD,
-    NO_TENSOR_CORES,
-)  # fmt: skip
-"""All causes."""

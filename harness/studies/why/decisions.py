@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from harness.execution.traffic.counts import READS, SECTOR_BYTES
+from harness.execution.traffic.counts import READS
 from harness.execution.traffic.instruction_counts import BARRIER
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.profile import Profile
+from harness.support.memory_units import SECTOR_BYTES
 
 MANY_MORE = 1.5
 """A ratio that only the tile size explains: tiles come in powers of two."""

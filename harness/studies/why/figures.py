@@ -18,7 +18,6 @@ from harness.execution.traffic.instruction_counts import (
     SHARED,
     SHUFFLE,
     SPECIAL,
-    WARP_LANES,
     InstructionCount,
 )
 from harness.studies.why import causes
@@ -27,9 +26,11 @@ from harness.studies.why.decisions import barriers_met
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.shares import ONE_LANE_WILL_DO, cause_of
+from harness.support.gpu_data_sheets import WARP_LANES
+from harness.support.memory_units import MIB
 from harness.support.pipe_rates import LEAST_CYCLES_PER_INSTRUCTION
 
-MEGA, MIB = 1e6, 2**20
+MEGA = 1e6
 _TWO_FLOPS = ("fma", "mad")
 
 

@@ -11,19 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.execution.traffic.instruction_counts import (
-    WARP_LANES,
-)
 from harness.studies.why import causes
 from harness.studies.why.profile import LaunchProfile, Profile
 from harness.studies.why.shares import DRAM, ISSUE, RESOURCES, TENSOR_CORES, Share, filled_slots, shares_of, totals
 from harness.studies.why.stalls import Stalls, blocks_there, stalls_of
-from harness.support.gpu_data_sheets import Gpu
-from harness.support.pipe_rates import (
-    LAUNCH_SECONDS,
-    SCHEDULERS,
-    clock_hz,
-)
+from harness.support.gpu_data_sheets import SCHEDULERS, WARP_LANES, Gpu
+from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
 from harness.execution.protocol import Executor
 from harness.execution.traffic.counts import LOCAL, READS, CacheReport, SharedTraffic, SiteTraffic
-from harness.execution.traffic.instruction_counts import WARP_LANES, InstructionReport, LoadWait
+from harness.execution.traffic.instruction_counts import InstructionReport, LoadWait
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.support.gpu_data_sheets import Multiprocessor
+from harness.support.gpu_data_sheets import WARP_LANES, Multiprocessor
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from harness.execution.traffic.counts import LOCAL, SECTOR_BYTES, SiteTraffic
+from harness.execution.traffic.counts import LOCAL, SiteTraffic
 from harness.execution.traffic.instruction_counts import (
     BARRIER,
     CONTROL,
@@ -20,20 +20,14 @@ from harness.execution.traffic.instruction_counts import (
     SHUFFLE,
     SPECIAL,
     TENSOR,
-    WARP_LANES,
     InstructionCount,
 )
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.profile import LaunchProfile
-from harness.support.gpu_data_sheets import Gpu
-from harness.support.pipe_rates import (
-    LEAST_CYCLES_PER_INSTRUCTION,
-    SCHEDULERS,
-    PipeRates,
-    clock_hz,
-    rates_of,
-)
+from harness.support.gpu_data_sheets import REGISTER_BYTES, SCHEDULERS, WARP_LANES, Gpu
+from harness.support.memory_units import SECTOR_BYTES
+from harness.support.pipe_rates import LEAST_CYCLES_PER_INSTRUCTION, PipeRates, clock_hz, rates_of
 
 ISSUE, TENSOR_CORES, SHARED_PATH, L2, DRAM = "issue", "tensor cores", "shared memory and L1", "L2", "DRAM"
 PIPES = {INTEGER: "integer pipe", CONVERSION: "conversion pipe", SPECIAL: "special pipe", FP64: "fp64 pipe"}
@@ -47,7 +41,6 @@ CAUSE_OF_KIND: dict[str, Cause] = {
 }  # fmt: skip
 ONE_LANE_WILL_DO = (BARRIER, CONTROL, TENSOR, MEMORY)
 """Kinds of instruction whose idle lanes cost nothing, since their cost is counted separately."""
-_REGISTER_BYTES = 4
 WAVEFRONT_BYTES = 128
 PLACELESS = ("", 0)
 
@@ -194,7 +187,7 @@ def _of_spills(launch: LaunchProfile, executed: float, sms: int) -> Iterator[Sha
     if launch.used is None:
         return
     texts = sum(row.instructions for row in launch.instructions.counts if row.kind != MOVE)
-    accesses = (launch.used.spill_store_bytes + launch.used.spill_load_bytes) / _REGISTER_BYTES
+    accesses = (launch.used.spill_store_bytes + launch.used.spill_load_bytes) / REGISTER_BYTES
     if not accesses or not texts:
         return
     times = accesses * executed / texts

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.execution.traffic.instruction_counts import (
-    BARRIER,
-)
+from harness.execution.traffic.instruction_counts import BARRIER
 from harness.studies.why.profile import LaunchProfile
 from harness.studies.why.shares import PLACELESS
 from harness.support.gpu_data_sheets import Gpu
-from harness.support.pipe_rates import (
-    DRAM_LATENCY_CYCLES,
-    L1_LATENCY_CYCLES,
-    L2_LATENCY_CYCLES,
-)
+from harness.support.pipe_rates import DRAM_LATENCY_CYCLES, L1_LATENCY_CYCLES, L2_LATENCY_CYCLES
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from harness.support.algorithm_lines import (
     algorithm_steps,
     cited_algorithm,
     enclosing_function,
+    indent_of,
     steps_that_call,
 )
 from harness.support.source_text import short_name, source_lines
@@ -84,9 +85,7 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
         return Section("algorithm", title, paragraph(nobody))
     pair = _first_pair(comparison, told)
     columns = "".join(
-        _column(
-            name, steps, reports[name], comparison.problem.compulsory_bytes, pair.index(name) if name in pair else None
-        )
+        _column(name, steps, comparison.problem.compulsory_bytes, pair.index(name) if name in pair else None)
         for name, steps in told.items()
     )
     parts = [
@@ -127,7 +126,7 @@ def _select(side: int, told: Mapping[str, Sequence[StepCost]], pair: tuple[str, 
     return f'<label>{words} <select id="algorithm-{side}">{options}</select></label>'
 
 
-def _column(name: str, steps: Sequence[StepCost], report: VariantReport, smallest: float, side: int | None) -> str:
+def _column(name: str, steps: Sequence[StepCost], smallest: float, side: int | None) -> str:
     total = sum(step.sector_bytes for step in steps)
     cited = {text for step in steps if step.file and (text := cited_algorithm(source_lines(step.file)))}
     algorithm = ", ".join(sorted(cited))
@@ -166,15 +165,11 @@ def _step_rows(each: StepCost) -> str:
     costs = {cost.line: cost for cost in each.costs}
     first_code = next((n for n in each.step.lines if not text[n - 1].lstrip().startswith(("//", "# "))), None)
     lines = [n for n in each.step.lines if first_code is not None and n >= first_code]
-    indent = min((n for line in lines if (n := _indent(text[line - 1]))), default=0)
+    indent = min((n for line in lines if (n := indent_of(text[line - 1]))), default=0)
     called = [_line(cost.line, _text(cost).strip(), cost) for cost in each.costs if cost.line not in each.step.lines]
     return "".join(
-        [*(_line(n, text[n - 1][min(indent, _indent(text[n - 1])) :], costs.get(n)) for n in lines), *called]
+        [*(_line(n, text[n - 1][min(indent, indent_of(text[n - 1])) :], costs.get(n)) for n in lines), *called]
     )
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def _outside_rows(each: StepCost) -> str:

@@ -7,7 +7,7 @@ import pytest
 from lanes import exhaustive_unless
 
 from harness.cli import main
-from harness.studies.new.writing import TEMPLATES, path_of
+from harness.studies.new.command import TEMPLATES, path_of
 
 TEMPLATES_OF = [path.name.removesuffix(".py.txt").rsplit("_", 1) for path in sorted(TEMPLATES.glob("*.py.txt"))]
 

@@ -150,7 +150,7 @@ def test_another_operation_has_a_page_too(tmp_path):
 
 
 def test_a_campaign_that_fails_is_a_failure_of_the_report(tmp_path, monkeypatch):
-    from harness.studies.report import campaign_results as module
+    from harness.studies.report import command as module
 
     def failing(variant, asked):
         return module.error_result(variant, asked, "it did not come to an end")
@@ -162,7 +162,7 @@ def test_a_campaign_that_fails_is_a_failure_of_the_report(tmp_path, monkeypatch)
 
 
 def test_a_campaign_that_dies_is_an_error_of_its_own(monkeypatch):
-    from harness.studies.report import campaign_results as module
+    from harness.studies.report import command as module
     from harness.studies.report.command import ReportRequest
 
     asked = ReportRequest(fuzz=1, settings=RunSettings(device="emulator"))

@@ -16,7 +16,7 @@ from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.options.sweep import Sweep, parse_sweep
 from harness.studies.traffic.sweep_point import SweepPoint
-from harness.studies.traffic.sweep_report import render_sweep, what_is_fixed
+from harness.studies.traffic.sweep_report import sweep_report, what_is_fixed
 from harness.studies.traffic.sweep_run import LARGEST_COUNTED_FLOPS, run_sweep
 from harness.support.errors import UsageError
 from harness.text.tables import FORMATS
@@ -146,7 +146,7 @@ def points() -> tuple[Sweep, list[SweepPoint]]:
 
 
 def test_the_table_marks_what_is_claimed():
-    text = render_sweep(*points(), DEVICE, "table")
+    text = sweep_report(*points(), DEVICE).render("table")
     lines = text.splitlines()
     assert lines[0].endswith("against q_len; batch 1, heads 2, kv_len 512, head_dim 64, float32")
     assert [line.split() for line in lines if line.split()[:1] in (["256"], ["512"])] == [
@@ -158,7 +158,7 @@ def test_the_table_marks_what_is_claimed():
 
 
 def test_programs_get_bytes():
-    rows = list(csv.DictReader(io.StringIO(render_sweep(*points(), DEVICE, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(sweep_report(*points(), DEVICE).render("csv"))))
     assert [(row["q_len"], row["variant"], row["source"], row["total_bytes"]) for row in rows] == [
         ("256", "fa-cupy", "counted", str(257 * MIB)),
         ("256", "no", "", ""),
@@ -166,7 +166,7 @@ def test_programs_get_bytes():
         ("512", "no", "", ""),
     ]
     assert rows[0]["kv_len"] == "512"
-    found = json.loads(render_sweep(*points(), DEVICE, "json"))
+    found = json.loads(sweep_report(*points(), DEVICE).render("json"))
     assert found["sweep"] == {"field": "q_len", "values": [256, 512]}
     assert found["points"][1]["reason"] == "too odd"
     assert found["points"][0]["problem"]["q_len"] == 256
@@ -174,7 +174,7 @@ def test_programs_get_bytes():
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format_ends_in_a_line_break(format: str):
-    assert render_sweep(*points(), DEVICE, format).endswith("\n")
+    assert sweep_report(*points(), DEVICE).render(format).endswith("\n")
 
 
 def test_what_is_fixed_is_what_no_value_changes():

@@ -19,7 +19,7 @@ from harness.execution.traffic.traffic_account import (
 )
 from harness.operations.attention.io_bound import io_bound
 from harness.operations.attention.problem import Problem
-from harness.studies.traffic.report import TrafficReport, render_traffic
+from harness.studies.traffic.report import TrafficReport, traffic_report
 from harness.text.tables import FORMATS
 
 pytestmark = pytest.mark.compiles(False)
@@ -60,7 +60,7 @@ def make(source: Path | None = None, **fields: object) -> TrafficAccount:
 
 
 def text(account: TrafficAccount, format: str = "table", lines: bool = False) -> str:
-    return render_traffic(TrafficReport(account, io_bound(PROBLEM, 64 * 1024), lines), format)
+    return traffic_report(TrafficReport(account, io_bound(PROBLEM, 64 * 1024), lines)).render(format)
 
 
 def cells(table: str, first: str) -> list[str]:
@@ -123,12 +123,11 @@ def test_the_bound_says_what_it_is():
     assert "64.0 KiB of registers and shared memory, so M = 16,384" in found
     assert "order of magnitude, not a floor" in found
     assert "compulsory is what binds" not in found
-    without = render_traffic(TrafficReport(make(), None, False), "table")
+    without = traffic_report(TrafficReport(make(), None, False)).render("table")
     assert "M is not known here" in " ".join(without.split())
     small = dataclasses.replace(PROBLEM, q_len=64, kv_len=64)
-    assert "compulsory is what binds" in render_traffic(
-        TrafficReport(make(), io_bound(small, 64 * 1024), False), "table"
-    ).replace("\n", " ")
+    bound = TrafficReport(make(), io_bound(small, 64 * 1024), False)
+    assert "compulsory is what binds" in traffic_report(bound).render("table").replace("\n", " ")
 
 
 def test_json_and_csv_have_bytes():
@@ -193,8 +192,8 @@ def test_what_the_caches_leave_is_a_table_by_buffer_and_one_by_launch():
     [(True, "begins with empty caches (--cache-control all)"), (False, "stays warm from launch to")],
 )
 def test_the_note_says_whose_caches_and_how_they_began(flushed: bool, words: str):
-    found = render_traffic(TrafficReport(make(caches=CACHES), None, False, gpu="A100 SXM", flushed=flushed), "table")
-    note = " ".join(found.split())
+    report = TrafficReport(make(caches=CACHES), None, False, gpu="A100 SXM", flushed=flushed)
+    note = " ".join(traffic_report(report).render("table").split())
     assert "modelled after the caches of the A100 SXM" in note
     assert words in note
     assert "At the end 0.75 MiB of what was written are still in L2" in note
@@ -207,12 +206,12 @@ def test_without_ptxas_the_levels_behind_the_caches_are_not_known():
 
 def test_programs_get_the_same_in_bytes():
     report = TrafficReport(make(caches=CACHES), None, False, gpu="H200 SXM", flushed=True)
-    found = json.loads(render_traffic(report, "json"))["caches"]
+    found = json.loads(traffic_report(report).render("json"))["caches"]
     assert (found["gpu"], found["flushed"], found["dirty_bytes"]) == ("H200 SXM", True, 3 * MIB // 4)
     assert found["buffers"][1] == {
         "name": "O", "l2_read_bytes": 0, "l2_write_bytes": MIB, "dram_read_bytes": 0, "dram_write_bytes": MIB // 4,
     }  # fmt: skip
-    rows = list(csv.DictReader(io.StringIO(render_traffic(report, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(traffic_report(report).render("csv"))))
     launches = [row for row in rows if row["table"] == "caches: launches"]
     assert [(row["name"], row["dram_read_bytes"]) for row in launches] == [
         ("first", str(MIB + 2048)), ("second", "2048"),

@@ -325,6 +325,6 @@ def test_without_ptxas_nobody_knows() -> None:
 def test_every_cause_has_a_figure() -> None:
     launch = launched(instructions("fp32", 4))
     time = predict(profile(launch), H200)
-    for cause in causes.ALL:
+    for cause in (each for each in vars(causes).values() if isinstance(each, causes.Cause)):
         value = figure(cause, profile(launch), time)
         assert value is None or value >= 0

@@ -14,8 +14,6 @@ from harness.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
 _DIMENSIONS = {f"{n}d": n for n in range(1, 6)}
 _TO_SHARED = ("shared::cluster", "shared::cta")
-_RECEIVERS = at.DATA_3 + 256
-"""Where the runtime reads the destination blocks of a multicast."""
 
 
 @emits("cp.bulk_group")
@@ -65,7 +63,7 @@ def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     direction = proxy.OWN_BLOCK if space == "shared::cta" else 0
     if is_multicast:
         direction = proxy.MULTICAST
-        lanes.warp_store(vector("i32"), lanes.use(operands.pop(), "i32"), _RECEIVERS)
+        lanes.warp_store(vector("i32"), lanes.use(operands.pop(), "i32"), at.RECEIVERS)
     to, source, *size, barrier = operands
     lanes.warp_store(vector("i64"), generic_addresses(lanes, barrier, "shared"), at.DATA + 256)
     _issue(lanes, instruction, to, source, size, rank, direction)

@@ -10,6 +10,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.instructions.eight_bits import convert_eight_bits, is_of_eight_bits
 from harness.emulator.codegen.instructions.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.instructions.halves import from_float, put_packed, to_float, without_negatives
+from harness.emulator.codegen.instructions.memory import STATE_SPACES
 from harness.emulator.codegen.vector_ir_builder import BITS, FLOAT, INTEGER, splat, splat_float, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Instruction, Operand, Symbol, Vector
@@ -61,7 +62,6 @@ def _pack(lanes: WarpEmitter, kind: PtxType, items: tuple[Operand, ...]) -> str:
     return whole
 
 
-_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 _WINDOWS = {"shared": at.SHARED_WINDOW, "local": at.LOCAL_WINDOW, "param": at.PARAM_WINDOW}
 
 
@@ -70,7 +70,7 @@ def cvta(lanes: WarpEmitter, instruction: Instruction) -> None:
     """cvta: conversion between addresses of a state space and generic addresses."""
     form = Form(instruction)
     to_space = form.flag("to")
-    space = form.choice(*_SPACES)
+    space = form.choice(*STATE_SPACES)
     form.type("u64")
     form.end()
     if space is None:
@@ -90,7 +90,7 @@ def cvta(lanes: WarpEmitter, instruction: Instruction) -> None:
 def is_space(lanes: WarpEmitter, instruction: Instruction) -> None:
     """isspacep: whether a generic address is in a state space. Parameters are also in global space."""
     form = Form(instruction)
-    space = form.choice(*_SPACES)
+    space = form.choice(*STATE_SPACES)
     form.end()
     if space is None:
         raise instruction.unsupported()

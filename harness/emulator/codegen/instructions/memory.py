@@ -41,7 +41,7 @@ _HINTS = (
     "mmio",
     "unified",
 )
-_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
+STATE_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 _TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
 
 
@@ -79,7 +79,7 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
             form.flag(modifier)
     if form.flag("L2::cache_hint") != (len(instruction.operands) == 3):
         raise instruction.unsupported("its operands do not fit its form")
-    space = form.choice(*_SPACES) or "generic"
+    space = form.choice(*STATE_SPACES) or "generic"
     count = {"v2": 2, "v4": 4, "v8": 8}.get(form.choice("v2", "v4", "v8") or "", 1)
     kind = form.type(_TYPES)
     form.end()

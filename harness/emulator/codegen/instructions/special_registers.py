@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen import lane_tables
 from harness.support.errors import UnsupportedInstruction
 
 if TYPE_CHECKING:
@@ -31,14 +31,18 @@ _SLOTS |= {
     for axis in "xyz"
 }
 _THREADS = {"%tid.x": at.TID_X, "%tid.y": at.TID_Y, "%tid.z": at.TID_Z}
-_TABLES = {
-    "%laneid": lane_tables.LANE_ID,
-    "%lanemask_eq": lane_tables.LANEMASK_EQ,
-    "%lanemask_lt": lane_tables.LANEMASK_LT,
-    "%lanemask_le": lane_tables.LANEMASK_LE,
-    "%lanemask_gt": lane_tables.LANEMASK_GT,
-    "%lanemask_ge": lane_tables.LANEMASK_GE,
+_VALUES: dict[str, Callable[[int], int]] = {
+    "%laneid": lambda lane: lane,
+    "%lanemask_eq": lambda lane: 1 << lane,
+    "%lanemask_lt": lambda lane: (1 << lane) - 1,
+    "%lanemask_le": lambda lane: (2 << lane) - 1,
+    "%lanemask_gt": lambda lane: 0xFFFFFFFF & ~((2 << lane) - 1),
+    "%lanemask_ge": lambda lane: 0xFFFFFFFF & ~((1 << lane) - 1),
 }
+_TABLES = {
+    name: "<" + ", ".join(f"i32 {of_lane(lane)}" for lane in range(32)) + ">" for name, of_lane in _VALUES.items()
+}
+LANE_ID = _TABLES["%laneid"]
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0}
 _CONSTANTS |= {"%nwarpid": 64}  # maximum warps per multiprocessor of sm_80 and sm_90
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")

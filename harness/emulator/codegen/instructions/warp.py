@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.instructions.special_registers import LANE_ID
 from harness.emulator.codegen.instrumentation.watched import watch_members, watch_sources
-from harness.emulator.codegen.lane_tables import LANE_ID
 from harness.emulator.codegen.vector_ir_builder import INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import SINK, Imm, Instruction, Operand, Pair

@@ -11,15 +11,18 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.instructions.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.matrix.converted_products import CONVERTED_PRODUCTS
 from harness.emulator.codegen.matrix.dot_product import DOT_PRODUCTS
-from harness.emulator.codegen.matrix.double_products import DOUBLE_SHAPES, multiply_doubles
 from harness.emulator.codegen.matrix.eight_bit_products import FLOATS, INTEGER_PRODUCTS
-from harness.emulator.codegen.matrix.fragments import Fragment, MmaLayout
+from harness.emulator.codegen.matrix.fragments import Fragment, MmaLayout, mma_layout
+from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Instruction, Operand, Vector
 from harness.ptx.opcodes import matrix_shape
 from harness.ptx.types import TYPES
 
 _ROUNDINGS = ("rn", "rz", "rm", "rp")
+_DOUBLE_SHAPES = ((8, 4), (16, 4), (16, 8), (16, 16))
+"""Rows and K of the supported shapes of f64."""
+_VD = vector("double")
 
 
 class MatrixProduct(Protocol):
@@ -58,8 +61,8 @@ def mma(lanes: WarpEmitter, instruction: Instruction) -> None:
         raise instruction.unsupported()
     d_type, a_type, b_type, c_type = types
     rows, depth = shape.rows, shape.depth
-    if set(types) == {"f64"} and (rows, depth) in DOUBLE_SHAPES and not saturates:
-        multiply_doubles(lanes, instruction, rows, depth, rounding or "rn")
+    if set(types) == {"f64"} and (rows, depth) in _DOUBLE_SHAPES and not saturates:
+        _multiply_doubles(lanes, instruction, rows, depth, rounding or "rn")
         return
     product = _product(rows, depth, a_type, b_type, c_type, saturates)
     if product is None or c_type != d_type or rounding is not None:
@@ -73,6 +76,43 @@ def mma(lanes: WarpEmitter, instruction: Instruction) -> None:
     with where_some_run(lanes):
         multiply(lanes, product, *homes)
     changed(lanes, instruction, d, layout.c)
+
+
+def _multiply_doubles(lanes: WarpEmitter, instruction: Instruction, rows: int, depth: int, rounding: str) -> None:
+    """A product of f64: each element of D is a chain of fused multiply-adds in ascending K.
+
+    It is documented that each step rounds as `fma.f64` does. The order is not documented; an A100 has it (Fasi and
+    others, "Numerical behavior of NVIDIA tensor cores", 2021), and it was not tested on a GPU here.
+    """
+    layout = mma_layout(depth, 32, 32, rows)
+    d, a, b, c = instruction.operands
+    check_whole_warp(lanes, instruction)
+    left, right = _values(lanes, instruction, a, layout.a), _values(lanes, instruction, b, layout.b)
+    results = []
+    for register, total in enumerate(_values(lanes, instruction, c, layout.c)):
+        elements = [layout.c.element(register, lane) for lane in range(32)]
+        for k in range(depth):
+            x = _spread(lanes, left, layout.a, [(row, k) for row, _ in elements])
+            y = _spread(lanes, right, layout.b, [(k, column) for _, column in elements])
+            if rounding == "rn":
+                total = lanes.intrinsic("llvm.fma.v32f64", _VD, (_VD, x), (_VD, y), (_VD, total))
+            else:
+                total = lanes.prelude(f"fma_double_{rounding}", x, y, total)
+        results.append(total)
+    for target, value in zip(registers_of(instruction, d, layout.c), results, strict=True):
+        lanes.put(target, value, "double")
+
+
+def _values(lanes: WarpEmitter, instruction: Instruction, operand: Operand, fragment: Fragment) -> list[str]:
+    return [lanes.use(item, "double") for item in registers_of(instruction, operand, fragment)]
+
+
+def _spread(lanes: WarpEmitter, registers: list[str], fragment: Fragment, elements: list[tuple[int, int]]) -> str:
+    """Broadcast each lane's element, which is in the same register for all lanes."""
+    places = [fragment.place(*element) for element in elements]
+    ((register),) = {place.register for place in places}
+    order = ", ".join(f"i32 {place.lane}" for place in places)
+    return lanes.op(f"shufflevector {_VD} {registers[register]}, {_VD} poison, <32 x i32> <{order}>")
 
 
 def element_types(form: Form) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
+from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
 
 ROWS, KEYS, SPLIT = "Br", "Bc", "split"
@@ -23,7 +24,6 @@ PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
 USUAL_HEAD_DIMS = (64, 80, 128)
-WARP_LANES = 32
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
 

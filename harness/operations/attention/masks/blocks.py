@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from harness.operations.attention.masks.array_file import ArrayFile
-from harness.operations.attention.masks.mask import Integers, Mask, Visibility
+from harness.operations.attention.masks.mask import Integers, Mask, Scattered, Visibility
 from harness.support.errors import ProblemError
 from harness.support.override import override
 
@@ -24,7 +24,7 @@ _BY_SEED = re.compile(rf"{_SIZE}(?:,(?P<seed>[0-9]{{1,9}})(?P<by_head>,heads)?)?
 
 
 @dataclass(frozen=True)
-class Blocks(Mask):
+class Blocks(Scattered):
     """Row i sees key j where block (i // rows, j // keys) is on. Blocks are counted from row 0 and key 0."""
 
     size: tuple[int, int] | None
@@ -127,17 +127,6 @@ class Blocks(Mask):
             return _is_odd(
                 _mixed(_mixed(np.uint64(self.seed + (self.head << 32)) + i.astype(np.uint64)) + j.astype(np.uint64))
             )
-
-    @property
-    @override
-    def is_run(self) -> bool:
-        return False
-
-    @override
-    def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """All keys for every row, since a row may see keys anywhere."""
-        rows = np.asarray(rows, dtype=np.int64)
-        return np.zeros_like(rows), np.full_like(rows, kv_len)
 
     @override
     def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from harness.operations.attention.masks.array_file import ArrayFile
-from harness.operations.attention.masks.mask import Integers, Mask, Visibility
+from harness.operations.attention.masks.mask import Integers, Mask, Scattered, Visibility
 from harness.support.errors import ProblemError
 from harness.support.override import override
 
@@ -24,7 +24,7 @@ _SLOPES = (0, 1, 1, -1)
 
 
 @dataclass(frozen=True)
-class FlashMask(Mask):
+class FlashMask(Scattered):
     """Each key is hidden from the rows of one span, or of two: one in the lower triangle and one in the upper.
 
     In the paper's words and order, a key's columns are where they start and end. One: LTS, from which on no row sees
@@ -105,17 +105,6 @@ class FlashMask(Mask):
         by_chance = _by_chance(self.columns, self.seed, q_len, kv_len)
         # The rows from LTS to LTE are hidden, those from UTE to LTS are seen: as many, as far from the other end.
         return q_len - by_chance if self.columns == 2 and not self.beside_causal else by_chance
-
-    @property
-    @override
-    def is_run(self) -> bool:
-        return False
-
-    @override
-    def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """All keys for every row, since a row may see keys anywhere."""
-        rows = np.asarray(rows, dtype=np.int64)
-        return np.zeros_like(rows), np.full_like(rows, kv_len)
 
     @override
     def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:

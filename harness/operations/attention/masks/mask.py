@@ -160,6 +160,20 @@ class Band(Mask):
         return first, end
 
 
+class Scattered(Mask):
+    """A mask whose rows may see keys anywhere: the span of each row is all keys."""
+
+    @property
+    @override
+    def is_run(self) -> bool:
+        return False
+
+    @override
+    def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
+        rows = np.asarray(rows, dtype=np.int64)
+        return np.zeros_like(rows), np.full_like(rows, kv_len)
+
+
 @dataclass(frozen=True)
 class Intersection(Mask):
     """What all parts let a row see; no parts: every key. Made by `intersection`, which puts the parts in order."""
@@ -260,3 +274,15 @@ def intersection(masks: Iterable[Mask]) -> Mask:
     unique = dict.fromkeys(mask.beside(kinds) for mask in parts)
     ordered = sorted(unique, key=lambda mask: (mask.kind, mask.text))
     return ordered[0] if len(ordered) == 1 else Intersection(tuple(ordered)) if ordered else NO_MASK
+
+
+def band_limits(mask: Mask) -> tuple[int | None, int | None]:
+    """(before, after): keys ahead of row i's place, i + kv_len - q_len, and behind it; None: no limit.
+
+    Of a mask that `is_band`.
+    """
+    limits = [part.limits for part in mask.parts if isinstance(part, Band)]
+    assert len(limits) == len(mask.parts)
+    before = min((left for left, _ in limits if left is not None), default=None)
+    after = min((right for _, right in limits if right is not None), default=None)
+    return before, after

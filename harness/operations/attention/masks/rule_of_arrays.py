@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
-from harness.operations.attention.masks.band_limits import band_limits
+from harness.operations.attention.masks.mask import band_limits
 
 if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem

@@ -1,14 +1,16 @@
-"""The wrong answers of mistakes that paged kernels are known to make: those of attention, and of the table."""
+"""Wrong answers: of mistakes that paged kernels are known to make, attention's and the table's, and of trivial ones."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.operation import Part, TrivialAnswer
 from harness.operations.attention.mistakes.known_mistakes import known_mistakes as mistakes_of_attention
-from harness.operations.paged_attention.oracle import answer, by_length, gathered, posed
+from harness.operations.paged_attention.oracle import answer, asked, attention, by_length, gathered, posed
 from harness.operations.paged_attention.problem import PagedProblem
 
 Float64Array = npt.NDArray[np.float64]
@@ -36,3 +38,25 @@ def known_mistakes(problem: PagedProblem, inputs: Mapping[str, np.ndarray], tile
         # Entries behind a shorter sequence's last page name no page; the rows of the pool there are NaN anyway.
         others = np.clip(np.roll(table, -1, axis=0), 0, problem.pool_pages - 1)
         yield "the answer with the pages of the next sequence", answer(problem, {**inputs, "table": others})
+
+
+def trivial_answers(problem: PagedProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
+    """O of each trivial mistake, shape (sequences, heads, q_len, head_dim) of a part."""
+    seeing = [sequence for sequence in range(problem.sequences) if problem.lengths[sequence] > 0]
+    if not seeing:
+        return {}
+
+    @functools.lru_cache(maxsize=1)
+    def mistakes(group: tuple[int, ...]) -> Mapping[str, TrivialAnswer]:
+        """Attention's, of sequences of one length, whose keys are gathered once for all mistakes."""
+        return attention().trivial_answers(posed(problem, group), gathered(problem, inputs, group))
+
+    def answer_part(name: str, part: Part) -> dict[str, Float64Array]:
+        sequences, of_each = asked(problem, part)
+        O = np.zeros(problem.q_shape)[part.where]
+        for group in by_length(problem, sequences):
+            if problem.lengths[group[0]] > 0:
+                O[[sequence - sequences.start for sequence in group]] = mistakes(tuple(group))[name](of_each)["O"]
+        return {"O": O}
+
+    return {name: functools.partial(answer_part, name) for name in mistakes((seeing[-1],))}
