@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model.discovery import REPOSITORY_ROOT
-from harness.model.operation import Operation
+from harness.model.operation import DEFAULT_OPERATION, Operation
 from harness.options.command import Command, add_fields_of, argument, flag, option
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
@@ -75,7 +75,7 @@ def run_new(request: NewRequest) -> int:
         raise UsageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     replace_files({path: text.encode()})
     plugin = f" --plugin {os.path.relpath(path)}" if request.folder is not None else ""
-    operation = "" if request.operation == "attention" else f" --operation {request.operation}"
+    operation = "" if request.operation == DEFAULT_OPERATION else f" --operation {request.operation}"
     shown = os.path.relpath(path)
     print_result(
         f"wrote {shown}: it is right and slow, and yours to change.\n"
