@@ -25,7 +25,6 @@ from harness.emulator.abi.raw_memory import load32, load64
 RANK_SHIFT = at.RANK_SHIFT
 OFFSET_IN_BLOCK = (1 << RANK_SHIFT) - 1
 WINDOW_BITS, SHARED_WINDOW = at.WINDOW_BITS, at.SHARED_WINDOW
-IN_WINDOW = (1 << WINDOW_BITS) - 1
 STRAY, ENDED = -1, -2
 
 
@@ -44,7 +43,7 @@ def place_of(ctx: int, address: int, size: int) -> int:
 
     `STRAY` if it is not shared memory; `ENDED` if it belongs to another block, all of whose warps have returned.
     """
-    offset = address & IN_WINDOW
+    offset = address & at.OFFSET_MASK
     own = load64(ctx + CLUSTER_RANK)
     rank = own
     if load64(ctx + TAGGED):
@@ -65,7 +64,7 @@ def address_of(ctx: int, place: int) -> int:
     if load64(ctx + TAGGED):
         rank = rank_of_place(ctx, place)
         address = (rank << RANK_SHIFT) | (place - rank * load64(ctx + SHARED_PITCH))
-    return int((SHARED_WINDOW << WINDOW_BITS) | address)
+    return int(at.SHARED_ADDRESS | address)
 
 
 def rank_of_place(ctx: int, place: int) -> int:

@@ -11,7 +11,10 @@ FULL_MASK = 0xFFFFFFFF
 
 # Windows of the generic address space ---------------------------------------------------------------------------------
 WINDOW_BITS = 36
+OFFSET_MASK = (1 << WINDOW_BITS) - 1
+"""Bits of an address within its window."""
 SHARED_WINDOW = 1
+SHARED_ADDRESS = SHARED_WINDOW << WINDOW_BITS
 LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
 FIRST_VARIABLE_WINDOW = 16

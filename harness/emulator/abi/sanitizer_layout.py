@@ -59,7 +59,6 @@ RELEASED_WORDS = machine.LANES + 1
 # 8, and the warp's number in its cluster in bits 0 to 7.
 REMOTE_BYTES = 40
 """Fields: time, instruction, thread, address, size."""
-SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 ENTRY_BYTES = 16
 STRONG_WRITER = ENTRY_BYTES
 """Offset of the last strong write. The plain store at offset 0 is stored separately, so that an atomic does not hide

@@ -132,7 +132,7 @@ def _read_only(fault: Fault) -> str:
 
 def _target(fault: Fault) -> tuple[str | None, int, int]:
     """Name, size and byte offset of the object at or near the address."""
-    window, offset = fault.address >> at.WINDOW_BITS, fault.address & ((1 << at.WINDOW_BITS) - 1)
+    window, offset = fault.address >> at.WINDOW_BITS, fault.address & at.OFFSET_MASK
     if window == at.SHARED_WINDOW:
         return _shared_target(fault, offset)
     if window == at.LOCAL_WINDOW:

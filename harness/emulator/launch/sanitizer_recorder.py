@@ -16,7 +16,6 @@ from harness.model.finding import Finding, Place
 from harness.ptx.names import source_name
 from harness.ptx.types import TYPES
 
-_OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 Extents = tuple[int, int, int]
 
 
@@ -201,7 +200,7 @@ class LaunchRecorder:
     def _outside_its_array(self, what: str, address: int, array: int, target: str, offset: int) -> str:
         """Describe an access at `offset` of `target` whose address was computed from that of another array."""
         variable = self._facts.shared_variables[array]
-        within = (address & _OFFSET_MASK) % self._shared_pitch - variable.offset
+        within = (address & machine.OFFSET_MASK) % self._shared_pitch - variable.offset
         name, _ = _shared_target((variable,), variable.offset)
         size = f"which has {variable.size_bytes} bytes" if variable.size_bytes else "before its beginning"
         there = "between arrays" if target == "shared memory" else f"in {target}, at offset {offset}"
@@ -277,7 +276,7 @@ class LaunchRecorder:
 
     def _target(self, address: int, here: Place) -> tuple[str, int]:
         """The object at an address that a thread at `here` accesses, and the offset in it."""
-        window, offset = address >> machine.WINDOW_BITS, address & _OFFSET_MASK
+        window, offset = address >> machine.WINDOW_BITS, address & machine.OFFSET_MASK
         if window == machine.SHARED_WINDOW:
             rank, offset = divmod(offset, self._shared_pitch)
             name, offset = _shared_target(self._facts.shared_variables, offset)

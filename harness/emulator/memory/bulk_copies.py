@@ -39,6 +39,7 @@ from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory.bulk_landing import forget_landed, land
 from harness.emulator.memory.bulk_rows import (
     OUTSIDE,
+    PIECE,
     column_of,
     copy_at,
     count_rows,
@@ -73,8 +74,6 @@ TOO_MANY, ENDED_BLOCK = at.FAULT["bulk copies in flight"], at.FAULT["ended block
 COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
 BAD_COORDINATE, NO_BLOCK = at.FAULT["tensor coordinate"], at.FAULT["cluster rank"]
 NOT_REMOTE, BARRIER_ELSEWHERE = at.FAULT["own block"], at.FAULT["mbarrier elsewhere"]
-PIECE = 16
-"""Bytes that are moved together."""
 BOX_ALIGNMENT = 128
 """Alignment of a box in shared memory, in bytes."""
 SOURCES = at.DATA

@@ -11,6 +11,7 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load8, load64, store8, store64
 from harness.emulator.memory.bulk_rows import (
     OUTSIDE,
+    PIECE,
     copy_at,
     first_inside,
     host_of,
@@ -33,8 +34,6 @@ MAP, BARRIER, THREAD, SITE, SOURCE = proxy.MAP, proxy.BARRIER, proxy.THREAD, pro
 ADDRESS, ISSUED, REDUCTION, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.REDUCTION, proxy.COORDINATES
 FROM_GLOBAL, FROM_SHARED = proxy.FROM_GLOBAL, proxy.FROM_SHARED
 BAD_BYTES = at.FAULT["mbarrier bytes"]
-PIECE = 16
-"""Bytes that are moved together."""
 
 
 def forget_landed(state: int) -> None:

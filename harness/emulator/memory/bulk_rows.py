@@ -15,7 +15,6 @@ RANK, BYTES, MAP, SITE, ADDRESS, COORDINATES = (
     proxy.RANK, proxy.BYTES, proxy.MAP, proxy.SITE, proxy.ADDRESS, proxy.COORDINATES,
 )  # fmt: skip
 MAP_BOX, MAP_EXTENTS, MAP_STRIDES = proxy.MAP_BOX, proxy.MAP_EXTENTS, proxy.MAP_STRIDES
-OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 PIECE = 16
 """Bytes that are moved together."""
 TRACED_SECTORS = 32
@@ -31,7 +30,7 @@ def copy_at(state: int, number: int) -> int:
 def host_of(ctx: int, address: int, size: int) -> int:
     """Host address of `size` bytes outside shared and local memory; 0 if the address is invalid."""
     window = address >> at.WINDOW_BITS
-    offset = address & OFFSET_MASK
+    offset = address & at.OFFSET_MASK
     if window == at.PARAM_WINDOW:
         return load64(ctx + PARAMS) + offset if offset + size <= load64(ctx + PARAMS_SIZE) else 0
     number, limit = window - at.FIRST_VARIABLE_WINDOW, load64(ctx + VARIABLE_COUNT)
@@ -173,7 +172,7 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
         target = place + row * pitch
         is_inside = address != OUTSIDE and first < last
         if is_inside:
-            start = (address & OFFSET_MASK) - at.BUFFER_START
+            start = (address & at.OFFSET_MASK) - at.BUFFER_START
             requested += last - first
             begin = first
             while begin < last:

@@ -63,7 +63,7 @@ def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: 
     """Record an out-of-bounds or misaligned access to the block's own shared memory."""
     kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
     address = (offset + load64(ctx + SHARED_TAG)) & 0xFFFFFFFF
-    set_fault(ctx, kind, site, lane, address | (at.SHARED_WINDOW << at.WINDOW_BITS), size)
+    set_fault(ctx, kind, site, lane, address | at.SHARED_ADDRESS, size)
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:

@@ -36,7 +36,6 @@ SPACE_LOCAL, WRITTEN = at.SPACES["local"], at.SPACES["written"]
 ENDED_BLOCK = at.FAULT["ended block"]
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED, READ_ONLY = at.FAULT["misaligned"], at.FAULT["read-only memory"]
-OFFSET_MASK = (1 << at.WINDOW_BITS) - 1
 LINES_OF_TARGETS = at.DATA_2 + 128
 """Scratch, 8 bytes per lane: the destination of a copy's bytes, and their source line."""
 
@@ -100,7 +99,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                 continue
             address = load64(warp + at.ADDRESSES + 8 * lane)
             if space == SPACE_SHARED:
-                address = (address & 0xFFFFFFFF) | (at.SHARED_WINDOW << at.WINDOW_BITS)
+                address = (address & 0xFFFFFFFF) | at.SHARED_ADDRESS
             elif space == SPACE_LOCAL:
                 address = (address & 0xFFFFFFFF) | (at.LOCAL_WINDOW << at.WINDOW_BITS)
             here = address >> at.WINDOW_BITS
@@ -142,7 +141,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                 if requests and buffer >= 0:
                     count(ctx, site, buffer, 1, 0, 0, 0)
             wanted = load32(sizes + 4 * lane) if sizes else size
-            offset = (address & OFFSET_MASK) - start
+            offset = (address & at.OFFSET_MASK) - start
             if offset < 0 or offset + wanted > limit:
                 place = place_of(ctx, address, wanted) if limit == -1 else STRAY
                 if place < 0 or (space == SPACE_SHARED and rank_of_place(ctx, place) != load64(ctx + CLUSTER_RANK)):
@@ -194,7 +193,7 @@ def translate_run(ctx: int, warp: int, site: int, size: int) -> int:
     buffer = (first >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
     if strays or buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT) or is_traced(ctx):
         return 0
-    offset = (first & OFFSET_MASK) - at.BUFFER_START
+    offset = (first & at.OFFSET_MASK) - at.BUFFER_START
     end = offset + 32 * size
     if offset < 0 or end > load64(load64(ctx + BUFFERS) + 16 * buffer + 8):
         return 0

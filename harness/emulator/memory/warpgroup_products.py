@@ -37,7 +37,7 @@ from harness.emulator.abi.context import (
 )
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load32, load64, store16, store32, store64
-from harness.emulator.memory.bulk_rows import swizzled
+from harness.emulator.memory.bulk_rows import PIECE, swizzled
 from harness.emulator.sanitizer.async_proxy import read_operand, settle_operand, touched_early
 from harness.emulator.sanitizer.product_registers import use_registers
 from harness.emulator.sanitizer.vector_clock import lowest, tick
@@ -53,7 +53,6 @@ EARLY_ACCUMULATOR, EARLY_REGISTER = sanitizer_layout.EARLY_ACCUMULATOR, sanitize
 TOO_MANY, BAD_DESCRIPTOR = at.FAULT["products in flight"], at.FAULT["matrix descriptor"]
 ROW = 128
 """Bytes of a register's 32 lanes."""
-PIECE = 16
 SLICE_PLACES = 0
 """In the scratch memory: addresses of D's registers (4), A's (4) and B's (2), as expected by the product's function."""
 SLICE_A, SLICE_B = 128, 128 + 4 * ROW

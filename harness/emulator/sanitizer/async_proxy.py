@@ -19,7 +19,6 @@ from harness.emulator.sanitizer.copies_in_flight import (
     BUFFER_START,
     FIRST_BUFFER_WINDOW,
     FIRST_VARIABLE_WINDOW,
-    OFFSET_MASK,
     WINDOW_BITS,
     settle_entry,
 )
@@ -56,7 +55,6 @@ WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
 READERS, ENTRY_BYTES, GLOBAL_CELL_BYTES = at.READERS, at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
 STRONG_WRITER, WARPGROUP_BIT, WARPGROUP_WARPS = at.STRONG_WRITER, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
 MISSING_PROXY_FENCE, NOT_AWAITED = at.MISSING_PROXY_FENCE, at.NOT_AWAITED
-SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
 BARRIER_BYTES = 8
 
 
@@ -74,7 +72,9 @@ def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, relea
     """A thread arrives, or has observed the completed phase. Lanes of one instruction share one time."""
     note_remote(state, warp, lane, site, offset, BARRIER_BYTES)
     index = offset >> load64(state + SHARED_SHIFT)
-    check(state, RAW, warp, 1 << lane, site, 0, SHARED_ADDRESS + offset, BARRIER_BYTES, shared_cell(state, index))
+    check(
+        state, RAW, warp, 1 << lane, site, 0, machine.SHARED_ADDRESS + offset, BARRIER_BYTES, shared_cell(state, index)
+    )
     if releases:
         release(state, warp, lane, shared_clock(state, load64(state + PHASE_SYNC), index))
     else:
@@ -93,7 +93,7 @@ def watch_global_run(
     window = address >> WINDOW_BITS
     if window < FIRST_VARIABLE_WINDOW:
         return
-    offset = (address & OFFSET_MASK) - BUFFER_START
+    offset = (address & machine.OFFSET_MASK) - BUFFER_START
     table = load64(state + VARIABLES) + 16 * (window - FIRST_VARIABLE_WINDOW)
     if window >= FIRST_BUFFER_WINDOW:
         table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)
@@ -122,7 +122,7 @@ def read_until_landed(state: int, warp: int, lane: int, site: int, time: int, of
     read_shared(state, warp, 1 << lane, site, 0, time, offset, size)
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
-        check_fence(state, warp, 1 << lane, site, SHARED_ADDRESS + offset, size, shared_cell(state, index))
+        check_fence(state, warp, 1 << lane, site, machine.SHARED_ADDRESS + offset, size, shared_cell(state, index))
         entry = shared_cell(state, index) + READERS + ENTRY_BYTES * warp
         note_reader(state, entry, warp, 1 << lane, site, 0, PENDING + time)
 
@@ -140,7 +140,7 @@ def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size
 def read_operand(state: int, warp: int, site: int, time: int, offset: int, size: int) -> None:
     """A warpgroup product reads these bytes of shared memory until the wait that covers it."""
     shift = load64(state + SHARED_SHIFT)
-    address, everyone = SHARED_ADDRESS + offset, machine.FULL_MASK
+    address, everyone = machine.SHARED_ADDRESS + offset, machine.FULL_MASK
     # The four warps issue it together, so the knowledge of any one lane suffices.
     few = few_lanes(state, warp)
     knowing = few if few else everyone
@@ -178,7 +178,7 @@ def settle_source(state: int, warp: int, issued: int, offset: int, size: int) ->
 
 def end_before_wait(state: int, site: int, thread: int, offset: int, size: int) -> None:
     """Report that a thread's block has ended without a wait for the thread's store."""
-    report(state, NOT_AWAITED, site, thread, SHARED_ADDRESS + offset, size, 0, tick(state), thread)
+    report(state, NOT_AWAITED, site, thread, machine.SHARED_ADDRESS + offset, size, 0, tick(state), thread)
 
 
 def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:

@@ -7,6 +7,7 @@ the block's end ordered after the access in every schedule.
 
 from __future__ import annotations
 
+from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.sanitizer.clock import clock_bytes, lanes_known, latest, merge
@@ -20,7 +21,6 @@ BLOCK_START, WARPS, CLUSTER_BLOCKS, BLOCK_WARPS, SHARED_PITCH, REMOTE, KNOWN_AT_
     )
 )  # fmt: skip
 NOT_STARTED, EARLY_EXIT, REMOTE_BYTES = at.NOT_STARTED, at.EARLY_EXIT, at.REMOTE_BYTES
-SHARED_ADDRESS = at.SHARED_ADDRESS
 
 
 def note_remote(state: int, warp: int, lane: int, site: int, place: int, size: int) -> None:
@@ -31,12 +31,12 @@ def note_remote(state: int, warp: int, lane: int, site: int, place: int, size: i
     if owner == own:
         return
     if not knows_start(state, warp, lane, owner):
-        report(state, NOT_STARTED, site, 32 * warp + lane, SHARED_ADDRESS + place, size, 0, 0, 0)
+        report(state, NOT_STARTED, site, 32 * warp + lane, machine.SHARED_ADDRESS + place, size, 0, 0, 0)
     entry = remote_entry(state, owner, warp)
     store64(entry, tick(state))
     store64(entry + 8, site)
     store64(entry + 16, 32 * warp + lane)
-    store64(entry + 24, SHARED_ADDRESS + place)
+    store64(entry + 24, machine.SHARED_ADDRESS + place)
     store64(entry + 32, size)
 
 
@@ -84,4 +84,4 @@ def end_warp(state: int, warp: int, left_at: int, is_last: int) -> None:
 
 def end_before_copy(state: int, warp: int, left_at: int, site: int, thread: int, place: int, size: int) -> None:
     """Report that a warp's block has ended while data sent by another block's `thread` is in flight to it."""
-    report(state, EARLY_EXIT, site, thread, SHARED_ADDRESS + place, size, left_at, tick(state), 32 * warp)
+    report(state, EARLY_EXIT, site, thread, machine.SHARED_ADDRESS + place, size, left_at, tick(state), 32 * warp)

@@ -28,8 +28,6 @@ PENDING, PROXY_BIT, WAW, WAR = at.PENDING, at.PROXY_BIT, at.WAW, at.WAR
 READERS, STRONG_WRITER = at.READERS, at.STRONG_WRITER
 ENTRY_BYTES, GLOBAL_CELL_BYTES, GLOBAL_READERS = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES, at.GLOBAL_READERS
 ADDRESSES = machine.ADDRESSES
-SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
-OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
 FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
 IN_FLIGHT, SIZE, ISSUED = copy_layout.IN_FLIGHT, copy_layout.SIZE, copy_layout.ISSUED
@@ -46,7 +44,7 @@ def overwrite_shared(
     note_remote(state, warp, lane, site, offset, size)
     shift, warps, floor = load64(state + SHARED_SHIFT), load64(state + WARPS), load64(state + FLOOR)
     width = READERS + ENTRY_BYTES * warps
-    address = SHARED_ADDRESS + offset
+    address = machine.SHARED_ADDRESS + offset
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
         for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
@@ -66,7 +64,7 @@ def read_source(state: int, warp: int, lane: int, site: int, time: int, address:
     window = address >> WINDOW_BITS
     if window < FIRST_VARIABLE_WINDOW:
         return 0
-    offset = (address & OFFSET_MASK) - BUFFER_START
+    offset = (address & machine.OFFSET_MASK) - BUFFER_START
     table = load64(state + VARIABLES) + 16 * (window - FIRST_VARIABLE_WINDOW)
     if window >= FIRST_BUFFER_WINDOW:
         table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)

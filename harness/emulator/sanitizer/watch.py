@@ -44,8 +44,6 @@ SHARED_WINDOW, LOCAL_WINDOW = machine.SHARED_WINDOW, machine.LOCAL_WINDOW
 FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
 WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
 SPACE_SHARED, SPACE_LOCAL = machine.SPACES["shared"], machine.SPACES["local"]
-SHARED_ADDRESS = machine.SHARED_WINDOW << machine.WINDOW_BITS
-OFFSET_MASK = (1 << machine.WINDOW_BITS) - 1
 NOBODY, GIVEN = at.NOBODY, at.GIVEN
 
 
@@ -92,9 +90,9 @@ def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time:
         cell = load64(state + SHARED_CELLS) + width * index
         written = max(load64(cell), load64(cell + STRONG_WRITER))
         if written <= load64(state + BLOCK_START):
-            nobody_wrote(state, site, warp, lanes, SHARED_ADDRESS + offset, size)
+            nobody_wrote(state, site, warp, lanes, machine.SHARED_ADDRESS + offset, size)
         elif written > load64(state + FLOOR):
-            check_read(state, warp, lanes, site, strong, SHARED_ADDRESS + offset, size, cell)
+            check_read(state, warp, lanes, site, strong, machine.SHARED_ADDRESS + offset, size, cell)
         note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strong, time)
         if access & ACQUIRES:
             synchronise_shared(state, warp, lanes, index, False, True)
@@ -115,18 +113,18 @@ def write_shared(
         cell = load64(state + SHARED_CELLS) + width * index
         written = max(load64(cell), load64(cell + STRONG_WRITER))
         if access & (3 | OVERWRITES) == ATOMIC and written <= start:
-            nobody_wrote(state, site, warp, 1 << lane, SHARED_ADDRESS + offset, size)
+            nobody_wrote(state, site, warp, 1 << lane, machine.SHARED_ADDRESS + offset, size)
         if written > floor:
             item = ((index << shift) - offset) // element
             host = load64(ctx + SHARED_ORIGIN) + offset + element * item
             check_write(
-                state, warp_state, warp, lane, site, access, time, SHARED_ADDRESS + offset, size,
+                state, warp_state, warp, lane, site, access, time, machine.SHARED_ADDRESS + offset, size,
                 cell, host, element, item,
             )  # fmt: skip
         for other in range(warps):
             entry = cell + READERS + ENTRY_BYTES * other
             if load64(entry) > floor:
-                check(state, WAR, warp, 1 << lane, site, strong, SHARED_ADDRESS + offset, size, entry)
+                check(state, WAR, warp, 1 << lane, site, strong, machine.SHARED_ADDRESS + offset, size, entry)
         note_writer(cell, warp, lane, site, strong, time)
         if strong:
             synchronise_shared(state, warp, 1 << lane, index, True, access & ACQUIRES != 0)
@@ -177,12 +175,12 @@ def watch_array(ctx: int, warp_state: int, site: int, mask: int, size: int, is_w
             continue
         offset = load32(warp_state + ADDRESSES + 4 * lane)
         if is_wide:
-            offset = load64(warp_state + ADDRESSES + 8 * lane) & OFFSET_MASK
+            offset = load64(warp_state + ADDRESSES + 8 * lane) & machine.OFFSET_MASK
             if load64(ctx + TAGGED):
                 offset &= OFFSET_IN_BLOCK
         # An access beyond all shared memory is a fault.
         if (offset < first or offset + size > end) and offset + size <= load64(ctx + SHARED_SIZE):
-            place = SHARED_ADDRESS + own_place(ctx, offset)
+            place = machine.SHARED_ADDRESS + own_place(ctx, offset)
             thread = 32 * warp_number(ctx) + lane
             report(state, OUTSIDE_ITS_ARRAY, site, thread, place, size, array, 0, 0)
     return 0
@@ -269,7 +267,7 @@ def watch_memory(
             address = (address & 0xFFFFFFFF) | (LOCAL_WINDOW << WINDOW_BITS)
             written = load64(state + LOCAL_MAP) + host - load64(ctx + LOCALS_ORIGIN)
         elif window >= FIRST_VARIABLE_WINDOW:
-            offset = (address & OFFSET_MASK) - BUFFER_START
+            offset = (address & machine.OFFSET_MASK) - BUFFER_START
             table = load64(state + VARIABLES) + 16 * (window - FIRST_VARIABLE_WINDOW)
             if window >= FIRST_BUFFER_WINDOW:
                 table = load64(state + BUFFERS) + 16 * (window - FIRST_BUFFER_WINDOW)

@@ -97,7 +97,7 @@ def generic_addresses(lanes: WarpEmitter, operand: Operand, space: str) -> str:
     if not space.startswith("shared"):
         return lanes.address(operand)
     offsets = lanes.cast("zext", "i32", lanes.address(operand, "i32"), "i64")
-    return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_WINDOW << at.WINDOW_BITS))
+    return lanes.binary("or", "i64", offsets, splat("i64", at.SHARED_ADDRESS))
 
 
 def store_addresses(lanes: WarpEmitter, addresses: str) -> None:
