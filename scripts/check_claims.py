@@ -81,7 +81,7 @@ def problems(draw: st.DrawFn, kernels: tuple[tuple[str, int], ...] = KERNELS) ->
         kv_len=kv_len,
         head_dim=head_dim,
         dtype=dtype,
-        mask=parse_mask(draw(MASKS)).fitted(batch, kv_len),
+        mask=parse_mask(draw(MASKS)).clipped_to(batch, kv_len),
     )
 
 

@@ -91,7 +91,7 @@ def problems(
         kv_len=kv_len,
         head_dim=head_dim,
         dtype=dtype,
-        mask=parse_mask(draw(masks)).fitted(batch, kv_len),
+        mask=parse_mask(draw(masks)).clipped_to(batch, kv_len),
         scale=draw(st.one_of(st.none(), st.sampled_from((1.0, -0.25, 0.0)))),
     )
 
@@ -151,7 +151,7 @@ def problems_taken_by(variant: Variant, kernels: tuple[tuple[str, int], ...] = K
     def masks_of(dtype: str, head_dim: int) -> st.SearchStrategy[str]:
         def is_taken(mask: str) -> bool:
             problem = Problem(dtype=dtype, head_dim=head_dim)
-            problem = dataclasses.replace(problem, mask=parse_mask(mask).fitted(problem.batch, problem.kv_len))
+            problem = dataclasses.replace(problem, mask=parse_mask(mask).clipped_to(problem.batch, problem.kv_len))
             return refusal_of(variant, problem) is None and is_compiled_here(variant, problem)
 
         taken = (tuple(filter(is_taken, masks)) for masks in MASKS)

@@ -28,12 +28,12 @@ class Build(ABC):
         """A problem of this build, used to query whether a variant supports it, and with which tiles."""
 
     @property
-    def rather(self) -> Sequence[Build]:
+    def preferred(self) -> Sequence[Build]:
         """Builds that reveal more. The first one that a variant supports replaces this one."""
         return ()
 
     @property
-    def otherwise(self) -> Sequence[Build]:
+    def fallbacks(self) -> Sequence[Build]:
         """Alternatives if a variant does not support this build. The first one that it supports replaces this one."""
         return ()
 
@@ -45,7 +45,7 @@ class Build(ABC):
         return self
 
     @property
-    def less(self) -> Sequence[Build]:
+    def with_fewer_features(self) -> Sequence[Build]:
         """Builds with fewer features, to which a failing case may be simplified besides `Builds.plainer`."""
         return ()
 
@@ -76,7 +76,7 @@ class Build(ABC):
         return False
 
     @abstractmethod
-    def sized(self, tile: TileSizes, text: str | None) -> Build:
+    def with_tile(self, tile: TileSizes, text: str | None) -> Build:
         """Return the build with a variant's tile sizes. `text` is their command-line form, None for the defaults."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Builds:
     def of(self, case: Case) -> Any:
         """Return the build of a case: a known one, or a known one with other features."""
         wanted = (case.problem.build_key, case.tile)
-        known = (each for build in self.known for each in (build, *build.less))
+        known = (each for build in self.known for each in (build, *build.with_fewer_features))
         others = (each for build in self.known if (each := build.of_problem(case.problem)) is not None)
         like_known = (each for each in others if self._places(each))
         return next(each for some in (known, like_known) for each in some if each.key == wanted)
@@ -117,7 +117,7 @@ class Builds:
         return self.known[: self._place(build)]
 
     def _place(self, build: Build) -> int:
-        exact = (place for place, known in enumerate(self.known) if build in (known, *known.less))
+        exact = (place for place, known in enumerate(self.known) if build in (known, *known.with_fewer_features))
         return next(itertools.chain(exact, self._places(build)))
 
     def _places(self, build: Build) -> list[int]:

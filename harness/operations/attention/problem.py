@@ -106,9 +106,9 @@ class Problem(BaseProblem):
         if self.dtype not in NUMPY_DTYPES:
             raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
         object.__setattr__(self, "mask", _as_mask(self.mask))
-        misfit = self.mask.misfit(self.batch, self.q_len, self.kv_len)
-        if misfit is not None:
-            raise ProblemError(misfit)
+        reason = self.mask.why_invalid(self.batch, self.q_len, self.kv_len)
+        if reason is not None:
+            raise ProblemError(reason)
         if self.blocks is not None and self.blocks.heads not in (None, self.heads):
             raise ProblemError(
                 f"mask {self.mask}: its file has blocks of {self.blocks.heads} heads, heads is {self.heads}"

@@ -39,13 +39,13 @@ class BackwardBuild(Build):
 
     @property
     @override
-    def rather(self) -> tuple[BackwardBuild, ...]:
-        return tuple(BackwardBuild(each) for each in self.forward.rather)
+    def preferred(self) -> tuple[BackwardBuild, ...]:
+        return tuple(BackwardBuild(each) for each in self.forward.preferred)
 
     @property
     @override
-    def otherwise(self) -> tuple[BackwardBuild, ...]:
-        return tuple(BackwardBuild(each) for each in self.forward.otherwise)
+    def fallbacks(self) -> tuple[BackwardBuild, ...]:
+        return tuple(BackwardBuild(each) for each in self.forward.fallbacks)
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
@@ -56,8 +56,8 @@ class BackwardBuild(Build):
 
     @property
     @override
-    def less(self) -> Sequence[BackwardBuild]:
-        return [BackwardBuild(each, self.tile) for each in self.forward.less]
+    def with_fewer_features(self) -> Sequence[BackwardBuild]:
+        return [BackwardBuild(each, self.tile) for each in self.forward.with_fewer_features]
 
     @property
     @override
@@ -80,8 +80,8 @@ class BackwardBuild(Build):
         return traits
 
     @override
-    def sized(self, tile: TileSizes, text: str | None) -> BackwardBuild:
-        return BackwardBuild(self.forward.sized(tile, text), text)
+    def with_tile(self, tile: TileSizes, text: str | None) -> BackwardBuild:
+        return BackwardBuild(self.forward.with_tile(tile, text), text)
 
     @override
     def tiles(self, problem: Any) -> tuple[int, ...]:

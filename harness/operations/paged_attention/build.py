@@ -57,7 +57,7 @@ class PagedBuild(Build):
         return self.dtype, head_dim_class(self.head_dim), page_size_class(self.page_size)
 
     @override
-    def sized(self, tile: TileSizes, text: str | None) -> PagedBuild:
+    def with_tile(self, tile: TileSizes, text: str | None) -> PagedBuild:
         return dataclasses.replace(self, tile_keys=tile.get(SPLIT, tile.get(KEYS, self.tile_keys)), tile=text)
 
     def tiles(self, problem: PagedProblem) -> tuple[int, int]:

@@ -32,7 +32,7 @@ class SoftmaxBuild(Build):
         return (self.dtype,)
 
     @override
-    def sized(self, tile: TileSizes, text: str | None) -> SoftmaxBuild:
+    def with_tile(self, tile: TileSizes, text: str | None) -> SoftmaxBuild:
         return SoftmaxBuild(self.dtype, text)
 
     def tiles(self, problem: SoftmaxProblem) -> tuple[int, int]:

@@ -266,7 +266,10 @@ def test_a_build_has_the_features_of_its_place_that_a_variant_takes():
     other = dataclasses.replace(build, feature_order=tuple(reversed(COMPILED_FEATURES)))
     assert [other.with_features(takes, place).features for place in range(3)] == [(), ("softcap", "sinks"), ("sinks",)]
     everything = build.with_features(COMPILED_FEATURES, 1)
-    assert everything.less[-1].features == () and len(everything.less) == 2 ** len(COMPILED_FEATURES) - 1
+    assert (
+        everything.with_fewer_features[-1].features == ()
+        and len(everything.with_fewer_features) == 2 ** len(COMPILED_FEATURES) - 1
+    )
     assert len(feature_sets(COMPILED_FEATURES)) == 2 ** len(COMPILED_FEATURES)
 
 

@@ -136,5 +136,5 @@ def test_rows_that_are_less_well_aligned_come_first_where_they_are_taken(multipl
 def test_what_an_operations_kernels_may_have_compiled_in_makes_a_problem_of_it(operation: str):
     builds = operation_named(operation).builds
     for build in builds:
-        for each in (*build.rather, build):
+        for each in (*build.preferred, build):
             assert each.plain_problem.operation == operation

@@ -264,10 +264,10 @@ def _fitted(rng: random.Random, masks: Sequence[Mask], batch: int, kv_len: int) 
     """One of them, made to fit; in a batch mostly one that tells its sequences apart, where there are any."""
     apart = [mask for mask in masks if mask.sequences > 1] if batch > 1 and rng.random() < APART_SHARE else []
     for mask in rng.sample(apart, len(apart)):
-        fitted = mask.fitted(batch, kv_len)
-        if fitted.sequences > 1:
-            return fitted
-    return rng.choice(masks).fitted(batch, kv_len)
+        clipped = mask.clipped_to(batch, kv_len)
+        if clipped.sequences > 1:
+            return clipped
+    return rng.choice(masks).clipped_to(batch, kv_len)
 
 
 def _least(rows: Sequence[int], keys: Sequence[int]) -> int:

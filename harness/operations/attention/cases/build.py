@@ -50,12 +50,12 @@ class AttentionBuild(Build):
 
     @property
     @override
-    def rather(self) -> tuple[AttentionBuild, ...]:
+    def preferred(self) -> tuple[AttentionBuild, ...]:
         return self._others(self.tried_first)
 
     @property
     @override
-    def otherwise(self) -> tuple[AttentionBuild, ...]:
+    def fallbacks(self) -> tuple[AttentionBuild, ...]:
         return self._others(self.tried_last)
 
     def _others(self, others: Sequence[tuple[str, int]]) -> tuple[AttentionBuild, ...]:
@@ -70,7 +70,7 @@ class AttentionBuild(Build):
 
     @property
     @override
-    def less(self) -> Sequence[AttentionBuild]:
+    def with_fewer_features(self) -> Sequence[AttentionBuild]:
         """Builds with fewer features: all but one, and so on down to none."""
         fewer = (itertools.combinations(self.features, n) for n in range(len(self.features) - 1, -1, -1))
         return [dataclasses.replace(self, features=chosen) for some in fewer for chosen in some]
@@ -115,7 +115,7 @@ class AttentionBuild(Build):
         return on
 
     @override
-    def sized(self, tile: TileSizes, text: str | None) -> AttentionBuild:
+    def with_tile(self, tile: TileSizes, text: str | None) -> AttentionBuild:
         keys = tile.get(SPLIT, tile.get(KEYS, self.tile_keys))
         return dataclasses.replace(self, tile_rows=tile.get(ROWS, self.tile_rows), tile_keys=keys, tile=text)
 

@@ -82,7 +82,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     for part in p.mask.parts:
         for plainer in type(part).drawn(builds.of(case).tile_keys)[:PLAIN_MASKS]:
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
-        for plainer in part.plainer():
+        for plainer in part.simplified():
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
     if not has_default_scale(p):
         yield _changed(case, scale=None)
@@ -248,4 +248,4 @@ def _changed_problem(problem: Problem, **fields: Any) -> Problem:
     """With these fields, and a mask that fits them."""
     batch, kv_len = (fields.get(name, getattr(problem, name)) for name in ("batch", "kv_len"))
     mask: Mask = fields.get("mask", problem.mask)
-    return dataclasses.replace(problem, **{**fields, "mask": mask.fitted(batch, kv_len)})
+    return dataclasses.replace(problem, **{**fields, "mask": mask.clipped_to(batch, kv_len)})

@@ -139,7 +139,7 @@ def _problems(
         kv_len=kv_len,
         head_dim=build.head_dim,
         dtype=build.dtype,
-        mask=mask.fitted(batch, kv_len),
+        mask=mask.clipped_to(batch, kv_len),
         scale=scale,
         **build.fields_of_features(draw(_sampled(SOFTCAPS[:2])), draw(_sampled(DROPOUTS))) if build.features else {},
     )

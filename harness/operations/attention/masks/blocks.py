@@ -129,7 +129,7 @@ class Blocks(Scattered):
             )
 
     @override
-    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+    def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
         if self.file is None:
             return None
         needed = self.array_shape(q_len, kv_len)
@@ -142,7 +142,7 @@ class Blocks(Scattered):
         )
 
     @override
-    def plainer(self) -> Iterator[Mask]:
+    def simplified(self) -> Iterator[Mask]:
         """Masks with fewer rows and keys in a block, or another seed."""
         if self.file is None and self.size is not None:
             rows, keys = self.size

@@ -59,7 +59,7 @@ class Documents(Mask):
     @classmethod
     @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """Masks around the edges of tiles. They may have more documents than keys: `fitted` cuts them off."""
+        """Masks around the edges of tiles. They may have more documents than keys: `clipped_to` cuts them off."""
         t = tile_keys
         lists: tuple[tuple[Lengths, ...], ...] = (
             ((1, 0),),
@@ -122,7 +122,7 @@ class Documents(Mask):
         return self if len(self.lengths) == 1 else Documents(self.lengths[number : number + 1])
 
     @override
-    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+    def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
         if len(self.lengths) not in (1, batch):
             return (
                 f"mask {self} has lists of documents for {len(self.lengths)} sequences, and batch is {batch}: say one "
@@ -135,13 +135,13 @@ class Documents(Mask):
         return None
 
     @override
-    def fitted(self, batch: int, kv_len: int) -> Mask:
+    def clipped_to(self, batch: int, kv_len: int) -> Mask:
         """The mask for these sizes: lists are cut off at the last key, and sequences take them in turn."""
         lists = [_cut(self.lengths[number % len(self.lengths)], kv_len) for number in range(batch)]
         return Documents(tuple(lists) if len(set(lists)) > 1 else (lists[0],))
 
     @override
-    def plainer(self) -> Iterator[Mask]:
+    def simplified(self) -> Iterator[Mask]:
         """One sequence's list for all; two documents; one document fewer, or without those at an end."""
         if len(self.lengths) > 1:
             yield from (Documents((each,)) for each in self.lengths)

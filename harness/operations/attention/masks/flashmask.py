@@ -107,13 +107,13 @@ class FlashMask(Scattered):
         return q_len - by_chance if self.columns == 2 and not self.beside_causal else by_chance
 
     @override
-    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+    def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
         if self.file is None or self.file.shape[0] == kv_len:
             return None
         return f"{self.file.path} has columns of {self.file.shape[0]:,} keys, and kv_len is {kv_len:,}"
 
     @override
-    def plainer(self) -> Iterator[Mask]:
+    def simplified(self) -> Iterator[Mask]:
         """Masks with fewer columns, or another seed."""
         if self.file is None:
             yield from (FlashMask(columns, self.seed) for columns in (1, 2) if columns < self.columns)

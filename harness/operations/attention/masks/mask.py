@@ -97,15 +97,15 @@ class Mask(ABC):
         """What it is to that query head alone."""
         return self
 
-    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
+    def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
         """Why a problem of these sizes cannot have it, or None."""
         return None
 
-    def fitted(self, batch: int, kv_len: int) -> Mask:
+    def clipped_to(self, batch: int, kv_len: int) -> Mask:
         """The nearest mask that a problem of these sizes can have."""
         return self
 
-    def plainer(self) -> Iterator[Mask]:
+    def simplified(self) -> Iterator[Mask]:
         """Masks of the same kind that are easier to look at, the plainest first."""
         return iter(())
 
@@ -244,13 +244,13 @@ class Intersection(Mask):
         return intersection(mask.of_head(number) for mask in self.masks)
 
     @override
-    def misfit(self, batch: int, q_len: int, kv_len: int) -> str | None:
-        reasons = (mask.misfit(batch, q_len, kv_len) for mask in self.masks)
+    def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
+        reasons = (mask.why_invalid(batch, q_len, kv_len) for mask in self.masks)
         return next((reason for reason in reasons if reason is not None), None)
 
     @override
-    def fitted(self, batch: int, kv_len: int) -> Mask:
-        return intersection(mask.fitted(batch, kv_len) for mask in self.masks)
+    def clipped_to(self, batch: int, kv_len: int) -> Mask:
+        return intersection(mask.clipped_to(batch, kv_len) for mask in self.masks)
 
     @property
     def text(self) -> str:

@@ -27,7 +27,7 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
     Those are the smallest tile, and the largest tile among those with the most stages. If it supports none of the
     builds, all are returned, so that its refusals are reported.
     """
-    choices = ((*build.rather, build, *build.otherwise) for build in builds)
+    choices = ((*build.preferred, build, *build.fallbacks) for build in builds)
     found = [first for each in choices if (first := _first_taken(variant, each)) is not None]
     plain = list({build.key: build for build in found}.values())
     if not plain:
@@ -46,12 +46,12 @@ def builds_for(variant: Variant, builds: Sequence[Build]) -> tuple[Build, ...]:
 def _at_its_place(variant: Variant, plain: Build, place: int, which: int | None) -> Build:
     """A build with as many supported features as are due at that position, and with that tile."""
     wanted = plain.with_features(variant.takes, place)
-    build = _first_taken(variant, (wanted, *wanted.less)) or plain
+    build = _first_taken(variant, (wanted, *wanted.with_fewer_features)) or plain
     if which is None:
         return _with_default_tile(variant, build)
     tiles = _smallest_first(variant, build)
     sizes = (_most_staged(tiles) if which else tiles)[which]
-    return build.sized(sizes, tile_text(sizes))
+    return build.with_tile(sizes, tile_text(sizes))
 
 
 def _smallest_first(variant: Variant, build: Build) -> list[TileSizes]:
@@ -82,12 +82,12 @@ def traits_not_met(builds: Sequence[Build], met: Collection[str]) -> tuple[str, 
 def builds_with(builds: Builds, case: Case) -> Builds | None:
     """`builds`, extended by the case's own build if it was drawn with another seed; None if it has none."""
     wanted = (case.problem.build_key, case.tile)
-    if any(each.key == wanted for build in builds.known for each in (build, *build.less)):
+    if any(each.key == wanted for build in builds.known for each in (build, *build.with_fewer_features)):
         return builds
     build = builds.known[0].of_problem(case.problem)
     try:
         if build is not None and case.tile is not None:
-            build = build.sized(parse_tile(case.tile), case.tile)
+            build = build.with_tile(parse_tile(case.tile), case.tile)
     except SandboxError:
         return None
     return None if build is None or build.key != wanted else Builds((*builds.known, build))
@@ -117,4 +117,4 @@ def _tiles(variant: Variant, build: Build) -> Sequence[TileSizes]:
 
 def _with_default_tile(variant: Variant, build: Build) -> Build:
     tiles = _tiles(variant, build)
-    return build.sized(tiles[0], None) if tiles else build
+    return build.with_tile(tiles[0], None) if tiles else build

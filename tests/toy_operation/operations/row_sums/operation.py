@@ -58,7 +58,7 @@ class RowSumsBuild(Build):
     def plain_problem(self) -> RowSumsProblem:
         return RowSumsProblem()
 
-    def sized(self, tile: TileSizes, text: str | None) -> RowSumsBuild:
+    def with_tile(self, tile: TileSizes, text: str | None) -> RowSumsBuild:
         return RowSumsBuild(text)
 
     def tiles(self, problem: RowSumsProblem) -> tuple[int, ...]:
