@@ -97,9 +97,11 @@ def value_sum(trial: Trial) -> str | None:
     total = (V.astype(np.float64) + W.astype(np.float64)).astype(V.dtype)
     inputs = [{**trial.inputs, "V": values} for values in (V, W, total)]
     outputs = [trial.run(trial.problem, each) for each in inputs]
-    allowed = sum(_allowed(trial, each, made)["O"] for each, made in zip(inputs, outputs))
+    allowed_v = _allowed(trial, inputs[0], outputs[0])["O"]
+    allowed_w = np.roll(allowed_v, 1, axis=-1)  # each column of O has a budget of its own, and W has the columns of V
+    allowed = allowed_v + allowed_w + _allowed(trial, inputs[2], outputs[2])["O"]
     of_v, of_w, of_sum = (made["O"].astype(np.float64) for made in outputs)
-    return apart(trial, "O", of_v + of_w, of_sum, np.asarray(allowed), "the sum of two V")
+    return apart(trial, "O", of_v + of_w, of_sum, allowed, "the sum of two V")
 
 
 def convex_hull(trial: Trial) -> str | None:
