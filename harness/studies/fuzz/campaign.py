@@ -145,7 +145,6 @@ class _Campaign:
     refusals: Counter[str] = field(default_factory=Counter)
     undecided: Counter[str] = field(default_factory=Counter)
     hardest: tuple[float, Case] | None = None
-    kind: str | None = None
     first: tuple[Case, Finding] | None = None
     smallest: tuple[Case, Finding] | None = None
     found_at: float | None = None
@@ -327,18 +326,19 @@ class _Campaign:
         finding = self._answer(case).finding
         if finding is None:
             return False
-        if self.first is None or (self.kind == SUSPICIOUS and finding.kind != SUSPICIOUS):
-            self.kind, self.first, self.smallest = finding.kind, (case, finding), (case, finding)
+        known = None if self.smallest is None else self.smallest[1].kind
+        if known is None or (known == SUSPICIOUS and finding.kind != SUSPICIOUS):
+            self.first = self.smallest = (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
             self.workers.forget()
         assert self.smallest is not None
         is_smaller = self._size(case) < self._size(self.smallest[0])
         # What makes an lse wrong may make O wrong in a simpler case. Any other kind of finding is another mistake.
         shows_in_main = is_smaller and finding.kind == WRONG_ANSWER and self.smallest[1].is_of_optional_output
-        if finding.kind != self.kind and not shows_in_main:
+        if finding.kind != self.smallest[1].kind and not shows_in_main:
             return False
         if is_smaller:
-            self.kind, self.smallest = finding.kind, (case, finding)
+            self.smallest = (case, finding)
         return True
 
     def _answer(self, case: Case) -> Answer:

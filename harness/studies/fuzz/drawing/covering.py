@@ -94,8 +94,8 @@ class Covering:
         choice = next((each for each in self._common if is_first or each not in self._once), NOTHING)
         if choice:
             self._common.remove(choice)
-        if choice and choice not in self._once:
-            self._common.append(choice)
+            if choice not in self._once:
+                self._common.append(choice)
         return {axis: name for axis, name in choice.items() if any(v.name == name for v in self.values[axis])}
 
     def row(self, build: Build, given: Choice = NOTHING) -> dict[str, str]:
