@@ -34,6 +34,8 @@ UNWRITTEN = "never written"
 DIED = "the process that ran it"
 MARK = os.environ.get("HOSTILE_MARK", "/nonexistent/mark")
 """A file that only code which runs in the judge would write; and a folder beside it that attacks may spoil."""
+STRAY = f"stray of {MARK}"
+"""What a process that an attack has left behind is called, by which only its own test knows it."""
 NAN = float("nan")
 ESCAPES = "\x1b[31m\x1b]0;title\x07\u202egnp\u200b\x9b2J\ud800"
 Deed = Callable[[], object]
@@ -229,7 +231,7 @@ def leaves_daemons() -> None:
                 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                     signal.signal(number, signal.SIG_IGN)
                 os.closerange(0, 256)
-                os.execvp("sleep", ["sleep", "86413"])
+                os.execvp("sleep", [STRAY, "86413"])
             os._exit(0)
 
 
@@ -248,7 +250,7 @@ def forks_and_forks() -> None:
         if os.fork():
             if number == 0:
                 time.sleep(3600)
-            os.execvp("sleep", ["sleep", "86413"])
+            os.execvp("sleep", [STRAY, "86413"])
         time.sleep(0.02)
 
 

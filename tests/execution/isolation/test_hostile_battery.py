@@ -22,7 +22,6 @@ pytestmark = pytest.mark.compiles
 PLUGINS = Path(__file__).parents[2] / "plugins"
 RIGHT = "one-thread-per-row"
 SMALL = ["--heads", "2", "--q-len", "4", "--kv-len", "6", "--head-dim", "4", "--device", "emulator"]
-STARTED = "sleep 86413"
 sys.path.insert(0, str(PLUGINS))
 from hostile_battery import ATTACKS, KERNELS, OBJECTS  # noqa: E402
 
@@ -68,7 +67,7 @@ def battle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         shown = errors.read().decode()
     assert result.exists(), shown
     rows = {row["variant"]: row for row in json.loads(result.read_text())["rows"]}
-    return Battle(status, rows, shown, mark, strays())
+    return Battle(status, rows, shown, mark, strays(mark))
 
 
 def plugin_of(deed: str, folder: Path) -> list[str]:
@@ -81,9 +80,9 @@ def plugin_of(deed: str, folder: Path) -> list[str]:
     return ["--plugin", str(plugin)]
 
 
-def strays() -> list[str]:
-    """Processes that attacks have started and that are still there."""
-    return subprocess.run(["pgrep", "-f", STARTED], capture_output=True, text=True).stdout.split()
+def strays(mark: Path) -> list[str]:
+    """Processes that the attacks with this mark have started and that are still there."""
+    return subprocess.run(["pgrep", "-f", f"stray of {mark}"], capture_output=True, text=True).stdout.split()
 
 
 @pytest.mark.parametrize("attack", thorough_unless(IN_DEFAULT.__contains__, ATTACKS))
@@ -106,10 +105,14 @@ def test_the_right_one_among_them_passes_and_nothing_of_them_is_left(battle: Bat
 @pytest.mark.thorough
 def test_the_command_ends_what_lost_its_supervisor(tmp_path: Path):
     name = "leaves-daemons-to-nobody"
+    mark = tmp_path / "mark"
     words = ["compare", *SMALL, *plugin_of(name, tmp_path), "--variants", name]
-    done = subprocess.run([sys.executable, "-m", "harness", *words], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        env={**os.environ, "HOSTILE_MARK": str(mark)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 1 and "fail" in done.stdout + done.stderr
-    assert strays() == []
+    assert strays(mark) == []
 
 
 @pytest.mark.thorough
