@@ -81,7 +81,7 @@ def test_what_a_launch_leaves_in_l2_is_read_again_or_not():
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]):
-    assert main(["traffic", "column-cupy", "--plugin", str(PLUGIN), "--seq-len", "64", "--device", "gpu"]) == 0
+    assert main(["traffic", "column-cupy", "--plugin", str(PLUGIN), "--seq-len", "64", "--device", "gpu"]) == 1
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "Nsight Compute's counters on" in captured.out
+    assert "WRONG: column-cupy" in captured.out and "Nsight Compute's counters on" in captured.out
