@@ -63,6 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
         forbid_compiling()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files unread that have nothing for the fast lane: importing them takes longer than many of its tests."""
+    if config.getoption("--lane") != "fast" or collection_path.suffix != ".py" or not in_compiling(collection_path):
+        return None
+    return "compiles(False)" not in collection_path.read_text() or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = chosen_by(items, config.getoption("--lane"))
     left_out = [item for item in items if item not in chosen]
@@ -97,7 +104,12 @@ def compiles(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("compiles")
     if mark is not None:
         return mark.args != (False,)
-    return item.path.is_relative_to(HERE) and item.path.relative_to(HERE).parts[0] in COMPILING
+    return in_compiling(item.path)
+
+
+def in_compiling(path: Path) -> bool:
+    """Whether tests of this file compile where no mark says otherwise."""
+    return path.is_relative_to(HERE) and path.relative_to(HERE).parts[0] in COMPILING
 
 
 def forbid_compiling() -> None:

@@ -19,6 +19,9 @@ from typing import Any
 import pytest
 from clusters import ROOT, Processes, processes, start_scheduler, start_worker
 
+from harness.cli import main
+from harness.execution.cluster import cluster_client
+
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "going on where it was cut off"
 TOLD_WITHIN_SECONDS = 60.0
@@ -106,15 +109,16 @@ def test_nothing_of_dask_is_loaded_without_workers():
     assert out.splitlines()[-1] == "[]", out + err
 
 
-def test_workers_that_are_none_are_one_line(own: Processes):
+def test_workers_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_client, "CONNECT_SECONDS", 0.5)
     for words, said in (
         (["--workers", "many"], "is neither a number of processes nor the address"),
         (["--workers", "0"], "0 processes; it has to be from 1"),
         (["--workers", "tcp://127.0.0.1:9"], "no scheduler answers there"),
     ):
-        ended = fuzz(own, *words)
-        out, err = ended.communicate(timeout=60)
-        assert ended.returncode == 2 and not out and err.count("\n") == 1 and said in err, err
+        status = main(["fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", *words])
+        out, err = capsys.readouterr()
+        assert status == 2 and not out and err.count("\n") == 1 and said in err, err
 
 
 @pytest.mark.thorough

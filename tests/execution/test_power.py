@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_model import NUMERICS, online_softmax
-from lanes import exhaustive_unless
+from lanes import exhaustive_unless, thorough_unless
 from numpy_executor import NumpyKernel
 
 from harness.execution.attempt import Attempt, attempt
@@ -200,16 +200,25 @@ def test_no_trivial_wrong_answer_passes_in_any_regime_whatever_is_declared(opera
 COMMON: tuple[dict[str, object], ...] = ({}, {"mask": "causal"}, {"mask": "window:32"}, {"heads": 8, "kv_heads": 2})
 
 
-@pytest.mark.parametrize("fields", COMMON, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["attention", "attention-backward"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "fields"),
+    thorough_unless(
+        lambda case: case[1] == "bfloat16" or not case[2],
+        itertools.product(("attention", "attention-backward"), DTYPES, COMMON),
+    ),
+    ids=str,
+)
 def test_default_problems_of_attention_decide_whatever_is_declared(name: str, dtype: str, fields: dict[str, object]):
     question = Question.draw(operation_named(name).problem(dtype=dtype, **fields))
     assert [text for text, each in DECLARED.items() if not question.power(each).decides] == []
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["paged-attention", "softmax"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    thorough_unless(
+        lambda case: case != ("paged-attention", "float16"), itertools.product(("paged-attention", "softmax"), DTYPES)
+    ),
+)
 def test_other_default_problems_decide_whatever_is_declared(name: str, dtype: str):
     question = Question.draw(operation_named(name).problem(dtype=dtype))
     assert [text for text, each in DECLARED.items() if not question.power(each).decides] == []

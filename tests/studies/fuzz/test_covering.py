@@ -182,9 +182,9 @@ def test_one_row_of_softmax_has_more_columns_than_16_bits_count(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
-def test_one_table_has_pages_whose_numbers_have_more_than_16_bits(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_one_table_has_pages_whose_numbers_have_more_than_16_bits(name: str):
     for seed in range(3):
-        cases, _ = cases_of(name, seed, monkeypatch)
+        cases = usual_cases(name, seed)
         (case,) = (case for case in cases[:20] if case.problem.pool_pages > 2**16)
         assert max(case.problem.lengths) > 32 * 512 and case.problem.heads == case.problem.q_len == 1
         table = case.inputs()["table"]
