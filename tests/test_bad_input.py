@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lanes import thorough_unless
 
 from harness.cli import main
 
@@ -231,12 +232,17 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
         ("H list > /dev/full", 2, "harness: cannot write to standard output: No space left on device\n"),
         ("H list >&-", 2, "harness: standard output is closed; open it, or write to a file with --output FILE\n"),
         ("H list --output /dev/null >&-", 0, ""),
-        ("H --help > /dev/full", 2, "harness: cannot write to standard output: No space left on device\n"),
         ("H list --variants zzz 2>&-", 2, ""),
-        ("H list --variants zzz 2>/dev/full", 2, ""),
         ("H list <&- >&- 2>&-", 2, ""),
         ("H compare --help | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}", None, ""),
         ("H list --output /dev/full", 2, "harness: cannot write /dev/full: No space left on device\n"),
+        *thorough_unless(
+            lambda case: False,
+            [
+                ("H --help > /dev/full", 2, "harness: cannot write to standard output: No space left on device\n"),
+                ("H list --variants zzz 2>/dev/full", 2, ""),
+            ],
+        ),
     ],
 )
 def test_streams_that_a_shell_has_closed_or_filled(line: str, status: int | None, err: str) -> None:

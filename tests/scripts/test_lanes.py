@@ -37,6 +37,7 @@ def outcome(folder: Path, *options: str) -> tuple[int, str]:
     """pytest's exit status, and its last line without the time."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder / "tests")]
     environment = {"PYTHONPATH": str(ROOT), "ATTENTION_SANDBOX_CACHE_BYTES": "0"}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, re.sub(r" in .*", "", done.stdout.splitlines()[-1]) + done.stderr
 

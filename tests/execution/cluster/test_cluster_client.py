@@ -110,6 +110,7 @@ def test_work_that_kills_every_worker_is_one_error_and_the_rest_is_done(cluster:
     assert isinstance(lost, WorkerLost) and "so was the one that tried it before" in str(lost)
 
 
+@pytest.mark.thorough
 def test_what_a_worker_did_before_it_was_killed_is_not_blamed():
     """It cannot always be told what the worker was at: it has done the first, and its report is lost with it."""
     with ClusterClient(1, said.append) as cluster:
