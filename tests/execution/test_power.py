@@ -220,7 +220,8 @@ def test_default_problems_of_attention_decide_whatever_is_declared(name: str, dt
 @pytest.mark.parametrize(
     ("name", "dtype"),
     thorough_unless(
-        lambda case: case[0] == "softmax" or case[1] == "bfloat16", itertools.product(("paged-attention", "softmax"), DTYPES)
+        lambda case: case[0] == "softmax" or case[1] == "bfloat16",
+        itertools.product(("paged-attention", "softmax"), DTYPES),
     ),
 )
 def test_other_default_problems_decide_whatever_is_declared(name: str, dtype: str):
