@@ -5,9 +5,9 @@ Needs a GPU. Run from the repository's root:
 
     python scripts/record_opcodes.py tests/hardware/opcodes_h200.zip
 
-It runs tests/emulator/test_opcodes_*.py: each kernel runs on the emulator, as always, and then on the GPU with the same
-operands. What the two disagree on by more than they may is printed; the record has the GPU's answer either way. The
-tests are spread over processes, for most of the time is the emulator's.
+It runs tests/emulator/**/test_opcodes_*.py: each kernel runs on the emulator, as always, and then on the GPU with the
+same operands. What the two disagree on by more than they may is printed; the record has the GPU's answer either way.
+The tests are spread over processes, for most of the time is the emulator's.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def record_share(output: Path, share: int, shares: int, recorded: Path) -> None:
     """
     recorder = Recorder(share, shares, recorded.read_text().splitlines() if recorded.exists() else [])
     LISTENERS.append(recorder.launched)
-    files = sorted(map(str, EMULATOR_TESTS.glob("test_opcodes_*.py")))
+    files = sorted(map(str, EMULATOR_TESTS.rglob("test_opcodes_*.py")))
 
     class Named:
         def pytest_configure(self, config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What a GPU answered to the kernels of tests/emulator/test_opcodes_*.py, and how far the emulator may be from it.
+"""What a GPU answered to the kernels of tests/emulator/**/test_opcodes_*.py, and how far the emulator may be from it.
 
 The tests themselves are the list of cases. scripts/record_opcodes.py runs them where there is a GPU and records what it
 left in memory; operands are not recorded, the tests draw them from fixed seeds.

@@ -12,7 +12,7 @@ from harness.compilers import cluster_launch
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.ptx_text import PtxKernel, bind_ptx
 from harness.model.plan import Launch, Plan
-from tests.fake_driver import FakeDriver
+from tests.fakes.fake_driver import FakeDriver
 
 KERNEL = PtxKernel(".version 8.0\n.target sm_90\n.address_size 64\n.entry k() { ret; }", "k")
 

@@ -19,10 +19,10 @@ from harness.model.finding import Finding, Place
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError
-from tests.fake_compute_sanitizer import LOGS
+from tests.fakes.fake_compute_sanitizer import LOGS
 
-FAKE = Path(__file__).resolve().parents[1] / "fake_compute_sanitizer.py"
-PLUGIN = FAKE.parent / "plugins" / "hidden_mistakes.py"
+FAKE = Path(__file__).resolve().parents[1] / "fakes" / "fake_compute_sanitizer.py"
+PLUGIN = FAKE.parents[1] / "plugins" / "hidden_mistakes.py"
 PROBLEM = Problem(heads=1, q_len=8, kv_len=8, head_dim=64)
 INPUTS = draw_inputs(PROBLEM)
 VARIANT = discover([PLUGIN]).registry.get("adds-up")

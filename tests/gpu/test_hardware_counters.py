@@ -1,4 +1,4 @@
-"""From runs to counters and into the tables of `traffic`, with a stand-in for ncu (tests/fake_ncu.py)."""
+"""From runs to counters and into the tables of `traffic`, with a stand-in for ncu (tests/fakes/fake_ncu.py)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ GPU = Device("gpu", "a GPU", "sm_90")
 @pytest.fixture(autouse=True)
 def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ncu"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).parents[1] / "fake_ncu.py"}" "$@"\n')
+    path.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).parents[1] / "fakes" / "fake_ncu.py"}" "$@"\n'
+    )
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("FAKE_NCU", raising=False)

@@ -17,8 +17,8 @@ from harness.model.problem import BaseProblem
 from harness.operations.attention.libraries import flex_attention, mask_tensor
 from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
 from harness.support.errors import ProblemError, UnsupportedProblem
-from tests import fake_cudnn, fake_torch
-from tests.fake_torch import FakeTorch, attention
+from tests.fakes import fake_cudnn, fake_torch
+from tests.fakes.fake_torch import FakeTorch, attention
 
 SDPA = ("torch-math", "torch-efficient", "torch-flash", "torch-cudnn")
 SMALL = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 20, "kv_len": 37, "head_dim": 8}
@@ -216,7 +216,7 @@ def test_gradients_are_of_the_problem_s_own_output(monkeypatch: pytest.MonkeyPat
     def without_the_difference(self: Any, results: Any, given: Any) -> Any:
         return (given["dO"],)
 
-    monkeypatch.setattr("tests.fake_torch.attention", rounded_twice)
+    monkeypatch.setattr("tests.fakes.fake_torch.attention", rounded_twice)
     assert verdicts(problem, "torch-flex") == {"torch-flex": None}
     monkeypatch.setattr(FlexGradients, "_cotangents", without_the_difference)
     assert "off by more than their budget" in (verdicts(problem, "torch-flex")["torch-flex"] or "")

@@ -84,7 +84,7 @@ HARNESS_MUTANTS = (
                 "wrong = ~same & (error > allowed)",
             ),
         ),
-        ("tests/execution/test_accuracy.py::test_nan_fails",),
+        ("tests/execution/judging/test_accuracy.py::test_nan_fails",),
     ),
     HarnessMutant(
         "the budget is ten times as wide",
@@ -100,7 +100,7 @@ HARNESS_MUTANTS = (
                 '"lse": Tolerance(10 * lse, ',
             ),
         ),
-        ("tests/operations/attention/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),
+        ("tests/operations/attention/budget/test_error_budget.py::test_neither_tier_is_vacuous_in_16_bits",),
     ),
     HarnessMutant(
         "the counter misses what is read again",
@@ -111,12 +111,12 @@ HARNESS_MUTANTS = (
                 "store64(entry + 16, max(load64(entry + 16), sectors))",
             ),
         ),
-        ("tests/emulator/test_counts.py",),
+        ("tests/emulator/launch/test_counts.py",),
     ),
     HarnessMutant(
         "the counter counts a sector once for each lane",
         (Patch("harness/emulator/memory/translation.py", "return count\n", "return count + 1\n"),),
-        ("tests/emulator/test_counts.py",),
+        ("tests/emulator/launch/test_counts.py",),
     ),
 )
 

@@ -15,8 +15,8 @@ from harness.model.plan import Launch
 from harness.support.errors import PlanError
 from scripts.record_opcodes import run_on_gpu
 from scripts.recording.opcode_kernel import LISTENERS, Launched
-from tests.emulator import test_opcodes_clusters as opcodes
 from tests.emulator.cluster_kernels import MATRIX, PRODUCT, REDUCTION, TILE, product_arguments
+from tests.emulator.codegen.instructions import test_opcodes_clusters as opcodes
 from tests.emulator.hopper_kernel import HEAD
 
 pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs a GPU")

@@ -17,9 +17,9 @@ from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap
 from tests.emulator.bulk_reductions import FORMS, drawn
 from tests.emulator.hopper_kernel import HEAD, run_hopper
+from tests.emulator.memory.test_bulk_copies import WHOLE, X
+from tests.emulator.memory.test_bulk_reductions import TENSOR, every_form
 from tests.emulator.numba_boxes import PROBLEM, moved, moves_boxes, whole
-from tests.emulator.test_bulk_copies import WHOLE, X
-from tests.emulator.test_bulk_reductions import TENSOR, every_form
 from tests.emulator.warpgroup_kernels import COLUMNS, ROWS, TYPES, fragments, register_count
 
 pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs a GPU")

@@ -16,7 +16,7 @@ from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
-from tests.emulator.test_tracing import Recorder
+from tests.emulator.launch.test_tracing import Recorder
 
 COPIES = """
 __device__ unsigned place_of(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }

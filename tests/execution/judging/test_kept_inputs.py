@@ -24,7 +24,7 @@ from harness.support.errors import KernelFault
 
 pytestmark = pytest.mark.compiles
 
-PLUGIN = Path(__file__).parents[1] / "plugins" / "spoilt_inputs.py"
+PLUGIN = Path(__file__).parents[2] / "plugins" / "spoilt_inputs.py"
 REGISTRY = discover([PLUGIN]).registry
 SPOILS, STORES_AGAIN = REGISTRY.get("scales-q"), REGISTRY.get("stores-q-again")
 PROBLEM = Problem(heads=1, q_len=5, kv_len=7, head_dim=4)

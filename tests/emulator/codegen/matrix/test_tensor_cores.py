@@ -9,9 +9,9 @@ import pytest
 from cuda_kernel import run
 from sanitized_kernel import find, lines
 from single_opcode import run_body
-from test_bank_conflicts import INPUTS, PROBLEM, counted, plan
 
 from harness.emulator.executor import EmulatorExecutor
+from tests.emulator.memory.test_bank_conflicts import INPUTS, PROBLEM, counted, plan
 
 RNG = np.random.default_rng(41)
 WMMA = """#include <mma.h>

@@ -22,6 +22,8 @@ from clusters import ROOT, Processes, processes, start_scheduler, start_worker
 from harness.cli import main
 from harness.execution.cluster import cluster_client
 
+pytestmark = pytest.mark.compiles(False)
+
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "going on where it was cut off"
 TOLD_WITHIN_SECONDS = 60.0

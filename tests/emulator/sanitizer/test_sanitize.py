@@ -21,7 +21,7 @@ from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 
-PLUGIN = Path(__file__).parents[1] / "plugins" / "hidden_mistakes.py"
+PLUGIN = Path(__file__).parents[2] / "plugins" / "hidden_mistakes.py"
 PROBLEM = Problem(heads=1, q_len=8, kv_len=8, head_dim=64)
 INPUTS = draw_inputs(PROBLEM, "normal", 0)
 REGISTRY = discover([PLUGIN]).registry

@@ -14,7 +14,7 @@ from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
 from harness.ptx.arithmetic import Arithmetic
 
-PLUGIN = Path(__file__).parents[1] / "plugins" / "declared_numerics.py"
+PLUGIN = Path(__file__).parents[2] / "plugins" / "declared_numerics.py"
 LONG = Problem(heads=1, q_len=16, kv_len=16384, head_dim=16, dtype="float16")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_torch import as_tensor, attention
+from tests.fakes.fake_torch import as_tensor, attention
 
 
 class GraphTensor:

@@ -19,7 +19,7 @@ from harness.support.errors import UnsupportedInstruction
 
 PROBLEM = Problem(heads=1, q_len=1, kv_len=1, head_dim=64)
 INPUTS = draw_inputs(PROBLEM, "normal", 0)
-TICKETS = Path(__file__).parents[1] / "plugins" / "tickets.py"
+TICKETS = Path(__file__).parents[2] / "plugins" / "tickets.py"
 ONE_KEY = ["--q-len", "1", "--kv-len", "1", "--head-dim", "64", "--heads", "2", "--plugin", str(TICKETS)]
 
 HEAD = ".version 7.8\n.target sm_80\n.address_size 64\n"

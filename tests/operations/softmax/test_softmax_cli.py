@@ -10,6 +10,8 @@ import pytest
 
 from harness.cli import main
 
+pytestmark = pytest.mark.compiles
+
 SMALL = ("--operation", "softmax", "--rows", "8", "--columns", "100")
 
 

@@ -28,7 +28,7 @@ from harness.text.comparison_report import render_comparison
 
 pytestmark = pytest.mark.compiles
 
-PLUGIN = Path(__file__).parents[1] / "plugins" / "hidden_roundings.py"
+PLUGIN = Path(__file__).parents[2] / "plugins" / "hidden_roundings.py"
 REGISTRY = discover([PLUGIN]).registry
 SMALL = {"heads": 2, "q_len": 33, "kv_len": 33, "head_dim": 8}
 

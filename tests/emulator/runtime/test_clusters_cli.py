@@ -9,7 +9,7 @@ import pytest
 
 from harness.cli import main
 
-PLUGIN = str(Path(__file__).parent / "plugins" / "keys_over_a_cluster.py")
+PLUGIN = str(Path(__file__).parents[2] / "plugins" / "keys_over_a_cluster.py")
 SMALL = ("--plugin", PLUGIN, "--q-len", "40", "--kv-len", "37", "--head-dim", "8")
 
 

@@ -67,7 +67,7 @@ def test_memory_that_no_machine_has_is_the_plans_mistake():
 
 
 def test_an_overrun_array_is_the_finding_before_any_wrong_answer():
-    path = Path(__file__).parents[2] / "plugins" / "hidden_mistakes.py"
+    path = Path(__file__).parents[3] / "plugins" / "hidden_mistakes.py"
     overrun = discover([path]).registry.get("one-score-too-many")
     case = Case(Problem(heads=1, q_len=8, kv_len=8, head_dim=64))
     finding = examine(

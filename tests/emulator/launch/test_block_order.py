@@ -19,7 +19,7 @@ from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
-from tests.emulator.test_tracing import Recorder
+from tests.emulator.launch.test_tracing import Recorder
 
 FLAG = """
 extern "C" __global__ void k(volatile int* f) {

@@ -10,6 +10,8 @@ import pytest
 
 from harness.cli import main
 
+pytestmark = pytest.mark.compiles
+
 PAGED = ("--operation", "paged-attention")
 SMALL = (*PAGED, "--lengths", "0+5+70", "--heads", "2", "--kv-heads", "1", "--head-dim", "24", "--page-size", "32")
 

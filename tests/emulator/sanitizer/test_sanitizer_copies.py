@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.emulator.memory.test_async_copies import COPIES
 from tests.emulator.sanitized_kernel import find, lines
-from tests.emulator.test_async_copies import COPIES
 
 X = np.arange(1024, dtype=np.float32)
 

@@ -12,6 +12,8 @@ from harness.cli import main
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
+pytestmark = pytest.mark.compiles
+
 SAID = ["--softcap", "2", "--alibi", "--sinks"]
 SIZES = ["--heads", "4", "--kv-heads", "2", "--seq-len", "20", "--head-dim", "16", "--causal"]
 

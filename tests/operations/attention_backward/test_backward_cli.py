@@ -12,6 +12,8 @@ from harness.cli import main
 from harness.model.operation import draw_inputs, operation_named
 from harness.operations.attention_backward.problem import BackwardProblem
 
+pytestmark = pytest.mark.compiles
+
 OPERATION = ("--operation", "attention-backward")
 SMALL = (*OPERATION, "--seq-len", "70", "--head-dim", "16", "--causal")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / ".ci" / "action"
 PAGE = (ROOT / "docs" / "continuous-integration.md").read_text()
 TEXT = (ACTION / "action.yml").read_text()
