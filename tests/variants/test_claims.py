@@ -5,17 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from emulators import emulator
-from hypothesis import HealthCheck, find, given, settings
-from hypothesis import strategies as st
-from lanes import exhaustive_unless, is_exhaustive, thorough_unless
-from test_conformance import (
+from attention_runs import (
     EXECUTOR,
     FEW,
     KERNELS,
@@ -26,10 +21,14 @@ from test_conformance import (
     problems,
     problems_taken_by,
 )
+from claimed_traffic import bytes_by_buffer, claimed, counted, traffic
+from emulators import emulator
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis import strategies as st
+from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.execution.planning.variant_calls import refusal_of
-from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.tile_sizes import TileSizes
@@ -76,20 +75,6 @@ ALIGNED = {
         batch=2, heads=4, kv_heads=2, q_len=128, kv_len=192, head_dim=48, dtype="float16", mask="causal"
     ),
 }
-
-
-def counted(variant: Variant, problem: Problem) -> Execution:
-    return EXECUTOR.run(problem, variant.plan(problem), draw_inputs(problem, "normal", 0))
-
-
-def claimed(variant: Variant, problem: Problem) -> Traffic:
-    assert variant.claim is not None
-    return variant.claim(problem)
-
-
-def traffic(execution: Execution) -> Traffic:
-    assert execution.read_bytes is not None and execution.write_bytes is not None
-    return Traffic(execution.read_bytes, execution.write_bytes)
 
 
 @parametrize_variants
@@ -246,16 +231,6 @@ def test_a_claim_for_another_problem_does_not_fit(variant: Variant):
     without_mask = dataclasses.replace(problem, mask="none")
     assert traffic(counted(variant, problem)) == claimed(variant, problem)
     assert traffic(counted(variant, problem)) != claimed(variant, without_mask)
-
-
-def bytes_by_buffer(execution: Execution, kind: str) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for launch in execution.launches:
-        assert launch.traffic is not None
-        for site in launch.traffic:
-            if site.kind == kind:
-                total[site.buffer] += 32 * site.sectors
-    return total
 
 
 # Row blocks x key tiles of equal size. A causal row block i meets the key tiles up to its own: 1 + 2 = 3 of the 4 pairs

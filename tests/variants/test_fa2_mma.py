@@ -7,23 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from attention_answers import hold
 from emulators import emulator
-from lanes import exhaustive_unless, is_exhaustive
+from fa2_mma_runs import EXECUTOR, VARIANTS, assert_right, skip_further_compilation
+from lanes import exhaustive_unless
 
 from harness.emulator.instruments import Instruments
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.traffic.counts import SharedTraffic
-from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
-from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
-from harness.operations.attention.budget.error_budget import error_budget
-from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
-VARIANTS = tuple(variant for variant in discover().registry if variant.algorithm == "fa2-mma")
-EXECUTOR = emulator()
 parametrize_cuda = pytest.mark.parametrize(
     "variant", exhaustive_unless(lambda variant: variant.backend == "cupy", VARIANTS), ids=lambda variant: variant.name
 )
@@ -31,27 +25,8 @@ parametrize_cuda = pytest.mark.parametrize(
 parametrize_variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
 
-def skip_further_compilation(variant: Variant, problem: Problem) -> None:
-    """Masks that are no band are a kernel of their own, which takes Numba long."""
-    if not (problem.mask.is_band or variant.backend == "cupy" or is_exhaustive()):
-        pytest.skip("in the exhaustive lane")
-
-
 def run(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return EXECUTOR.run(problem, variant.plan(problem), inputs).outputs
-
-
-def assert_right(variant: Variant, problem: Problem, inputs: dict[str, np.ndarray], **tile: TileSizes) -> None:
-    """The answer is right, and the bytes are those that are claimed."""
-    reference = attention(problem, inputs)
-    budget = error_budget(problem, inputs, reference, variant.numerics)
-    execution = EXECUTOR.run(problem, variant.plan(problem, **tile), inputs)
-    result = hold(execution.outputs, reference, budget)
-    assert result.passed, result.reason
-    assert not result.suspicious
-    assert variant.claim is not None
-    claim = variant.claim(problem, **tile)
-    assert (execution.read_bytes, execution.write_bytes) == (claim.read_bytes, claim.write_bytes)
 
 
 # Warps of 16 and of 32 rows, tiles shorter than a warp's diagonal and longer, and three on chip.

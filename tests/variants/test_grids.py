@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_fa2_mma import VARIANTS, assert_right, skip_further_compilation
+from fa2_mma_runs import VARIANTS, assert_right, skip_further_compilation
 
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from emulators import emulator
-from test_fa2_mma import VARIANTS
+from fa2_mma_runs import VARIANTS
 
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from attention_runs import accuracy, executed, run
+from claimed_traffic import traffic
 from emulators import emulator
 from lanes import thorough_unless
-from test_claims import traffic
-from test_conformance import accuracy, executed, run
 
 from harness.emulator.instruments import Instruments
 from harness.model.discovery import discover

@@ -9,11 +9,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from lanes import exhaustive_unless, is_exhaustive, thorough_unless
-from test_claims import bytes_by_buffer, claimed, counted, traffic
-from test_conformance import (
+from attention_runs import (
     EXECUTOR,
     SANITIZER,
     USUAL_KERNELS,
@@ -24,6 +20,10 @@ from test_conformance import (
     problems,
     run,
 )
+from claimed_traffic import bytes_by_buffer, claimed, counted, traffic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.execution.planning.tiles import with_tile
 from harness.model.operation import draw_inputs

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from attention_runs import by_algorithm
 from emulators import emulator
 from right_answers import require_right
-from test_conformance import by_algorithm
 
 from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
