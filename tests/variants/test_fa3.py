@@ -13,10 +13,10 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_resources import LARGEST_BLOCK_BYTES, used
 from lanes import exhaustive_unless
 
 from harness.compilers import DevicePointer, compile_kernel
-from harness.compilers.ptxas import Resources, find_ptxas, resources
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
@@ -38,8 +38,6 @@ BACKENDS = pytest.mark.parametrize(
     "variant", exhaustive_unless(lambda variant: variant is VARIANT, [VARIANT, NUMBA]), ids=lambda variant: variant.name
 )
 EXECUTOR = emulator()
-LARGEST_BLOCK_BYTES = 227 * 1024
-"""Of shared memory, compute capability 9.0."""
 
 
 def assert_right(problem: Problem, variant: Variant = VARIANT, regime: str = "rising", **tile: TileSizes) -> Execution:
@@ -310,16 +308,6 @@ def launch_of(
     launch, buffers = plan.launches[-1], plan.all_buffers(problem)
     args = (DevicePointer(0, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args)
     return dataclasses.replace(launch, args=tuple(args))
-
-
-def used(launch: Launch) -> Resources:
-    if find_ptxas() is None:
-        pytest.skip("ptxas is not installed")
-    kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
-    found = resources(kernel.ptx, kernel.arch, kernel.entry, kernel.max_registers)
-    if found is None:
-        pytest.skip("ptxas is older than the compiler")
-    return found
 
 
 def assert_fits(launch: Launch, noted: int = 0) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from emulators import emulator
+from kernel_resources import LARGEST_BLOCK_BYTES, used
 from lanes import exhaustive_unless
-from test_fa3 import LARGEST_BLOCK_BYTES, used
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.protocol import Execution

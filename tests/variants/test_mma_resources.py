@@ -6,22 +6,18 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from kernel_resources import assert_fits, used
 from lanes import exhaustive_unless
 
-from harness.compilers import compile_kernel
-from harness.compilers.ptxas import Resources, find_ptxas, resources
-from harness.emulator.memory.residency import residency
 from harness.model.discovery import discover
 from harness.model.plan import Launch
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError
-from harness.support.gpu_data_sheets import gpu
 from variants._mma import MmaTile, mma_tile_space
 from variants.attention.fa2_mma import default_tile
 
-H200 = gpu("h200")
 VARIANTS = [v for v in discover().registry if v.algorithm == "fa2-mma" and v.backend == "cupy"]
 # Every number of steps that Q K^T has, and rows of which a thread copies 16, 8, 4 and 2 bytes at once.
 STEPS = range(16, 257, 16)
@@ -33,23 +29,6 @@ ODD = (1, 2, 20, 33, 130, 200)
 def launch_of(variant: Variant, head_dim: int, dtype: str, **tile: TileSizes) -> Launch:
     (launch,) = variant.plan(Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype), **tile).launches
     return launch
-
-
-def used(launch: Launch) -> Resources:
-    if find_ptxas() is None:
-        pytest.skip("ptxas is not installed")
-    kernel = compile_kernel(launch.kernel, launch.args, "sm_90")
-    found = resources(kernel.ptx, "sm_90", kernel.entry, kernel.max_registers)
-    if found is None:
-        pytest.skip("ptxas is older than the compiler")
-    return found
-
-
-def assert_fits(launch: Launch, blocks_per_sm: int) -> None:
-    found = used(launch)
-    assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
-    shared_bytes = found.shared_bytes + launch.shared_bytes
-    assert residency(H200.multiprocessor, launch.block[0], found.registers, shared_bytes).blocks >= blocks_per_sm
 
 
 @pytest.mark.thorough

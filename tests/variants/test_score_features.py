@@ -10,8 +10,8 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernel_resources import assert_fits
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
-from test_mma_resources import assert_fits
 
 from harness.compilers import DevicePointer
 from harness.execution.planning.variant_calls import make_plan, refusal_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trace_recorder import Recorder
 
 from harness.emulator.abi import layout as at
 from harness.emulator.executor import EmulatorExecutor
@@ -19,7 +20,6 @@ from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
-from tests.emulator.launch.test_tracing import Recorder
 
 FLAG = """
 extern "C" __global__ void k(volatile int* f) {

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
+from trace_recorder import Recorder
 
 from harness.emulator.abi import cache_layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch import tracing
-from harness.emulator.launch.tracing import Accesses, access_kind
+from harness.emulator.launch.tracing import access_kind
 from harness.ptx.opcodes import row_name
 from tests.emulator.cuda_kernel import cuda_source, run
 
 N = 4096
 ARRAYS = {"A": np.arange(N, dtype=np.float32), "B": np.zeros(N, dtype=np.float32)}
-FIRST_LINES = (0, 1000)
-"""As if A were larger than it is."""
-
-
-@dataclass
-class Recorder:
-    """Keeps what it is told."""
-
-    first_lines: tuple[int, ...] = FIRST_LINES
-    blocks: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
-    """Block -> (line, sectors, kind, delay)."""
-
-    def deliver(self, block: int, accesses: Accesses) -> None:
-        assert block not in self.blocks
-        self.blocks[block] = [
-            (word >> 35, (word >> 28) & 15, (word >> 32) & 7, word & ((1 << 28) - 1)) for word in accesses.tolist()
-        ]
 
 
 def recorded(

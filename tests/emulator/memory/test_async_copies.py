@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trace_recorder import Recorder
 
 from harness.emulator.abi import cache_layout
 from harness.emulator.executor import EmulatorExecutor
@@ -16,7 +17,6 @@ from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from tests.emulator.cuda_kernel import run
-from tests.emulator.launch.test_tracing import Recorder
 
 COPIES = """
 __device__ unsigned place_of(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }

@@ -10,10 +10,10 @@ import re
 import numpy as np
 import pytest
 from matrices import BYTES, problems
+from mma_registers import registers_of_a, registers_of_b, registers_of_c
 from operands import Array
 from single_opcode import run_body
 from tensor_core import F16, F32, matrix_product
-from test_opcodes_mma import registers_of_a, registers_of_b, registers_of_c
 
 from harness.support.errors import KernelFault, UnsupportedInstruction
 
