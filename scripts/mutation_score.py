@@ -68,7 +68,7 @@ OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
 SHRINK_SECONDS = 5.0
 """Most need two. What kills a mutant is known before that, and how small it may get is for people to read."""
 LONG_SECONDS = 45.0
-"""Of a campaign: a few take longer, up to several minutes."""
+"""Seconds from which a campaign counts as long; a few take several minutes."""
 UNKNOWN = "-"
 SURVIVES = "SURVIVES"
 AnyScore = Score | HarnessScore

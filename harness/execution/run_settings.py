@@ -33,7 +33,7 @@ class Effort:
     sustained_seconds: float = 1.0
     """How long the sustained runs go on; 0 leaves them out."""
     seed: int = 0
-    """Of the order within the rounds."""
+    """Random seed of the order within the rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class RunSettings:
     regime: str = "normal"
     """How inputs are drawn: the name of one of the operation's regimes."""
     seed: int = 0
-    """The same seed gives the same inputs. On the emulator, seeds other than 0 permute the turns of a block's warps."""
+    """Random seed of the inputs. On the emulator, seeds other than 0 also permute the turns of a block's warps."""
     step_limit: int | None = None
     """Instructions that a warp of the emulator may run; None: as many as `step_limits` derives from the problem."""
     threads: int | None = None

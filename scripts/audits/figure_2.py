@@ -22,7 +22,7 @@ N, D, HEADS, BATCH, ITEM_BYTES, FLOAT32_BYTES = 1024, 64, 16, 64, 2, 4
 GIGA = 1e9
 PRINTED_GB = {"standard": 40.3, "flash": 4.4}
 A100_SHARED_BYTES = 192 * 1024
-"""Of one multiprocessor, as the paper has it (section 2.1)."""
+"""Shared memory of one multiprocessor, as the paper states it (section 2.1)."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Comparison:
     launch: int
     kernel: str
     footprint_bytes: int
-    """Of the buffers that it touches."""
+    """Bytes of the buffers that the launch reads or writes."""
     load_sectors: int
     atomic_sectors: int
     """Read and written where they lie; the hardware counts as read what comes back to L1, nothing of a reduction."""
@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def half(self) -> int:
-        """See `half`."""
+        """Which half of the variants this row belongs to, 0 or 1."""
         return half(self.problem, self.variant)
 
     @property

@@ -52,5 +52,5 @@ def slope_bytes(problem: Problem, readers: int) -> int:
 
 
 def sink_bytes(problem: Problem, readers: int) -> int:
-    """The same of the sinks."""
+    """Bytes of the sinks if so many warps read one each, at the `sectors` level; 0 where there are none."""
     return readers * SECTOR_BYTES if problem.sinks else 0

@@ -17,14 +17,14 @@ THREADS_X = 8
 """Threads that share a row of a tile: a quarter of a warp."""
 THREADS_Y = 16
 WARPS = THREADS_X * THREADS_Y // 32
-"""Of a thread block."""
+"""Warps per thread block."""
 SMALLEST_CAP, LARGEST_CAP = 2.0**-60, 2.0**60
 SHARED_BYTES = 48 * 1024
 """What a block may have of shared memory on every GPU without asking for more."""
 MORE_SHARED_BYTES = 99 * 1024
 """What one may ask for on every GPU since Ampere."""
 MOST_BLOCKS_ALONG_Y = 65_535
-"""Of a grid; along z as well."""
+"""Maximum thread blocks of a grid along y, and along z."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 COMMON = (*rawkernel.COMMON, rawkernel.ROWS_SEEING, ("_tiles", "backward.cuh"))
 """What CUDA sources begin with."""
 NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", sums="nearest")
-"""Of algorithms in which nothing is rounded to 16 bits but what they return."""
+"""Numerics of algorithms that round only their outputs to 16 bits."""
 CHOICES = (8, 16, 32, 64)
-"""Of rows and of keys."""
+"""Sizes of a tile to choose from, in rows and in keys."""
 
 
 def turned(tile: Tile) -> Tile:
@@ -72,7 +72,7 @@ def key_grid(problem: Problem, tile: Tile) -> tuple[int, int, int]:
 
 
 def key_grid_across(problem: Problem, tile: Tile) -> tuple[int, int, int]:
-    """The same with the heads side by side, see grids.py: the first keys of all of them start first."""
+    """The grid of a kernel with a block per tile of keys, heads along x: the first keys of all heads start first."""
     return problem.kv_heads_count, blocks(problem.kv_len, tile.Bc), problem.batch
 
 

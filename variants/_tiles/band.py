@@ -16,7 +16,7 @@ FEATURES = ("causal", "window")
 """What a variant whose kernels take a band says that it `takes`."""
 
 SPAN_FEATURES = (*FEATURES, "documents", "prefix")
-"""The same of one whose kernels are also compiled with `SPANS`."""
+"""What a variant says that it `takes` if its kernels are also compiled with `SPANS`."""
 Limits = tuple[np.int32, np.int32] | tuple[str, str]
 
 
@@ -37,7 +37,7 @@ def limits(problem: Problem) -> Limits:
 
 
 def limits_of_keys(problem: Problem) -> Limits:
-    """The same for kernels in which a block owns keys: the names are of arrays that say which rows see each."""
+    """(before, after) for kernels in which a block owns keys, or the names of arrays with the rows that see each."""
     return ("first_rows", "end_rows") if has_spans(problem) else band(problem)
 
 

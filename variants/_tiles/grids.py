@@ -13,7 +13,7 @@ from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import Integers
 
 L2_BYTES = 32 * 2**20
-"""Of what the heads read that blocks are at work on at once: what stays in the 50 MB of L2 of an H200."""
+"""What the heads of running blocks may read: the part of an H200's 50 MB of L2 in which data stays."""
 
 
 def beyond_y(**blocks_along_y: tuple[int, int]) -> str | None:

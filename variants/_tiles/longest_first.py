@@ -22,7 +22,7 @@ from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers
 from variants._tiles.visits import LISTS, Visits, cuda_parts
 
 THREADS = LANES * WARPS
-"""Of a block, each of which ranks a block of rows."""
+"""Threads per block, each of which ranks one block of rows."""
 ORDER = "order"
 """Blocks of rows, those that visit most tiles first: (batch, T_r); (sequences, lists, T_r) where tiles are listed."""
 
@@ -45,7 +45,7 @@ def cuda_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
 
 
 def numba_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
-    """The same in Numba."""
+    """The Numba kernel that ranks blocks of rows; none where these are not ordered."""
     from variants._tiles.numba_longest_first import longest_first_kernel
 
     return (longest_first_kernel(tile.Br, tile.Bc),) if is_ordered(problem) else ()
@@ -55,7 +55,7 @@ class LongestFirst:
     """The order of a problem: what a plan has of it, and what it costs."""
 
     def __init__(self, schedule: Schedule) -> None:
-        """Of the blocks of rows of this schedule."""
+        """`schedule`: its blocks of rows are those that are ordered."""
         self._schedule = schedule
         self._problem = schedule.problem
         self._visits = Visits(schedule)

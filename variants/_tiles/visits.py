@@ -27,7 +27,7 @@ FEATURES = ("blocks", "flashmask")
 """What a variant whose kernels visit tiles of a list says that it `takes` besides masks of runs."""
 OPTION = "-DVISITS"
 LISTING_WARPS = LANES
-"""Of a block that lists tiles: each looks at a tile at a time, and then each lane of one puts a tile into the list."""
+"""Warps per listing block: each checks one tile at a time, and each lane of one warp then adds a tile to the list."""
 LISTS = "visits"
 """(sequences, L, T_r, 1 + T_c): for each block of rows how many tiles it visits, and then each one's entry."""
 ARGUMENTS = 3
@@ -73,14 +73,14 @@ class Rule(Protocol):
 
     @property
     def cuda_kernels(self) -> tuple[Any, ...]:
-        """Of what is worked out before tiles are looked at."""
+        """CUDA kernels that run before tiles are listed."""
 
     @property
     def numba_kernels(self) -> tuple[Any, ...]:
-        """The same in Numba."""
+        """Numba kernels that run before tiles are listed."""
 
     def launches(self, kernels: tuple[Any, ...]) -> tuple[Launch, ...]:
-        """Of those kernels."""
+        """Launches of `cuda_kernels` or `numba_kernels`."""
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -103,7 +103,7 @@ class Rule(Protocol):
 
 
 def rule_of(problem: Problem, tile: Sizes) -> Rule | None:
-    """Of the mask's part that is no run, if it has one."""
+    """The rule of a mask in which a row does not see a run of keys; None for other masks."""
     if problem.flashmask is not None:
         return FlashMaskRule(problem, tile)
     return None if problem.blocks is None else BlockRule(problem, tile)
@@ -140,7 +140,7 @@ def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
 
 
 def numba_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
-    """The same in Numba."""
+    """The Numba kernel that lists tiles, and those of the rule; none where the mask is runs."""
     from variants._tiles.numba_visits import list_visits_kernel
 
     rule = rule_of(problem, tile)
@@ -167,7 +167,7 @@ class Visits:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the lists: sequences that have some of their own, lists of each, blocks of rows, room of each."""
+        """Shape of the lists: sequences with their own lists, lists per sequence, row blocks, entries per list."""
         assert self._rule is not None
         row_blocks, tiles = len(self._schedule.first_rows), len(self._schedule.first_keys)
         return self._sequences, self._rule.lists, row_blocks, 1 + tiles
