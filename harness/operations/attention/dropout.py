@@ -27,7 +27,7 @@ MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 """Added to the key after each round."""
 LOW_WORD = np.uint64(0xFFFFFFFF)
-BLOCK, APART = np.uint64(32), np.uint64(8)
+BLOCK, CALL_STRIDE = np.uint64(32), np.uint64(8)
 """Rows and keys of a block, and the distance between those of one call."""
 
 
@@ -71,11 +71,11 @@ def kept_keys(problem: Problem, batches: slice, heads: slice, rows: slice) -> np
 
 def _call(positions: Words) -> Words:
     """Return the call that draws the numbers of each row, or of each key; several share one."""
-    calls: Words = positions // BLOCK * APART + positions % APART
+    calls: Words = positions // BLOCK * CALL_STRIDE + positions % CALL_STRIDE
     return calls
 
 
 def _place(positions: Words) -> npt.NDArray[np.intp]:
     """Return the positions of numbers in a call's result: the byte for rows, the word for keys."""
-    places: npt.NDArray[np.intp] = (positions % BLOCK // APART).astype(np.intp)
+    places: npt.NDArray[np.intp] = (positions % BLOCK // CALL_STRIDE).astype(np.intp)
     return places

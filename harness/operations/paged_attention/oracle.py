@@ -45,7 +45,7 @@ def posed(problem: PagedProblem, sequences: Sequence[int]) -> Problem:
     return sequences_of_length(problem, problem.lengths[sequences[0]], len(sequences), mask)
 
 
-def asked(problem: PagedProblem, part: Part) -> tuple[range, Part]:
+def sequences_of_part(problem: PagedProblem, part: Part) -> tuple[range, Part]:
     """The sequences of a part, and the part of each of them as attention counts it."""
     where = (*part.where, *(slice(None),) * (3 - len(part.where)))
     return range(problem.sequences)[where[0]], Part((slice(None), *where[1:]), part.name)
@@ -61,7 +61,7 @@ def by_length(problem: PagedProblem, sequences: Sequence[int]) -> Iterator[list[
 
 def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[str, Float64Array]:
     """O and lse in float64. A sequence without keys gives O = 0 and lse = -infinity."""
-    sequences, of_each = asked(problem, part)
+    sequences, of_each = sequences_of_part(problem, part)
     O, lse = _filled(problem, part, 0.0), _filled(problem, part, -np.inf)[..., 0]
     for group in by_length(problem, sequences):
         if problem.lengths[group[0]] > 0:
@@ -79,7 +79,7 @@ def tolerance(
     That budget holds for sums in any order and for weights that shrink whenever a maximum rises, or parts of the keys
     are put together that have a maximum each: so it is that of splits, too, however many there are.
     """
-    sequences, of_each = asked(problem, part)
+    sequences, of_each = sequences_of_part(problem, part)
     shapes = {"O": _filled(problem, part, 0.0), "lse": _filled(problem, part, 0.0)[..., 0]}
     found = {name: Tolerance(zeros.copy(), zeros.copy()) for name, zeros in shapes.items()}
     for group in by_length(problem, sequences):

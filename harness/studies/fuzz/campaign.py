@@ -23,7 +23,7 @@ from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.drawing.covering import Covering
 from harness.studies.fuzz.drawing.examples_per_build import FIRST_EXAMPLES
-from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, Held, Search, is_declared
+from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, CaseResult, Search, is_declared
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.examining.examiners import Examiners
 from harness.studies.fuzz.examining.isolation import Worker
@@ -298,13 +298,13 @@ class _Campaign:
         found = self.log.searches.get(search.number) or self.workers.searched(search)
         met: dict[Case, None] = {}
         if found is None:
-            search.run(lambda case: self._hold(met.setdefault(case) or case))
+            search.run(lambda case: self._check(met.setdefault(case) or case))
         else:
             self.known.update((case, answer) for case, answer in found if case not in self.answers)
             for case, _ in found:
                 met[case] = None
-                if self._hold(case)[0]:
-                    search.run(self._hold)  # with the same answers so far
+                if self._check(case)[0]:
+                    search.run(self._check)  # with the same answers so far
         if self.first is None:
             self.log.searched(search.number, met)
 
@@ -312,7 +312,7 @@ class _Campaign:
         """Whether an entry was finished before the campaign was interrupted."""
         return entry.number in self.log.searches if isinstance(entry, Search) else entry.case in self.log.answers
 
-    def _hold(self, case: Case) -> Held:
+    def _check(self, case: Case) -> CaseResult:
         if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
             raise _ExamplesDone
         return self._run_and_record(case), self.answers[case].error_over_budget
@@ -330,7 +330,7 @@ class _Campaign:
         if known is None or (known == SUSPICIOUS and finding.kind != SUSPICIOUS):
             self.first = self.smallest = (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
-            self.workers.forget()
+            self.workers.cancel_all()
         assert self.smallest is not None
         is_smaller = self._size(case) < self._size(self.smallest[0])
         # What makes an lse wrong may make O wrong in a simpler case. Any other kind of finding is another mistake.
@@ -370,7 +370,7 @@ class _Campaign:
             self.past.keep(self.smallest[0])
 
     def _expect_candidates(self, candidates: Iterable[Case]) -> None:
-        self.workers.forget()
+        self.workers.cancel_all()
         new = [case for case in dict.fromkeys(candidates) if case not in self.answers and not self._is_declared(case)]
         for case in new[: self.workers.candidates(len(new))]:
             self.workers.expect(case)
