@@ -123,23 +123,23 @@ class Schedule:
     def limit_bytes(self) -> Integers:
         """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.
 
-        None where the mask is a band, which is two numbers.
+        0 if the mask is a band, which is two numbers.
         """
         return self._limits_of(self.problem.heads, self.problem.q_len, self.first_rows, self._rows)
 
     def _limits_of(self, readers: int, length: int, first: Integers, extents: Integers) -> Integers:
-        """(S, blocks): the same of blocks of rows, or of keys, of which there are `length`, read so often each."""
+        """(S, blocks): bytes of reading runs once for each of `readers` heads; `length`: rows, or keys, in all."""
         runs = 2 * np.sum(run_bytes(self._heads(1) * length + first, extents, INT32_BYTES), axis=1)
         return readers * runs if has_spans(self.problem) else np.zeros_like(runs)
 
     @property
     def _rows(self) -> Integers:
-        """(T_r,): of each block."""
+        """(T_r,): number of rows of each block."""
         return np.minimum(self.tile.Br, self.problem.q_len - self.first_rows)
 
     @property
     def _keys(self) -> Integers:
-        """(T_c,): of each tile."""
+        """(T_c,): number of keys of each tile."""
         return np.minimum(self.tile.Bc, self.problem.kv_len - self.first_keys)
 
     def _heads(self, per_sequence: int) -> Integers:

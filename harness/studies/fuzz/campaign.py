@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 WORKERS = 2
 """Worker processes of a long campaign; more would wait for Hypothesis."""
 
-MADE_UP_AT_ONCE = 32
+REPLACED_AT_A_TIME = 32
 """Examples per search when repeated examples are replaced, so that several workers are busy."""
 
 Progress = Callable[[int, float, str], None]
@@ -142,17 +142,26 @@ class _Campaign:
     known: dict[Case, Answer] = field(default_factory=dict)
     """Answers from searches made by workers, to cases that are not yet counted."""
     examples: int = 0
+    """Number of cases counted, without those of shrinking."""
     refusals: Counter[str] = field(default_factory=Counter)
+    """Number of refused problems by the variant's reason."""
     undecided: Counter[str] = field(default_factory=Counter)
+    """Number of undecided cases by the wrong answer that would pass as well."""
     hardest: tuple[float, Case] | None = None
+    """The largest error over budget of a passing case, and that case."""
     first: tuple[Case, Finding] | None = None
+    """The first failure."""
     smallest: tuple[Case, Finding] | None = None
+    """The smallest failure so far."""
     found_at: float | None = None
+    """Time (`time.monotonic`) of the first failure."""
     found_after: int = 0
+    """Number of examples up to the first failure."""
     sizes: Builds = field(default_factory=lambda: Builds(()))
     past: PastFailures = field(default_factory=lambda: PastFailures(None))
     covering: Covering | None = None
     remembered: bool = False
+    """Whether the failure is a stored one of an earlier campaign."""
     log: CampaignLog = field(default_factory=CampaignLog)
     sanitizes: bool = False
     """Whether the sanitizer is available but not applied to all cases."""
@@ -222,9 +231,9 @@ class _Campaign:
         while self.first is None and before < self.examples < (self.how.examples or 0):
             before = self.examples
             more = []
-            for first in range(before, self.how.examples or 0, MADE_UP_AT_ONCE):
+            for first in range(before, self.how.examples or 0, REPLACED_AT_A_TIME):
                 searches += 1
-                examples = min(MADE_UP_AT_ONCE, (self.how.examples or 0) - first)
+                examples = min(REPLACED_AT_A_TIME, (self.how.examples or 0) - first)
                 more.append(sequence.search(self.workers.builds, max(FEWEST_DRAWN, examples), searches, True))
             upcoming = Upcoming(iter(more), self.workers, self._is_known)
             with contextlib.suppress(_ExamplesDone):
@@ -283,8 +292,8 @@ class _Campaign:
         """Run past failures that this campaign, with any seed, could have drawn."""
         for case in self.past.cases():
             known_check = case.check is None or case.check in (self.how.checks or ())
-            to_be_asked = case.regime in self.operation.regimes and not self._is_declared(case)
-            sizes = builds_with(self.sizes, case) if known_check and to_be_asked else None
+            is_relevant = case.regime in self.operation.regimes and not self._is_declared(case)
+            sizes = builds_with(self.sizes, case) if known_check and is_relevant else None
             if sizes is not None:
                 self.sizes = sizes
                 if self._run_and_record(case):
@@ -435,7 +444,7 @@ class _Campaign:
 
 
 def _workers(how: CampaignSettings, machine: Machine) -> int:
-    """A default campaign is over before a second worker has started and compiled the same kernels."""
+    """Return the number of workers; 1 for a default campaign, which ends before a second one has compiled kernels."""
     is_long = how.examples is None or how.examples > FIRST_EXAMPLES
     return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
 
