@@ -189,10 +189,10 @@ _OF_Q_K_AND_V = by_name(
     Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
     Regime("needle", "one key per head carries all the weight", _needle),
     Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
-    Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
+    Regime("exact", "Q = 0 and V whole numbers: if n is a power of two, the answer has to be exact", _exact),
     Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
-    Regime("non-finite", "a NaN or infinity in V, and behind a mask in K: nobody else's answer", _non_finite),
+    Regime("non-finite", "a NaN or infinity in V, and in masked rows of K: must not leak into other rows", _non_finite),
 )
 REGIMES = _all_inputs(_OF_Q_K_AND_V)
 """Every regime by name. Regimes draw Q, K and V in float64. Values before rounding depend only on sizes, regime and

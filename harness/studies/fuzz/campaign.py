@@ -54,8 +54,7 @@ REPLACED_AT_A_TIME = 32
 """Examples per search when repeated examples are replaced, so that several workers are busy."""
 
 Progress = Callable[[int, float, str], None]
-"""Callback after each example, with the number of examples, the completed fraction, and a short summary of the
-coverage."""
+"""Callback after each example with the number of examples, the completed fraction, and a summary of the coverage."""
 
 
 def _ignore(examples: int, part: float, met: str) -> None:
@@ -142,26 +141,19 @@ class _Campaign:
     known: dict[Case, Answer] = field(default_factory=dict)
     """Answers from searches made by workers, to cases that are not yet counted."""
     examples: int = 0
-    """Number of cases counted, without those of shrinking."""
     refusals: Counter[str] = field(default_factory=Counter)
-    """Number of refused problems by the variant's reason."""
     undecided: Counter[str] = field(default_factory=Counter)
     """Number of undecided cases by the wrong answer that would pass as well."""
     hardest: tuple[float, Case] | None = None
     """The largest error over budget of a passing case, and that case."""
     first: tuple[Case, Finding] | None = None
-    """The first failure."""
     smallest: tuple[Case, Finding] | None = None
-    """The smallest failure so far."""
     found_at: float | None = None
-    """Time (`time.monotonic`) of the first failure."""
     found_after: int = 0
-    """Number of examples up to the first failure."""
     sizes: Builds = field(default_factory=lambda: Builds(()))
     past: PastFailures = field(default_factory=lambda: PastFailures(None))
     covering: Covering | None = None
     remembered: bool = False
-    """Whether the failure is a stored one of an earlier campaign."""
     log: CampaignLog = field(default_factory=CampaignLog)
     sanitizes: bool = False
     """Whether the sanitizer is available but not applied to all cases."""
