@@ -20,20 +20,10 @@ apart, and an H100 does not modify the gaps; the mbarrier counts the bytes that 
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import context
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import ENDED, STRAY, address_of, place_of, rank_of_place, warp_number
-from harness.emulator.abi.context import (
-    ASYNC_PROXY,
-    CLUSTER_RANK,
-    CLUSTER_SIZE,
-    CLUSTER_WARPS,
-    LIVE_WARPS,
-    SANITIZER,
-    SHARED_ORIGIN,
-    SHARED_PITCH,
-    WARP_PITCH,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory.bulk_landing import forget_landed, land
@@ -123,7 +113,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
     if place < 0:
         return 1
     barrier = 0
-    if direction & TO_OTHER_BLOCK and rank_of_place(ctx, place) == load64(ctx + CLUSTER_RANK):
+    if direction & TO_OTHER_BLOCK and rank_of_place(ctx, place) == load64(ctx + context.CLUSTER_RANK):
         set_fault(ctx, NOT_REMOTE, site, lane, address, size)
         return 1
     if not direction & TO_GLOBAL:
@@ -132,17 +122,17 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
             return 1
     if load64(copy + SOURCE) == FROM_GLOBAL:
         count_rows(ctx, warp, copy, place)
-    if load64(ctx + SANITIZER):
-        watch_source(load64(ctx + SANITIZER), warp_number(ctx), lane, copy, place)
+    if load64(ctx + context.SANITIZER):
+        watch_source(load64(ctx + context.SANITIZER), warp_number(ctx), lane, copy, place)
     if not direction & MULTICAST:
         return int(queue_copy(ctx, copy, lane, place, barrier))
-    receivers, pitch = load32(warp + at.RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + SHARED_PITCH)
+    receivers, pitch = load32(warp + at.RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + context.SHARED_PITCH)
     for block in range(16):
         if (receivers >> block) & 1:
-            if block >= load64(ctx + CLUSTER_SIZE):
+            if block >= load64(ctx + context.CLUSTER_SIZE):
                 set_fault(ctx, NO_BLOCK, site, lane, block, 0)
                 return 1
-            if load32(load64(ctx + LIVE_WARPS) + 4 * block) == 0:
+            if load32(load64(ctx + context.LIVE_WARPS) + 4 * block) == 0:
                 set_fault(ctx, ENDED_BLOCK, site, lane, address, size)
                 return 1
             away = pitch * (block - rank_of_place(ctx, place))
@@ -156,10 +146,10 @@ def begin_copy(ctx: int, site: int, lane: int) -> int:
 
     Returns 0 and records a fault if the ring is full.
     """
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     number = load64(state + TAIL)
     # A multicast takes one entry per destination.
-    if number - load64(state + HEAD) + load64(ctx + CLUSTER_SIZE) > load64(state + proxy.CAPACITY):
+    if number - load64(state + HEAD) + load64(ctx + context.CLUSTER_SIZE) > load64(state + proxy.CAPACITY):
         set_fault(ctx, TOO_MANY, site, lane, 0, load64(state + proxy.CAPACITY))
         return 0
     copy = copy_at(state, number)
@@ -238,7 +228,7 @@ def checked_place(ctx: int, site: int, lane: int, address: int, size: int, align
     if place == ENDED:
         set_fault(ctx, ENDED_BLOCK, site, lane, address, size)
         return ENDED
-    if place < 0 or (own and rank_of_place(ctx, place) != load64(ctx + CLUSTER_RANK)):
+    if place < 0 or (own and rank_of_place(ctx, place) != load64(ctx + context.CLUSTER_RANK)):
         set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
         return STRAY
     if place & (alignment - 1):
@@ -261,7 +251,7 @@ def barrier_of(ctx: int, site: int, lane: int, address: int, target: int) -> int
 
 def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) -> int:
     """Add a copy to or from this place of shared memory to those in flight. Returns 1 on a fault, else 0."""
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     number = load64(state + TAIL)
     copy = copy_at(state, number)
     if copy != described:
@@ -271,15 +261,19 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
     store64(copy + SHARED, place)
     store64(copy + BARRIER, barrier)
     if not load64(copy + STORES):
-        if (load64(load64(ctx + SHARED_ORIGIN) + barrier) >> proxy.VALID_AT) & 3 != 1:
+        if (load64(load64(ctx + context.SHARED_ORIGIN) + barrier) >> proxy.VALID_AT) & 3 != 1:
             set_fault(ctx, NO_MBARRIER, site, lane, address_of(ctx, barrier), proxy.MBARRIER_BYTES)
             return 1
-        sanitizer, time, combines = load64(ctx + SANITIZER), load64(copy + ISSUED), load64(copy + REDUCTION) != 0
+        sanitizer, time, combines = (
+            load64(ctx + context.SANITIZER),
+            load64(copy + ISSUED),
+            load64(copy + REDUCTION) != 0,
+        )
         size = part_bytes(copy)
         for part in range(parts_of(copy)):
             here = part_place(copy, place, part)
             if not combines:
-                fill_ones(load64(ctx + SHARED_ORIGIN) + here, size)
+                fill_ones(load64(ctx + context.SHARED_ORIGIN) + here, size)
             if sanitizer:
                 overwrite_shared(sanitizer, warp_number(ctx), lane, site, time, here, size, combines)
     store64(state + TAIL, number + 1)
@@ -310,7 +304,7 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
 
 def commit_bulk(ctx: int, mask: int) -> int:
     """Commit the active lanes' stores since their last commit as a group. Returns 0."""
-    groups = load64(load64(ctx + ASYNC_PROXY) + GROUPS) + 8 * 32 * warp_number(ctx)
+    groups = load64(load64(ctx + context.ASYNC_PROXY) + GROUPS) + 8 * 32 * warp_number(ctx)
     for lane in range(32):
         if (mask >> lane) & 1:
             store64(groups + 8 * lane, load64(groups + 8 * lane) + 1)
@@ -319,7 +313,7 @@ def commit_bulk(ctx: int, mask: int) -> int:
 
 def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
     """Complete the active lanes' stores, except for the `pending` latest groups of each. Returns 0."""
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     for number in range(load64(state + HEAD), load64(state + TAIL)):
         copy = copy_at(state, number)
         lane = load64(copy + THREAD) - 32 * warp_number(ctx)
@@ -334,11 +328,19 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
 
 def land_left_stores(ctx: int) -> int:
     """Complete the stores and reductions of the current block, which has ended, that no thread awaited. Returns 0."""
-    state, sanitizer, own = load64(ctx + ASYNC_PROXY), load64(ctx + SANITIZER), load64(ctx + CLUSTER_RANK)
+    state, sanitizer, own = (
+        load64(ctx + context.ASYNC_PROXY),
+        load64(ctx + context.SANITIZER),
+        load64(ctx + context.CLUSTER_RANK),
+    )
     for number in range(load64(state + HEAD), load64(state + TAIL)):
         copy = copy_at(state, number)
         thread = load64(copy + THREAD)
-        if load64(copy + IN_FLIGHT) and load64(copy + STORES) and thread // (32 * load64(ctx + WARP_PITCH)) == own:
+        if (
+            load64(copy + IN_FLIGHT)
+            and load64(copy + STORES)
+            and thread // (32 * load64(ctx + context.WARP_PITCH)) == own
+        ):
             if sanitizer:
                 end_before_wait(sanitizer, load64(copy + SITE), thread, load64(copy + SHARED), load64(copy + BYTES))
             land(ctx, copy)
@@ -349,8 +351,8 @@ def land_left_stores(ctx: int) -> int:
 
 def drop_bulk(ctx: int) -> None:
     """Discard copies in flight when a cluster begins."""
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     store64(state + HEAD, 0)
     store64(state + TAIL, 0)
-    for thread in range(32 * load64(ctx + CLUSTER_WARPS)):
+    for thread in range(32 * load64(ctx + context.CLUSTER_WARPS)):
         store64(load64(state + GROUPS) + 8 * thread, 0)
