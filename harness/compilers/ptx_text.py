@@ -121,7 +121,7 @@ def _module(image: bytes, gpu: NativeGpu) -> Any:
 def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> CompiledKernel:
     from harness.compilers.source_place import place_of
     from harness.ptx.line_table import has_line_table, with_line_table
-    from harness.ptx.parsing.parameter_declarations import entry_parameters
+    from harness.ptx.parsing.declarations import entry_parameters
 
     entries = entry_parameters(kernel.text)
     if kernel.name not in entries:

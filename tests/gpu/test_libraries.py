@@ -15,7 +15,7 @@ from harness.execution.judging.spot_check import check_spots, choose_spots
 from harness.model.operation import draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
 from harness.operations.attention.libraries import flex_attention, mask_tensor
-from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
+from harness.operations.attention_backward.libraries.autograd import FlexGradients
 from harness.support.errors import ProblemError, UnsupportedProblem
 from tests import fake_cudnn, fake_torch
 from tests.fake_torch import FakeTorch, attention

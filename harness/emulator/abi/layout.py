@@ -35,7 +35,7 @@ def variable_address(index: int) -> int:
 
 RANK_SHIFT = 24
 """From this bit on, an address in the window of shared memory contains the rank of its block in the cluster, as on a
-GPU. This applies to kernels that use clusters; see `codegen/cluster_facts.py`."""
+GPU. This applies to kernels that use clusters; see `codegen/kernel_facts.py`."""
 
 
 def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
-from harness.emulator.codegen.cluster_facts import ClusterFacts
+from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.model.plan import require_cluster
 from harness.support.errors import PlanError
 

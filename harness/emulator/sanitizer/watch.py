@@ -316,3 +316,52 @@ def watch_proxy_fence(ctx: int, mask: int) -> int:
     """`fence.proxy.async` for shared memory. Returns 0."""
     fence_proxy(load64(ctx + SANITIZER), warp_number(ctx), mask)
     return 0
+
+
+UNDEFINED_SHUFFLE, MASKS_DIFFER, UNDEFINED_REGISTER = at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER, at.UNDEFINED_REGISTER
+SOURCES, MASKS = machine.ADDRESSES, machine.HOSTS
+LANES = machine.LANES
+
+
+def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
+    """The lanes `mask` execute an operation with the member masks in HOSTS. Returns 0."""
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    tick(state)
+    for lane in range(LANES):
+        if not (mask >> lane) & 1:
+            continue
+        members = load32(warp_state + MASKS + 4 * lane)
+        for other in range(LANES):
+            theirs = load32(warp_state + MASKS + 4 * other)
+            if ((members & mask) >> other) & 1 and theirs != members:
+                report(state, MASKS_DIFFER, site, first + lane, members, theirs, 0, 0, first + other)
+                break
+    return 0
+
+
+def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
+    """The lanes `mask` read the lanes in ADDRESSES, with the member masks in HOSTS. Returns 0."""
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    tick(state)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            source = load32(warp_state + SOURCES + 4 * lane)
+            members = load32(warp_state + MASKS + 4 * lane)
+            if not ((members & mask) >> source) & 1:
+                report(state, UNDEFINED_SHUFFLE, site, first + lane, members, source, 0, 0, 0)
+    return 0
+
+
+def watch_undefined(ctx: int, site: int, role: int, mask: int) -> int:
+    """The lanes `mask` use an undefined register. Returns 0."""
+    if mask == 0:
+        return 0
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    tick(state)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            report(state, UNDEFINED_REGISTER, site, first + lane, role, 0, role, 0, 0)
+    return 0

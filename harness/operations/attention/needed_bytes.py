@@ -7,10 +7,12 @@ such a value is certain; where that is in doubt, none of its tensor does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from harness.model.operation import IoBound
 from harness.operations.attention.problem import Problem
 
 LARGEST = {"float32": 3e38, "bfloat16": 3e38, "float16": 6e4}
@@ -71,3 +73,14 @@ def _covered(first: np.ndarray, end: np.ndarray, kv_len: int) -> np.ndarray:
 def _differ_within_rows(k: np.ndarray, first: np.ndarray, end: np.ndarray) -> bool:
     """Whether each element of Q meets two different elements of K: neighbours that differ are in every run of two."""
     return bool((np.diff(k[:, :, first.min() : end.max()], axis=2) != 0).all())
+
+
+def io_bound(problem: Problem, on_chip_bytes: int) -> IoBound:
+    """The bound for this problem. A causal mask is not taken into account; it changes a constant only."""
+    d = problem.head_dim
+    M = max(1, on_chip_bytes // problem.itemsize_bytes)
+    heads = problem.batch * problem.heads
+    scores = heads * problem.q_len * problem.kv_len
+    elements = min(scores * d / math.sqrt(M), scores * d * d / M)
+    longest = max(problem.q_len, problem.kv_len)
+    return IoBound(on_chip_bytes, M, elements * problem.itemsize_bytes, d * d <= M, longest * d > M)

@@ -1,4 +1,4 @@
-"""Attention as an operation: which module has which part of it."""
+"""Attention as an operation: which module has which part of it, and its smaller parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.model.operation import Hints, Operation
+from harness.model.operation import (
+    ROWS_PER_PART,
+    WHOLE,
+    Hints,
+    Operation,
+    Part,
+    count_of_parts,
+    oracle_flops,
+    part_flops,
+)
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
@@ -16,15 +25,12 @@ from harness.operations.attention.cases.case_values import raises_scores
 from harness.operations.attention.cases.simplification import enlarged, probed_axes, shorter, simpler, size
 from harness.operations.attention.cases.words import field_in_words, peculiarities
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.io_bound import io_bound
 from harness.operations.attention.libraries import LIBRARIES, libraries_in_words
 from harness.operations.attention.masks.arrays import mask_arrays
-from harness.operations.attention.mistakes.hints import forward_hints
-from harness.operations.attention.mistakes.known_mistakes import known_mistakes
+from harness.operations.attention.mistakes.known_mistakes import forward_hints, known_mistakes
 from harness.operations.attention.mistakes.trivial_answers import trivial_answers
-from harness.operations.attention.needed_bytes import needed_read_bytes
+from harness.operations.attention.needed_bytes import io_bound, needed_read_bytes
 from harness.operations.attention.oracle import attention
-from harness.operations.attention.parts import choose_parts
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
 from harness.operations.attention.score_inputs import slope_arrays
@@ -35,6 +41,29 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
 
     from harness.model.cases.case import Case
+
+
+def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
+    """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows of single heads."""
+    p = problem
+    heads = p.batch * p.heads
+    each = part_flops(p.kv_len, p.head_dim)
+    if oracle_flops(heads * p.q_len / ROWS_PER_PART * each, p.q_len) <= whole_flops:
+        return (WHOLE,)
+    # Rows that see no key at all have nothing to be asked.
+    seeing = np.flatnonzero((p.keys_seen > 0).any(axis=0))
+    first_row, end_row = (int(seeing[0]), int(seeing[-1]) + 1) if len(seeing) else (0, p.q_len)
+    count = count_of_parts(heads, each, whole_flops)
+    parts = []
+    for number in range(count):
+        batch, head = divmod(number * (heads - 1) // (count - 1), p.heads)
+        start = first_row + round(number * (end_row - first_row) / (count - 1) / ROWS_PER_PART) * ROWS_PER_PART
+        start = max(0, min(start, end_row - ROWS_PER_PART))
+        stop = min(p.q_len, start + ROWS_PER_PART)
+        where = (slice(batch, batch + 1), slice(head, head + 1), slice(start, stop))
+        parts.append(Part(where, f"batch {batch}, head {head}, rows {start} to {stop - 1}"))
+    return tuple(parts)
+
 
 LARGEST_LENGTH = 2**20
 LARGEST_ROWS = 2**22

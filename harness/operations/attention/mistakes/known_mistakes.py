@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.operation import Hints
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of
 from harness.operations.attention.problem import Problem
@@ -113,3 +115,22 @@ def _other_heads(problem: Problem) -> Iterator[tuple[str, npt.NDArray[np.int64]]
         yield "the first key/value head", np.zeros_like(heads)
         if problem.group > 1:
             yield "key/value head h % kv_heads for query head h", heads % count
+
+
+def forward_hints(tau: float, output: str, kept: float | None = None) -> Hints:
+    """What wrong values of `output`, O or lse, of softmax(tau Q K^T) V are known to look like.
+
+    `kept`: the share of weights that dropout leaves; None where there is no dropout.
+    """
+    factors = {
+        1 / math.log(2): "1 / ln 2: a logarithm to base 2",
+        math.log(2): "ln 2: a base of 2 where it should be e, or the other way round",
+        -1.0: "the sign is wrong",
+    }
+    if output != "lse":
+        if kept is not None:
+            factors[kept] = "1 - P: what dropout leaves is not multiplied by 1 / (1 - P)"
+        return Hints(factors)
+    if tau not in (0.0, 1.0):
+        factors |= {1 / tau: "the scale is missing", tau: "the scale is applied twice"}
+    return Hints(factors, {math.log(2): "ln 2: counted twice, or half"})
