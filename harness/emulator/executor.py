@@ -18,11 +18,10 @@ from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
-from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.configuration import Geometry, LaunchOptions, residency_of, resident_clusters
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
-from harness.emulator.launch.residency_of_launch import residency_of, resident_clusters
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.native.compile_worker import THIS_PROCESS, WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from harness.model.cases.regime import Regime
     from harness.model.drawn_tensor import DrawnTensor
     from harness.model.numerics import Numerics
-    from harness.model.operation import IoBound
     from harness.model.problem import BaseProblem
 
     Float64Array = npt.NDArray[np.float64]

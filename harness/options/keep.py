@@ -42,7 +42,6 @@ def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
     With --keep, reports their number and the store.
     """
     from harness.execution.results.store import open_store
-    from harness.options.keep import driver_version, package_versions
 
     versions = json.dumps(package_versions())
     driver = driver_version() if any(row.device_kind == "gpu" for row in rows) else None

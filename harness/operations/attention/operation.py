@@ -27,13 +27,12 @@ from harness.operations.attention.cases.words import field_in_words, peculiariti
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.libraries import LIBRARIES, libraries_in_words
 from harness.operations.attention.masks.arrays import mask_arrays
-from harness.operations.attention.mistakes.known_mistakes import forward_hints, known_mistakes
-from harness.operations.attention.mistakes.trivial_answers import trivial_answers
+from harness.operations.attention.mistakes.known_mistakes import forward_hints, known_mistakes, trivial_answers
 from harness.operations.attention.needed_bytes import io_bound, needed_read_bytes
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention.score_inputs import slope_arrays
+from harness.operations.attention.scores import slope_arrays
 from harness.operations.attention.sums import ordered_sums
 from harness.support.errors import UsageError
 

@@ -10,14 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import WHOLE, Operation, Part, TrivialAnswer
-from harness.operations.softmax.axes import SoftmaxAxes
-from harness.operations.softmax.build import BUILDS
+from harness.operations.softmax.cases import (
+    BUILDS,
+    SoftmaxAxes,
+    enlarged,
+    peculiarities,
+    probed_axes,
+    shorter,
+    simpler,
+    size,
+)
 from harness.operations.softmax.error_budget import NUMERICS_USED, error_budget
 from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.oracle import asked_rows, blocks_of, softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES
-from harness.operations.softmax.simplification import enlarged, peculiarities, probed_axes, shorter, simpler, size
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from harness.model.cases.case import Case, Edit
-from harness.operations.softmax.axes import EDGES, LONGEST, special_values
-from harness.operations.softmax.build import BLOCK_COLUMNS, BUILDS, SoftmaxBuild
+from harness.operations.softmax.cases import BLOCK_COLUMNS, BUILDS, EDGES, LONGEST, SoftmaxBuild, special_values
 from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
 

@@ -7,18 +7,14 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.execution.protocol import Device
-from harness.execution.results.kept_row import KeptRow
-from harness.execution.results.rows import made_of, where_it_ran, who_ran
 from harness.model.cases.property import SANITIZER, SANITIZER_IDEA
 from harness.model.cases.regime import require_seed
 from harness.model.discovery import load_variant
-from harness.model.operation import Operation, operation_named
-from harness.model.variant import Variant
+from harness.model.operation import Operation
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog, add_fields_of, argument, option
 from harness.options.device import (
     add_device_choice,
@@ -37,7 +33,6 @@ from harness.options.resume import add_afresh, tell_going_on, unfinished_work
 from harness.options.variants import add_plugins, require_some
 from harness.options.watch import add_watch
 from harness.options.workers import add_workers, cluster_of
-from harness.studies.fuzz.result import CampaignResult
 from harness.support.errors import UsageError
 from harness.support.hypothesis_loading import load_hypothesis
 
@@ -145,8 +140,8 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
     load_hypothesis()
     from harness.execution.judging.verdict import PASS, UNDECIDED
     from harness.studies.fuzz.campaign import run_campaign
-    from harness.studies.fuzz.command import campaign_rows
     from harness.studies.fuzz.database import failure_folder
+    from harness.studies.fuzz.kept import campaign_rows
     from harness.studies.fuzz.log import CampaignLog
     from harness.studies.fuzz.report import campaigns_report
     from harness.studies.fuzz.settings import DEFAULT_EXAMPLES, CampaignSettings
@@ -260,34 +255,3 @@ COMMAND = Command(
     run_fuzz,
     search_or_examine,
 )
-
-
-def campaign_rows(results: Iterable[CampaignResult], variants: Iterable[Variant], device: Device) -> list[KeptRow]:
-    """A row per campaign of these variants.
-
-    A campaign draws many problems, so a row has none. The digest is that of the operation's plainest problem, to
-    identify the kernel that was fuzzed; None if the variant does not support that problem.
-    """
-    named = {variant.name: variant for variant in variants}
-    rows = []
-    for result in results:
-        variant = named.get(result.variant)
-        if variant is None:
-            continue
-        rows.append(
-            KeptRow(
-                study="fuzz",
-                operation=variant.operation,
-                **where_it_ran(device),
-                **who_ran(variant),
-                seed=result.seed,
-                kernel_digest=made_of(variant, operation_named(variant.operation).problem(), device.arch).kernel_digest,
-                verdict=result.verdict,
-                reason=result.reason,
-                error_over_budget=result.hardest_ratio,
-                examples=result.examples,
-                refused=result.refused,
-                failing_case=None if result.failure is None else result.failure.case.to_json(),
-            )
-        )
-    return rows

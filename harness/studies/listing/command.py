@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from harness.model.operation import Operation, operation_names
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.options.command import Command
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
