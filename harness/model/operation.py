@@ -148,6 +148,21 @@ def field_in_words(problem: Any, name: str) -> list[str]:
     return [value if name == "dtype" else f"{name} {value}"]
 
 
+def cases_of(strategies: str) -> Callable[..., st.SearchStrategy[Case]]:
+    """Return an `Operation.cases` that calls `cases` of a module, which is imported then, as it imports Hypothesis."""
+
+    def cases(
+        builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> st.SearchStrategy[Case]:
+        module = importlib.import_module(strategies)
+        found: st.SearchStrategy[Case] = module.cases(
+            builds, module.MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes
+        )
+        return found
+
+    return cases
+
+
 def _unchanged(case: Case, builds: Builds) -> Case:
     return case
 

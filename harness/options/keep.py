@@ -64,19 +64,9 @@ def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:
 
 
 PACKAGES = (
-    "attention-sandbox",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "llvmlite",
-    "ml_dtypes",
-    "numba",
-    "numba-cuda",
-    "numpy",
-    "nvidia-cuda-cccl-cu12",
-    "nvidia-cuda-nvcc-cu12",
-    "nvidia-cuda-nvrtc-cu12",
-    "torch",
-)
+    "attention-sandbox", "cupy-cuda12x", "cupy-cuda13x", "llvmlite", "ml_dtypes", "numba", "numba-cuda", "numpy",
+    "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12", "torch",
+)  # fmt: skip
 """Distributions whose version may change a result; those that are not installed are left out."""
 
 

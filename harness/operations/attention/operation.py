@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.model.operation import (
     Hints,
     Operation,
     Part,
+    cases_of,
     count_of_parts,
     oracle_flops,
     part_flops,
@@ -35,11 +36,6 @@ from harness.operations.attention.properties import PROPERTIES
 from harness.operations.attention.scores import slope_arrays
 from harness.operations.attention.sums import ordered_sums
 from harness.support.errors import UsageError
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from harness.model.cases.case import Case
 
 
 def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
@@ -71,14 +67,6 @@ LARGEST_ROWS = 2**22
 
 def _derived_inputs(problem: Problem) -> Mapping[str, np.ndarray]:
     return {**mask_arrays(problem), **slope_arrays(problem)}
-
-
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.attention.cases.strategies import MOST_TILES, cases  # imports Hypothesis
-
-    return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
 
 
 def _hints(problem: Problem, output: str) -> Hints:
@@ -126,7 +114,7 @@ OPERATION = Operation(
     needed_read_bytes=needed_read_bytes,
     parts=choose_parts,
     builds_of=builds_of,
-    cases=_cases,
+    cases=cases_of("harness.operations.attention.cases.strategies"),
     axes=AttentionAxes,
     leaves_regime=raises_scores,
     properties=PROPERTIES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from harness.operations.attention_backward.cases import (
     BackwardAxes,
     backward,
     builds_of,
+    cases,
     enlarged,
     probed_axes,
     simpler,
@@ -28,12 +29,6 @@ from harness.operations.attention_backward.oracle import Block, Sums, blocks_of,
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.properties import PROPERTIES
 from harness.support.errors import UsageError
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from harness.model.cases.case import Case
-
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -115,14 +110,6 @@ def _derived_inputs(problem: BackwardProblem) -> Mapping[str, np.ndarray]:
     return {**FORWARD.derived_inputs(problem), **runs_of_keys(problem)}
 
 
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.attention_backward.cases import cases  # imports Hypothesis
-
-    return cases(builds, most_tiles, checks, takes)
-
-
 def _hints(problem: BackwardProblem, output: str) -> Hints:
     factors = {
         1 / math.log(2): "1 / ln 2: a logarithm to base 2",
@@ -163,7 +150,7 @@ OPERATION = Operation(
     shorter=FORWARD.shorter,
     parts=choose_parts,
     builds_of=builds_of,
-    cases=_cases,
+    cases=cases,
     axes=BackwardAxes,
     properties=PROPERTIES,
     simpler=simpler,

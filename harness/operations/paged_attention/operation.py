@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from harness.model.operation import (
     Hints,
     Operation,
     Part,
+    cases_of,
     count_of_parts,
     field_in_words,
     operation_named,
@@ -38,11 +39,6 @@ from harness.operations.paged_attention.simplification import (
     size,
 )
 from harness.support.errors import UsageError
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from harness.model.cases.case import Case
 
 
 def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> PagedProblem:
@@ -116,14 +112,6 @@ NUMERICS_USED = ("scores", "weights", "functions", "sums", "one_score", "divides
 """The fields of `Numerics` that errors depend on: attention's without a cap."""
 
 
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.paged_attention.strategies import MOST_TILES, cases  # imports Hypothesis
-
-    return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
-
-
 def _hints(problem: PagedProblem, output: str) -> Hints:
     return forward_hints(problem.tau, output)
 
@@ -163,7 +151,7 @@ OPERATION = Operation(
     needed_read_bytes=needed_read_bytes,
     parts=choose_parts,
     builds_of=builds_of,
-    cases=_cases,
+    cases=cases_of("harness.operations.paged_attention.strategies"),
     axes=PagedAxes,
     properties=PROPERTIES,
     simpler=simpler,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.operation import WHOLE, Operation, Part, TrivialAnswer
+from harness.model.operation import WHOLE, Operation, Part, TrivialAnswer, cases_of
 from harness.operations.softmax.cases import (
     BUILDS,
     SoftmaxAxes,
@@ -26,12 +26,6 @@ from harness.operations.softmax.oracle import asked_rows, blocks_of, softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES
 from harness.support.errors import UsageError
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
-    from harness.model.cases.case import Case
-
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -101,14 +95,6 @@ def _needed_read_bytes(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]
     return rows * problem.columns * problem.itemsize_bytes if problem.columns > 1 else 0
 
 
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.softmax.strategies import MOST_TILES, cases  # imports Hypothesis
-
-    return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks)
-
-
 def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> SoftmaxProblem:
     rows, columns = arrays["X"].shape
     return SoftmaxProblem.from_fields({"rows": rows, "columns": columns, "dtype": dtype, **fields})
@@ -135,7 +121,7 @@ OPERATION = Operation(
     needed_read_bytes=_needed_read_bytes,
     parts=choose_parts,
     builds_of=lambda seed: BUILDS,
-    cases=_cases,
+    cases=cases_of("harness.operations.softmax.strategies"),
     axes=SoftmaxAxes,
     properties=PROPERTIES,
     simpler=simpler,

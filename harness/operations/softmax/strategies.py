@@ -32,8 +32,9 @@ def cases(
     most_tiles: int = MOST_TILES,
     checks: Sequence[str] = (),
     check_share: int = 4,
+    takes: Sequence[str] = (),
 ) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`; no features."""
     return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
 
 
