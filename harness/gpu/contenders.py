@@ -14,10 +14,9 @@ from harness.execution.judging.verdict import ERROR, FAIL
 from harness.execution.run_settings import RunSettings
 from harness.execution.timings import BenchResult, Ceilings
 from harness.gpu.bench import Contender, Entry, Step, bench
-from harness.gpu.clocks import ClockReader
 from harness.gpu.context import GpuContext
 from harness.gpu.stage import GpuStage
-from harness.gpu.stopwatch import Stopwatch
+from harness.gpu.stopwatch import ClockReader, Stopwatch
 from harness.model.operation import draw_input_parts, operation_of
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem

@@ -26,24 +26,8 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import ENDED, STRAY, address_of, place_of, rank_of_place, warp_number
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
+from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.bulk_landing import forget_landed, land
-from harness.emulator.memory.bulk_rows import (
-    OUTSIDE,
-    PIECE,
-    column_of,
-    copy_at,
-    count_rows,
-    first_inside,
-    host_of,
-    last_inside,
-    leaves_buffer,
-    part_bytes,
-    part_place,
-    parts_of,
-    row_address,
-    rows_of,
-    shared_bytes,
-)
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
@@ -98,7 +82,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
     copy = begin_copy(ctx, site, lane)
     if copy == 0:
         return 1
-    alignment = PIECE
+    alignment = rows.PIECE
     store64(copy + RANK, rank)
     store64(copy + STORES, direction & TO_GLOBAL)
     store64(copy + REDUCTION, load64(reductions) if reductions else 0)
@@ -108,7 +92,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         alignment = BOX_ALIGNMENT
     elif describe_run(ctx, warp, copy, lane, direction):
         return 1
-    size, address = shared_bytes(copy), load64(warp + at.ADDRESSES + 8 * lane)
+    size, address = rows.shared_bytes(copy), load64(warp + at.ADDRESSES + 8 * lane)
     place = checked_place(ctx, site, lane, address, size, alignment, direction & (TO_GLOBAL | OWN_BLOCK))
     if place < 0:
         return 1
@@ -121,7 +105,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         if barrier < 0:
             return 1
     if load64(copy + SOURCE) == FROM_GLOBAL:
-        count_rows(ctx, warp, copy, place)
+        rows.count_rows(ctx, warp, copy, place)
     if load64(ctx + context.SANITIZER):
         watch_source(load64(ctx + context.SANITIZER), warp_number(ctx), lane, copy, place)
     if not direction & MULTICAST:
@@ -152,7 +136,7 @@ def begin_copy(ctx: int, site: int, lane: int) -> int:
     if number - load64(state + HEAD) + load64(ctx + context.CLUSTER_SIZE) > load64(state + proxy.CAPACITY):
         set_fault(ctx, TOO_MANY, site, lane, 0, load64(state + proxy.CAPACITY))
         return 0
-    copy = copy_at(state, number)
+    copy = rows.copy_at(state, number)
     thread = 32 * warp_number(ctx) + lane
     store64(copy + IN_FLIGHT, 1)
     store64(copy + THREAD, thread)
@@ -165,7 +149,7 @@ def begin_copy(ctx: int, site: int, lane: int) -> int:
 def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> int:
     """Set the tensor map of a lane, and the coordinates of its box. Returns 1 on a fault, else 0."""
     outer, rank, site = load64(warp + SOURCES + 8 * lane), load64(copy + RANK), load64(copy + SITE)
-    tensor_map = host_of(ctx, outer, proxy.MAP_BYTES)
+    tensor_map = rows.host_of(ctx, outer, proxy.MAP_BYTES)
     if tensor_map == 0 or load64(tensor_map) != proxy.MAGIC or load64(tensor_map + proxy.MAP_RANK) != rank:
         set_fault(ctx, NO_MAP, site, lane, outer, rank)
         return 1
@@ -187,13 +171,13 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
             return 1
         store64(copy + COORDINATES + 8 * dimension, coordinate)
         size *= load32(tensor_map + proxy.MAP_BOX + 4 * dimension)
-    if (load64(copy + COORDINATES) * element) & (PIECE - 1):
+    if (load64(copy + COORDINATES) * element) & (rows.PIECE - 1):
         set_fault(ctx, BAD_COORDINATE, site, lane, load64(copy + COORDINATES), element)
         return 1
     store64(copy + BYTES, size)
-    stray = leaves_buffer(ctx, copy) if load64(copy + STORES) else 0
+    stray = rows.leaves_buffer(ctx, copy) if load64(copy + STORES) else 0
     if stray:
-        set_fault(ctx, OUT_OF_BOUNDS, site, lane, stray, last_inside(copy) - first_inside(copy))
+        set_fault(ctx, OUT_OF_BOUNDS, site, lane, stray, rows.last_inside(copy) - rows.first_inside(copy))
         return 1
     return 0
 
@@ -203,20 +187,20 @@ def describe_run(ctx: int, warp: int, copy: int, lane: int, direction: int) -> i
     outer, size, site = load64(warp + SOURCES + 8 * lane), load32(warp + SIZES + 4 * lane), load64(copy + SITE)
     store64(copy + BYTES, size)
     store64(copy + ADDRESS, outer)
-    if size & (PIECE - 1):
+    if size & (rows.PIECE - 1):
         set_fault(ctx, COPY_SIZE, site, lane, size, 0)
         return 1
     if direction & TO_OTHER_BLOCK:
         store64(copy + SOURCE, FROM_SHARED)
-        store64(copy + ADDRESS, checked_place(ctx, site, lane, outer, size, PIECE, 1))
+        store64(copy + ADDRESS, checked_place(ctx, site, lane, outer, size, rows.PIECE, 1))
         return 1 if load64(copy + ADDRESS) < 0 else 0
-    if host_of(ctx, outer, size) == 0 and size:
+    if rows.host_of(ctx, outer, size) == 0 and size:
         set_fault(ctx, OUT_OF_BOUNDS, site, lane, outer, size)
         return 1
-    if outer & (PIECE - 1):
-        set_fault(ctx, MISALIGNED, site, lane, outer, PIECE)
+    if outer & (rows.PIECE - 1):
+        set_fault(ctx, MISALIGNED, site, lane, outer, rows.PIECE)
         return 1
-    if direction & TO_GLOBAL and column_of(ctx, outer) == at.CONSTANT:
+    if direction & TO_GLOBAL and rows.column_of(ctx, outer) == at.CONSTANT:
         set_fault(ctx, READ_ONLY, site, lane, outer, size)
         return 1
     return 0
@@ -253,7 +237,7 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
     """Add a copy to or from this place of shared memory to those in flight. Returns 1 on a fault, else 0."""
     state = load64(ctx + context.ASYNC_PROXY)
     number = load64(state + TAIL)
-    copy = copy_at(state, number)
+    copy = rows.copy_at(state, number)
     if copy != described:
         for word in range(0, COPY_BYTES, 8):
             store64(copy + word, load64(described + word))
@@ -269,9 +253,9 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
             load64(copy + ISSUED),
             load64(copy + REDUCTION) != 0,
         )
-        size = part_bytes(copy)
-        for part in range(parts_of(copy)):
-            here = part_place(copy, place, part)
+        size = rows.part_bytes(copy)
+        for part in range(rows.parts_of(copy)):
+            here = rows.part_place(copy, place, part)
             if not combines:
                 fill_ones(load64(ctx + context.SHARED_ORIGIN) + here, size)
             if sanitizer:
@@ -292,14 +276,14 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
         read_until_landed(state, warp, lane, site, time, load64(copy + ADDRESS), size)
         return
     combines = load64(copy + REDUCTION) != 0
-    first, last = first_inside(copy), last_inside(copy)
-    for row in range(rows_of(copy)):
-        address = row_address(copy, row)
-        if address != OUTSIDE and first < last:
+    first, last = rows.first_inside(copy), rows.last_inside(copy)
+    for row in range(rows.rows_of(copy)):
+        address = rows.row_address(copy, row)
+        if address != rows.OUTSIDE and first < last:
             watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
     if stores:
-        for part in range(parts_of(copy)):
-            read_until_landed(state, warp, lane, site, time, part_place(copy, place, part), part_bytes(copy))
+        for part in range(rows.parts_of(copy)):
+            read_until_landed(state, warp, lane, site, time, rows.part_place(copy, place, part), rows.part_bytes(copy))
 
 
 def commit_bulk(ctx: int, mask: int) -> int:
@@ -315,7 +299,7 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
     """Complete the active lanes' stores, except for the `pending` latest groups of each. Returns 0."""
     state = load64(ctx + context.ASYNC_PROXY)
     for number in range(load64(state + HEAD), load64(state + TAIL)):
-        copy = copy_at(state, number)
+        copy = rows.copy_at(state, number)
         lane = load64(copy + THREAD) - 32 * warp_number(ctx)
         if load64(copy + IN_FLIGHT) and load64(copy + STORES) and 0 <= lane and lane < 32 and (mask >> lane) & 1:
             committed = load64(load64(state + GROUPS) + 8 * load64(copy + THREAD))
@@ -334,7 +318,7 @@ def land_left_stores(ctx: int) -> int:
         load64(ctx + context.CLUSTER_RANK),
     )
     for number in range(load64(state + HEAD), load64(state + TAIL)):
-        copy = copy_at(state, number)
+        copy = rows.copy_at(state, number)
         thread = load64(copy + THREAD)
         if (
             load64(copy + IN_FLIGHT)

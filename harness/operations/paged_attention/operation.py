@@ -10,7 +10,6 @@ import numpy as np
 from harness.model.operation import (
     ROWS_PER_PART,
     WHOLE,
-    Hints,
     Operation,
     Part,
     cases_of,
@@ -112,10 +111,6 @@ NUMERICS_USED = ("scores", "weights", "functions", "sums", "one_score", "divides
 """The fields of `Numerics` that errors depend on: attention's without a cap."""
 
 
-def _hints(problem: PagedProblem, output: str) -> Hints:
-    return forward_hints(problem.tau, output)
-
-
 def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
     if name == "lengths":
         return [lengths_in_words(problem.lengths)]
@@ -130,10 +125,6 @@ def _require_sweepable(problem: PagedProblem) -> None:
             f"--sweep reaches {max(problem.lengths):,} keys in a sequence and {rows:,} rows over all heads; the "
             f"most is {LARGEST_SWEPT:,} either way"
         )
-
-
-def _libraries_in_words(torch: str) -> str:
-    return f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}."
 
 
 OPERATION = Operation(
@@ -161,13 +152,15 @@ OPERATION = Operation(
     peculiarities=peculiarities,
     tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
-    hints=_hints,
+    hints=lambda problem, output: forward_hints(problem.tau, output),
     settings=("scale",),
     problem_of_arrays=problem_of_arrays,
     field_in_words=_field_in_words,
     require_sweepable=_require_sweepable,
     libraries=LIBRARIES,
-    libraries_in_words=_libraries_in_words,
+    libraries_in_words=lambda torch: (
+        f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}."
+    ),
     flops_in_words=operation_named("attention").flops_in_words,
 )
 """Attention of a few last rows of each sequence to all its keys, which a table finds in a pool of pages."""

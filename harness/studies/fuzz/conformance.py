@@ -152,10 +152,6 @@ def _takes_something(subject: Subject) -> str | None:
     return f"it takes none of the {len(refusals)} plainest problems, so nothing is known about it: {refusals[0]}"
 
 
-def _is_right(subject: Subject) -> str | None:
-    return subject.wrong_answer
-
-
 def _keeps_properties(subject: Subject) -> str | None:
     names = [name for name in operation_named(subject.variant.operation).properties if name != DETERMINISM.name]
     if not names:
@@ -167,10 +163,6 @@ def _is_deterministic(subject: Subject) -> str | None:
     if not subject.variant.deterministic:
         raise DoesNotApply("it declares deterministic=False")
     return subject.violation(0.5, DETERMINISM.name)
-
-
-def _passes_the_sanitizer(subject: Subject) -> str | None:
-    return subject.violation(0.25, SANITIZER)
 
 
 def _keeps_inputs(subject: Subject) -> str | None:
@@ -195,10 +187,18 @@ DEMANDS: Mapping[str, Demand] = {
     demand.name: demand
     for demand in (
         Demand("takes", "supports() answers, and takes some plain problem", _takes_something),
-        Demand("answer", "within its error budget on drawn problems: edges, masks, all kinds of inputs", _is_right),
+        Demand(
+            "answer",
+            "within its error budget on drawn problems: edges, masks, all kinds of inputs",
+            lambda subject: subject.wrong_answer,
+        ),
         Demand("properties", "what must hold without knowing the answer", _keeps_properties),
         Demand("determinism", "the same bits once more", _is_deterministic),
-        Demand("sanitizer", "no race, no stray access, no unwritten memory read", _passes_the_sanitizer),
+        Demand(
+            "sanitizer",
+            "no race, no stray access, no unwritten memory read",
+            lambda subject: subject.violation(0.25, SANITIZER),
+        ),
         Demand("inputs", "inputs are the same after a run", _keeps_inputs),
         Demand("claim", "claimed bytes are counted bytes, reads and writes each", _claims_what_is_counted),
     )
