@@ -27,6 +27,12 @@ from harness.support.errors import SandboxError
 
 RAN = (PASS, UNDECIDED, FAIL)
 """Verdicts of variants that produced an answer, so that their kernels are known."""
+_COMPARED = (
+    "variant", "algorithm", "backend", "tile", "verdict", "reason", "max_abs_error", "claimed_bytes", "read_bytes",
+    "write_bytes", "local_bytes", "allocated_bytes", "launches", "time_ms", "time_low_ms", "time_high_ms",
+)  # fmt: skip
+_TIMED = ("verdict", "reason", "error_over_budget", "time_ms", "time_low_ms", "time_high_ms", "sustained_ms")
+"""Fields that `KeptRow` shares with rows of comparisons and of benchmarks."""
 
 
 @dataclass(frozen=True)
@@ -92,26 +98,11 @@ def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Varia
         rows.append(
             KeptRow(
                 **given,
-                variant=row.variant,
-                algorithm=row.algorithm,
-                backend=row.backend,
-                tile=row.tile,
+                **{name: getattr(row, name) for name in _COMPARED},
                 asked_tile=comparison.tile,
                 kernel_digest=None if made is None else made.kernel_digest,
-                verdict=row.verdict,
-                reason=row.reason,
-                max_abs_error=row.max_abs_error,
                 error_over_budget=row.worst_over_budget,
                 error_over_expected=row.worst_over_expected,
-                claimed_bytes=row.claimed_bytes,
-                read_bytes=row.read_bytes,
-                write_bytes=row.write_bytes,
-                local_bytes=row.local_bytes,
-                allocated_bytes=row.allocated_bytes,
-                launches=row.launches,
-                time_ms=row.time_ms,
-                time_low_ms=row.time_low_ms,
-                time_high_ms=row.time_high_ms,
                 findings=None if row.findings is None else len(row.findings),
             )
         )
@@ -138,14 +129,8 @@ def bench_rows(
                 asked_tile=None if variant is None else asked_tile,
                 kernel_digest=made.kernel_digest,
                 driver=result.driver,
-                verdict=row.verdict,
-                reason=row.reason,
-                error_over_budget=row.error_over_budget,
+                **{name: getattr(row, name) for name in _TIMED},
                 claimed_bytes=row.sector_bytes,
-                time_ms=row.time_ms,
-                time_low_ms=row.time_low_ms,
-                time_high_ms=row.time_high_ms,
-                sustained_ms=row.sustained_ms,
             )
         )
     return rows
