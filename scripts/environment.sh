@@ -38,7 +38,7 @@ build() {
     : >"$venv/unfinished"
     for file in "$@"; do
         cmp -s "$root/$file" "$venv/installed-$file" && continue
-        if ! "$python" -m pip install --quiet --disable-pip-version-check -r "$root/$file" >&2; then
+        if ! (cd "$root" && "$python" -m pip install --quiet --disable-pip-version-check -r "$file") >&2; then
             [ -e "$venv/installed-$1" ] || rm -rf "$venv"
             fail "pip could not install $file (see above); to use packages that are installed elsewhere, set SANDBOX_PYTHON"
         fi
