@@ -173,6 +173,8 @@ KIND = "="
 """The key that holds an object's type: `tuple`, `dict`, `problem`, `case`, or a class as `module:Name`."""
 
 
+# Results as JSON values and back: numbers, texts, containers, problems, and dataclasses of `harness`. Deserialization
+# runs no code but the constructors of dataclasses of `harness`, since others may write to a store.
 def to_plain(value: Any) -> Any:
     """Convert a value for `from_plain`. Raises `TypeError` for unsupported types."""
     if value is None or isinstance(value, bool | int | float | str):

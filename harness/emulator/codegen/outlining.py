@@ -31,6 +31,11 @@ _FAMILIES = frozenset({
 others may also depend on previously emitted code, or be referred to by number in the runtime."""
 
 
+# Emitted code is reused for instructions that differ only in their registers. The code of arithmetic depends on its
+# form and on the kinds of its operands. Two instructions share one function of `outlining` if they have the same form,
+# their registers have the same types and coincide in the same positions, and their constants are equal; they pass the
+# locations of their registers in the same order. A kernel of thousands of instructions has about a hundred distinct
+# ones.
 @dataclass(frozen=True)
 class Recipe:
     """The emitted form of an instruction."""

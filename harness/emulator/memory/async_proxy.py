@@ -38,6 +38,9 @@ BARRIERS, VALUES = at.HOSTS, at.DATA
 """Where generated code stores each lane's mbarrier, 8 bytes, and its values, one row of 32 lanes each."""
 
 
+# st.async and red.async (PTX ISA 9.7.9.12, 9.7.13.7): asynchronous stores to another block's shared memory. They are in
+# flight like bulk copies, and complete with them: when a warp of that block waits for the mbarrier that counts their
+# bytes.
 def issue_value(ctx: int, warp: int, site: int, mask: int, element: int, count: int, reduction: int) -> int:
     """Queue each active lane's `count` values of `element` bytes, 4 or 8. Returns 1 on a fault, else 0.
 

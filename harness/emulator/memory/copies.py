@@ -118,6 +118,7 @@ def permute(warp: int) -> int:
 
 
 ROW_BYTES = 16
+"""Bytes of a row of ldmatrix and stmatrix. A warp's rows are consecutive in its DATA area."""
 
 
 def checked_offset(ctx: int, warp: int, site: int, lane: int, generic: int) -> int:

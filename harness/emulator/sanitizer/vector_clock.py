@@ -27,6 +27,11 @@ from harness.emulator.abi.raw_memory import fill_ones, load64, store64
 CLOCK_WORDS = at.CLOCK_WORDS
 
 
+# A clock: up to which time each warp's actions are known, and which of them are before a proxy fence. Usually knowledge
+# of a warp applies to all of its lanes. But a lane that arrives at an mbarrier, or sets a flag, releases only its own
+# actions and what it acquired from others. So a clock has a second time for each warp, with the lanes to which it
+# applies. If several lanes were released at different times, the latest is used for all of them, which may miss races
+# but does not report false ones.
 def clock_bytes(warps: int) -> int:
     """Bytes of one clock."""
     return 8 * CLOCK_WORDS * warps

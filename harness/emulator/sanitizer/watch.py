@@ -315,6 +315,9 @@ SOURCES, MASKS = machine.ADDRESSES, machine.HOSTS
 LANES = machine.LANES
 
 
+# Undefined behaviour between lanes (PTX ISA 9.7.9.6, 9.7.13.3 ff.). A lane waits for all lanes in its mask until they
+# reach the same instruction with the same mask; a shuffle reads one of those. A lane that is not in its own mask, or a
+# mask with a lane on another path, is a fault even without the sanitizer.
 def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
     """The lanes `mask` execute an operation with the member masks in HOSTS. Returns 0."""
     state = load64(ctx + SANITIZER)

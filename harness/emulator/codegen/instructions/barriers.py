@@ -103,6 +103,9 @@ _OTHER_PROXY_FENCES = (
 )
 
 
+# Fences: only the sanitizer uses them. Warps of a block take turns, and their accesses happen in order; copies and
+# products complete late regardless of fences. Aliased addresses (`alias`) and tensor maps modified by kernels
+# (`tensormap`) are not supported, so proxy fences for them do nothing.
 @emits("membar", "fence")
 def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
     """membar.level; membar.proxy.alias; fence{.sem}.scope; fence.proxy.*."""
