@@ -426,13 +426,13 @@ def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Itera
     )
 
 
-FEWEST = 1 << 24
+FEWEST_STEPS = 1 << 24
 """Minimum limit of a warp, for any problem: a second of a small loop."""
-MOST = 1_000_000_000
+MOST_STEPS = 1_000_000_000
 STEPS_PER_FLOP = 16
 """Instructions per FLOP. A single warp that does all of a problem's operations needs a tenth of an instruction for
 each."""
-WARPS = 2
+WARPS_AT_LIMIT = 2
 """All warps of a cluster together may run this many times a warp's limit, since they share the work."""
 
 
@@ -443,5 +443,5 @@ def step_limits(chosen: int | None, flops: int) -> tuple[int, int]:
     """
     if chosen is not None:
         return chosen, 0
-    limit = max(FEWEST, min(MOST, STEPS_PER_FLOP * flops))
-    return limit, WARPS * limit
+    limit = max(FEWEST_STEPS, min(MOST_STEPS, STEPS_PER_FLOP * flops))
+    return limit, WARPS_AT_LIMIT * limit

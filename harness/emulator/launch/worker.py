@@ -78,10 +78,10 @@ class AsyncProxy:
 
     def __init__(self, context: npt.NDArray[np.int64], blocks: int, warps: int, shared_bytes: int) -> None:
         """`warps` and `shared_bytes` are totals of all blocks that run together."""
-        copies = proxy.COPY_CAPACITY << (blocks - 1).bit_length()
+        capacity = proxy.COPY_CAPACITY << (blocks - 1).bit_length()
         self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
         self._parts = {
-            proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * copies),
+            proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * capacity),
             proxy.GROUPS: aligned_zeros(8 * at.LANES * warps),
             proxy.QUEUES: aligned_zeros(proxy.QUEUE_BYTES * warps),
             proxy.SCRATCH: aligned_zeros(proxy.SCRATCH_BYTES),
@@ -89,7 +89,7 @@ class AsyncProxy:
         }
         for word, memory in self._parts.items():
             self._state[word // 8] = memory.ctypes.data
-        self._state[proxy.CAPACITY // 8] = copies
+        self._state[proxy.CAPACITY // 8] = capacity
         context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
         for name, address in load_async_proxy().items():
             context[SLOT[name]] = address
