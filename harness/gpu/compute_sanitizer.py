@@ -41,13 +41,8 @@ _NUMBA_MANGLING = re.compile(r"\[abi:[^]]*\]\([^+]*\)(?=\+0x)")
 """Suffix of a Numba kernel's name: a checksum and the types of its arguments."""
 _HAZARDS = re.compile(r"\[(\d+) hazards?\]")
 _NOT_REPORTS = (
-    "COMPUTE-SANITIZER",
-    "ERROR SUMMARY",
-    "RACECHECK SUMMARY",
-    "LEAK SUMMARY",
-    "Target application",
-    "This ",
-)
+    "COMPUTE-SANITIZER", "ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "Target application", "This ",
+)  # fmt: skip
 
 
 class ComputeSanitizer:

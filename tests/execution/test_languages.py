@@ -24,7 +24,7 @@ from harness.model.discovery import discover
 from harness.model.plan import Launch, Plan
 from harness.model.variant import Variant
 from harness.operations.attention.problem import Problem
-from harness.ptx.parsing.parameter_declarations import entry_parameters
+from harness.ptx.parsing.declarations import entry_parameters
 
 pytestmark = pytest.mark.compiles
 

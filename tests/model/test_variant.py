@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from harness.model.plan import Buffer, Launch, Plan
-from harness.model.registry import Registry
 from harness.model.traffic import Traffic
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError, PluginError, UsageError
 

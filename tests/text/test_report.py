@@ -11,8 +11,7 @@ import pytest
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.execution.protocol import Device
 from harness.model.plan import Plan
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.listing.command import render_listing
 from harness.text.comparison_report import render_comparison

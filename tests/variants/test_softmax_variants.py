@@ -20,7 +20,7 @@ from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.variant import Variant
-from harness.operations.softmax.build import SoftmaxBuild
+from harness.operations.softmax.cases import SoftmaxBuild
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.strategies import cases, problems
 

@@ -19,7 +19,7 @@ from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
 from harness.compilers.numba.shared_functions import shared_device_functions
 from harness.compilers.toolchain import Toolchain
-from harness.ptx.parsing.parameter_declarations import entry_parameters
+from harness.ptx.parsing.declarations import entry_parameters
 from harness.ptx.statements import functions
 from harness.ptx.targets import Target
 from harness.support.cache import default_cache

@@ -50,7 +50,7 @@ SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
 
 # A clock has three words for each warp: the time up to which the actions of all its lanes are known; the time up to
 # which those of some lanes are known; and the mask of these lanes. The same three words follow for what lies before a
-# known proxy fence. See `sanitizer/clock.py`.
+# known proxy fence. See `sanitizer/vector_clock.py`.
 CLOCK_WORDS = 6
 RELEASED_WORDS = machine.LANES + 1
 

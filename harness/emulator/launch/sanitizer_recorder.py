@@ -13,7 +13,7 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.model.finding import Finding, Place
-from harness.ptx.names import source_name
+from harness.ptx.instructions import source_name
 from harness.ptx.types import TYPES
 
 Extents = tuple[int, int, int]

@@ -48,8 +48,7 @@ from harness.execution.protocol import Executor
 from harness.model.discovery import PLUGIN, Origin, loaded_files, modules_in, origins
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
 from harness.support.exception_place import where_and_what
 from harness.support.processes.child_process import ProcessLog

@@ -62,7 +62,7 @@ class TorchContender(ABC):
             except UnsupportedProblem:
                 raise
             except Exception as error:
-                reason = _one_line(error)
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
                 if NO_KERNEL in reason:
                     reason = "; ".join(_reasons(caught)) or reason
                 raise UnsupportedProblem(self._name, reason) from error
@@ -84,10 +84,6 @@ def _reasons(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in caught]
     # The other backends are disabled on purpose.
     return [r for r in reasons if "runtime disabled" not in r and not r.endswith("because:")]
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _tensor(torch: Any, array: Any, dtype: str) -> Any:

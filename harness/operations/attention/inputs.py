@@ -16,7 +16,7 @@ import numpy.typing as npt
 from harness.model.cases.regime import Regime, by_name
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.score_inputs import drawn_sinks
+from harness.operations.attention.scores import drawn_sinks
 
 Float64Array = npt.NDArray[np.float64]
 

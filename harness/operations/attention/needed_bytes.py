@@ -7,10 +7,12 @@ its entire tensor does not count.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from harness.model.operation import IoBound
 from harness.operations.attention.problem import Problem
 
 LARGEST = {"float32": 3e38, "bfloat16": 3e38, "float16": 6e4}
@@ -71,3 +73,22 @@ def _covered(first: np.ndarray, end: np.ndarray, kv_len: int) -> np.ndarray:
 def _differ_within_rows(k: np.ndarray, first: np.ndarray, end: np.ndarray) -> bool:
     """Whether each element of Q is multiplied by two different elements of K, since all neighbouring keys differ."""
     return bool((np.diff(k[:, :, first.min() : end.max()], axis=2) != 0).all())
+
+
+def io_bound(problem: Problem, on_chip_bytes: int) -> IoBound:
+    """The bound for this problem. A causal mask is not taken into account; it changes a constant only.
+
+    Saha and Ye 2024, "The I/O Complexity of Attention, or How Optimal is Flash Attention?", arXiv 2402.07443: every
+    exact algorithm moves Omega(min(N^2 d / sqrt(M), N^2 d^2 / M)) elements per head between a memory of M elements on
+    chip and the one that holds Q, K, V and O, and algorithms reach that: FlashAttention for M >= d^2 (Dao et al. 2022,
+    arXiv 2205.14135, theorem 2: Theta(N^2 d^2 / M) for d <= M <= N d), tiled matrix products below. The papers give no
+    constant, so the value is an order of magnitude and must not be compared with counts as a bound. A bound without a
+    constant is the compulsory traffic.
+    """
+    d = problem.head_dim
+    M = max(1, on_chip_bytes // problem.itemsize_bytes)
+    heads = problem.batch * problem.heads
+    scores = heads * problem.q_len * problem.kv_len
+    elements = min(scores * d / math.sqrt(M), scores * d * d / M)
+    longest = max(problem.q_len, problem.kv_len)
+    return IoBound(on_chip_bytes, M, elements * problem.itemsize_bytes, d * d <= M, longest * d > M)

@@ -51,8 +51,17 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.equal_products import mostly_equal_products
-from harness.model.arithmetic.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF, U
-from harness.model.arithmetic.rounding import ARGUMENT, EXP, LAMBDA, addition, frame
+from harness.model.arithmetic.rounding import (
+    ARGUMENT,
+    EXP,
+    LAMBDA,
+    LARGEST,
+    SMALLEST_STEP,
+    UNIT_ROUNDOFF,
+    U,
+    addition,
+    frame,
+)
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference

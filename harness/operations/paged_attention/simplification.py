@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words

@@ -50,8 +50,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import SMALLEST_STEP, UNIT_ROUNDOFF, U
-from harness.model.arithmetic.rounding import ARGUMENT, EXP, LAMBDA, addition, division, frame
+from harness.model.arithmetic.rounding import (
+    ARGUMENT,
+    EXP,
+    LAMBDA,
+    SMALLEST_STEP,
+    UNIT_ROUNDOFF,
+    U,
+    addition,
+    division,
+    frame,
+)
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.operations.softmax.oracle import blocks_of

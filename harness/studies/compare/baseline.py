@@ -131,7 +131,11 @@ def compare_with_kept(
             found.append(BaselineComparison(variant.name, KEPT, None, after, absent))
         else:
             then = f"row {kept.id}, {str(kept.kept_at)[:10]}"
-            found.append(BaselineComparison(variant.name, then, _kept_figures(kept), after))
+            found.append(
+                BaselineComparison(
+                    variant.name, then, _figures_of(kept, kept.kernel_digest, kept.error_over_budget), after
+                )
+            )
     return found
 
 
@@ -143,27 +147,19 @@ def _is_meant(row: KeptRow, wanted: Kept, now: Figures) -> bool:
 
 def _figures(row: Row, variant: Variant, comparison: Comparison) -> Figures:
     ran = row.verdict in RAN
+    digest = made_of(variant, comparison.problem, comparison.device.arch).kernel_digest if ran else None
+    return _figures_of(row, digest, row.worst_over_budget)
+
+
+def _figures_of(row: Row | KeptRow, kernel_digest: str | None, error_over_budget: float | None) -> Figures:
     return Figures(
-        kernel_digest=made_of(variant, comparison.problem, comparison.device.arch).kernel_digest if ran else None,
+        kernel_digest=kernel_digest,
         verdict=row.verdict,
         read_bytes=row.read_bytes,
         write_bytes=row.write_bytes,
         local_bytes=row.local_bytes,
         claimed_bytes=row.claimed_bytes,
-        error_over_budget=row.worst_over_budget,
-        time=time_interval(row.time_low_ms, row.time_ms, row.time_high_ms),
-    )
-
-
-def _kept_figures(row: KeptRow) -> Figures:
-    return Figures(
-        kernel_digest=row.kernel_digest,
-        verdict=row.verdict,
-        read_bytes=row.read_bytes,
-        write_bytes=row.write_bytes,
-        local_bytes=row.local_bytes,
-        claimed_bytes=row.claimed_bytes,
-        error_over_budget=row.error_over_budget,
+        error_over_budget=error_over_budget,
         time=time_interval(row.time_low_ms, row.time_ms, row.time_high_ms),
     )
 

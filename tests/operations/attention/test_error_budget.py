@@ -12,7 +12,7 @@ from attention_model import NUMERICS, online_softmax
 from lanes import exhaustive_unless
 
 from harness.execution.judging.accuracy import Accuracy
-from harness.model.arithmetic.floating_formats import U
+from harness.model.arithmetic.rounding import U
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import Tolerance, draw_inputs

@@ -7,7 +7,7 @@ import pytest
 
 from harness.execution.judging.accuracy import Accuracy
 from harness.execution.judging.question import Question
-from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF, U
+from harness.model.arithmetic.rounding import UNIT_ROUNDOFF, U
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, draw_inputs

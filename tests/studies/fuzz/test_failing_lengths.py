@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz.finding import TIMEOUT, WRONG_ANSWER, Answer, Finding
 from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, in_runs, lengths_around, try_lengths

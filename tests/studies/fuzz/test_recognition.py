@@ -15,7 +15,7 @@ from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.softmax.problem import SoftmaxProblem
-from harness.studies.fuzz.shrinking.recognition import recognised
+from harness.studies.fuzz.shrinking.pattern import recognised
 
 pytestmark = pytest.mark.compiles(False)
 

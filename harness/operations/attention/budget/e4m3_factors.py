@@ -54,8 +54,14 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import E4M3_LARGEST, E4M3_SMALLEST_NORMAL, E4M3_UNIT_ROUNDOFF
-from harness.model.arithmetic.rounding import E4M3_CUT, E4M3_DEPTH, LAMBDA
+from harness.model.arithmetic.rounding import (
+    E4M3_CUT,
+    E4M3_DEPTH,
+    E4M3_LARGEST,
+    E4M3_SMALLEST_NORMAL,
+    E4M3_UNIT_ROUNDOFF,
+    LAMBDA,
+)
 from harness.operations.attention.budget.rounding_sizes import MOST_IDLE_STEPS
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem

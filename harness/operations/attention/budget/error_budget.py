@@ -82,8 +82,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import SMALLEST_STEP, U
-from harness.model.arithmetic.rounding import LAMBDA
+from harness.model.arithmetic.rounding import LAMBDA, SMALLEST_STEP, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference

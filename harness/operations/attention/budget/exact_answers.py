@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
+from harness.model.arithmetic.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUNDOFF
 from harness.model.numerics import Numerics
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem

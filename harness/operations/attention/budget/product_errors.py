@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.equal_products import mostly_equal_products
-from harness.model.arithmetic.floating_formats import SMALLEST_STEP
+from harness.model.arithmetic.rounding import SMALLEST_STEP
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors
 from harness.operations.attention.budget.rounding_sizes import Roundings
 from harness.operations.attention.problem import Problem

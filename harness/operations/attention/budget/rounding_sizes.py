@@ -13,21 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import (
-    E4M3_SMALLEST_NORMAL,
-    E4M3_SMALLEST_STEP,
-    E4M3_UNIT_ROUNDOFF,
-    SMALLEST_STEP,
-    UNIT_ROUNDOFF,
-    U,
-)
 from harness.model.arithmetic.rounding import (
     ARGUMENT,
     E4M3_CUT,
     E4M3_DEPTH,
+    E4M3_SMALLEST_NORMAL,
+    E4M3_SMALLEST_STEP,
     E4M3_STEP,
+    E4M3_UNIT_ROUNDOFF,
     EXP,
     LAMBDA,
+    SMALLEST_STEP,
+    UNIT_ROUNDOFF,
+    U,
     addition,
     division,
     frame,

@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
 from harness.operations.attention.cases.words import has_default_scale
 from harness.operations.attention.inputs import REGIMES

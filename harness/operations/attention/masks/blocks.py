@@ -68,16 +68,9 @@ class Blocks(Scattered):
         few, half = max(1, t - 1), max(1, t // 2)
         # Most edges lie within tiles, because sizes that divide tiles would hide errors in the position of blocks.
         sizes = (
-            (2 * t, t),
-            (7, 5),
-            (t + 1, few),
-            (3 * t + 2, 2 * t + 1),
-            (few, t + 1),
-            (t, half),
-            (5, 3 * t),
-            (1, t),
+            (2 * t, t), (7, 5), (t + 1, few), (3 * t + 2, 2 * t + 1), (few, t + 1), (t, half), (5, 3 * t), (1, t),
             (2 * t + 3, 1),
-        )
+        )  # fmt: skip
         of_all = tuple(cls(size, number) for number, size in enumerate(dict.fromkeys(sizes)))
         return (*of_all, *(cls(mask.size, mask.seed, by_head=True) for mask in of_all[:4]))
 

@@ -33,8 +33,7 @@ from harness.studies.fuzz.finding import (
     Answer,
     Finding,
 )
-from harness.studies.fuzz.shrinking.pattern import describe_pattern
-from harness.studies.fuzz.shrinking.recognition import MOST_FLOPS, recognised
+from harness.studies.fuzz.shrinking.pattern import MOST_FLOPS, describe_pattern, recognised
 from harness.support.errors import (
     CompileError,
     KernelFault,

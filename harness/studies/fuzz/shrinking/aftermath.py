@@ -17,7 +17,7 @@ from harness.model.operation import Operation
 from harness.studies.fuzz.examining.examiners import Examiners
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, case_at, try_lengths
-from harness.studies.fuzz.shrinking.recognition import MOST_FLOPS
+from harness.studies.fuzz.shrinking.pattern import MOST_FLOPS
 from harness.support.errors import SandboxError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
