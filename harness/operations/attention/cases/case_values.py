@@ -75,15 +75,17 @@ def depends_on_distances(build: AttentionBuild, mask: Mask) -> bool:
 
 def differs_by_tiles(mask: Mask, q_len: int, kv_len: int, tile_keys: int) -> bool:
     """Whether the first or last key that a row sees lies in another tile than that of the same row of sequence 0."""
-    runs, rows = mask.runs, np.arange(q_len)
-
-    def tiles(sequence: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        first, end = runs.of_sequence(sequence).span(rows, q_len, kv_len)
-        return first // tile_keys, (end - 1) // tile_keys, first < end
-
-    first_tile, last_tile, _ = tiles(0)
-    for first, last, sees in map(tiles, range(1, runs.sequences)):
-        if (((first != first_tile) | (last != last_tile)) & sees).any():
+    if kv_len <= tile_keys:
+        return False
+    rows = np.arange(q_len)
+    own, *others = dict.fromkeys(mask.runs.of_sequence(number) for number in range(mask.sequences))
+    first, end = own.span(rows, q_len, kv_len)
+    for other in others:
+        other_first, other_end = other.span(rows, q_len, kv_len)
+        differs = (other_first // tile_keys != first // tile_keys) | (
+            (other_end - 1) // tile_keys != (end - 1) // tile_keys
+        )
+        if (differs & (other_first < other_end)).any():
             return True
     return False
 
@@ -109,15 +111,19 @@ def _moved(limit: int, remainder: int) -> int:
 
 def ends_lie_apart(mask: Mask, build: AttentionBuild, q_len: int, kv_len: int) -> bool:
     """Whether a tile of rows sees several tiles of keys, but no `PRODUCT_ROWS` rows see both the first and the last."""
-    first_rows = np.arange(0, q_len, PRODUCT_ROWS)
-    first_keys, _ = mask.span(first_rows, q_len, kv_len)
-    _, end_keys = mask.span(np.minimum(first_rows + PRODUCT_ROWS, q_len) - 1, q_len, kv_len)
-    first, last = first_keys // build.tile_keys, (end_keys - 1) // build.tile_keys
-    products = max(1, build.tile_rows // PRODUCT_ROWS)
-    for n in range(0, len(first_rows), products):
-        of_first, of_last = first[n], last[n : n + products][-1]
-        together = (first[n : n + products] <= of_first) & (last[n : n + products] >= of_last)
-        if of_first < of_last and not together.any():
+    before, after = band_limits(mask)
+    place, size = kv_len - q_len, build.tile_keys
+
+    def tiles(begin: int, rows: int) -> tuple[int, int]:
+        last = min(begin + rows, q_len) - 1
+        first = 0 if before is None else min(max(begin + place - before, 0), kv_len)
+        end = kv_len if after is None else min(max(last + place + after + 1, 0), kv_len)
+        return first // size, (end - 1) // size
+
+    for begin in range(0, q_len, max(build.tile_rows, PRODUCT_ROWS)):
+        first, last = of_tile = tiles(begin, max(build.tile_rows, PRODUCT_ROWS))
+        products = range(begin, min(begin + build.tile_rows, q_len), PRODUCT_ROWS)
+        if first < last and all(tiles(row, PRODUCT_ROWS) != of_tile for row in products):
             return True
     return False
 
