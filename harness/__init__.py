@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
     from harness.model.plan import Plan as Plan
-    from harness.model.registry import Registry as Registry
     from harness.model.tensor_map import TensorMap as TensorMap
     from harness.model.traffic import Traffic as Traffic
+    from harness.model.variant import Registry as Registry
     from harness.model.variant import Variant as Variant
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
@@ -45,7 +45,7 @@ _HOMES = {
     "PlanError": "harness.support.errors",
     "Problem": "harness.operations.attention.problem",
     "PtxKernel": "harness.compilers.ptx_text",
-    "Registry": "harness.model.registry",
+    "Registry": "harness.model.variant",
     "SandboxError": "harness.support.errors",
     "SoftmaxProblem": "harness.operations.softmax.problem",
     "TensorMap": "harness.model.tensor_map",

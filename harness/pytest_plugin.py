@@ -106,7 +106,7 @@ class SummaryWriter:
 
     def pytest_sessionfinish(self) -> None:
         """Write the summary atomically. If a table cannot be made, the reason takes its place."""
-        from harness.studies.fuzz.battery_summary import Outcome, battery_report
+        from harness.studies.fuzz.conformance import Outcome, battery_report
         from harness.support.errors import SandboxError
         from harness.support.file_replacement import replace_files
 

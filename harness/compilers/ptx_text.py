@@ -120,8 +120,8 @@ def _module(image: bytes, gpu: NativeGpu) -> Any:
 @functools.lru_cache(maxsize=128)  # a search launches the same kernels for many small problems
 def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> CompiledKernel:
     from harness.compilers.source_place import place_of
-    from harness.ptx.line_table import has_line_table, with_line_table
-    from harness.ptx.parsing.parameter_declarations import entry_parameters
+    from harness.ptx.parsing.declarations import entry_parameters
+    from harness.ptx.statements import has_line_table, with_line_table
 
     entries = entry_parameters(kernel.text)
     if kernel.name not in entries:

@@ -14,21 +14,19 @@ from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES
-from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
+from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
-from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.configuration import Geometry, LaunchOptions, residency_of, resident_clusters
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
-from harness.emulator.launch.residency_of_launch import residency_of, resident_clusters
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.native.compile_worker import THIS_PROCESS, WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
-from harness.emulator.step_limits import step_limits
 from harness.execution.judging.accuracy import all_zero, untouched
 from harness.execution.judging.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
@@ -370,7 +368,7 @@ def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) ->
         data[:] = 0xFF
     else:
         data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    state = np.full(buffer.size_bytes, NOBODY if source is None else GIVEN, np.uint8) if watched else None
+    state = np.full(buffer.size_bytes, NEVER_WRITTEN if source is None else GIVEN, np.uint8) if watched else None
     return DeviceBuffer(buffer.name, data, state)
 
 
@@ -413,7 +411,7 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
 def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Iterator[Finding]:
     """Findings for elements of an output that were not written, or only partially."""
     assert memory.written is not None
-    holes = (memory.written == NOBODY).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
+    holes = (memory.written == NEVER_WRITTEN).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
     if not holes.any():
         return
     first = int(np.argmax(holes))
@@ -426,3 +424,24 @@ def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Itera
         offset=first * ELEMENT_BYTES[buffer.dtype],
         count=count,
     )
+
+
+FEWEST_STEPS = 1 << 24
+"""Minimum limit of a warp, for any problem: a second of a small loop."""
+MOST_STEPS = 1_000_000_000
+STEPS_PER_FLOP = 16
+"""Instructions per FLOP. A single warp that does all of a problem's operations needs a tenth of an instruction for
+each."""
+WARPS_AT_LIMIT = 2
+"""All warps of a cluster together may run this many times a warp's limit, since they share the work."""
+
+
+def step_limits(chosen: int | None, flops: int) -> tuple[int, int]:
+    """The maximum instructions of a warp, and of all warps of a cluster together (0 for no limit).
+
+    `chosen` overrides the first; by default the problem's `flops` determine both.
+    """
+    if chosen is not None:
+        return chosen, 0
+    limit = max(FEWEST_STEPS, min(MOST_STEPS, STEPS_PER_FLOP * flops))
+    return limit, WARPS_AT_LIMIT * limit

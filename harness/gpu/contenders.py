@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 from harness.execution.attempt import attempt
 from harness.execution.judging.spot_check import choose_spots
 from harness.execution.judging.verdict import ERROR, FAIL
 from harness.execution.run_settings import RunSettings
-from harness.execution.timings import BenchResult
+from harness.execution.timings import BenchResult, Ceilings
 from harness.gpu.bench import Contender, Entry, Step, bench
-from harness.gpu.ceilings import measure_ceilings
-from harness.gpu.clocks import ClockReader
 from harness.gpu.context import GpuContext
 from harness.gpu.stage import GpuStage
-from harness.gpu.stopwatch import Stopwatch
+from harness.gpu.stopwatch import ClockReader, Stopwatch
 from harness.model.operation import draw_input_parts, operation_of
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -153,3 +153,30 @@ def _failures_recorded(entry: Entry) -> Iterator[None]:
         entry.verdict, entry.reason = "unsupported", refusal.reason
     except SandboxError as error:
         entry.verdict, entry.reason = "error", str(error)
+
+
+COPY_BYTES = 1 << 30
+MATRIX_EXTENT = 8192
+SAMPLES = 9
+
+
+def measure_ceilings(context: GpuContext, stopwatch: Stopwatch, dtype: str) -> Ceilings:
+    """Measure both rates, which takes about a second and 2 GiB of memory."""
+    cupy = context.cupy
+    dtype = "float32" if dtype == "float32" else "float16"
+    source, target = cupy.empty(COPY_BYTES, dtype="uint8"), cupy.empty(COPY_BYTES, dtype="uint8")
+
+    def copy() -> None:
+        target.data.copy_from_device_async(source.data, COPY_BYTES, context.stream)
+
+    copy_ms = _median_ms(stopwatch, copy)
+    random = cupy.random.default_rng(0)
+    A, B = (random.standard_normal((MATRIX_EXTENT, MATRIX_EXTENT), dtype="float32").astype(dtype) for _ in "AB")
+    C = cupy.empty_like(A)
+    matrix_ms = _median_ms(stopwatch, lambda: cupy.matmul(A, B, out=C))
+    return Ceilings(2e3 * COPY_BYTES / copy_ms, 2e3 * MATRIX_EXTENT**3 / matrix_ms, dtype)
+
+
+def _median_ms(stopwatch: Stopwatch, enqueue: Any) -> float:
+    stopwatch.cold_ms(enqueue)
+    return statistics.median(stopwatch.cold_ms(enqueue) for _ in range(SAMPLES))

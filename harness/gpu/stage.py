@@ -6,16 +6,17 @@ arena, as large as the largest plan requires, which every contender uses from it
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.execution.judging.kept_inputs import require_kept
 from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype
-from harness.gpu.drawn_inputs import counting_changes, drawing
-from harness.model.drawn_tensor import DrawnTensor
-from harness.model.plan import Buffer, Plan
+from harness.model.drawn_tensor import ELEMENTS_PER_COUNTER, ONE_OVER_DEVIATION, DrawnTensor
+from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.support.errors import KernelFault
 
@@ -137,3 +138,34 @@ def _aligned(size_bytes: int) -> int:
 def _room_bytes(plan: Plan, problem: BaseProblem) -> int:
     given = {tensor.name for tensor in problem.inputs}
     return sum(_aligned(b.size_bytes) for name, b in plan.all_buffers(problem).items() if name not in given)
+
+
+THREADS = 256
+
+
+def drawing(tensor: DrawnTensor, buffer: str) -> Launch:
+    """A launch that fills the buffer with this name, which has the tensor's shape and dtype."""
+    return _launch(_kernel("draw", tensor.dtype.name), tensor, buffer)
+
+
+def counting_changes(tensor: DrawnTensor, buffer: str, count: str) -> Launch:
+    """A launch that counts the elements of `buffer` that differ from the tensor's.
+
+    It adds the number to the int32 in the buffer `count`.
+    """
+    return _launch(_kernel("count_changed", tensor.dtype.name), tensor, buffer, count)
+
+
+def _launch(kernel: Any, tensor: DrawnTensor, *buffers: str) -> Launch:
+    elements = int(np.prod(tensor.shape, dtype=np.int64))
+    blocks = -(-elements // (ELEMENTS_PER_COUNTER * THREADS))
+    numbers = (np.uint64(n) for n in (elements, tensor.seed, tensor.number))
+    return Launch(kernel, (blocks,), (THREADS,), (*buffers, *numbers, ONE_OVER_DEVIATION))
+
+
+@functools.cache
+def _kernel(name: str, dtype: str) -> Any:
+    import cupy
+
+    text = Path(__file__).with_name("drawing.cu").read_text()
+    return cupy.RawKernel(text, name, options=(f"-DSTORED_AS_{dtype}",))

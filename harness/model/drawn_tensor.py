@@ -3,7 +3,7 @@
 Element e of tensor t is computed from the words 2 e and 2 e + 1 of Philox4x64-10 (Salmon et al. 2011, "Parallel random
 numbers: as easy as 1, 2, 3") with the key (seed, t). It is the sum of their eight 16-bit numbers, which is nearly
 normal (Irwin and Hall), minus its mean, divided by its standard deviation. All of this is integer arithmetic except for
-one product in float32, so that a GPU computes the same bits (`harness/gpu/drawn_inputs.py`).
+one product in float32, so that a GPU computes the same bits (`harness/gpu/stage.py`).
 """
 
 from __future__ import annotations

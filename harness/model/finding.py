@@ -5,22 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KINDS = (
-    "uninitialised read",
-    "output not written",
-    "input written",
-    "RAW race",
-    "WAR race",
-    "WAW race",
-    "undefined shuffle",
-    "undefined register",
-    "masks differ",
-    "missing proxy fence",
-    "accumulator read early",
-    "register written early",
-    "missing wgmma fence",
-    "store not awaited",
-    "not deterministic",
-)
+    "uninitialised read", "output not written", "input written", "RAW race", "WAR race", "WAW race",
+    "undefined shuffle", "undefined register", "masks differ", "missing proxy fence", "accumulator read early",
+    "register written early", "missing wgmma fence", "store not awaited", "not deterministic",
+)  # fmt: skip
 """Kinds of findings. Races are named as usual: a read after a write (RAW), a write after a read (WAR), a write after a
 write (WAW)."""
 

@@ -24,18 +24,34 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
 
     from harness.model.arithmetic.summation_tree import SummationTree
-    from harness.model.cases.axes import Axes
+    from harness.model.cases.axes import Axes, ProbedAxis
     from harness.model.cases.build import Build, Builds
     from harness.model.cases.case import Case
-    from harness.model.cases.probed_axis import ProbedAxis
     from harness.model.cases.property import Arrays, Property
     from harness.model.cases.regime import Regime
     from harness.model.drawn_tensor import DrawnTensor
-    from harness.model.io_bound import IoBound
     from harness.model.numerics import Numerics
     from harness.model.problem import BaseProblem
 
     Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class IoBound:
+    """A bound of the form Omega(expression), with an unknown constant factor."""
+
+    on_chip_bytes: int
+    """Bytes of registers and shared memory that a thread block can use in one pass over the data."""
+    on_chip_elements: int
+    """M: number of elements of the problem's dtype in `on_chip_bytes`."""
+    expression_bytes: float
+    """min(N_q N_k d / sqrt(M), N_q N_k d^2 / M) elements for each query head, in bytes. N^2 of the paper is N_q N_k."""
+    large_memory: bool
+    """Whether M >= d^2. The second term is then the smaller one, and FlashAttention's order of loops is optimal."""
+    applies: bool
+    """Whether M < N d for the longer of the two lengths. Otherwise K and V of a head fit on chip, and the compulsory
+    bytes are the bound."""
+
 
 PACKAGE = "harness.operations"
 DEFAULT_OPERATION = "attention"
@@ -130,6 +146,21 @@ def field_in_words(problem: Any, name: str) -> list[str]:
     """Describe a field and its value, such as `heads 8`. A dtype is given without the name of the field."""
     value = getattr(problem, name)
     return [value if name == "dtype" else f"{name} {value}"]
+
+
+def cases_of(strategies: str) -> Callable[..., st.SearchStrategy[Case]]:
+    """Return an `Operation.cases` that calls `cases` of a module, which is imported then, as it imports Hypothesis."""
+
+    def cases(
+        builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> st.SearchStrategy[Case]:
+        module = importlib.import_module(strategies)
+        found: st.SearchStrategy[Case] = module.cases(
+            builds, module.MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes
+        )
+        return found
+
+    return cases
 
 
 def _unchanged(case: Case, builds: Builds) -> Case:
@@ -312,3 +343,28 @@ def draw_input_parts(
 
     operation = operation_of(problem)
     return draw_parts(operation.regimes, problem, regime, seed, operation.derived_inputs(problem))
+
+
+ROWS_PER_PART = 32
+FEWEST_PARTS, MOST_PARTS = 3, 12
+
+
+def oracle_flops(flops: float, q_len: int) -> float:
+    """Return the cost of a whole answer for the oracle, in flops of a kernel.
+
+    `flops` is a kernel's count for the same answer. With fewer rows than a part has, the cost of the keys dominates.
+    """
+    return flops * max(1.0, ROWS_PER_PART / q_len)
+
+
+def part_flops(kv_len: int, head_dim: int) -> float:
+    """Return the cost of one part for the oracle, in flops of a kernel."""
+    return 4.0 * ROWS_PER_PART * kv_len * head_dim
+
+
+def count_of_parts(wanted: int, flops_per_part: float, whole_flops: float) -> int:
+    """Return how many of the `wanted` parts can be checked for `whole_flops`, at most `MOST_PARTS`.
+
+    The result is at least `FEWEST_PARTS` (a first, a middle and a last part), unless fewer are wanted, and at least 2.
+    """
+    return max(2, min(wanted, MOST_PARTS, max(FEWEST_PARTS, int(whole_flops // flops_per_part))))

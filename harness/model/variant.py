@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from harness.model.numerics import Numerics
 from harness.model.plan import Plan
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
-from harness.support.errors import PluginError
+from harness.support.errors import PluginError, UsageError
 from harness.support.printable import printable
+from harness.support.suggestion import did_you_mean
 
 LONGEST_NAME = 128
 """Maximum characters of a variant's name, which is part of file names of at most 255 bytes."""
@@ -23,12 +25,13 @@ def _supports_all(problem: Any) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An implementation of an operation."""
+    """An implementation of an operation. Raises `PluginError` if its name or its numerics are invalid."""
 
     name: str
     """Name on the command line, such as `fa2-cupy`."""
     plan: Callable[..., Plan]
-    """Returns the plan for a problem. Needs no GPU. With `tiles`, it is called as plan(problem, tile=None)."""
+    """Returns the plan for a problem, or raises `PlanError`. Needs no GPU. With `tiles`, it is called as
+    plan(problem, tile=None)."""
     operation: str = "attention"
     """Name of the operation that it computes."""
     algorithm: str = "custom"
@@ -65,3 +68,59 @@ class Variant:
             )
         if not isinstance(self.numerics, Numerics):
             raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")
+
+
+class Registry:
+    """Variants by name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._variants: dict[str, Variant] = {}
+        self._origins: dict[str, str] = {}
+        self.origin = "the caller"
+        """Origin of the variants being added, for the message about duplicate names."""
+
+    def add(self, variant: Variant) -> None:
+        """Add a variant. Raises `PluginError` if its name is in use."""
+        if variant.name in self._variants:
+            raise PluginError(
+                f"{self.origin} registers variant {variant.name!r}, but {self._origins[variant.name]} "
+                "has registered that name already; choose another name"
+            )
+        self._variants[variant.name] = variant
+        self._origins[variant.name] = self.origin
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self._variants.values())
+
+    def __len__(self) -> int:
+        return len(self._variants)
+
+    def origin_of(self, name: str) -> str:
+        """Return the module, file or package that registered the variant."""
+        return self._origins[name]
+
+    def get(self, name: str) -> Variant:
+        """Return the variant of this name. Raises `UsageError` with the most similar name."""
+        if name in self._variants:
+            return self._variants[name]
+        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants, 0.3)} 'list' shows all")
+
+    def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
+        """Return the variants that match one of the comma-separated patterns, or all if `patterns` is None.
+
+        Only variants of `operation` match a pattern, unless it is None. The full name of a variant selects it for any
+        operation. Raises `UsageError` if a pattern matches none.
+        """
+        offered = [variant for variant in self if operation in (None, variant.operation)]
+        if patterns is None:
+            return offered
+        chosen: dict[str, Variant] = {}
+        wanted = [part.strip() for part in patterns.split(",") if part.strip()]
+        if not wanted:
+            raise UsageError(f"{patterns!r} names no variant; 'list' shows all")
+        for pattern in wanted:
+            matches = [v for v in offered if fnmatchcase(v.name, pattern)]
+            if not matches:
+                matches = [self.get(pattern)]
+            chosen.update((v.name, v) for v in matches)
+        return list(chosen.values())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.metadata
 import json
+import platform
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,7 +42,6 @@ def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
     With --keep, reports their number and the store.
     """
     from harness.execution.results.store import open_store
-    from harness.execution.results.versions import driver_version, package_versions
 
     versions = json.dumps(package_versions())
     driver = driver_version() if any(row.device_kind == "gpu" for row in rows) else None
@@ -60,3 +61,32 @@ def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:
         keep_result(report, shown)
     except StoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+
+
+PACKAGES = (
+    "attention-sandbox", "cupy-cuda12x", "cupy-cuda13x", "llvmlite", "ml_dtypes", "numba", "numba-cuda", "numpy",
+    "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12", "torch",
+)  # fmt: skip
+"""Distributions whose version may change a result; those that are not installed are left out."""
+
+
+def package_versions() -> dict[str, str]:
+    """Versions by package name, Python's own first."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def driver_version() -> str | None:
+    """Version of the GPU driver, from NVML; None if NVML is not available."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # not installed, no library, no permission: the version is unknown
+        return None

@@ -67,11 +67,7 @@ class Sweep:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
 
-def _no_names() -> Sequence[str]:
-    return ()
-
-
-def parse_sweep(text: str, operation: Operation, tile_names: Callable[[], Sequence[str]] = _no_names) -> Sweep:
+def parse_sweep(text: str, operation: Operation, tile_names: Callable[[], Sequence[str]] = lambda: ()) -> Sweep:
     """Parse `FIELD=a..b`, which doubles from a up to b, or `FIELD=a,b,c`. Raises `UsageError`.
 
     `tile_names` returns the tile sizes that can be swept. It is called only if FIELD is not a field of a problem.

@@ -10,21 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.ptx.instructions import (
-    Address,
-    Arguments,
-    Function,
-    Imm,
-    Instruction,
-    Label,
-    Module,
-    Operand,
-    Reg,
-    Statement,
-    Symbol,
-    Variable,
-    rename_instruction,
-)
+from harness.ptx import instructions as ir
 
 BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
 """Functions of the CUDA runtime that the emulator provides. Calls to them are not inlined."""
@@ -35,9 +21,9 @@ level."""
 _DEEPEST_CALL = 100
 
 
-def inline_calls(module: Module, entry: Function) -> Function:
+def inline_calls(module: ir.Module, entry: ir.Function) -> ir.Function:
     """A copy of `entry` with every call inlined. Raises `UnsupportedInstruction` on recursion and unknown callees."""
-    flat = Function(entry.name, True, params=list(entry.params))
+    flat = ir.Function(entry.name, True, params=list(entry.params))
     flat.registers = dict(entry.registers)
     flat.variables = dict(entry.variables)
     flat.branch_targets = dict(entry.branch_targets)
@@ -48,36 +34,36 @@ def inline_calls(module: Module, entry: Function) -> Function:
 
 
 class _Inliner:
-    def __init__(self, module: Module, flat: Function) -> None:
+    def __init__(self, module: ir.Module, flat: ir.Function) -> None:
         self._module = module
         self._flat = flat
         self._calls = 0
 
     def copy(
-        self, body: list[Statement], names: dict[str, str], stack: tuple[str, ...], return_label: str | None
+        self, body: list[ir.Statement], names: dict[str, str], stack: tuple[str, ...], return_label: str | None
     ) -> None:
         """Append `body` to the flat function with renamed identifiers. `stack` is the chain of calling functions."""
         out = self._flat.body
         assert out is not None
         for statement in body:
-            if isinstance(statement, Label):
-                out.append(Label(names.get(statement.name, statement.name)))
+            if isinstance(statement, ir.Label):
+                out.append(ir.Label(names.get(statement.name, statement.name)))
                 continue
-            instruction = rename_instruction(statement, names) if names else statement
+            instruction = ir.rename_instruction(statement, names) if names else statement
             if instruction.opcode == "call":
                 self._call(instruction, stack)
             elif instruction.opcode == "ret" and return_label is not None:
-                target = (Symbol(return_label),)
+                target = (ir.Symbol(return_label),)
                 out.append(replace(instruction, opcode="bra", modifiers=(), operands=target))
             else:
                 out.append(instruction)
 
-    def _call(self, call: Instruction, stack: tuple[str, ...]) -> None:
+    def _call(self, call: ir.Instruction, stack: tuple[str, ...]) -> None:
         results, name, arguments = _call_operands(call)
         out = self._flat.body
         assert out is not None
         if name in BUILTIN_FUNCTIONS:
-            out.append(replace(call, operands=(results, Symbol(name), arguments)))
+            out.append(replace(call, operands=(results, ir.Symbol(name), arguments)))
             return
         callee = self._module.functions.get(name)
         if callee is None or callee.body is None:
@@ -100,47 +86,53 @@ class _Inliner:
         prefix = f"{name}@{self._calls}."
         after, skipped = f"{prefix}return", f"{prefix}skipped"
         if call.predicate is not None:
-            skip = replace(call, opcode="bra", modifiers=(), operands=(Symbol(skipped),), negated=not call.negated)
+            skip = replace(call, opcode="bra", modifiers=(), operands=(ir.Symbol(skipped),), negated=not call.negated)
             out.append(skip)
         names = self._rename_callee(callee, prefix)
         plain = replace(call, predicate=None, negated=False)
         for formal, actual in zip(callee.params, arguments.items):
             out += self._bind(plain, formal, actual, names, prefix, is_result=False)
-        handed_back: list[Instruction] = []
+        handed_back: list[ir.Instruction] = []
         for formal, actual in zip(callee.returns, results.items):
             handed_back += self._bind(plain, formal, actual, names, prefix, is_result=True)
         self.copy(callee.body, names, (*stack, name), after)
-        out.append(Label(after))
+        out.append(ir.Label(after))
         out += handed_back
         if call.predicate is not None:
-            out.append(Label(skipped))
+            out.append(ir.Label(skipped))
 
     def _bind(
-        self, call: Instruction, formal: Variable, actual: Operand, names: dict[str, str], prefix: str, is_result: bool
-    ) -> list[Instruction]:
+        self,
+        call: ir.Instruction,
+        formal: ir.Variable,
+        actual: ir.Operand,
+        names: dict[str, str],
+        prefix: str,
+        is_result: bool,
+    ) -> list[ir.Instruction]:
         """Connect a callee's parameter to the value that a call passes.
 
         Returns the instructions that move the value.
         """
-        if formal.space == "param" and isinstance(actual, Symbol):
+        if formal.space == "param" and isinstance(actual, ir.Symbol):
             names[formal.name] = actual.name
             return []
         kind = formal.element
-        fits = isinstance(actual, Reg) if is_result else isinstance(actual, Reg | Imm)
+        fits = isinstance(actual, ir.Reg) if is_result else isinstance(actual, ir.Reg | ir.Imm)
         if kind is None or not fits or formal.size_bytes != kind.size_bytes:
             raise call.unsupported(f"what it passes for the parameter '{formal.name}'")
         word = "pred" if kind.kind == "pred" else f"b{kind.total_bits}"
-        place: Operand = Reg(prefix + formal.name)
+        place: ir.Operand = ir.Reg(prefix + formal.name)
         opcode, modifiers = "mov", [word]
         if formal.space == "param":
             names[formal.name] = prefix + formal.name
             self._flat.variables[prefix + formal.name] = _renamed(formal, prefix + formal.name)
-            place = Address(Symbol(prefix + formal.name))
+            place = ir.Address(ir.Symbol(prefix + formal.name))
             opcode, modifiers = "ld" if is_result else "st", ["param", word]
         operands = (actual, place) if is_result else (place, actual)
         return [replace(call, opcode=opcode, modifiers=tuple(modifiers), operands=operands)]
 
-    def _rename_callee(self, callee: Function, prefix: str) -> dict[str, str]:
+    def _rename_callee(self, callee: ir.Function, prefix: str) -> dict[str, str]:
         names = {name: prefix + name for name in callee.registers}
         for name, element in callee.registers.items():
             self._flat.registers[prefix + name] = element
@@ -150,7 +142,7 @@ class _Inliner:
             names[name] = f"{callee.name}.{name}" if variable.space == "shared" else prefix + name
             self._flat.variables[names[name]] = _renamed(variable, names[name])
         for statement in callee.body or ():
-            if isinstance(statement, Label):
+            if isinstance(statement, ir.Label):
                 names[statement.name] = prefix + statement.name
         for name, labels in callee.branch_targets.items():
             names[name] = prefix + name
@@ -158,22 +150,22 @@ class _Inliner:
         return names
 
 
-def _renamed(variable: Variable, name: str) -> Variable:
+def _renamed(variable: ir.Variable, name: str) -> ir.Variable:
     return replace(variable, name=name)
 
 
-def _call_operands(call: Instruction) -> tuple[Arguments, str, Arguments]:
+def _call_operands(call: ir.Instruction) -> tuple[ir.Arguments, str, ir.Arguments]:
     """Split `call [(results),] name [, (arguments)]` into results, name and arguments."""
     operands = list(call.operands)
-    results = Arguments(())
-    if operands and isinstance(operands[0], Arguments):
+    results = ir.Arguments(())
+    if operands and isinstance(operands[0], ir.Arguments):
         first = operands.pop(0)
-        assert isinstance(first, Arguments)
+        assert isinstance(first, ir.Arguments)
         results = first
-    if not operands or not isinstance(operands[0], Symbol):
+    if not operands or not isinstance(operands[0], ir.Symbol):
         raise call.unsupported("an indirect call")
     name = operands[0].name
-    arguments = operands[1] if len(operands) > 1 else Arguments(())
-    if not isinstance(arguments, Arguments) or len(operands) > 2:
+    arguments = operands[1] if len(operands) > 1 else ir.Arguments(())
+    if not isinstance(arguments, ir.Arguments) or len(operands) > 2:
         raise call.unsupported("an indirect call")
     return results, name, arguments

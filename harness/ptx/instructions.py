@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -286,3 +287,16 @@ def rename_instruction(instruction: Instruction, names: dict[str, str]) -> Instr
         operands=tuple(rename(o, names) for o in instruction.operands),
         predicate=None if predicate is None else Reg(names.get(predicate.name, predicate.name)),
     )
+
+
+_LAST_PART = re.compile(r"E\d+([A-Za-z_]\w*?)(?:E|(?:_\$)?_\d+)?$")
+"""Matches the last part of a mangled C++ name, with its length."""
+
+
+def source_name(name: str) -> str:
+    """Return the last part of a mangled C++ name, as written in the source: `_ZZ1kE5tiles` -> `tiles`.
+
+    Other names are returned unchanged.
+    """
+    found = _LAST_PART.search(name)
+    return found[1] if found else name

@@ -84,7 +84,7 @@ class Opcode:
     updates: bool = False
     """Whether the opcode also reads its destination."""
     async_proxy: bool = False
-    """Whether the opcode needs the state of operations in flight (`launch/async_proxy.py`)."""
+    """Whether the opcode needs the state of operations in flight (`launch/worker.py`)."""
 
 
 UNKNOWN = Opcode()

@@ -130,3 +130,35 @@ def instructions(ptx: str) -> Iterator[tuple[str, str]]:
 def without_comments(text: str) -> str:
     """Return `text` with a space in place of each comment."""
     return _COMMENTS.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
+
+
+_LOCATION = re.compile(r"^[ \t]*\.loc\b", re.MULTILINE)
+_FILE = re.compile(r"^[ \t]*\.file\s+(\d{1,9})\b", re.MULTILINE | re.ASCII)
+
+
+def has_line_table(ptx: str) -> bool:
+    """Whether the text has line information."""
+    return _LOCATION.search(ptx) is not None
+
+
+def with_line_table(ptx: str, file: str, first_line: int) -> str:
+    """Insert a `.loc` before the first instruction of each line. `ptx` begins at `first_line` of `file`.
+
+    Before: `add.s32 %r1, %r1, 1;`. After: `.loc 1 12 1 add.s32 %r1, %r1, 1;`, and at the end of the text `.file 1
+    "/home/me/kernel.ptx"`. Line numbers do not change, so those in messages stay valid.
+    """
+    number = 1 + max((int(match[1]) for match in _FILE.finditer(ptx)), default=0)
+    parts: list[str] = []
+    copied = 0
+    line, counted = first_line, 0
+    marked = 0
+    for statement in (each for function in functions(ptx) for each in statements(ptx, function)):
+        if statement.kind != "instruction":
+            continue
+        line += ptx.count("\n", counted, statement.start)
+        counted = statement.start
+        if line != marked:
+            parts += [ptx[copied:counted], f".loc {number} {line} 1 "]
+            copied, marked = counted, line
+    quoted = file.replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(parts) + ptx[copied:] + f'\n.file {number} "{quoted}"\n'

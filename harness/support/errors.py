@@ -68,29 +68,11 @@ class KernelFault(SandboxError):
     """A kernel did something invalid. `kind` is one of `KernelFault.KINDS`."""
 
     KINDS = (
-        "out of bounds",
-        "misaligned",
-        "barrier deadlock",
-        "divergent barrier",
-        "step limit",
-        "trap",
-        "copy size",
-        "copies in flight",
-        "printing",
-        "lane outside of its mask",
-        "input written",
-        "no mbarrier",
-        "mbarrier count",
-        "mbarrier bytes",
-        "no tensor map",
-        "bulk copies in flight",
-        "matrix descriptor",
-        "products in flight",
-        "cluster rank",
-        "reduction type",
-        "tensor coordinate",
-        "read-only memory",
-    )
+        "out of bounds", "misaligned", "barrier deadlock", "divergent barrier", "step limit", "trap", "copy size",
+        "copies in flight", "printing", "lane outside of its mask", "input written", "no mbarrier", "mbarrier count",
+        "mbarrier bytes", "no tensor map", "bulk copies in flight", "matrix descriptor", "products in flight",
+        "cluster rank", "reduction type", "tensor coordinate", "read-only memory",
+    )  # fmt: skip
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

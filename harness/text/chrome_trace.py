@@ -14,19 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.execution.schedule.events import (
-    BARRIER,
-    CLUSTER,
-    COPIES,
-    COPY_KINDS,
-    KINDS,
-    MBARRIER,
-    WAITS,
-    BlockEvents,
-    EventLaunch,
-    Records,
-    sectors_of,
-)
+from harness.execution.schedule import events as schedule
 from harness.execution.schedule.timeline import Timeline, TimelineBlock
 from harness.execution.traffic.counts import READS, WRITES
 from harness.support.memory_units import SECTOR_BYTES
@@ -129,13 +117,13 @@ def _launch_events(timeline: Timeline) -> Iterator[Event]:
 class _Tracks:
     """Events of one launch's blocks. Each block has a thread of its own and one per warp."""
 
-    def __init__(self, launch: EventLaunch, prefix: str, first: int, ids: Iterator[int]) -> None:
+    def __init__(self, launch: schedule.EventLaunch, prefix: str, first: int, ids: Iterator[int]) -> None:
         """`prefix` of names; `first` thread number, after those of earlier launches; `ids` of copies."""
         self._launch, self._prefix, self._first, self._ids = launch, prefix, first, ids
         self._pitch = launch.warps + 1
         self.count = launch.blocks * self._pitch
 
-    def of(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
+    def of(self, block: TimelineBlock, events: schedule.BlockEvents) -> Iterator[Event]:
         """All events of one block."""
         pid, tid = block.sm + 1, self._tid(block, 0)
         name = f"{self._prefix}{self._launch.kernel} block {block.number}"
@@ -164,13 +152,15 @@ class _Tracks:
         known = self._launch.sites[site] if 0 <= site < len(self._launch.sites) else None
         return {} if known is None or not known.file else {"line": f"{short_name(known.file)}:{known.line}"}
 
-    def _warp(self, block: TimelineBlock, warp: int, end: int, waits: Records, accesses: Records) -> Iterator[Event]:
+    def _warp(
+        self, block: TimelineBlock, warp: int, end: int, waits: schedule.Records, accesses: schedule.Records
+    ) -> Iterator[Event]:
         """Ranges between waits, and the waits themselves, in sequence."""
         pid, tid, now = block.sm + 1, self._tid(block, warp + 1), 0
         for wait in waits[np.argsort(waits["begin"], kind="stable")]:
             begin, over = int(wait["begin"]), int(wait["end"]) if wait["end"] >= 0 else end
             yield from self._run(block, tid, now, begin, accesses)
-            name, kind = self._name_of(wait), WAITS[wait["kind"]]
+            name, kind = self._name_of(wait), schedule.WAITS[wait["kind"]]
             where = self._where(int(wait["site"]))
             if over > begin:
                 yield complete_event(pid, tid, name, kind, block.begin + begin, block.begin + over, **where)
@@ -180,16 +170,17 @@ class _Tracks:
             now = max(now, over)
         yield from self._run(block, tid, now, end, accesses)
 
-    def _run(self, block: TimelineBlock, tid: int, begin: int, end: int, accesses: Records) -> Iterator[Event]:
+    def _run(self, block: TimelineBlock, tid: int, begin: int, end: int, accesses: schedule.Records) -> Iterator[Event]:
         if end <= begin:
             return
         # A request has the time of the end of its basic block.
         own = accesses[(accesses["time"] > begin) & (accesses["time"] <= end)]
         more: dict[str, Any] = {}
         for verb, kinds in (("read", READS), ("written", WRITES)):
-            chosen = own[np.isin(own["kind"], [KINDS.index(kind) for kind in kinds])]
+            chosen = own[np.isin(own["kind"], [schedule.KINDS.index(kind) for kind in kinds])]
             moved = {
-                self._launch.buffers[number]: SECTOR_BYTES * int(sectors_of(chosen[chosen["buffer"] == number]).sum())
+                self._launch.buffers[number]: SECTOR_BYTES
+                * int(schedule.sectors_of(chosen[chosen["buffer"] == number]).sum())
                 for number in np.unique(chosen["buffer"]).tolist()
             }
             if moved:
@@ -200,13 +191,13 @@ class _Tracks:
     @staticmethod
     def _name_of(wait: Any) -> str:
         kind, number = int(wait["kind"]), int(wait["number"])
-        if kind == BARRIER:
+        if kind == schedule.BARRIER:
             return f"barrier {number}"
-        if kind == MBARRIER:
+        if kind == schedule.MBARRIER:
             return f"mbarrier at {number}"
-        return f"cp.async: all but {number} groups" if kind == COPIES else WAITS[CLUSTER]
+        return f"cp.async: all but {number} groups" if kind == schedule.COPIES else schedule.WAITS[schedule.CLUSTER]
 
-    def _copies(self, block: TimelineBlock, events: BlockEvents) -> Iterator[Event]:
+    def _copies(self, block: TimelineBlock, events: schedule.BlockEvents) -> Iterator[Event]:
         """Copies of one warp that land together become one range; its begin and end events share a unique ID."""
         groups: dict[tuple[int, int, int], list[Any]] = {}
         for copy in events.copies:
@@ -219,9 +210,9 @@ class _Tracks:
             args: dict[str, Any] = {"copies": len(copies), "bytes, sectors": size, "lines": lines}
             if landed < 0:
                 args["landed"] = "no wait covers it"
-            name = f"{COPY_KINDS[kind]} of {self._prefix}block {block.number} warp {warp}"
+            name = f"{schedule.COPY_KINDS[kind]} of {self._prefix}block {block.number} warp {warp}"
             common = {
-                "cat": COPY_KINDS[kind], "name": name,
+                "cat": schedule.COPY_KINDS[kind], "name": name,
                 "pid": block.sm + 1, "tid": self._tid(block, warp + 1), "id2": {"local": hex(next(self._ids))},
             }  # fmt: skip
             yield {"ph": "b", **common, "ts": block.begin + first, "args": args}

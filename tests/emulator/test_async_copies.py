@@ -10,7 +10,7 @@ import pytest
 from harness.emulator.abi import cache_layout
 from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
-from harness.emulator.launch.copy_queues import FIRST_CAPACITY, capacity_limit
+from harness.emulator.launch.worker import FIRST_CAPACITY, capacity_limit
 from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem

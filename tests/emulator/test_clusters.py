@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.emulator.codegen.cluster_facts import ClusterFacts
+from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.launch.configuration import Geometry, with_cluster
 from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap

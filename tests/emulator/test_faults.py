@@ -8,8 +8,7 @@ import pytest
 from numba import cuda
 
 from harness import PtxKernel
-from harness.emulator.executor import EmulatorExecutor
-from harness.emulator.step_limits import step_limits
+from harness.emulator.executor import EmulatorExecutor, step_limits
 from harness.execution.run_settings import RunSettings
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
@@ -155,8 +154,8 @@ def test_all_warps_of_a_block_share_a_limit_that_nobody_chose(monkeypatch: pytes
     assert step_limits(None, problem.flops) == (1 << 24, 1 << 25)
     assert step_limits(None, 10**7) == (16 * 10**7, 32 * 10**7) and step_limits(None, 10**12)[0] == 10**9
     assert step_limits(7, 10**12) == (7, 0)
-    monkeypatch.setattr("harness.emulator.step_limits.FEWEST", 1 << 17)
-    monkeypatch.setattr("harness.emulator.step_limits.STEPS_PER_FLOP", 0)
+    monkeypatch.setattr("harness.emulator.executor.FEWEST", 1 << 17)
+    monkeypatch.setattr("harness.emulator.executor.STEPS_PER_FLOP", 0)
     inputs = draw_inputs(problem)
 
     def message(threads: int, step_limit: int | None = None) -> str:

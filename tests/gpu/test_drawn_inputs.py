@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from emulators import emulator
 
-from harness.gpu.drawn_inputs import counting_changes, drawing
+from harness.gpu.stage import counting_changes, drawing
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.operation import draw_inputs

@@ -14,8 +14,8 @@ import pytest
 from harness.execution.judging.spot_check import check_spots, choose_spots
 from harness.model.operation import draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
-from harness.operations.attention.libraries import flex_attention, mask_tensor
-from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
+from harness.operations.attention.libraries import flex_attention, scaled_dot_product
+from harness.operations.attention_backward.libraries.autograd import FlexGradients
 from harness.support.errors import ProblemError, UnsupportedProblem
 from tests import fake_cudnn, fake_torch
 from tests.fake_torch import FakeTorch, attention
@@ -143,7 +143,7 @@ def test_flex_attention_takes_what_scores_become(fields: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("mask", ["window:20+causal", "documents:50+20/10+30+30", "blocks:16x8,3,heads"])
 @pytest.mark.parametrize("lengths", [(70, 70), (70, 83)], ids=str)
-def test_flex_attention_leaves_out_tiles_that_nobody_sees_and_masks_none_that_all_see(
+def test_flex_attention_skips_hidden_tiles_and_masks_only_mixed_ones(
     mask: str, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[fake_torch.BlockMask] = []
@@ -173,11 +173,11 @@ def test_what_could_not_be_checked_is_refused(operation: str) -> None:
 
 
 def test_a_mask_that_would_be_too_large_a_tensor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_tensor, "MOST_BYTES", 2 * 20 * 48 * 4 - 1)
+    monkeypatch.setattr(scaled_dot_product, "MOST_BYTES", 2 * 20 * 48 * 4 - 1)
     told = verdicts(posed("attention", mask="documents:10+8/20+1", **SMALL))
     assert told["torch-math"].startswith("unsupported: mask documents:10+8/20+1 would be a tensor of")
     assert told["torch-flex"] is None
-    monkeypatch.setattr(mask_tensor, "MOST_BYTES", 2 * 20 * 48 * 4)
+    monkeypatch.setattr(scaled_dot_product, "MOST_BYTES", 2 * 20 * 48 * 4)
     assert verdicts(posed("attention", mask="documents:10+8/20+1", **SMALL), "torch-math") == {"torch-math": None}
 
 

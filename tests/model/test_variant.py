@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from harness.model.plan import Buffer, Launch, Plan
-from harness.model.registry import Registry
 from harness.model.traffic import Traffic
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError, PluginError, UsageError
 
@@ -102,7 +101,7 @@ def test_traffic_adds_up():
 
 
 @pytest.mark.parametrize("name", ["esc\x1b]0;t\x07", "zero\u200bwidth", "over\u202eride", "half\ud800", "x" * 129])
-def test_a_name_that_cannot_be_shown_or_is_no_part_of_a_file_name_is_refused(name: str):
+def test_unprintable_and_overlong_names_are_refused(name: str):
     with pytest.raises(PluginError, match=r"is not usable|characters; it may have 128") as refused:
         variant(name)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200

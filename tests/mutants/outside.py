@@ -16,8 +16,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from tests.mutants.importing import digested, mutants_folder
 from tests.mutants.patching import Patch
 

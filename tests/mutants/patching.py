@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model.operation import DEFAULT_OPERATION, operation_names
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from tests.mutants.importing import digested, mutants_folder
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.model.discovery import PLUGIN, Discovery, Origin
-from harness.model.registry import Registry
+from harness.model.variant import Registry
 from harness.options import resume
 from harness.options.resume import UnfinishedWork, unfinished_work
 from harness.studies.fuzz.command import FuzzRequest

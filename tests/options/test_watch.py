@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.model.discovery import MODULE, PLUGIN, REPOSITORY_ROOT, Discovery, Origin
-from harness.model.registry import Registry
+from harness.model.variant import Registry
 from harness.options import watch
 from harness.options.watch import KeptResults, state_of, wait_for_change, watched_files, watching
 from harness.support.errors import PluginError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.ptx.parameters import Parameter
-from harness.ptx.parsing.parameter_declarations import entry_parameters
+from harness.ptx.parsing.declarations import entry_parameters
 from harness.ptx.parsing.parser import parse
 from harness.support.errors import CompileError
 

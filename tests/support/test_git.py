@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.studies.compare.past_variants import NoSuchFile, commit_of, extract, repository_of
 from harness.support.errors import UsageError
-from harness.support.git import NoSuchFile, commit_of, extract, repository_of
 
 
 def git(folder: Path, *words: str) -> str:

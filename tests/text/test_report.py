@@ -11,8 +11,7 @@ import pytest
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.execution.protocol import Device
 from harness.model.plan import Plan
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.listing.command import render_listing
 from harness.text.comparison_report import render_comparison
@@ -114,7 +113,7 @@ def test_a_reason_that_several_have_is_told_once():
     assert "another: error: something else" in text.splitlines()
 
 
-def test_a_claim_whose_reads_and_writes_are_wrong_is_wrong_although_their_sum_is_right():
+def test_a_claim_is_wrong_if_only_its_total_is_right():
     swapped = dataclasses.replace(FAILING, claimed_bytes=FAILING.total_bytes)
     text = render_comparison(comparison(swapped), "table")
     assert cells(text, "odd")[9] == "wrong"

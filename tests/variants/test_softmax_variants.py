@@ -20,7 +20,7 @@ from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs, operation_named
 from harness.model.variant import Variant
-from harness.operations.softmax.build import SoftmaxBuild
+from harness.operations.softmax.cases import SoftmaxBuild
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.strategies import cases, problems
 
@@ -112,7 +112,7 @@ def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, pr
 
 
 @each_variant
-def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+def test_bits_do_not_depend_on_threads_or_the_order_of_warps(variant: Variant):
     problem = SoftmaxProblem(rows=9, columns=333)
     inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
     runs = [emulator(RunSettings(threads=t, seed=s)).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]

@@ -10,7 +10,7 @@ from harness.compilers.cupy import nvrtc
 from harness.compilers.cupy.headers import include_directories, included_files
 from harness.compilers.source_place import has_absolute_names, with_absolute_names, with_line_directive
 from harness.compilers.toolchain import Toolchain
-from harness.ptx.parsing.parameter_declarations import entry_parameters
+from harness.ptx.parsing.declarations import entry_parameters
 from harness.support.cache import Key, default_cache
 from harness.support.errors import CompileError
 
@@ -73,8 +73,8 @@ def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
         head, separator, value = option.partition("=")
         if head in _ARCH_OPTIONS:
             value = value if separator else next(words, "")
-            asked = value.replace("compute_", "sm_")
-            found = asked if asked.rstrip("af") == arch and asked != arch else None
+            requested = value.replace("compute_", "sm_")
+            found = requested if requested.rstrip("af") == arch and requested != arch else None
     return found
 
 

@@ -19,7 +19,7 @@ from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
 from harness.compilers.numba.shared_functions import shared_device_functions
 from harness.compilers.toolchain import Toolchain
-from harness.ptx.parsing.parameter_declarations import entry_parameters
+from harness.ptx.parsing.declarations import entry_parameters
 from harness.ptx.statements import functions
 from harness.ptx.targets import Target
 from harness.support.cache import default_cache
@@ -52,12 +52,12 @@ def feature_arch(dispatcher: Any, arch: str) -> str | None:
 
     Numba stores this option and ignores it. Raises `CompileError` if its value is not an architecture.
     """
-    asked = dispatcher.targetoptions.get("arch")
-    if asked is None:
+    requested = dispatcher.targetoptions.get("arch")
+    if requested is None:
         return None
-    if not isinstance(asked, str) or Target.named(asked) is None:
-        raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={asked!r}; write arch="sm_90a"')
-    return asked if asked.rstrip("af") == arch and asked != arch else None
+    if not isinstance(requested, str) or Target.named(requested) is None:
+        raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={requested!r}; write arch="sm_90a"')
+    return requested if requested.rstrip("af") == arch and requested != arch else None
 
 
 # A dispatcher compiles once per signature, as on a GPU. Later changes to its globals have no effect.

@@ -170,7 +170,7 @@ class _Walk:
         yield from self._code(code)
         yield from self.value(function.__defaults__)
         yield from self.value(tuple(sorted((function.__kwdefaults__ or {}).items())))
-        names = _all_names(code)
+        names = {name for nested in _nested_codes(code) for name in nested.co_names}
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             yield f"closure {name}"
             try:
@@ -246,7 +246,3 @@ def _global_names(code: types.CodeType) -> frozenset[str]:
         for instruction in dis.get_instructions(nested)
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     )
-
-
-def _all_names(code: types.CodeType) -> set[str]:
-    return {name for nested in _nested_codes(code) for name in nested.co_names}

@@ -35,7 +35,7 @@ def variable_address(index: int) -> int:
 
 RANK_SHIFT = 24
 """From this bit on, an address in the window of shared memory contains the rank of its block in the cluster, as on a
-GPU. This applies to kernels that use clusters; see `codegen/cluster_facts.py`."""
+GPU. This applies to kernels that use clusters; see `codegen/kernel_facts.py`."""
 
 
 def coordinates(number: int, extents: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -142,34 +142,12 @@ READY = 4
 
 # Kinds of fault, as numbers for generated code ------------------------------------------------------------------------
 FAULTS = (
-    "none",
-    "out of bounds",
-    "misaligned",
-    "barrier deadlock",
-    "divergent barrier",
-    "step limit",
-    "trap",
-    "divergent warp operation",
-    "copy size",
-    "copies in flight",
-    "printing",
-    "lane outside of its mask",
-    "no mbarrier",
-    "mbarrier count",
-    "mbarrier bytes",
-    "no tensor map",
-    "bulk copies in flight",
-    "matrix descriptor",
-    "products in flight",
-    "cluster rank",
-    "cluster barrier",
-    "ended block",
-    "own block",
-    "mbarrier elsewhere",
-    "reduction type",
-    "tensor coordinate",
-    "read-only memory",
-)
+    "none", "out of bounds", "misaligned", "barrier deadlock", "divergent barrier", "step limit", "trap",
+    "divergent warp operation", "copy size", "copies in flight", "printing", "lane outside of its mask", "no mbarrier",
+    "mbarrier count", "mbarrier bytes", "no tensor map", "bulk copies in flight", "matrix descriptor",
+    "products in flight", "cluster rank", "cluster barrier", "ended block", "own block", "mbarrier elsewhere",
+    "reduction type", "tensor coordinate", "read-only memory",
+)  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 
 # Votes of `barrier.red` -----------------------------------------------------------------------------------------------

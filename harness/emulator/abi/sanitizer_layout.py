@@ -50,7 +50,7 @@ SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
 
 # A clock has three words for each warp: the time up to which the actions of all its lanes are known; the time up to
 # which those of some lanes are known; and the mask of these lanes. The same three words follow for what lies before a
-# known proxy fence. See `sanitizer/clock.py`.
+# known proxy fence. See `sanitizer/vector_clock.py`.
 CLOCK_WORDS = 6
 RELEASED_WORDS = machine.LANES + 1
 
@@ -90,7 +90,7 @@ ARRIVING, COMPLETE = range(2)
 barriers follow."""
 CLUSTER_BARRIERS = 2
 
-NOBODY = 0xFF
+NEVER_WRITTEN = 0xFF
 """In a map of bytes: not yet written."""
 GIVEN = 0x01
 """In a map of bytes: belongs to an input, which kernels may not write."""

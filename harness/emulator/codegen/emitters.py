@@ -17,29 +17,14 @@ Emitter = Callable[["WarpEmitter", Instruction], None]
 
 
 _EMITTERS: dict[str, Emitter] = {}
-_FAMILIES = (
-    "instructions.integer",
-    "instructions.floating",
-    "instructions.halves",
-    "instructions.bits",
-    "instructions.video",
-    "instructions.compare",
-    "instructions.convert",
-    "instructions.memory",
-    "instructions.fences",
-    "instructions.async_copies",
-    "instructions.mbarriers",
-    "instructions.bulk_copies",
-    "instructions.atomics",
-    "instructions.warp",
-    "instructions.barriers",
-    "matrix.matrix_memory",
-    "matrix.matrix_multiply",
-    "matrix.wmma",
-    "matrix.warpgroup",
-    "instructions.clusters",
-    "instructions.control",
-)
+_FAMILIES = {
+    "instructions": (
+        "integer floating halves bits video compare convert memory async_copies mbarriers bulk_copies atomics warp "
+        "barriers clusters control"
+    ),
+    "matrix": "matrix_memory matrix_multiply wmma warpgroup",
+}
+"""Modules that register emitters, by package."""
 
 
 def emits(*names: str) -> Callable[[Emitter], Emitter]:
@@ -71,8 +56,9 @@ def emitter_for(instruction: Instruction) -> Emitter:
 
 @lru_cache(maxsize=1)
 def _load_families() -> None:
-    for family in _FAMILIES:
-        import_module(f"harness.emulator.codegen.{family}")
+    for package, families in _FAMILIES.items():
+        for family in families.split():
+            import_module(f"harness.emulator.codegen.{package}.{family}")
 
 
 def supported_opcodes() -> list[str]:

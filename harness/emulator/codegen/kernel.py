@@ -11,7 +11,6 @@ import hashlib
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.functions.prelude import PRELUDE
@@ -21,6 +20,7 @@ from harness.emulator.codegen.instrumentation.product_registers import ProductRe
 from harness.emulator.codegen.instrumentation.shared_arrays import arrays_of_registers
 from harness.emulator.codegen.instrumentation.undefined_registers import UndefinedRegisters
 from harness.emulator.codegen.kernel_facts import (
+    ClusterFacts,
     KernelFacts,
     Parameter,
     SharedVariable,
@@ -29,9 +29,8 @@ from harness.emulator.codegen.kernel_facts import (
     sites_of,
 )
 from harness.emulator.codegen.matrix.warpgroup import name_held_tickets, registers_with_tickets
-from harness.emulator.codegen.module_variables import link_variables
 from harness.emulator.codegen.outlining import OutliningEmitter
-from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.codegen.storage import Registers, Storage, link_variables
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields

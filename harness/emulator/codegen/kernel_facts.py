@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from harness.emulator.codegen.cluster_facts import ClusterFacts
 from harness.ptx.blocks import registers_of
-from harness.ptx.instructions import Function, Instruction, SourceLine
+from harness.ptx.instructions import Function, Instruction, Reg, SourceLine, names_in
 from harness.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
 
 
@@ -163,3 +162,43 @@ def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
         return None
     opcode, form, ptx_line, number, is_reduction = row
     return Site(opcode, form, ptx_line, None if number is None else lines[number], is_reduction)
+
+
+_OF_CLUSTERS = {"mapa", "getctarank", "barrier.cluster_arrive", "barrier.cluster_wait", "st.async", "red.async"}
+_REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """The cluster properties of one kernel."""
+
+    required: tuple[int, int, int] | None
+    """`.reqnctapercluster`: blocks of a cluster in x, y, z."""
+    most_blocks: int | None
+    """`.maxclusterrank`."""
+    explicit: bool
+    """`.explicitcluster`: the launch has to specify the cluster."""
+    knows: bool
+    """Whether the kernel uses any cluster feature. Only then do addresses of shared memory contain their block's
+    rank."""
+
+    @classmethod
+    def of(cls, entry: Function, flat: Function) -> ClusterFacts:
+        """Determine the properties of an entry.
+
+        `flat` contains its instructions and those of the functions that it calls.
+        """
+        knows = entry.cluster is not None or any(_knows_clusters(i) for i in flat.instructions())
+        return cls(entry.cluster, entry.most_cluster_blocks, entry.explicit_cluster, knows)
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> ClusterFacts:
+        """Restore the properties from JSON."""
+        required = fields["required"]
+        return cls(**{**fields, "required": None if required is None else tuple(required)})
+
+
+def _knows_clusters(instruction: Instruction) -> bool:
+    if instruction.row_name in _OF_CLUSTERS or "multicast::cluster" in instruction.modifiers:
+        return True
+    return any(isinstance(o, Reg) and o.name.startswith(_REGISTERS) for o in names_in(instruction))

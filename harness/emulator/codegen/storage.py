@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.emulator.codegen.kernel_facts import ModuleVariable
+from harness.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
 from harness.ptx.types import PtxType
 
 
@@ -33,3 +36,60 @@ class Registers:
     lasting: frozenset[str] = frozenset()
     """Registers with a permanent location in the warp's memory: some block reads them before it writes them, or the
     runtime accesses them."""
+
+
+Places = Mapping[str, tuple[str, int]]
+"""Space and address by name."""
+
+
+def link_variables(placed: Sequence[Variable], places: Places, function: Function) -> tuple[ModuleVariable, ...]:
+    """The variables in order, with addresses filled in.
+
+    Raises `UnsupportedInstruction`, naming the instruction, if `function` can reach the address of a function.
+    Unreachable variables may contain anything.
+    """
+    by_name = {variable.name: variable for variable in placed}
+    reached: set[str] = set()
+    for instruction in function.instructions():
+        for operand in names_in(instruction):
+            if not isinstance(operand, Symbol):
+                continue
+            for variable in _reachable(operand.name, by_name, reached):
+                _check_links(variable, places, instruction)
+    return tuple(
+        ModuleVariable(
+            v.name, v.size_bytes, _linked(v, places), v.space == "global" and v.name in reached, v.space == "const"
+        )
+        for v in placed
+    )
+
+
+def _reachable(name: str, by_name: Mapping[str, Variable], reached: set[str]) -> Iterator[Variable]:
+    """The variable with that name and those that it points to, each once.
+
+    `reached` contains the names already visited.
+    """
+    waiting = [name]
+    while waiting:
+        here = waiting.pop()
+        if here in by_name and here not in reached:
+            reached.add(here)
+            yield by_name[here]
+            waiting += [link.target for link in by_name[here].links]
+
+
+def _check_links(variable: Variable, places: Places, user: Instruction) -> None:
+    for link in variable.links:
+        space, _ = places.get(link.target, ("", 0))
+        if space not in ("global", "const"):
+            raise user.unsupported(f"variable '{variable.name}' holds the address of '{link.target}', no variable")
+
+
+def _linked(variable: Variable, places: Places) -> bytes | None:
+    if variable.initial is None:
+        return None
+    filled = bytearray(variable.initial)
+    for link in variable.links:
+        _, address = places.get(link.target, ("", 0))
+        filled[link.offset : link.offset + link.size_bytes] = link.bits(address).to_bytes(link.size_bytes, "little")
+    return bytes(filled)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from harness.compilers import CompiledKernel
+from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
-from harness.emulator.codegen.cluster_facts import ClusterFacts
-from harness.model.plan import require_cluster
+from harness.emulator.codegen.kernel_facts import ClusterFacts
+from harness.emulator.memory.residency import Residency, residency
+from harness.model.plan import Launch, require_cluster
 from harness.support.errors import PlanError
+from harness.support.gpu_data_sheets import GPUS, Gpu
 
 SHARED_ALIGNMENT = 1024
 """Alignment of shared memory in bytes, on which swizzles depend."""
@@ -81,15 +85,15 @@ class Geometry:
 
 def with_cluster(geometry: Geometry, clusters: ClusterFacts, kernel: str) -> Geometry:
     """The geometry with the cluster that the kernel requires. Raises `PlanError` if a GPU would not launch it."""
-    asked, required = geometry.cluster, clusters.required
-    if asked is None and required is None and clusters.explicit:
+    launched, required = geometry.cluster, clusters.required
+    if launched is None and required is None and clusters.explicit:
         raise PlanError(f"kernel {kernel} is to be launched in clusters (.explicitcluster); give its Launch a cluster")
-    if asked is not None and required is not None and asked != required:
+    if launched is not None and required is not None and launched != required:
         raise PlanError(
-            f"kernel {kernel} is launched with cluster {asked}, and is compiled for {required} (__cluster_dims__); "
+            f"kernel {kernel} is launched with cluster {launched}, and is compiled for {required} (__cluster_dims__); "
             "they have to be the same"
         )
-    cluster = asked or required
+    cluster = launched or required
     if cluster is None:
         return geometry
     require_cluster(f"kernel {kernel}: its", geometry.grid, cluster)
@@ -118,3 +122,28 @@ class LaunchOptions:
     """Permute the blocks, too, and give warps turns of random lengths. Blocks then run on one core."""
     cluster_limit: int = 0
     """Maximum instructions of all warps of a cluster together; 0 for no limit."""
+
+
+def residency_of(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
+    """Residency of the blocks of a launch on one multiprocessor. Raises `PlanError` if not even one fits."""
+    shared = used.shared_bytes + geometry.dynamic_shared_bytes
+    found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
+    if not found.blocks:
+        raise PlanError(
+            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
+            f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
+        )
+    return found
+
+
+def resident_clusters(compiled: CompiledKernel, geometry: Geometry) -> int:
+    """Number of a launch's clusters that an H200 holds at a time.
+
+    An unknown number of registers is assumed to be small.
+    """
+    used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+    registers = 1 if used is None else used.registers
+    shared = geometry.dynamic_shared_bytes + (0 if used is None else used.shared_bytes)
+    gpu = GPUS["h200"]
+    blocks = gpu.multiprocessors * residency(gpu.multiprocessor, geometry.threads, registers, shared).blocks
+    return max(1, blocks // geometry.blocks_per_cluster)

@@ -15,47 +15,37 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch.tracing import TraceBuffer
 from harness.emulator.launch.worker import Worker
-from harness.execution.schedule.events import (
-    ACCESS,
-    ARRIVAL,
-    BARRIER,
-    BULK,
-    CLUSTER,
-    COPIES,
-    COPY,
-    CP_ASYNC,
-    KINDS,
-    MBARRIER,
-    NO_SITE,
-    SECTORS_OF_MASK,
-    WAIT,
-    BlockEvents,
-    EventListener,
-    EventSite,
-    Records,
-)
+from harness.execution.schedule import events as schedule
 from harness.support.memory_units import LINE_BYTES
 
 _ON_STEP = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-_BEGINS = {event.WAITS_AT_BARRIER: BARRIER, event.WAITS_AT_MBARRIER: MBARRIER, event.WAITS_FOR_CLUSTER: CLUSTER}
-_ENDS = {event.LEAVES_BARRIER: BARRIER, event.LEAVES_MBARRIER: MBARRIER, event.LEAVES_CLUSTER_BARRIER: CLUSTER}
-_ISSUES = {event.ISSUES_COPY: CP_ASYNC, event.ISSUES_BULK_COPY: BULK}
-_LANDS = {event.COPY_LANDS: CP_ASYNC, event.BULK_COPY_LANDS: BULK}
+_BEGINS = {
+    event.WAITS_AT_BARRIER: schedule.BARRIER,
+    event.WAITS_AT_MBARRIER: schedule.MBARRIER,
+    event.WAITS_FOR_CLUSTER: schedule.CLUSTER,
+}
+_ENDS = {
+    event.LEAVES_BARRIER: schedule.BARRIER,
+    event.LEAVES_MBARRIER: schedule.MBARRIER,
+    event.LEAVES_CLUSTER_BARRIER: schedule.CLUSTER,
+}
+_ISSUES = {event.ISSUES_COPY: schedule.CP_ASYNC, event.ISSUES_BULK_COPY: schedule.BULK}
+_LANDS = {event.COPY_LANDS: schedule.CP_ASYNC, event.BULK_COPY_LANDS: schedule.BULK}
 _LINE_AT = cache.MASK_BITS + cache.KIND_BITS
 _LINE_MASK = (1 << cache.LINE_BITS) - 1
 _Words = npt.NDArray[np.int64]
 
 
-def event_site(site: Site) -> EventSite:
+def event_site(site: Site) -> schedule.EventSite:
     """The description of an instruction for listeners."""
     kind = None if site.memory is None else site.memory.in_global
-    return EventSite(site.form, kind, *site.file_and_line)
+    return schedule.EventSite(site.form, kind, *site.file_and_line)
 
 
 class EventWatcher:
     """Serializes the calls of one launch's workers to the listener."""
 
-    def __init__(self, listener: EventListener, sizes: Sequence[int]) -> None:
+    def __init__(self, listener: schedule.EventListener, sizes: Sequence[int]) -> None:
         """`sizes`: bytes of the buffer of each column of the counters."""
         self._listener = listener
         lines = np.cumsum([-(-size // LINE_BYTES) for size in sizes])
@@ -80,7 +70,7 @@ class EventWatcher:
         if not failed:
             self._listener.end()
 
-    def deliver(self, events: BlockEvents) -> None:
+    def deliver(self, events: schedule.BlockEvents) -> None:
         """Pass the events of a finished block to the listener."""
         if self.error is not None:
             raise self.error
@@ -94,7 +84,9 @@ class EventBuffer(TraceBuffer):
     def __init__(self, worker: Worker, sites: Sequence[Site], watcher: EventWatcher, blocks: int) -> None:
         super().__init__(worker.context, sites, watcher.first_lines)
         self._watcher, self._worker = watcher, worker
-        self._site_kinds = np.array([KINDS.index(event_site(site).kind or KINDS[0]) for site in sites] or [0], np.uint8)
+        self._site_kinds = np.array(
+            [schedule.KINDS.index(event_site(site).kind or schedule.KINDS[0]) for site in sites] or [0], np.uint8
+        )
         count = 1 + at.BARRIER_SLOTS * blocks + len(worker.shared) // 8 + 1
         self._clocks = np.zeros(count, dtype=np.int64)
         # ctypes frees the callback when nothing references it.
@@ -119,7 +111,7 @@ class EventBuffer(TraceBuffer):
 
     def _events(
         self, block: int, records: _Words, first_warp: int, landed: dict[tuple[int, int, int], int]
-    ) -> BlockEvents:
+    ) -> schedule.BlockEvents:
         marks = records[(records[:, 1] & 15) == 0]
         steps = marks[_code(marks[:, 1]) == event.STEP, 0] >> (at.REQUEST_BITS + at.WARP_BITS)
         records = records[np.argsort(records[:, 0], kind="stable")]
@@ -131,10 +123,10 @@ class EventBuffer(TraceBuffer):
         others = (times[~is_access], warps[~is_access], what[~is_access])
         sectors = _copied_sectors(records[:, 0], what, is_access)[~is_access]
         waits, copies, arrivals, ends = _paired(others, sectors, first_warp, landed)
-        return BlockEvents(block, accesses, waits, copies, arrivals, ends, steps)
+        return schedule.BlockEvents(block, accesses, waits, copies, arrivals, ends, steps)
 
-    def _accesses(self, times: _Words, warps: _Words, what: _Words) -> Records:
-        found = np.empty(len(times), ACCESS)
+    def _accesses(self, times: _Words, warps: _Words, what: _Words) -> schedule.Records:
+        found = np.empty(len(times), schedule.ACCESS)
         lines = (what >> _LINE_AT) & _LINE_MASK
         found["time"], found["warp"] = times, warps
         found["site"] = (what >> event.SITE_AT) - 1
@@ -161,7 +153,7 @@ def _landings(records: _Words) -> dict[tuple[int, int, int], int]:
     found: dict[tuple[int, int, int], int] = {}
     for (moment, what), code in zip(marks.tolist(), codes.tolist()):
         kind = _LANDS[code]
-        warp = moment & ((1 << at.WARP_BITS) - 1) if kind == CP_ASYNC else -1
+        warp = moment & ((1 << at.WARP_BITS) - 1) if kind == schedule.CP_ASYNC else -1
         key = (kind, warp, int(_value(np.int64(what))))
         found[key] = max(found.get(key, 0), moment >> (at.REQUEST_BITS + at.WARP_BITS))
     return found
@@ -172,7 +164,7 @@ def _copied_sectors(moments: _Words, what: _Words, is_access: npt.NDArray[np.boo
 
     Each warp's accesses and events are in the order of its moments; those of other warps may be interleaved.
     """
-    counts = SECTORS_OF_MASK[what & 15]
+    counts = schedule.SECTORS_OF_MASK[what & 15]
     found = np.zeros(len(what), np.int64)
     warps = moments & ((1 << at.WARP_BITS) - 1)
     for warp in np.unique(warps):
@@ -186,7 +178,7 @@ def _copied_sectors(moments: _Words, what: _Words, is_access: npt.NDArray[np.boo
 
 def _paired(
     entries: tuple[_Words, _Words, _Words], sectors: _Words, first_warp: int, landed: dict[tuple[int, int, int], int]
-) -> tuple[Records, Records, Records, _Words]:
+) -> tuple[schedule.Records, schedule.Records, schedule.Records, _Words]:
     """Waits and copies, each with begin and end; arrivals; and the return of each warp."""
     times, warps, what = entries
     rows = zip(
@@ -207,18 +199,18 @@ def _paired(
             if place is not None:
                 waits[place] = (*waits[place][:5], time)
         elif code == event.WAITS_FOR_COPIES:
-            waits.append((warp, NO_SITE, COPIES, value, time, time))
+            waits.append((warp, schedule.NO_SITE, schedule.COPIES, value, time, time))
         elif code in _ISSUES:
             kind = _ISSUES[code]
-            key = (kind, first_warp + warp if kind == CP_ASYNC else -1, value)
+            key = (kind, first_warp + warp if kind == schedule.CP_ASYNC else -1, value)
             copies.append((warp, site, kind, copied, time, landed.get(key, -1)))
         elif code == event.ARRIVES:
             arrivals.append((warp, site, value, time))
         elif code == event.ENDS:
             ends[warp] = time
     return (
-        np.array(waits, WAIT),
-        np.array(copies, COPY),
-        np.array(arrivals, ARRIVAL),
+        np.array(waits, schedule.WAIT),
+        np.array(copies, schedule.COPY),
+        np.array(arrivals, schedule.ARRIVAL),
         np.array([ends[warp] for warp in sorted(ends)], np.int64),
     )

@@ -64,19 +64,41 @@ def describe(fault: Fault) -> KernelFault:
         "misaligned": _access,
         "read-only memory": _read_only,
         "barrier deadlock": _deadlock,
-        "divergent barrier": _divergent,
+        "divergent barrier": lambda f: (
+            f"barrier in divergent code: lanes {_lanes(f.lanes)} of warp {f.warp} do not reach it with the others "
+            "(they took another path or have returned)"
+        ),
         "divergent warp operation": _divergent_warp,
         "lane outside of its mask": _outside,
         "step limit": _step_limit,
         "copy size": _copy_size,
-        "copies in flight": _copies_in_flight,
-        "no mbarrier": _no_mbarrier,
+        "copies in flight": lambda f: (
+            f"warp {f.warp} has {f.size_bytes} asynchronous copies in flight, more than shared memory has words; "
+            "commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before others go to their "
+            "place"
+        ),
+        "no mbarrier": lambda f: (
+            f"there is no mbarrier at offset {_shared_target(f, f.address & 0xFFFFFFFF)[2]} of "
+            f"{_shared_target(f, f.address & 0xFFFFFFFF)[0]}; "
+            "initialise it (mbarrier.init), and let all threads meet before they use it"
+        ),
         "mbarrier count": _mbarrier_count,
-        "mbarrier bytes": _mbarrier_bytes,
-        "no tensor map": _no_tensor_map,
+        "mbarrier bytes": lambda f: (
+            f"an mbarrier counts at most {proxy.NO_BYTES - 1} bytes of a phase, expected or come too many"
+        ),
+        "no tensor map": lambda f: (
+            f"at address {f.address:#x} there is no tensor map of {f.size_bytes} dimensions; "
+            "give the launch a TensorMap, and the kernel 'const __grid_constant__ CUtensorMap', or in Numba its address"
+        ),
         "bulk copies in flight": _bulk_copies_in_flight,
-        "matrix descriptor": _matrix_descriptor,
-        "products in flight": _products_in_flight,
+        "matrix descriptor": lambda f: (
+            f"the descriptor {f.address & (1 << 64) - 1:#018x} reaches beyond shared memory, or has a base offset, "
+            "which is not emulated"
+        ),
+        "products in flight": lambda f: (
+            f"warp {f.warp} has more than {f.size_bytes} products or accumulators under way; "
+            "commit them (wgmma.commit_group) and wait for them (wgmma.wait_group)"
+        ),
         "cluster rank": _cluster_rank,
         "cluster barrier": _cluster_barrier,
         "ended block": _ended_block,
@@ -194,7 +216,7 @@ def _deadlock(fault: Fault) -> str:
     for rank, warp, place in fault.waiting:
         groups.setdefault((rank, place), []).append(warp)
     blocks = fault.cluster.blocks
-    told = "; ".join(
+    waits = "; ".join(
         f"warps {_ranges(warps)} {f'of block {blocks[rank]} ' if len(blocks) > 1 else ''}{place}"
         for (rank, place), warps in groups.items()
     )
@@ -202,8 +224,8 @@ def _deadlock(fault: Fault) -> str:
     if any("barrier of the cluster" in place for _, _, place in fault.waiting):
         hint = "all warps of the cluster that have not returned have to arrive there"
     if any("mbarrier" in place for _, _, place in fault.waiting):
-        hint = "somebody has to arrive there, or a copy has to bring its bytes"
-    return f"barrier deadlock: {told}; {hint}"
+        hint = "some thread has to arrive there, or a copy has to bring its bytes"
+    return f"barrier deadlock: {waits}; {hint}"
 
 
 def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_by: Site | None) -> str:
@@ -224,14 +246,6 @@ def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_b
     )
 
 
-def _no_mbarrier(fault: Fault) -> str:
-    return (
-        f"there is no mbarrier at offset {_shared_target(fault, fault.address & 0xFFFFFFFF)[2]} of "
-        f"{_shared_target(fault, fault.address & 0xFFFFFFFF)[0]}; "
-        "initialise it (mbarrier.init), and let all threads meet before they use it"
-    )
-
-
 def _mbarrier_count(fault: Fault) -> str:
     if fault.site is not None and ".init" in fault.site.form:
         return f"an mbarrier cannot wait for {fault.size_bytes} arrivals; it takes 1 to {(1 << proxy.COUNT_BITS) - 1}"
@@ -241,27 +255,9 @@ def _mbarrier_count(fault: Fault) -> str:
     )
 
 
-def _mbarrier_bytes(fault: Fault) -> str:
-    return f"an mbarrier counts at most {proxy.NO_BYTES - 1} bytes of a phase, expected or come too many"
-
-
-def _no_tensor_map(fault: Fault) -> str:
-    return (
-        f"at address {fault.address:#x} there is no tensor map of {fault.size_bytes} dimensions; "
-        "give the launch a TensorMap, and the kernel 'const __grid_constant__ CUtensorMap', or in Numba its address"
-    )
-
-
 def _bulk_copies_in_flight(fault: Fault) -> str:
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
     return f"the {owner} has {fault.size_bytes} bulk copies in flight; wait for some of them before others are issued"
-
-
-def _matrix_descriptor(fault: Fault) -> str:
-    return (
-        f"the descriptor {fault.address & (1 << 64) - 1:#018x} reaches beyond shared memory, or has a base offset, "
-        "which is not emulated"
-    )
 
 
 def _tensor_coordinate(fault: Fault) -> str:
@@ -277,13 +273,6 @@ def _tensor_coordinate(fault: Fault) -> str:
     )
 
 
-def _products_in_flight(fault: Fault) -> str:
-    return (
-        f"warp {fault.warp} has more than {fault.size_bytes} products or accumulators under way; "
-        "commit them (wgmma.commit_group) and wait for them (wgmma.wait_group)"
-    )
-
-
 def _ranges(numbers: list[int]) -> str:
     parts: list[list[int]] = []
     for number in numbers:
@@ -296,13 +285,6 @@ def _ranges(numbers: list[int]) -> str:
 
 def _lanes(bits: int) -> str:
     return _ranges([lane for lane in range(at.LANES) if bits >> lane & 1])
-
-
-def _divergent(fault: Fault) -> str:
-    return (
-        f"barrier in divergent code: lanes {_lanes(fault.lanes)} of warp {fault.warp} do not reach it with the others "
-        "(they took another path or have returned)"
-    )
 
 
 def _divergent_warp(fault: Fault) -> str:
@@ -334,13 +316,6 @@ def _copy_size(fault: Fault) -> str:
     return (
         f"asynchronous copy of {fault.size_bytes} bytes that asks for {fault.address} bytes of its source; "
         f"it may ask for {fault.size_bytes} at most, and has zeros for the rest"
-    )
-
-
-def _copies_in_flight(fault: Fault) -> str:
-    return (
-        f"warp {fault.warp} has {fault.size_bytes} asynchronous copies in flight, more than shared memory has words; "
-        "commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before others go to their place"
     )
 
 

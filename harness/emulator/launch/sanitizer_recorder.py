@@ -13,7 +13,7 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.model.finding import Finding, Place
-from harness.ptx.names import source_name
+from harness.ptx.instructions import source_name
 from harness.ptx.types import TYPES
 
 Extents = tuple[int, int, int]
@@ -22,7 +22,7 @@ Extents = tuple[int, int, int]
 class LaunchRecorder:
     """The sanitizer's state during one launch, and the findings after it.
 
-    `buffers` are names and sizes; `written` has for each a map of its bytes (`NOBODY`, `GIVEN` or 0, see
+    `buffers` are names and sizes; `written` has for each a map of its bytes (`NEVER_WRITTEN`, `GIVEN` or 0, see
     `sanitizer_layout`), which outlives the launch and is updated.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from typing import TYPE_CHECKING
@@ -9,18 +10,94 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import copy_layout as copies
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
-from harness.emulator.launch.async_proxy import AsyncProxy
 from harness.emulator.launch.block_executions import ExecutionCounters
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
-from harness.emulator.launch.copy_queues import CopyQueues
 from harness.emulator.launch.tracing import TraceBuffer
+from harness.emulator.native.object_loading import load_async_proxy, load_copies
 
 if TYPE_CHECKING:
     from harness.emulator.launch.event_recording import EventBuffer
+
+
+FIRST_CAPACITY = 32
+NARROWEST_BYTES = 4
+"""Minimum bytes written by one copy of one lane (PTX ISA 9.7.9.25.3.1)."""
+_ON_FULL = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+def capacity_limit(shared_bytes: int) -> int:
+    """Number of requests of one warp beyond which two of them must overlap, as a power of two."""
+    return int(max(FIRST_CAPACITY, 1 << (shared_bytes // NARROWEST_BYTES).bit_length()))
+
+
+class CopyQueues:
+    """The queues of one worker's warps. The runtime calls back if one is full."""
+
+    def __init__(self, context: npt.NDArray[np.int64], warps: int, shared_bytes: int) -> None:
+        self._context = context
+        self._limit = capacity_limit(shared_bytes)
+        self._queues = np.zeros((warps, copies.QUEUE_BYTES // 8), dtype=np.int64)
+        self._rings = [self._ring(FIRST_CAPACITY) for _ in range(warps)]
+        for warp in range(warps):
+            self._point(warp)
+        # ctypes frees the callback when nothing references it.
+        self._on_full = _ON_FULL(self._grow)
+        context[SLOT["DROP_COPIES"]] = load_copies()
+        context[SLOT["COPY_QUEUES"]] = self._queues.ctypes.data
+        context[SLOT["COPY_QUEUE_FULL"]] = ctypes.cast(self._on_full, ctypes.c_void_p).value or 0
+
+    @staticmethod
+    def _ring(capacity: int) -> npt.NDArray[np.int64]:
+        return np.empty((capacity, copies.REQUEST_BYTES // 8), dtype=np.int64)
+
+    def _point(self, warp: int) -> None:
+        self._queues[warp, copies.REQUESTS // 8] = self._rings[warp].ctypes.data
+        self._queues[warp, copies.CAPACITY // 8] = len(self._rings[warp])
+
+    def _grow(self, context: int) -> None:
+        """Double the capacity of the current warp's queue, up to the limit."""
+        warp = int(self._context[SLOT["FIRST_WARP"]] + self._context[SLOT["WARP_INDEX"]])
+        old = self._rings[warp]
+        if len(old) >= self._limit:
+            return
+        head, tail = (int(self._queues[warp, word // 8]) for word in (copies.HEAD, copies.TAIL))
+        held = np.arange(head, tail)
+        self._rings[warp] = self._ring(2 * len(old))
+        self._rings[warp][held % (2 * len(old))] = old[held % len(old)]
+        self._point(warp)
+
+
+class AsyncProxy:
+    """The memory of one worker. Pages that are never written use no physical memory."""
+
+    def __init__(self, context: npt.NDArray[np.int64], blocks: int, warps: int, shared_bytes: int) -> None:
+        """`warps` and `shared_bytes` are totals of all blocks that run together."""
+        capacity = proxy.COPY_CAPACITY << (blocks - 1).bit_length()
+        self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
+        self._parts = {
+            proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * capacity),
+            proxy.GROUPS: aligned_zeros(8 * at.LANES * warps),
+            proxy.QUEUES: aligned_zeros(proxy.QUEUE_BYTES * warps),
+            proxy.SCRATCH: aligned_zeros(proxy.SCRATCH_BYTES),
+            proxy.EXPECTED_BY: aligned_zeros(4 * (shared_bytes // proxy.MBARRIER_BYTES + 1)),
+        }
+        for word, memory in self._parts.items():
+            self._state[word // 8] = memory.ctypes.data
+        self._state[proxy.CAPACITY // 8] = capacity
+        context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
+        for name, address in load_async_proxy().items():
+            context[SLOT[name]] = address
+
+    def expected_by(self, place: int) -> int | None:
+        """The instruction that last set the expected bytes of an mbarrier's phase; None if none did."""
+        site = int(self._parts[proxy.EXPECTED_BY].view(np.int32)[place // proxy.MBARRIER_BYTES])
+        return site - 1 if site else None
 
 
 class Worker:

@@ -16,19 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.emulator.abi import context
 from harness.emulator.abi import copy_layout as queue_at
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import own_place, warp_number
-from harness.emulator.abi.context import (
-    CLUSTER_WARPS,
-    COPY_QUEUE_FULL,
-    COPY_QUEUES,
-    SANITIZER,
-    SHARED_BASE,
-    SHARED_ORIGIN,
-    SHARED_SIZE,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32, load64, store8, store32, store64
 from harness.emulator.memory.copies import shared_fault
@@ -53,7 +45,7 @@ SIZES = at.DATA_2
 
 def queue_of(ctx: int) -> int:
     """The queue of the current warp."""
-    return int(load64(ctx + COPY_QUEUES) + QUEUE_BYTES * warp_number(ctx))
+    return int(load64(ctx + context.COPY_QUEUES) + QUEUE_BYTES * warp_number(ctx))
 
 
 def request_of(queue: int, number: int) -> int:
@@ -69,7 +61,7 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int, past_l1: in
     """
     if mask == 0:
         return 0
-    limit = load64(ctx + SHARED_SIZE) - size
+    limit = load64(ctx + context.SHARED_SIZE) - size
     reading = 0
     for lane in range(32):
         if not (mask >> lane) & 1:
@@ -90,7 +82,7 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int, past_l1: in
     queue = queue_of(ctx)
     number = load64(queue + TAIL)
     if number - load64(queue + HEAD) == load64(queue + CAPACITY):
-        call_host(load64(ctx + COPY_QUEUE_FULL), ctx)
+        call_host(load64(ctx + context.COPY_QUEUE_FULL), ctx)
         if number - load64(queue + HEAD) == load64(queue + CAPACITY):
             set_fault(ctx, COPIES_IN_FLIGHT, site, 0, 0, load64(queue + CAPACITY))
             return 1
@@ -106,8 +98,8 @@ def issue_copy(ctx: int, warp: int, site: int, mask: int, size: int, past_l1: in
             store32(request + DESTINATION + 4 * lane, own_place(ctx, offset))
             store32(request + SOURCE_BYTES + 4 * lane, load32(warp + SIZES + 4 * lane))
             store64(request + SOURCE + 8 * lane, load64(warp + at.HOSTS + 8 * lane))
-            fill_ones(load64(ctx + SHARED_BASE) + offset, size)
-    if load64(ctx + SANITIZER):
+            fill_ones(load64(ctx + context.SHARED_BASE) + offset, size)
+    if load64(ctx + context.SANITIZER):
         watch_copy(ctx, warp, site, request)
     return 0
 
@@ -127,7 +119,7 @@ def land(ctx: int, request: int, lanes: int, time: int) -> None:
     for lane in range(32):
         if not (lanes >> lane) & 1:
             continue
-        destination = load64(ctx + SHARED_ORIGIN) + load32(request + DESTINATION + 4 * lane)
+        destination = load64(ctx + context.SHARED_ORIGIN) + load32(request + DESTINATION + 4 * lane)
         source = load64(request + SOURCE + 8 * lane)
         wanted = load32(request + SOURCE_BYTES + 4 * lane)
         if wanted == size:
@@ -137,15 +129,15 @@ def land(ctx: int, request: int, lanes: int, time: int) -> None:
             for place in range(size):
                 store8(destination + place, load8(source + place) if place < wanted else 0)
     store64(request + IN_FLIGHT, load64(request + IN_FLIGHT) & ~lanes)
-    if load64(ctx + SANITIZER):
-        settle(load64(ctx + SANITIZER), request, lanes, time)
+    if load64(ctx + context.SANITIZER):
+        settle(load64(ctx + context.SANITIZER), request, lanes, time)
 
 
 def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
     """Complete the active lanes' copies, except for the `pending` latest groups of each. Returns 0."""
     queue = queue_of(ctx)
     note_now(ctx, NO_SITE, event.WAITS_FOR_COPIES, pending)
-    time = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
+    time = tick(load64(ctx + context.SANITIZER)) if load64(ctx + context.SANITIZER) else 0
     head = load64(queue + HEAD)
     tail = load64(queue + TAIL)
     left = mask
@@ -172,10 +164,10 @@ def wait_for_copies(ctx: int, mask: int, pending: int) -> int:
 
 def drop_copies(ctx: int) -> int:
     """Discard copies in flight when a cluster begins. Returns 0."""
-    state = load64(ctx + SANITIZER)
+    state = load64(ctx + context.SANITIZER)
     time = tick(state) if state else 0
-    for warp in range(load64(ctx + CLUSTER_WARPS)):
-        queue = load64(ctx + COPY_QUEUES) + QUEUE_BYTES * warp
+    for warp in range(load64(ctx + context.CLUSTER_WARPS)):
+        queue = load64(ctx + context.COPY_QUEUES) + QUEUE_BYTES * warp
         if state:
             for number in range(load64(queue + HEAD), load64(queue + TAIL)):
                 request = request_of(queue, number)

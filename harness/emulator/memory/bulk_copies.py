@@ -20,40 +20,14 @@ apart, and an H100 does not modify the gaps; the mbarrier counts the bytes that 
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import context
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import ENDED, STRAY, address_of, place_of, rank_of_place, warp_number
-from harness.emulator.abi.context import (
-    ASYNC_PROXY,
-    CLUSTER_RANK,
-    CLUSTER_SIZE,
-    CLUSTER_WARPS,
-    LIVE_WARPS,
-    SANITIZER,
-    SHARED_ORIGIN,
-    SHARED_PITCH,
-    WARP_PITCH,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
+from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.bulk_landing import forget_landed, land
-from harness.emulator.memory.bulk_rows import (
-    OUTSIDE,
-    PIECE,
-    column_of,
-    copy_at,
-    count_rows,
-    first_inside,
-    host_of,
-    last_inside,
-    leaves_buffer,
-    part_bytes,
-    part_place,
-    parts_of,
-    row_address,
-    rows_of,
-    shared_bytes,
-)
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
@@ -108,7 +82,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
     copy = begin_copy(ctx, site, lane)
     if copy == 0:
         return 1
-    alignment = PIECE
+    alignment = rows.PIECE
     store64(copy + RANK, rank)
     store64(copy + STORES, direction & TO_GLOBAL)
     store64(copy + REDUCTION, load64(reductions) if reductions else 0)
@@ -118,12 +92,12 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         alignment = BOX_ALIGNMENT
     elif describe_run(ctx, warp, copy, lane, direction):
         return 1
-    size, address = shared_bytes(copy), load64(warp + at.ADDRESSES + 8 * lane)
+    size, address = rows.shared_bytes(copy), load64(warp + at.ADDRESSES + 8 * lane)
     place = checked_place(ctx, site, lane, address, size, alignment, direction & (TO_GLOBAL | OWN_BLOCK))
     if place < 0:
         return 1
     barrier = 0
-    if direction & TO_OTHER_BLOCK and rank_of_place(ctx, place) == load64(ctx + CLUSTER_RANK):
+    if direction & TO_OTHER_BLOCK and rank_of_place(ctx, place) == load64(ctx + context.CLUSTER_RANK):
         set_fault(ctx, NOT_REMOTE, site, lane, address, size)
         return 1
     if not direction & TO_GLOBAL:
@@ -131,18 +105,18 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         if barrier < 0:
             return 1
     if load64(copy + SOURCE) == FROM_GLOBAL:
-        count_rows(ctx, warp, copy, place)
-    if load64(ctx + SANITIZER):
-        watch_source(load64(ctx + SANITIZER), warp_number(ctx), lane, copy, place)
+        rows.count_rows(ctx, warp, copy, place)
+    if load64(ctx + context.SANITIZER):
+        watch_source(load64(ctx + context.SANITIZER), warp_number(ctx), lane, copy, place)
     if not direction & MULTICAST:
         return int(queue_copy(ctx, copy, lane, place, barrier))
-    receivers, pitch = load32(warp + at.RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + SHARED_PITCH)
+    receivers, pitch = load32(warp + at.RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + context.SHARED_PITCH)
     for block in range(16):
         if (receivers >> block) & 1:
-            if block >= load64(ctx + CLUSTER_SIZE):
+            if block >= load64(ctx + context.CLUSTER_SIZE):
                 set_fault(ctx, NO_BLOCK, site, lane, block, 0)
                 return 1
-            if load32(load64(ctx + LIVE_WARPS) + 4 * block) == 0:
+            if load32(load64(ctx + context.LIVE_WARPS) + 4 * block) == 0:
                 set_fault(ctx, ENDED_BLOCK, site, lane, address, size)
                 return 1
             away = pitch * (block - rank_of_place(ctx, place))
@@ -156,13 +130,13 @@ def begin_copy(ctx: int, site: int, lane: int) -> int:
 
     Returns 0 and records a fault if the ring is full.
     """
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     number = load64(state + TAIL)
     # A multicast takes one entry per destination.
-    if number - load64(state + HEAD) + load64(ctx + CLUSTER_SIZE) > load64(state + proxy.CAPACITY):
+    if number - load64(state + HEAD) + load64(ctx + context.CLUSTER_SIZE) > load64(state + proxy.CAPACITY):
         set_fault(ctx, TOO_MANY, site, lane, 0, load64(state + proxy.CAPACITY))
         return 0
-    copy = copy_at(state, number)
+    copy = rows.copy_at(state, number)
     thread = 32 * warp_number(ctx) + lane
     store64(copy + IN_FLIGHT, 1)
     store64(copy + THREAD, thread)
@@ -175,7 +149,7 @@ def begin_copy(ctx: int, site: int, lane: int) -> int:
 def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> int:
     """Set the tensor map of a lane, and the coordinates of its box. Returns 1 on a fault, else 0."""
     outer, rank, site = load64(warp + SOURCES + 8 * lane), load64(copy + RANK), load64(copy + SITE)
-    tensor_map = host_of(ctx, outer, proxy.MAP_BYTES)
+    tensor_map = rows.host_of(ctx, outer, proxy.MAP_BYTES)
     if tensor_map == 0 or load64(tensor_map) != proxy.MAGIC or load64(tensor_map + proxy.MAP_RANK) != rank:
         set_fault(ctx, NO_MAP, site, lane, outer, rank)
         return 1
@@ -197,13 +171,13 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
             return 1
         store64(copy + COORDINATES + 8 * dimension, coordinate)
         size *= load32(tensor_map + proxy.MAP_BOX + 4 * dimension)
-    if (load64(copy + COORDINATES) * element) & (PIECE - 1):
+    if (load64(copy + COORDINATES) * element) & (rows.PIECE - 1):
         set_fault(ctx, BAD_COORDINATE, site, lane, load64(copy + COORDINATES), element)
         return 1
     store64(copy + BYTES, size)
-    stray = leaves_buffer(ctx, copy) if load64(copy + STORES) else 0
+    stray = rows.leaves_buffer(ctx, copy) if load64(copy + STORES) else 0
     if stray:
-        set_fault(ctx, OUT_OF_BOUNDS, site, lane, stray, last_inside(copy) - first_inside(copy))
+        set_fault(ctx, OUT_OF_BOUNDS, site, lane, stray, rows.last_inside(copy) - rows.first_inside(copy))
         return 1
     return 0
 
@@ -213,20 +187,20 @@ def describe_run(ctx: int, warp: int, copy: int, lane: int, direction: int) -> i
     outer, size, site = load64(warp + SOURCES + 8 * lane), load32(warp + SIZES + 4 * lane), load64(copy + SITE)
     store64(copy + BYTES, size)
     store64(copy + ADDRESS, outer)
-    if size & (PIECE - 1):
+    if size & (rows.PIECE - 1):
         set_fault(ctx, COPY_SIZE, site, lane, size, 0)
         return 1
     if direction & TO_OTHER_BLOCK:
         store64(copy + SOURCE, FROM_SHARED)
-        store64(copy + ADDRESS, checked_place(ctx, site, lane, outer, size, PIECE, 1))
+        store64(copy + ADDRESS, checked_place(ctx, site, lane, outer, size, rows.PIECE, 1))
         return 1 if load64(copy + ADDRESS) < 0 else 0
-    if host_of(ctx, outer, size) == 0 and size:
+    if rows.host_of(ctx, outer, size) == 0 and size:
         set_fault(ctx, OUT_OF_BOUNDS, site, lane, outer, size)
         return 1
-    if outer & (PIECE - 1):
-        set_fault(ctx, MISALIGNED, site, lane, outer, PIECE)
+    if outer & (rows.PIECE - 1):
+        set_fault(ctx, MISALIGNED, site, lane, outer, rows.PIECE)
         return 1
-    if direction & TO_GLOBAL and column_of(ctx, outer) == at.CONSTANT:
+    if direction & TO_GLOBAL and rows.column_of(ctx, outer) == at.CONSTANT:
         set_fault(ctx, READ_ONLY, site, lane, outer, size)
         return 1
     return 0
@@ -238,7 +212,7 @@ def checked_place(ctx: int, site: int, lane: int, address: int, size: int, align
     if place == ENDED:
         set_fault(ctx, ENDED_BLOCK, site, lane, address, size)
         return ENDED
-    if place < 0 or (own and rank_of_place(ctx, place) != load64(ctx + CLUSTER_RANK)):
+    if place < 0 or (own and rank_of_place(ctx, place) != load64(ctx + context.CLUSTER_RANK)):
         set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
         return STRAY
     if place & (alignment - 1):
@@ -261,9 +235,9 @@ def barrier_of(ctx: int, site: int, lane: int, address: int, target: int) -> int
 
 def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) -> int:
     """Add a copy to or from this place of shared memory to those in flight. Returns 1 on a fault, else 0."""
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     number = load64(state + TAIL)
-    copy = copy_at(state, number)
+    copy = rows.copy_at(state, number)
     if copy != described:
         for word in range(0, COPY_BYTES, 8):
             store64(copy + word, load64(described + word))
@@ -271,15 +245,19 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
     store64(copy + SHARED, place)
     store64(copy + BARRIER, barrier)
     if not load64(copy + STORES):
-        if (load64(load64(ctx + SHARED_ORIGIN) + barrier) >> proxy.VALID_AT) & 3 != 1:
+        if (load64(load64(ctx + context.SHARED_ORIGIN) + barrier) >> proxy.VALID_AT) & 3 != 1:
             set_fault(ctx, NO_MBARRIER, site, lane, address_of(ctx, barrier), proxy.MBARRIER_BYTES)
             return 1
-        sanitizer, time, combines = load64(ctx + SANITIZER), load64(copy + ISSUED), load64(copy + REDUCTION) != 0
-        size = part_bytes(copy)
-        for part in range(parts_of(copy)):
-            here = part_place(copy, place, part)
+        sanitizer, time, combines = (
+            load64(ctx + context.SANITIZER),
+            load64(copy + ISSUED),
+            load64(copy + REDUCTION) != 0,
+        )
+        size = rows.part_bytes(copy)
+        for part in range(rows.parts_of(copy)):
+            here = rows.part_place(copy, place, part)
             if not combines:
-                fill_ones(load64(ctx + SHARED_ORIGIN) + here, size)
+                fill_ones(load64(ctx + context.SHARED_ORIGIN) + here, size)
             if sanitizer:
                 overwrite_shared(sanitizer, warp_number(ctx), lane, site, time, here, size, combines)
     store64(state + TAIL, number + 1)
@@ -298,19 +276,19 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
         read_until_landed(state, warp, lane, site, time, load64(copy + ADDRESS), size)
         return
     combines = load64(copy + REDUCTION) != 0
-    first, last = first_inside(copy), last_inside(copy)
-    for row in range(rows_of(copy)):
-        address = row_address(copy, row)
-        if address != OUTSIDE and first < last:
+    first, last = rows.first_inside(copy), rows.last_inside(copy)
+    for row in range(rows.rows_of(copy)):
+        address = rows.row_address(copy, row)
+        if address != rows.OUTSIDE and first < last:
             watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
     if stores:
-        for part in range(parts_of(copy)):
-            read_until_landed(state, warp, lane, site, time, part_place(copy, place, part), part_bytes(copy))
+        for part in range(rows.parts_of(copy)):
+            read_until_landed(state, warp, lane, site, time, rows.part_place(copy, place, part), rows.part_bytes(copy))
 
 
 def commit_bulk(ctx: int, mask: int) -> int:
     """Commit the active lanes' stores since their last commit as a group. Returns 0."""
-    groups = load64(load64(ctx + ASYNC_PROXY) + GROUPS) + 8 * 32 * warp_number(ctx)
+    groups = load64(load64(ctx + context.ASYNC_PROXY) + GROUPS) + 8 * 32 * warp_number(ctx)
     for lane in range(32):
         if (mask >> lane) & 1:
             store64(groups + 8 * lane, load64(groups + 8 * lane) + 1)
@@ -319,9 +297,9 @@ def commit_bulk(ctx: int, mask: int) -> int:
 
 def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
     """Complete the active lanes' stores, except for the `pending` latest groups of each. Returns 0."""
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     for number in range(load64(state + HEAD), load64(state + TAIL)):
-        copy = copy_at(state, number)
+        copy = rows.copy_at(state, number)
         lane = load64(copy + THREAD) - 32 * warp_number(ctx)
         if load64(copy + IN_FLIGHT) and load64(copy + STORES) and 0 <= lane and lane < 32 and (mask >> lane) & 1:
             committed = load64(load64(state + GROUPS) + 8 * load64(copy + THREAD))
@@ -334,11 +312,19 @@ def wait_for_bulk(ctx: int, mask: int, pending: int) -> int:
 
 def land_left_stores(ctx: int) -> int:
     """Complete the stores and reductions of the current block, which has ended, that no thread awaited. Returns 0."""
-    state, sanitizer, own = load64(ctx + ASYNC_PROXY), load64(ctx + SANITIZER), load64(ctx + CLUSTER_RANK)
+    state, sanitizer, own = (
+        load64(ctx + context.ASYNC_PROXY),
+        load64(ctx + context.SANITIZER),
+        load64(ctx + context.CLUSTER_RANK),
+    )
     for number in range(load64(state + HEAD), load64(state + TAIL)):
-        copy = copy_at(state, number)
+        copy = rows.copy_at(state, number)
         thread = load64(copy + THREAD)
-        if load64(copy + IN_FLIGHT) and load64(copy + STORES) and thread // (32 * load64(ctx + WARP_PITCH)) == own:
+        if (
+            load64(copy + IN_FLIGHT)
+            and load64(copy + STORES)
+            and thread // (32 * load64(ctx + context.WARP_PITCH)) == own
+        ):
             if sanitizer:
                 end_before_wait(sanitizer, load64(copy + SITE), thread, load64(copy + SHARED), load64(copy + BYTES))
             land(ctx, copy)
@@ -349,8 +335,8 @@ def land_left_stores(ctx: int) -> int:
 
 def drop_bulk(ctx: int) -> None:
     """Discard copies in flight when a cluster begins."""
-    state = load64(ctx + ASYNC_PROXY)
+    state = load64(ctx + context.ASYNC_PROXY)
     store64(state + HEAD, 0)
     store64(state + TAIL, 0)
-    for thread in range(32 * load64(ctx + CLUSTER_WARPS)):
+    for thread in range(32 * load64(ctx + context.CLUSTER_WARPS)):
         store64(load64(state + GROUPS) + 8 * thread, 0)

@@ -9,22 +9,7 @@ from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, EVENT_CLOCKS, SANITIZER, SHARED_ORIGIN, WARP_INDEX
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load8, load64, store8, store64
-from harness.emulator.memory.bulk_rows import (
-    OUTSIDE,
-    PIECE,
-    copy_at,
-    first_inside,
-    host_of,
-    last_inside,
-    part_bytes,
-    part_place,
-    parts_of,
-    row_address,
-    row_bytes,
-    row_pitch,
-    rows_of,
-    swizzled,
-)
+from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.trace import NO_SITE, mbarrier_clock, note, note_step, now, running_warp
 from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase, settle_bulk, settle_source
 
@@ -39,7 +24,7 @@ BAD_BYTES = at.FAULT["mbarrier bytes"]
 def forget_landed(state: int) -> None:
     """Remove completed copies from the front of the ring."""
     head = load64(state + HEAD)
-    while head < load64(state + TAIL) and load64(copy_at(state, head) + IN_FLIGHT) == 0:
+    while head < load64(state + TAIL) and load64(rows.copy_at(state, head) + IN_FLIGHT) == 0:
         head += 1
     store64(state + HEAD, head)
 
@@ -49,7 +34,7 @@ def land_loads(ctx: int, barrier: int) -> int:
     state = load64(ctx + ASYNC_PROXY)
     landed = 0
     for number in range(load64(state + HEAD), load64(state + TAIL)):
-        copy = copy_at(state, number)
+        copy = rows.copy_at(state, number)
         if load64(copy + IN_FLIGHT) and not load64(copy + STORES) and load64(copy + BARRIER) == barrier:
             land(ctx, copy)
             landed += 1
@@ -110,25 +95,32 @@ def land(ctx: int, copy: int) -> None:
         if load64(copy + SOURCE) == FROM_SHARED:
             settle_source(state, thread >> 5, issued, load64(copy + ADDRESS), size)
         place, barrier = load64(copy + SHARED), load64(copy + BARRIER)
-        for part in range(parts_of(copy)):
-            settle_bulk(state, thread, issued, part_place(copy, place, part), part_bytes(copy), stores, barrier)
+        for part in range(rows.parts_of(copy)):
+            settle_bulk(
+                state, thread, issued, rows.part_place(copy, place, part), rows.part_bytes(copy), stores, barrier
+            )
 
 
 def move_rows(ctx: int, copy: int) -> None:
     """Move the rows between shared and global memory."""
     bits = load64(load64(copy + MAP) + proxy.MAP_SWIZZLE) if load64(copy + RANK) else 0
-    first, last, width, pitch = first_inside(copy), last_inside(copy), row_bytes(copy), row_pitch(copy)
+    first, last, width, pitch = (
+        rows.first_inside(copy),
+        rows.last_inside(copy),
+        rows.row_bytes(copy),
+        rows.row_pitch(copy),
+    )
     shared, stores, function = load64(ctx + SHARED_ORIGIN), load64(copy + STORES), load64(copy + REDUCTION)
-    for row in range(rows_of(copy)):
-        address = row_address(copy, row)
+    for row in range(rows.rows_of(copy)):
+        address = rows.row_address(copy, row)
         start, end, outer = first, last, 0
-        if address == OUTSIDE or first >= last:
+        if address == rows.OUTSIDE or first >= last:
             start, end = 0, 0
         else:
-            outer = host_of(ctx, address + start, end - start) - start
-        for piece in range(0, width, PIECE):
-            inner = shared + swizzled(load64(copy + SHARED) + row * pitch + piece, bits)
-            low, high = max(0, start - piece), min(PIECE, end - piece)
+            outer = rows.host_of(ctx, address + start, end - start) - start
+        for piece in range(0, width, rows.PIECE):
+            inner = shared + rows.swizzled(load64(copy + SHARED) + row * pitch + piece, bits)
+            low, high = max(0, start - piece), min(rows.PIECE, end - piece)
             if function:
                 combine_piece(
                     load64(load64(ctx + ASYNC_PROXY) + proxy.SCRATCH), function, inner, outer + piece, low, high
@@ -143,8 +135,8 @@ def move_within_cluster(ctx: int, copy: int) -> None:
     target, source = load64(ctx + SHARED_ORIGIN) + load64(copy + SHARED), copy + COORDINATES
     if load64(copy + SOURCE) == FROM_SHARED:
         source = load64(ctx + SHARED_ORIGIN) + load64(copy + ADDRESS)
-    for piece in range(0, size, PIECE):
-        end = min(PIECE, size - piece)
+    for piece in range(0, size, rows.PIECE):
+        end = min(rows.PIECE, size - piece)
         if function:
             scratch = load64(load64(ctx + ASYNC_PROXY) + proxy.SCRATCH)
             combine_piece(scratch, function, source + piece, target + piece, 0, end)
@@ -155,13 +147,13 @@ def move_within_cluster(ctx: int, copy: int) -> None:
 
 def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> None:
     """Move 16 bytes, of which the range from `first` up to, excluding, `last` is in global memory."""
-    if first == 0 and last == PIECE:
+    if first == 0 and last == rows.PIECE:
         source = inner if stores else outer
         target = outer if stores else inner
         store64(target, load64(source))
         store64(target + 8, load64(source + 8))
         return
-    for byte in range(PIECE):
+    for byte in range(rows.PIECE):
         if first <= byte and byte < last:
             if stores:
                 store8(outer + byte, load8(inner + byte))

@@ -7,34 +7,7 @@ that zero is an empty way. Replacement is least recently used within a set, exce
 from __future__ import annotations
 
 from harness.emulator.abi import cache_layout as at
-from harness.emulator.abi.cache_slots import (
-    ACCESS_TIME,
-    BUFFER_COUNT,
-    COUNTERS,
-    END_ACCESS,
-    FIRST_LINES,
-    L1_RANDOM,
-    L1_SET_WAYS,
-    L1_SETS,
-    L1_TAGS,
-    L1_USED,
-    L1_VALID,
-    L2_DIRTY,
-    L2_PARTITIONS,
-    L2_SET_WAYS,
-    L2_SETS,
-    L2_TAGS,
-    L2_USED,
-    L2_VALID,
-    NEXT_ACCESS,
-    NOW,
-    PARTITION,
-    RESIDENTS,
-    SM,
-    STORED_LINE,
-    STORED_MASK,
-    TICK,
-)
+from harness.emulator.abi import cache_slots as slot
 from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store32, store64
 
 MAX = (1 << 63) - 1
@@ -69,18 +42,18 @@ def fetched(mask: int) -> int:
 
 def count(state: int, line: int, what: int, amount: int) -> None:
     """Add sectors to a counter of the buffer that contains `line`."""
-    firsts = load64(state + FIRST_LINES)
-    buffer = load64(state + BUFFER_COUNT) - 1
+    firsts = load64(state + slot.FIRST_LINES)
+    buffer = load64(state + slot.BUFFER_COUNT) - 1
     while load64(firsts + 8 * buffer) > line:
         buffer -= 1
-    entry = load64(state + COUNTERS) + 8 * (4 * buffer + what)
+    entry = load64(state + slot.COUNTERS) + 8 * (4 * buffer + what)
     store64(entry, load64(entry) + amount)
 
 
 def tick(state: int) -> int:
     """A number that increases with every access, for the replacement order."""
-    now: int = load64(state + TICK) + 1
-    store64(state + TICK, now)
+    now: int = load64(state + slot.TICK) + 1
+    store64(state + slot.TICK, now)
     return now
 
 
@@ -109,29 +82,29 @@ def oldest(used: int, first: int, ways: int, since: int) -> int:
 
 def home(state: int, line: int) -> int:
     """The partition that a line belongs to."""
-    if load64(state + L2_PARTITIONS) == 1:
+    if load64(state + slot.L2_PARTITIONS) == 1:
         return 0
     return ((line * SPREAD) >> 15) & 1
 
 
 def l2_entry(state: int, partition: int, line: int) -> int:
     """The entry of `line` in a partition: its current one, or the evicted least recently used one of its set."""
-    ways = load64(state + L2_SET_WAYS)
-    sets = load64(state + L2_SETS)
+    ways = load64(state + slot.L2_SET_WAYS)
+    sets = load64(state + slot.L2_SETS)
     # Neighbours that belong to different partitions have the same set number in each.
-    number = line if load64(state + L2_PARTITIONS) == 1 else line >> 1
+    number = line if load64(state + slot.L2_PARTITIONS) == 1 else line >> 1
     first = (partition * sets + (number + number // sets * L2_SKEW) % sets) * ways
-    tags = load64(state + L2_TAGS)
-    used = load64(state + L2_USED)
+    tags = load64(state + slot.L2_TAGS)
+    used = load64(state + slot.L2_USED)
     entry: int = find(tags, first, ways, line)
     if entry < 0:
         entry = oldest(used, first, ways, -1)
-        dirty = load8(load64(state + L2_DIRTY) + entry)
+        dirty = load8(load64(state + slot.L2_DIRTY) + entry)
         if dirty:
             count(state, load32(tags + 4 * entry) - 1, DRAM_WRITE, sectors(dirty))
-            store8(load64(state + L2_DIRTY) + entry, 0)
+            store8(load64(state + slot.L2_DIRTY) + entry, 0)
         store32(tags + 4 * entry, line + 1)
-        store8(load64(state + L2_VALID) + entry, 0)
+        store8(load64(state + slot.L2_VALID) + entry, 0)
     store64(used + 8 * entry, tick(state))
     return entry
 
@@ -139,7 +112,7 @@ def l2_entry(state: int, partition: int, line: int) -> int:
 def read_from_l2(state: int, partition: int, line: int, mask: int) -> int:
     """Read sectors from L2 for an SM at `partition`. Returns 0."""
     count(state, line, L2_READ, sectors(mask))
-    valid = load64(state + L2_VALID)
+    valid = load64(state + slot.L2_VALID)
     owner = home(state, line)
     missing = mask
     if owner != partition:
@@ -161,8 +134,8 @@ def write_to_l2(state: int, line: int, mask: int) -> int:
     """Write sectors to L2, without fetching any. Returns 0."""
     count(state, line, L2_WRITE, sectors(mask))
     entry = l2_entry(state, home(state, line), line)
-    valid = load64(state + L2_VALID) + entry
-    dirty = load64(state + L2_DIRTY)
+    valid = load64(state + slot.L2_VALID) + entry
+    dirty = load64(state + slot.L2_DIRTY)
     store8(valid, load8(valid) | mask)
     was_clean = load8(dirty + entry) == 0
     store8(dirty + entry, load8(dirty + entry) | mask)
@@ -173,9 +146,9 @@ def write_to_l2(state: int, line: int, mask: int) -> int:
 
 def clean_oldest(state: int, entry: int) -> None:
     """Write back the oldest dirty line of the set that contains `entry`, if the set has too many."""
-    ways = load64(state + L2_SET_WAYS)
-    dirty = load64(state + L2_DIRTY)
-    used = load64(state + L2_USED)
+    ways = load64(state + slot.L2_SET_WAYS)
+    dirty = load64(state + slot.L2_DIRTY)
+    used = load64(state + slot.L2_USED)
     first = entry // ways * ways
     many = 0
     found = entry
@@ -185,7 +158,7 @@ def clean_oldest(state: int, entry: int) -> None:
             if load64(used + 8 * way) < load64(used + 8 * found):
                 found = way
     if many > L2_DIRTY_WAYS:
-        line = load32(load64(state + L2_TAGS) + 4 * found) - 1
+        line = load32(load64(state + slot.L2_TAGS) + 4 * found) - 1
         count(state, line, DRAM_WRITE, sectors(load8(dirty + found)))
         store8(dirty + found, 0)
 
@@ -195,21 +168,21 @@ def clean_oldest(state: int, entry: int) -> None:
 
 def pass_l1(state: int, sm: int, line: int, mask: int) -> int:
     """Load sectors into the L1 of an SM; returns the mask of those that missed."""
-    sets = load64(state + L1_SETS)
+    sets = load64(state + slot.L1_SETS)
     if sets == 0:
         return mask
     # Each group of as many lines as there are sets starts at another set, so that rows with a large pitch spread over
     # sets.
-    ways = load64(state + L1_SET_WAYS)
+    ways = load64(state + slot.L1_SET_WAYS)
     first = (sm * sets + (line + line // sets * L1_SKEW) % sets) * ways
-    tags = load64(state + L1_TAGS)
-    used = load64(state + L1_USED)
-    valid = load64(state + L1_VALID)
+    tags = load64(state + slot.L1_TAGS)
+    used = load64(state + slot.L1_USED)
+    valid = load64(state + slot.L1_VALID)
     entry = find(tags, first, ways, line)
     now = tick(state)
     if entry < 0:
         entry = oldest(used, first, ways, -1)
-        if load64(state + L1_RANDOM) and load32(tags + 4 * entry):
+        if load64(state + slot.L1_RANDOM) and load32(tags + 4 * entry):
             for _ in range(((now * SPREAD) >> 20) % (ways // 2)):
                 entry = oldest(used, first, ways, load64(used + 8 * entry))
         store32(tags + 4 * entry, line + 1)
@@ -228,8 +201,8 @@ def unmerged(state: int, resident: int, line: int, mask: int, delay: int) -> int
 
     Warps whose rows begin in the middle of a sector share it; the SM sends it to L2 once.
     """
-    lines = load64(state + STORED_LINE) + 8 * resident
-    masks = load64(state + STORED_MASK) + 8 * resident
+    lines = load64(state + slot.STORED_LINE) + 8 * resident
+    masks = load64(state + slot.STORED_MASK) + 8 * resident
     before = load64(masks) if delay == 0 and load64(lines) == line else 0
     store64(lines, line)
     store64(masks, before | mask)
@@ -241,8 +214,8 @@ def access(state: int, resident: int, word: int) -> None:
     line = (word >> LINE_SHIFT) & LINE_MASK
     mask = (word >> MASK_SHIFT) & 0xF
     kind = (word >> KIND_SHIFT) & KIND_MASK
-    sm = load64(load64(state + SM) + 8 * resident)
-    partition = load64(load64(state + PARTITION) + 8 * resident)
+    sm = load64(load64(state + slot.SM) + 8 * resident)
+    partition = load64(load64(state + slot.PARTITION) + 8 * resident)
     if kind == LOAD:
         missing = pass_l1(state, sm, line, mask)
         if missing:
@@ -268,17 +241,17 @@ def advance(state: int) -> int:
 
     A place without a running block has 0 as its next access. Returns 0 if there is nothing to run.
     """
-    residents = load64(state + RESIDENTS)
-    nexts = load64(state + NEXT_ACCESS)
-    ends = load64(state + END_ACCESS)
-    times = load64(state + ACCESS_TIME)
+    residents = load64(state + slot.RESIDENTS)
+    nexts = load64(state + slot.NEXT_ACCESS)
+    ends = load64(state + slot.END_ACCESS)
+    times = load64(state + slot.ACCESS_TIME)
     running = 0
     for resident in range(residents):
         running += 1 if load64(nexts + 8 * resident) else 0
     ended = 0
     while running > 0 and ended == 0:
-        until = load64(state + NOW) + QUANTUM
-        store64(state + NOW, until)
+        until = load64(state + slot.NOW) + QUANTUM
+        store64(state + slot.NOW, until)
         for resident in range(residents):
             place = load64(nexts + 8 * resident)
             if place == 0:

@@ -7,26 +7,9 @@ sector of global memory from L2 once for each sector of shared memory that it go
 
 from __future__ import annotations
 
+from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import ENDED, STRAY, place_of, rank_of_place
-from harness.emulator.abi.context import (
-    BUFFER_COUNT,
-    BUFFERS,
-    CLUSTER_RANK,
-    COUNTER_COLUMNS,
-    COUNTERS,
-    EVENT_CLOCKS,
-    LOCAL_BASE,
-    LOCAL_SIZE,
-    PARAMS,
-    PARAMS_SIZE,
-    SHARED_BASE,
-    SHARED_ORIGIN,
-    SHARED_SIZE,
-    TAGGED,
-    VARIABLE_COUNT,
-    VARIABLES,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store64
 from harness.emulator.memory.trace import TARGET_AT, is_recorded, is_traced, record
@@ -42,7 +25,9 @@ LINES_OF_TARGETS = at.DATA_2 + 128
 
 def count(ctx: int, site: int, column: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
     """Add to the counters of one memory instruction and one buffer. `distinct` determines the minimum of sectors."""
-    entry = load64(ctx + COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (site * load64(ctx + COUNTER_COLUMNS) + column)
+    entry = load64(ctx + context.COUNTERS) + 8 * at.COUNTERS_PER_ENTRY * (
+        site * load64(ctx + context.COUNTER_COLUMNS) + column
+    )
     store64(entry, load64(entry) + requests)
     store64(entry + 8, load64(entry + 8) + requested)
     store64(entry + 16, load64(entry + 16) + sectors)
@@ -109,31 +94,31 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                     continue
                 window = here
                 if here == at.SHARED_WINDOW:
-                    base, limit, buffer = load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE), -1
-                    if load64(ctx + TAGGED):
+                    base, limit, buffer = load64(ctx + context.SHARED_BASE), load64(ctx + context.SHARED_SIZE), -1
+                    if load64(ctx + context.TAGGED):
                         # The address identifies the block of the cluster: each is checked below.
-                        base, limit = load64(ctx + SHARED_ORIGIN), -1
+                        base, limit = load64(ctx + context.SHARED_ORIGIN), -1
                 elif here == at.LOCAL_WINDOW:
-                    base, limit = load64(ctx + LOCAL_BASE), load64(ctx + LOCAL_SIZE)
-                    buffer = load64(ctx + BUFFER_COUNT)
+                    base, limit = load64(ctx + context.LOCAL_BASE), load64(ctx + context.LOCAL_SIZE)
+                    buffer = load64(ctx + context.BUFFER_COUNT)
                     stride = limit
                 elif here == at.PARAM_WINDOW:
-                    base, limit, buffer = load64(ctx + PARAMS), load64(ctx + PARAMS_SIZE), -1
+                    base, limit, buffer = load64(ctx + context.PARAMS), load64(ctx + context.PARAMS_SIZE), -1
                 elif at.FIRST_VARIABLE_WINDOW <= here < at.FIRST_BUFFER_WINDOW:
                     variable = here - at.FIRST_VARIABLE_WINDOW
-                    if variable >= load64(ctx + VARIABLE_COUNT):
+                    if variable >= load64(ctx + context.VARIABLE_COUNT):
                         set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
                         return 1
-                    row = load64(ctx + VARIABLES) + at.VARIABLE_BYTES * variable
+                    row = load64(ctx + context.VARIABLES) + at.VARIABLE_BYTES * variable
                     base, limit, buffer = load64(row), load64(row + 8), load64(row + 16)
                     start = at.BUFFER_START
                 else:
                     buffer = here - at.FIRST_BUFFER_WINDOW
-                    if buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT):
+                    if buffer < 0 or buffer >= load64(ctx + context.BUFFER_COUNT):
                         set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
                         return 1
-                    base = load64(load64(ctx + BUFFERS) + 16 * buffer)
-                    limit = load64(load64(ctx + BUFFERS) + 16 * buffer + 8)
+                    base = load64(load64(ctx + context.BUFFERS) + 16 * buffer)
+                    limit = load64(load64(ctx + context.BUFFERS) + 16 * buffer + 8)
                     start = at.BUFFER_START
                 if space == WRITTEN and (buffer == at.CONSTANT or here == at.PARAM_WINDOW):
                     set_fault(ctx, READ_ONLY, site, lane, address, size)
@@ -144,7 +129,9 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
             offset = (address & at.OFFSET_MASK) - start
             if offset < 0 or offset + wanted > limit:
                 place = place_of(ctx, address, wanted) if limit == -1 else STRAY
-                if place < 0 or (space == SPACE_SHARED and rank_of_place(ctx, place) != load64(ctx + CLUSTER_RANK)):
+                if place < 0 or (
+                    space == SPACE_SHARED and rank_of_place(ctx, place) != load64(ctx + context.CLUSTER_RANK)
+                ):
                     set_fault(ctx, ENDED_BLOCK if place == ENDED else OUT_OF_BOUNDS, site, lane, address, wanted)
                     return 1
                 offset = place
@@ -167,7 +154,7 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                     before = distinct
                     distinct = insert_sector(warp + LINES_OF_TARGETS, distinct, target | sector >> 2)
                     # Events need what is counted here; the cache model needs more.
-                    if distinct > before or load64(ctx + EVENT_CLOCKS) == 0:
+                    if distinct > before or load64(ctx + context.EVENT_CLOCKS) == 0:
                         fetched = insert_sector(warp + at.DATA_3, fetched, target | sector)
                 else:
                     distinct = insert_sector(warp + at.DATA_3, distinct, sector)
@@ -191,13 +178,13 @@ def translate_run(ctx: int, warp: int, site: int, size: int) -> int:
     for lane in range(1, 32):
         strays |= load64(warp + at.ADDRESSES + 8 * lane) ^ (first + lane * size)
     buffer = (first >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
-    if strays or buffer < 0 or buffer >= load64(ctx + BUFFER_COUNT) or is_traced(ctx):
+    if strays or buffer < 0 or buffer >= load64(ctx + context.BUFFER_COUNT) or is_traced(ctx):
         return 0
     offset = (first & at.OFFSET_MASK) - at.BUFFER_START
     end = offset + 32 * size
-    if offset < 0 or end > load64(load64(ctx + BUFFERS) + 16 * buffer + 8):
+    if offset < 0 or end > load64(load64(ctx + context.BUFFERS) + 16 * buffer + 8):
         return 0
-    host = load64(load64(ctx + BUFFERS) + 16 * buffer) + offset
+    host = load64(load64(ctx + context.BUFFERS) + 16 * buffer) + offset
     for lane in range(32):
         store64(warp + at.HOSTS + 8 * lane, host + lane * size)
     count(ctx, site, buffer, 1, 32 * size, ((end - 1) >> 5) - (offset >> 5) + 1, 32 * size)

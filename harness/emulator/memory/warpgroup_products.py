@@ -19,22 +19,9 @@ columns; a descriptor gives their location, see `piece_at` (PTX ISA 9.7.15.5.1).
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import context, sanitizer_layout
 from harness.emulator.abi import layout as at
-from harness.emulator.abi import sanitizer_layout
 from harness.emulator.abi.cluster_memory import own_place, warp_number
-from harness.emulator.abi.context import (
-    ASYNC_PROXY,
-    CLUSTER_WARPS,
-    EVENT_CLOCKS,
-    FIRST_WARP,
-    SANITIZER,
-    SHARED_BASE,
-    SHARED_SIZE,
-    WARP_BYTES,
-    WARP_COUNT,
-    WARP_INDEX,
-    WARPS,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load32, load64, store16, store32, store64
 from harness.emulator.memory.bulk_rows import PIECE, swizzled
@@ -128,7 +115,7 @@ def issue_product(
     bytes each. `keeps`: whether to add to D. `a` and `b` are descriptors. `marks` is the location of the sanitizer's
     marks, or 0.
     """
-    queue = queue_of(load64(ctx + ASYNC_PROXY), warp_number(ctx))
+    queue = queue_of(load64(ctx + context.ASYNC_PROXY), warp_number(ctx))
     number = load64(queue + NEXT)
     if number - load64(queue + FIRST) == PRODUCT_CAPACITY:
         set_fault(ctx, TOO_MANY, site, 0, 0, PRODUCT_CAPACITY)
@@ -154,15 +141,15 @@ def issue_product(
     store64(product + GROUP, load64(queue + COMMITTED))
     store64(product + SITE, site)
     store64(queue + NEXT, number + 1)
-    if load64(ctx + SANITIZER):
-        store64(product + ISSUED, tick(load64(ctx + SANITIZER)))
+    if load64(ctx + context.SANITIZER):
+        store64(product + ISSUED, tick(load64(ctx + context.SANITIZER)))
         visit_operands(ctx, product, warp_number(ctx), 0)
     return 0
 
 
 def commit_products(ctx: int) -> int:
     """Commit the warp's products since its last commit as a group. Returns 0."""
-    queue = queue_of(load64(ctx + ASYNC_PROXY), warp_number(ctx))
+    queue = queue_of(load64(ctx + context.ASYNC_PROXY), warp_number(ctx))
     store64(queue + COMMITTED, load64(queue + COMMITTED) + 1)
     return 0
 
@@ -188,7 +175,7 @@ def load_pieces(ctx: int, descriptor: int, group: int, step: int, turned: int, t
     mode = (descriptor >> 62) & 3
     bits = (4 - mode) & 3
     start = piece_at(descriptor, group, step, turned)
-    base, limit = load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE) - PIECE
+    base, limit = load64(ctx + context.SHARED_BASE), load64(ctx + context.SHARED_SIZE) - PIECE
     if (descriptor >> 49) & 7:
         return 1
     for row in range(8):
@@ -280,12 +267,12 @@ def visit_rows(
     ctx: int, product: int, descriptor: int, start: int, warp: int, over: int, first: int, apart: int
 ) -> None:
     """Report some of 8 rows of 16 bytes. Rows beyond shared memory become a fault when the product completes."""
-    state = load64(ctx + SANITIZER)
+    state = load64(ctx + context.SANITIZER)
     issued = load64(product + ISSUED)
     bits = (4 - ((descriptor >> 62) & 3)) & 3
     for row in range(first, 8, apart):
         place = swizzled(start + row * (PIECE << bits), bits)
-        if place > load64(ctx + SHARED_SIZE) - PIECE:
+        if place > load64(ctx + context.SHARED_SIZE) - PIECE:
             continue
         place = own_place(ctx, place)
         if over:
@@ -300,7 +287,7 @@ def watch_registers(ctx: int, warp: int, site: int, places: int, shape: int, mar
     if not (shape >> SHAPE_SHARED_A) & 1:
         for register in range(registers, registers + 4):
             watch_accumulator(ctx, warp, site, at.FULL_MASK, load32(places + 4 * register), EARLY_ACCUMULATOR)
-    use_registers(load64(ctx + SANITIZER), warp_number(ctx), warp, site, marks, places, shape, number + 1)
+    use_registers(load64(ctx + context.SANITIZER), warp_number(ctx), warp, site, marks, places, shape, number + 1)
 
 
 def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int, kind: int) -> int:
@@ -309,13 +296,15 @@ def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int, kin
     Returns 0.
     """
     index = warp_number(ctx)
-    queue = queue_of(load64(ctx + ASYNC_PROXY), index)
+    queue = queue_of(load64(ctx + context.ASYNC_PROXY), index)
     for lane in range(32):
         ticket = ticket_in(load32(warp + place + 4 * lane))
         if (mask >> lane) & 1 and ticket >= 0 and is_under_way(queue, ticket):
             product = product_at(queue, load64(queue + LAST + 8 * ticket) - 1)
             thread = 32 * index + lane
-            touched_early(load64(ctx + SANITIZER), kind, thread, site, load64(product + SITE), load64(product + ISSUED))
+            touched_early(
+                load64(ctx + context.SANITIZER), kind, thread, site, load64(product + SITE), load64(product + ISSUED)
+            )
             return 0
     return 0
 
@@ -323,10 +312,10 @@ def watch_accumulator(ctx: int, warp: int, site: int, mask: int, place: int, kin
 def watch_fragment(ctx: int, warp: int, site: int, mask: int, used: int) -> int:
     """Check a write to a register that product number `used` - 1 has as A. Returns 0."""
     index = warp_number(ctx)
-    queue = queue_of(load64(ctx + ASYNC_PROXY), index)
+    queue = queue_of(load64(ctx + context.ASYNC_PROXY), index)
     if mask and used > load64(queue + FIRST):
         product, thread = product_at(queue, used - 1), 32 * index + lowest(mask)
-        state = load64(ctx + SANITIZER)
+        state = load64(ctx + context.SANITIZER)
         touched_early(state, EARLY_REGISTER, thread, site, load64(product + SITE), load64(product + ISSUED))
     return 0
 
@@ -359,20 +348,20 @@ def keep_sources(queue: int) -> None:
 
 def warpgroup_arrives(ctx: int) -> int:
     """A warp waits for its products; the last of the four completes them for all. Returns 1 on a fault, else 0."""
-    state = load64(ctx + ASYNC_PROXY)
-    first = load64(ctx + WARP_INDEX) & ~(at.WARPGROUP_WARPS - 1)
-    width = load64(ctx + WARP_BYTES)
-    if first + at.WARPGROUP_WARPS > load64(ctx + WARP_COUNT):
+    state = load64(ctx + context.ASYNC_PROXY)
+    first = load64(ctx + context.WARP_INDEX) & ~(at.WARPGROUP_WARPS - 1)
+    width = load64(ctx + context.WARP_BYTES)
+    if first + at.WARPGROUP_WARPS > load64(ctx + context.WARP_COUNT):
         return 0
     for index in range(first, first + at.WARPGROUP_WARPS):
-        if load32(load64(ctx + WARPS) + index * width + at.STATUS) != at.AT_WARPGROUP:
+        if load32(load64(ctx + context.WARPS) + index * width + at.STATUS) != at.AT_WARPGROUP:
             return 0
-    over = tick(load64(ctx + SANITIZER)) if load64(ctx + SANITIZER) else 0
-    if load64(ctx + EVENT_CLOCKS):
-        meet_in_time(ctx, load64(ctx + WARPS) + first * width)
+    over = tick(load64(ctx + context.SANITIZER)) if load64(ctx + context.SANITIZER) else 0
+    if load64(ctx + context.EVENT_CLOCKS):
+        meet_in_time(ctx, load64(ctx + context.WARPS) + first * width)
     for rank in range(at.WARPGROUP_WARPS):
-        warp = load64(ctx + WARPS) + (first + rank) * width
-        number_of_warp = load64(ctx + FIRST_WARP) + first + rank
+        warp = load64(ctx + context.WARPS) + (first + rank) * width
+        number_of_warp = load64(ctx + context.FIRST_WARP) + first + rank
         queue = queue_of(state, number_of_warp)
         before = load64(queue + FIRST)
         number = before
@@ -381,7 +370,7 @@ def warpgroup_arrives(ctx: int) -> int:
             if load64(product + GROUP) + load32(warp + at.GROUPS_LEFT) >= load64(queue + COMMITTED):
                 break
             if multiply(ctx, state, queue, product, rank):
-                store64(ctx + WARP_INDEX, first + rank)
+                store64(ctx + context.WARP_INDEX, first + rank)
                 set_fault(ctx, BAD_DESCRIPTOR, load64(product + SITE), 0, load64(product + proxy.DESCRIPTOR_B), 0)
                 return 1
             if over:
@@ -396,7 +385,7 @@ def warpgroup_arrives(ctx: int) -> int:
 
 def meet_in_time(ctx: int, first: int) -> None:
     """Synchronize the clocks of a warpgroup, whose warp states begin at `first`, if events are recorded."""
-    latest, width = 0, load64(ctx + WARP_BYTES)
+    latest, width = 0, load64(ctx + context.WARP_BYTES)
     for warp in range(first, first + at.WARPGROUP_WARPS * width, width):
         latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
     for warp in range(first, first + at.WARPGROUP_WARPS * width, width):
@@ -405,8 +394,8 @@ def meet_in_time(ctx: int, first: int) -> None:
 
 def drop_products(ctx: int) -> None:
     """Discard products in flight when a cluster begins."""
-    state = load64(ctx + ASYNC_PROXY)
-    for warp in range(load64(ctx + CLUSTER_WARPS)):
+    state = load64(ctx + context.ASYNC_PROXY)
+    for warp in range(load64(ctx + context.CLUSTER_WARPS)):
         queue = queue_of(state, warp)
         store64(queue + FIRST, load64(queue + NEXT))
         store64(queue + COMMITTED, 0)

@@ -7,52 +7,10 @@ current warp; `enter_block` switches to another one.
 from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
+from harness.emulator.abi import context
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import rank_of_place, warp_number
-from harness.emulator.abi.context import (
-    ASYNC_PROXY,
-    BARRIERS,
-    BARRIERS_ORIGIN,
-    BLOCK,
-    CHANGES,
-    CLUSTER_CTAID_X,
-    CLUSTER_CTAID_Y,
-    CLUSTER_CTAID_Z,
-    CLUSTER_NCTAID_X,
-    CLUSTER_NCTAID_Y,
-    CLUSTER_NCTAID_Z,
-    CLUSTER_RANK,
-    CLUSTER_SIZE,
-    CLUSTERID_X,
-    CLUSTERID_Y,
-    CLUSTERID_Z,
-    CTAID_X,
-    CTAID_Y,
-    CTAID_Z,
-    EVENT_CLOCKS,
-    FIRST_WARP,
-    LAND_LEFT_STORES,
-    LIVE_WARPS,
-    LOCAL_SIZE,
-    LOCALS,
-    LOCALS_ORIGIN,
-    NCLUSTERID_X,
-    NCLUSTERID_Y,
-    NCTAID_X,
-    NCTAID_Y,
-    SANITIZER,
-    SHARED_BASE,
-    SHARED_ORIGIN,
-    SHARED_PITCH,
-    SHARED_TAG,
-    TAGGED,
-    WARP_BYTES,
-    WARP_COUNT,
-    WARP_PITCH,
-    WARPS,
-    WARPS_ORIGIN,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load32, load64, store32, store64
 from harness.emulator.memory.bulk_rows import copy_at
@@ -74,70 +32,73 @@ MISUSE = at.FAULT["cluster barrier"]
 
 def begin_cluster(ctx: int, cluster: int) -> None:
     """Set the coordinates of a cluster."""
-    wide, high = load64(ctx + NCLUSTERID_X), load64(ctx + NCLUSTERID_Y)
-    store64(ctx + CLUSTERID_X, cluster % wide)
-    store64(ctx + CLUSTERID_Y, (cluster // wide) % high)
-    store64(ctx + CLUSTERID_Z, cluster // (wide * high))
-    for rank in range(load64(ctx + CLUSTER_SIZE)):
-        store32(load64(ctx + LIVE_WARPS) + 4 * rank, load64(ctx + WARP_COUNT))
+    wide, high = load64(ctx + context.NCLUSTERID_X), load64(ctx + context.NCLUSTERID_Y)
+    store64(ctx + context.CLUSTERID_X, cluster % wide)
+    store64(ctx + context.CLUSTERID_Y, (cluster // wide) % high)
+    store64(ctx + context.CLUSTERID_Z, cluster // (wide * high))
+    for rank in range(load64(ctx + context.CLUSTER_SIZE)):
+        store32(load64(ctx + context.LIVE_WARPS) + 4 * rank, load64(ctx + context.WARP_COUNT))
 
 
 def enter_block(ctx: int, rank: int) -> None:
     """Make the context describe the block with this rank in the current cluster."""
-    wide, high = load64(ctx + CLUSTER_NCTAID_X), load64(ctx + CLUSTER_NCTAID_Y)
+    wide, high = load64(ctx + context.CLUSTER_NCTAID_X), load64(ctx + context.CLUSTER_NCTAID_Y)
     inner_x, inner_y, inner_z = rank % wide, (rank // wide) % high, rank // (wide * high)
-    x = load64(ctx + CLUSTERID_X) * wide + inner_x
-    y = load64(ctx + CLUSTERID_Y) * high + inner_y
-    z = load64(ctx + CLUSTERID_Z) * load64(ctx + CLUSTER_NCTAID_Z) + inner_z
-    store64(ctx + CLUSTER_RANK, rank)
-    store64(ctx + CLUSTER_CTAID_X, inner_x)
-    store64(ctx + CLUSTER_CTAID_Y, inner_y)
-    store64(ctx + CLUSTER_CTAID_Z, inner_z)
-    store64(ctx + CTAID_X, x)
-    store64(ctx + CTAID_Y, y)
-    store64(ctx + CTAID_Z, z)
-    store64(ctx + BLOCK, x + load64(ctx + NCTAID_X) * (y + load64(ctx + NCTAID_Y) * z))
-    first = rank * load64(ctx + WARP_PITCH)
-    store64(ctx + FIRST_WARP, first)
-    store64(ctx + WARPS, load64(ctx + WARPS_ORIGIN) + first * load64(ctx + WARP_BYTES))
-    store64(ctx + LOCALS, load64(ctx + LOCALS_ORIGIN) + first * 32 * load64(ctx + LOCAL_SIZE))
-    store64(ctx + BARRIERS, load64(ctx + BARRIERS_ORIGIN) + 8 * at.BARRIER_SLOTS * rank)
-    store64(ctx + SHARED_BASE, load64(ctx + SHARED_ORIGIN) + rank * load64(ctx + SHARED_PITCH))
-    store64(ctx + SHARED_TAG, rank << at.RANK_SHIFT if load64(ctx + TAGGED) else 0)
+    x = load64(ctx + context.CLUSTERID_X) * wide + inner_x
+    y = load64(ctx + context.CLUSTERID_Y) * high + inner_y
+    z = load64(ctx + context.CLUSTERID_Z) * load64(ctx + context.CLUSTER_NCTAID_Z) + inner_z
+    store64(ctx + context.CLUSTER_RANK, rank)
+    store64(ctx + context.CLUSTER_CTAID_X, inner_x)
+    store64(ctx + context.CLUSTER_CTAID_Y, inner_y)
+    store64(ctx + context.CLUSTER_CTAID_Z, inner_z)
+    store64(ctx + context.CTAID_X, x)
+    store64(ctx + context.CTAID_Y, y)
+    store64(ctx + context.CTAID_Z, z)
+    store64(ctx + context.BLOCK, x + load64(ctx + context.NCTAID_X) * (y + load64(ctx + context.NCTAID_Y) * z))
+    first = rank * load64(ctx + context.WARP_PITCH)
+    store64(ctx + context.FIRST_WARP, first)
+    store64(ctx + context.WARPS, load64(ctx + context.WARPS_ORIGIN) + first * load64(ctx + context.WARP_BYTES))
+    store64(ctx + context.LOCALS, load64(ctx + context.LOCALS_ORIGIN) + first * 32 * load64(ctx + context.LOCAL_SIZE))
+    store64(ctx + context.BARRIERS, load64(ctx + context.BARRIERS_ORIGIN) + 8 * at.BARRIER_SLOTS * rank)
+    store64(ctx + context.SHARED_BASE, load64(ctx + context.SHARED_ORIGIN) + rank * load64(ctx + context.SHARED_PITCH))
+    store64(ctx + context.SHARED_TAG, rank << at.RANK_SHIFT if load64(ctx + context.TAGGED) else 0)
 
 
 def warp_at(ctx: int, rank: int, index: int) -> int:
     """Address of the state of a warp of any block of the cluster."""
-    return int(load64(ctx + WARPS_ORIGIN) + (rank * load64(ctx + WARP_PITCH) + index) * load64(ctx + WARP_BYTES))
+    return int(
+        load64(ctx + context.WARPS_ORIGIN)
+        + (rank * load64(ctx + context.WARP_PITCH) + index) * load64(ctx + context.WARP_BYTES)
+    )
 
 
 def leave_block(ctx: int, warp: int) -> None:
     """Handle a warp that has returned for good: the cluster barrier no longer waits for it."""
-    place = load64(ctx + LIVE_WARPS) + 4 * load64(ctx + CLUSTER_RANK)
+    place = load64(ctx + context.LIVE_WARPS) + 4 * load64(ctx + context.CLUSTER_RANK)
     left = load32(place) - 1
     store32(place, left)
-    if left == 0 and load64(ctx + LAND_LEFT_STORES):
-        call_host(load64(ctx + LAND_LEFT_STORES), ctx)
-    if load64(ctx + CLUSTER_SIZE) == 1 and load64(ctx + TAGGED) == 0:
+    if left == 0 and load64(ctx + context.LAND_LEFT_STORES):
+        call_host(load64(ctx + context.LAND_LEFT_STORES), ctx)
+    if load64(ctx + context.CLUSTER_SIZE) == 1 and load64(ctx + context.TAGGED) == 0:
         return
-    if load64(ctx + SANITIZER) and load64(ctx + CLUSTER_SIZE) > 1:
-        end_warp(load64(ctx + SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), left == 0)
-        if left == 0 and load64(ctx + ASYNC_PROXY):
+    if load64(ctx + context.SANITIZER) and load64(ctx + context.CLUSTER_SIZE) > 1:
+        end_warp(load64(ctx + context.SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), left == 0)
+        if left == 0 and load64(ctx + context.ASYNC_PROXY):
             watch_copies_to_ended(ctx, warp)
     complete_barrier(ctx)
 
 
 def watch_copies_to_ended(ctx: int, warp: int) -> None:
     """Report to the sanitizer what other blocks have sent to the ended block without a wait."""
-    state, own = load64(ctx + ASYNC_PROXY), load64(ctx + CLUSTER_RANK)
+    state, own = load64(ctx + context.ASYNC_PROXY), load64(ctx + context.CLUSTER_RANK)
     for number in range(load64(state + proxy.HEAD), load64(state + proxy.TAIL)):
         copy = copy_at(state, number)
         thread, place = load64(copy + proxy.THREAD), load64(copy + proxy.SHARED)
         if not load64(copy + proxy.IN_FLIGHT) or load64(copy + proxy.STORES) or rank_of_place(ctx, place) != own:
             continue
-        if thread // (32 * load64(ctx + WARP_PITCH)) != own:
+        if thread // (32 * load64(ctx + context.WARP_PITCH)) != own:
             end_before_copy(
-                load64(ctx + SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), load64(copy + proxy.SITE),
+                load64(ctx + context.SANITIZER), warp_number(ctx), load32(warp + at.LEFT_AT), load64(copy + proxy.SITE),
                 thread, place, load64(copy + proxy.BYTES),
             )  # fmt: skip
 
@@ -152,8 +113,8 @@ def cluster_arrive(ctx: int, warp: int, site: int, mask: int, is_relaxed: int) -
     store32(warp + at.CLUSTER_STATE, ARRIVED)
     store32(warp + at.CLUSTER_SITE, site)
     arrive_at_cluster_in_time(ctx)
-    if load64(ctx + SANITIZER):
-        arrive_at_cluster_barrier(load64(ctx + SANITIZER), warp_number(ctx), is_relaxed)
+    if load64(ctx + context.SANITIZER):
+        arrive_at_cluster_barrier(load64(ctx + context.SANITIZER), warp_number(ctx), is_relaxed)
     complete_barrier(ctx)
     return 0
 
@@ -184,15 +145,15 @@ def go_on(ctx: int, warp: int, number: int) -> None:
     """Let a warp continue after all have arrived."""
     store32(warp + at.CLUSTER_STATE, IDLE)
     store32(warp + at.STATUS, at.READY)
-    if load64(ctx + SANITIZER):
-        leave_cluster_barrier(load64(ctx + SANITIZER), number)
+    if load64(ctx + context.SANITIZER):
+        leave_cluster_barrier(load64(ctx + context.SANITIZER), number)
 
 
 def complete_barrier(ctx: int) -> None:
     """Release the waiting warps once all warps that have not returned have arrived."""
     latest, arrived = 0, 0
-    for rank in range(load64(ctx + CLUSTER_SIZE)):
-        for index in range(load64(ctx + WARP_COUNT)):
+    for rank in range(load64(ctx + context.CLUSTER_SIZE)):
+        for index in range(load64(ctx + context.WARP_COUNT)):
             warp = warp_at(ctx, rank, index)
             if load32(warp + at.STATUS) != at.EXITED:
                 if load32(warp + at.CLUSTER_STATE) != ARRIVED:
@@ -201,26 +162,26 @@ def complete_barrier(ctx: int) -> None:
                 latest = max(latest, load64(warp + at.SAVED_STEPS) + load64(warp + at.CLOCK_LEAD))
     if arrived == 0:
         return
-    if load64(ctx + EVENT_CLOCKS):
-        latest = max(latest, load64(load64(ctx + EVENT_CLOCKS)))
-    store64(ctx + CHANGES, load64(ctx + CHANGES) + 1)
-    if load64(ctx + SANITIZER):
-        finish_cluster_barrier(load64(ctx + SANITIZER))
-    for rank in range(load64(ctx + CLUSTER_SIZE)):
-        for index in range(load64(ctx + WARP_COUNT)):
+    if load64(ctx + context.EVENT_CLOCKS):
+        latest = max(latest, load64(load64(ctx + context.EVENT_CLOCKS)))
+    store64(ctx + context.CHANGES, load64(ctx + context.CHANGES) + 1)
+    if load64(ctx + context.SANITIZER):
+        finish_cluster_barrier(load64(ctx + context.SANITIZER))
+    for rank in range(load64(ctx + context.CLUSTER_SIZE)):
+        for index in range(load64(ctx + context.WARP_COUNT)):
             warp = warp_at(ctx, rank, index)
             if load32(warp + at.STATUS) != at.EXITED:
                 store32(warp + at.CLUSTER_STATE, COMPLETED)
                 if load32(warp + at.STATUS) == at.AT_CLUSTER:
-                    go_on(ctx, warp, rank * load64(ctx + WARP_PITCH) + index)
+                    go_on(ctx, warp, rank * load64(ctx + context.WARP_PITCH) + index)
                     store64(warp + at.CLOCK_LEAD, latest - load64(warp + at.SAVED_STEPS))
-                    number = rank * load64(ctx + WARP_PITCH) + index
+                    number = rank * load64(ctx + context.WARP_PITCH) + index
                     note(ctx, warp, number, NO_SITE, event.LEAVES_CLUSTER_BARRIER, 0, latest)
 
 
 def enter_blocked(ctx: int) -> None:
     """Make the context describe the first block that has not ended, when no warp can continue."""
     rank = 0
-    while load32(load64(ctx + LIVE_WARPS) + 4 * rank) == 0:
+    while load32(load64(ctx + context.LIVE_WARPS) + 4 * rank) == 0:
         rank += 1
     enter_block(ctx, rank)

@@ -12,20 +12,21 @@ from harness.emulator.abi.context import ABSENT_SOURCE, FAULT_MASK
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.memory.banks import count_shared
-from harness.emulator.memory.copies import gather, permute, scatter, shared_load, shared_store
-from harness.emulator.memory.matrix_rows import load_rows, store_rows
+from harness.emulator.memory.copies import gather, load_rows, permute, scatter, shared_load, shared_store, store_rows
 from harness.emulator.memory.translation import translate
 from harness.emulator.runtime.clusters import cluster_arrive, cluster_wait
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
-from harness.emulator.sanitizer.warp_groups import watch_members, watch_sources, watch_undefined
 from harness.emulator.sanitizer.watch import (
     watch_array,
     watch_cluster_fence,
     watch_fence,
     watch_lanes,
+    watch_members,
     watch_memory,
     watch_proxy_fence,
     watch_shared,
+    watch_sources,
+    watch_undefined,
 )
 
 

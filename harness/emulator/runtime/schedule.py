@@ -2,52 +2,10 @@
 
 from __future__ import annotations
 
+from harness.emulator.abi import context
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import warp_number
-from harness.emulator.abi.context import (
-    BARRIERS,
-    CHANGES,
-    CLEAR_REGISTERS,
-    CLUSTER_LIMIT,
-    CLUSTER_RANK,
-    CLUSTER_SIZE,
-    CLUSTER_STEPS,
-    DROP_ASYNC,
-    DROP_COPIES,
-    ENTRY,
-    EVENT_CLOCKS,
-    EXITED_WARPS,
-    FAULT_KIND,
-    FIRST_WARP,
-    LOCAL_BASE,
-    LOCAL_SIZE,
-    LOCALS,
-    ORDER,
-    PATIENCE,
-    PLACE,
-    PLACES,
-    RANDOM,
-    SANITIZER,
-    SEED,
-    SHARED_BASE,
-    SHARED_SIZE,
-    SPINNING_STATE,
-    STEP_LIMIT,
-    STEPS,
-    STOP_AT,
-    SUSPENDED,
-    THREADS,
-    TURN_END,
-    WARP_BYTES,
-    WARP_COUNT,
-    WARP_INDEX,
-    WARP_INSTRUCTIONS,
-    WARP_PITCH,
-    WARPGROUP_ARRIVES,
-    WARPS,
-    WARPS_ORIGIN,
-)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, call_warp, fill_ones, load32, load64, store32, store64
 from harness.emulator.abi.sanitizer_layout import CLUSTER_BARRIERS
@@ -71,31 +29,31 @@ PAST_LIMIT = at.FAULT["step limit"]
 def start_cluster(ctx: int, cluster: int) -> None:
     """Start the blocks of a cluster, which is one block without clusters."""
     begin_cluster(ctx, cluster)
-    size = load64(ctx + CLUSTER_SIZE)
+    size = load64(ctx + context.CLUSTER_SIZE)
     for rank in range(size - 1, -1, -1):
         enter_block(ctx, rank)
         start_block(ctx)
     order_warps(ctx, cluster, size)
-    if load64(ctx + DROP_COPIES):
-        call_host(load64(ctx + DROP_COPIES), ctx)
-    if load64(ctx + DROP_ASYNC):
-        call_host(load64(ctx + DROP_ASYNC), ctx)
+    if load64(ctx + context.DROP_COPIES):
+        call_host(load64(ctx + context.DROP_COPIES), ctx)
+    if load64(ctx + context.DROP_ASYNC):
+        call_host(load64(ctx + context.DROP_ASYNC), ctx)
     start_clocks(ctx)
-    if load64(ctx + SANITIZER):
-        begin_watched_cluster(load64(ctx + SANITIZER), cluster)
+    if load64(ctx + context.SANITIZER):
+        begin_watched_cluster(load64(ctx + context.SANITIZER), cluster)
 
 
 def start_block(ctx: int) -> None:
     """Fill memory with NaN patterns, and set every warp to the first basic block."""
-    fill_ones(load64(ctx + SHARED_BASE), load64(ctx + SHARED_SIZE))
-    warps = load64(ctx + WARP_COUNT)
-    fill_ones(load64(ctx + LOCALS), load64(ctx + LOCAL_SIZE) * 32 * warps)
+    fill_ones(load64(ctx + context.SHARED_BASE), load64(ctx + context.SHARED_SIZE))
+    warps = load64(ctx + context.WARP_COUNT)
+    fill_ones(load64(ctx + context.LOCALS), load64(ctx + context.LOCAL_SIZE) * 32 * warps)
     for slot in range(at.BARRIER_SLOTS):
-        store64(load64(ctx + BARRIERS) + 8 * slot, 0)
-    threads = load64(ctx + THREADS)
-    width = load64(ctx + WARP_BYTES)
+        store64(load64(ctx + context.BARRIERS) + 8 * slot, 0)
+    threads = load64(ctx + context.THREADS)
+    width = load64(ctx + context.WARP_BYTES)
     for index in range(warps):
-        warp = load64(ctx + WARPS) + index * width
+        warp = load64(ctx + context.WARPS) + index * width
         lanes = threads - 32 * index
         started = 0xFFFFFFFF if lanes >= 32 else (1 << lanes) - 1
         for lane in range(32):
@@ -110,20 +68,20 @@ def start_block(ctx: int) -> None:
         store64(warp + at.LOOKED_AT, -1 - at.WAIT_LOOP_INSTRUCTIONS)
         store32(warp + at.CLUSTER_STATE, IDLE)
         store32(warp + at.LEFT_AT, 0)
-        if load64(ctx + CLEAR_REGISTERS):
+        if load64(ctx + context.CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
 
 
 def draw(ctx: int) -> int:
     """The next random number of this cluster, 30 bits."""
-    state = (load64(ctx + RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
-    store64(ctx + RANDOM, state)
+    state = (load64(ctx + context.RANDOM) * 0x5851F42D4C957F2D + 0x14057B7EF767814F) & 0x7FFFFFFFFFFFFFFF
+    store64(ctx + context.RANDOM, state)
     return int(state >> 33)
 
 
 def permute_warps(ctx: int, warps: int) -> None:
     """Permute the order in which ready warps run."""
-    order = load64(ctx + ORDER)
+    order = load64(ctx + context.ORDER)
     for index in range(warps - 1, 0, -1):
         other = draw(ctx) % (index + 1)
         held = load32(order + 4 * index)
@@ -133,21 +91,21 @@ def permute_warps(ctx: int, warps: int) -> None:
 
 def order_warps(ctx: int, cluster: int, blocks: int) -> None:
     """Set the order in which ready warps run: ascending, or a permutation by the seed and the cluster."""
-    warps, place = load64(ctx + WARP_COUNT), 0
+    warps, place = load64(ctx + context.WARP_COUNT), 0
     for rank in range(blocks):
         for index in range(warps):
-            store32(load64(ctx + ORDER) + 4 * place, rank * load64(ctx + WARP_PITCH) + index)
+            store32(load64(ctx + context.ORDER) + 4 * place, rank * load64(ctx + context.WARP_PITCH) + index)
             place += 1
-    seed = load64(ctx + SEED)
+    seed = load64(ctx + context.SEED)
     if seed == 0:
         return
-    store64(ctx + RANDOM, (seed * 0x5851F42D4C957F2D + cluster * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF)
+    store64(ctx + context.RANDOM, (seed * 0x5851F42D4C957F2D + cluster * 0x14057B7EF767814F + 1) & 0x7FFFFFFFFFFFFFFF)
     permute_warps(ctx, place)
 
 
 def turn_length(ctx: int) -> int:
     """Maximum instructions of a turn; random from 1 to 2048 if shuffled, so that warps overtake each other."""
-    return 1 << draw(ctx) % 12 if load64(ctx + PLACES) else at.TURN_INSTRUCTIONS
+    return 1 << draw(ctx) % 12 if load64(ctx + context.PLACES) else at.TURN_INSTRUCTIONS
 
 
 def population(bits: int) -> int:
@@ -175,15 +133,15 @@ def waits_at(warp: int, number: int) -> bool:
 def arrive(ctx: int, warp: int) -> None:
     """Count a warp at its barrier; when the barrier is complete, release all waiting warps and compute their vote."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
-    slot = load64(ctx + BARRIERS) + 8 * number
-    sanitizer = load64(ctx + SANITIZER)
+    slot = load64(ctx + context.BARRIERS) + 8 * number
+    sanitizer = load64(ctx + context.SANITIZER)
     if sanitizer:
         arrive_at_barrier(sanitizer, warp_number(ctx), watched_barrier(ctx, number))
-    if load64(ctx + EVENT_CLOCKS):
+    if load64(ctx + context.EVENT_CLOCKS):
         note_arrival(ctx, warp, number)
     wanted = load32(warp + at.BARRIER_THREADS)
     if wanted == 0:
-        wanted = load64(ctx + WARP_COUNT) * 32
+        wanted = load64(ctx + context.WARP_COUNT) * 32
     arrived = load64(slot) + 32
     store64(slot, arrived)
     if arrived < wanted:
@@ -191,11 +149,11 @@ def arrive(ctx: int, warp: int) -> None:
     store64(slot, 0)
     votes, all_of, any_of, released = 0, 1, 0, 0
     latest = 0
-    if load64(ctx + EVENT_CLOCKS):
+    if load64(ctx + context.EVENT_CLOCKS):
         latest = load64(barrier_clock(ctx, number))
-    width = load64(ctx + WARP_BYTES)
-    for index in range(load64(ctx + WARP_COUNT)):
-        other = load64(ctx + WARPS) + index * width
+    width = load64(ctx + context.WARP_BYTES)
+    for index in range(load64(ctx + context.WARP_COUNT)):
+        other = load64(ctx + context.WARPS) + index * width
         if waits_at(other, number):
             started = load32(other + at.STARTED)
             bits = load32(other + at.VOTE_BITS) & started
@@ -203,22 +161,22 @@ def arrive(ctx: int, warp: int) -> None:
             all_of &= 1 if bits == started else 0
             any_of |= 1 if bits != 0 else 0
             latest = max(latest, load64(other + at.SAVED_STEPS) + load64(other + at.CLOCK_LEAD))
-    for index in range(load64(ctx + WARP_COUNT)):
-        other = load64(ctx + WARPS) + index * width
+    for index in range(load64(ctx + context.WARP_COUNT)):
+        other = load64(ctx + context.WARPS) + index * width
         if waits_at(other, number):
             kind = load32(other + at.VOTE_KIND)
             store32(other + at.VOTE_RESULT, votes if kind == 1 else all_of if kind == 2 else any_of)
             store32(other + at.STATUS, at.READY)
             released += 1
             if sanitizer:
-                leave_barrier(sanitizer, load64(ctx + FIRST_WARP) + index, watched_barrier(ctx, number))
+                leave_barrier(sanitizer, load64(ctx + context.FIRST_WARP) + index, watched_barrier(ctx, number))
             store64(other + at.CLOCK_LEAD, latest - load64(other + at.SAVED_STEPS))
-            note(ctx, other, load64(ctx + FIRST_WARP) + index, NO_SITE, event.LEAVES_BARRIER, number, latest)
-    if released == load64(ctx + WARP_COUNT):
+            note(ctx, other, load64(ctx + context.FIRST_WARP) + index, NO_SITE, event.LEAVES_BARRIER, number, latest)
+    if released == load64(ctx + context.WARP_COUNT):
         note_step(ctx, 0, latest)
     if sanitizer:
         # Of a cluster there are other blocks, which do not know it.
-        everyone = released == load64(ctx + WARP_COUNT) and load64(ctx + CLUSTER_SIZE) == 1
+        everyone = released == load64(ctx + context.WARP_COUNT) and load64(ctx + context.CLUSTER_SIZE) == 1
         reset_barrier(sanitizer, watched_barrier(ctx, number), everyone)
 
 
@@ -231,7 +189,7 @@ def note_arrival(ctx: int, warp: int, number: int) -> None:
 
 def watched_barrier(ctx: int, number: int) -> int:
     """The sanitizer's ID of a barrier of the current block."""
-    return int(CLUSTER_BARRIERS + at.BARRIER_SLOTS * load64(ctx + CLUSTER_RANK) + number)
+    return int(CLUSTER_BARRIERS + at.BARRIER_SLOTS * load64(ctx + context.CLUSTER_RANK) + number)
 
 
 def run_blocks(ctx: int, first: int, last: int) -> int:
@@ -242,19 +200,19 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
     Usually a cluster is one block. If PLACES is not 0, it contains the indices of the clusters at those places. If a
     cluster was suspended, PLACE contains its place, and `first` has to be that place in the next call.
     """
-    shuffled = load64(ctx + PLACES)
+    shuffled = load64(ctx + context.PLACES)
     for place in range(first, last):
-        if load64(ctx + SUSPENDED) == 0:
+        if load64(ctx + context.SUSPENDED) == 0:
             cluster = load64(shuffled + 8 * place) if shuffled else place
             # Another worker has faulted in an earlier cluster, so later ones do not matter.
-            if cluster > load64(load64(ctx + STOP_AT)):
+            if cluster > load64(load64(ctx + context.STOP_AT)):
                 return at.ENDED
             start_cluster(ctx, cluster)
-            store64(ctx + EXITED_WARPS, 0)
-            store64(ctx + CLUSTER_STEPS, 0)
-            store64(ctx + PLACE, place)
+            store64(ctx + context.EXITED_WARPS, 0)
+            store64(ctx + context.CLUSTER_STEPS, 0)
+            store64(ctx + context.PLACE, place)
         outcome = run_cluster(ctx)
-        store64(ctx + SUSPENDED, 1 if outcome > at.STOPPED else 0)
+        store64(ctx + context.SUSPENDED, 1 if outcome > at.STOPPED else 0)
         if outcome != at.ENDED:
             return outcome
     return at.ENDED
@@ -262,56 +220,58 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
 
 def run_cluster(ctx: int) -> int:
     """Run the cluster that the context describes until it ends or is suspended, as described for `run_blocks`."""
-    entry = load64(ctx + ENTRY)
-    size, pitch = load64(ctx + CLUSTER_SIZE), load64(ctx + WARP_PITCH)
-    warps = load64(ctx + WARP_COUNT) * size
-    width = load64(ctx + WARP_BYTES)
-    order = load64(ctx + ORDER)
-    exited, spent = load64(ctx + EXITED_WARPS), load64(ctx + CLUSTER_STEPS)
-    limit, patience = load64(ctx + CLUSTER_LIMIT), load64(ctx + PATIENCE)
+    entry = load64(ctx + context.ENTRY)
+    size, pitch = load64(ctx + context.CLUSTER_SIZE), load64(ctx + context.WARP_PITCH)
+    warps = load64(ctx + context.WARP_COUNT) * size
+    width = load64(ctx + context.WARP_BYTES)
+    order = load64(ctx + context.ORDER)
+    exited, spent = load64(ctx + context.EXITED_WARPS), load64(ctx + context.CLUSTER_STEPS)
+    limit, patience = load64(ctx + context.CLUSTER_LIMIT), load64(ctx + context.PATIENCE)
     pause_at, gap, looks, seen = spent + patience, SHORT_TURN if spent else FIRST_LOOK, 0, 0
     look_at = spent + gap
-    short = spent > 0 and load64(ctx + PLACES) == 0
+    short = spent > 0 and load64(ctx + context.PLACES) == 0
     futile_rounds = 0
     while exited < warps:
         progress = 0
         in_vain = 1
-        changes = load64(ctx + CHANGES)
-        if load64(ctx + PLACES):
+        changes = load64(ctx + context.CHANGES)
+        if load64(ctx + context.PLACES):
             permute_warps(ctx, warps)
         for place in range(warps):
             index = load32(order + 4 * place)
-            warp = load64(ctx + WARPS_ORIGIN) + index * width
+            warp = load64(ctx + context.WARPS_ORIGIN) + index * width
             if load32(warp + at.STATUS) != at.READY:
                 continue
             if size > 1:
-                if index // pitch != load64(ctx + CLUSTER_RANK):
+                if index // pitch != load64(ctx + context.CLUSTER_RANK):
                     enter_block(ctx, index // pitch)
                 index = index % pitch
             progress = 1
-            store64(ctx + WARP_INDEX, index)
-            store64(ctx + LOCAL_BASE, load64(ctx + LOCALS) + index * 32 * load64(ctx + LOCAL_SIZE))
+            store64(ctx + context.WARP_INDEX, index)
+            store64(
+                ctx + context.LOCAL_BASE, load64(ctx + context.LOCALS) + index * 32 * load64(ctx + context.LOCAL_SIZE)
+            )
             steps = load64(warp + at.SAVED_STEPS)
-            store64(ctx + STEPS, steps)
+            store64(ctx + context.STEPS, steps)
             turn = SHORT_TURN if short else turn_length(ctx)
-            store64(ctx + TURN_END, min(steps + turn, load64(ctx + STEP_LIMIT)))
+            store64(ctx + context.TURN_END, min(steps + turn, load64(ctx + context.STEP_LIMIT)))
             status = call_warp(entry, ctx, warp)
-            since_look = load64(ctx + STEPS) - load64(warp + at.LOOKED_AT)
+            since_look = load64(ctx + context.STEPS) - load64(warp + at.LOOKED_AT)
             if status != at.YIELDED or since_look > at.WAIT_LOOP_INSTRUCTIONS:
                 in_vain = 0
-            spent += load64(ctx + STEPS) - steps
-            store64(warp + at.SAVED_STEPS, load64(ctx + STEPS))
+            spent += load64(ctx + context.STEPS) - steps
+            store64(warp + at.SAVED_STEPS, load64(ctx + context.STEPS))
             if status == at.FAULTED:
                 return at.STOPPED
             if status == at.EXITED:
-                total = load64(ctx + WARP_INSTRUCTIONS) + load64(ctx + STEPS)
-                store64(ctx + WARP_INSTRUCTIONS, total)
+                total = load64(ctx + context.WARP_INSTRUCTIONS) + load64(ctx + context.STEPS)
+                store64(ctx + context.WARP_INSTRUCTIONS, total)
                 store32(warp + at.STATUS, at.EXITED)
                 note_now(ctx, NO_SITE, event.ENDS, 0)
                 exited += 1
                 leave_block(ctx, warp)
             elif status == at.YIELDED:
-                if load64(ctx + STEPS) > load64(ctx + STEP_LIMIT):
+                if load64(ctx + context.STEPS) > load64(ctx + context.STEP_LIMIT):
                     set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
                     return at.STOPPED
             elif status == at.AT_BARRIER:
@@ -322,13 +282,13 @@ def run_cluster(ctx: int) -> int:
                 wait_for_cluster(ctx, warp)
             elif status == at.AT_WARPGROUP:
                 store32(warp + at.STATUS, at.AT_WARPGROUP)
-                call_host(load64(ctx + WARPGROUP_ARRIVES), ctx)
-                if load64(ctx + FAULT_KIND):
+                call_host(load64(ctx + context.WARPGROUP_ARRIVES), ctx)
+                if load64(ctx + context.FAULT_KIND):
                     return at.STOPPED
             if limit and spent > limit and status != at.EXITED:
                 set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, limit)
                 return at.STOPPED
-        futile_rounds = futile_rounds + 1 if in_vain and load64(ctx + CHANGES) == changes else 0
+        futile_rounds = futile_rounds + 1 if in_vain and load64(ctx + context.CHANGES) == changes else 0
         if progress == 0 or futile_rounds == at.FUTILE_ROUNDS:
             if size > 1:
                 enter_blocked(ctx)
@@ -338,9 +298,9 @@ def run_cluster(ctx: int) -> int:
             state = state_of(ctx)
             spins = looks > 0 and state == seen
             if spins or spent >= pause_at:
-                store64(ctx + EXITED_WARPS, exited)
-                store64(ctx + CLUSTER_STEPS, spent)
-                store64(ctx + SPINNING_STATE, state)
+                store64(ctx + context.EXITED_WARPS, exited)
+                store64(ctx + context.CLUSTER_STEPS, spent)
+                store64(ctx + context.SPINNING_STATE, state)
                 return at.SPINS if spins else at.PAUSES
             if looks == 0:
                 seen = state

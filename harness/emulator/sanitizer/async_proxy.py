@@ -13,8 +13,8 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
+from harness.emulator.sanitizer import vector_clock as clocks
 from harness.emulator.sanitizer.block_lifetime import note_remote
-from harness.emulator.sanitizer.clock import tell
 from harness.emulator.sanitizer.copies_in_flight import (
     BUFFER_START,
     FIRST_BUFFER_WINDOW,
@@ -24,19 +24,6 @@ from harness.emulator.sanitizer.copies_in_flight import (
 )
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.shadow_cell import check, info_word, note_reader
-from harness.emulator.sanitizer.vector_clock import (
-    PHASE_SYNC,
-    SHARED_SYNC,
-    acquire,
-    few_lanes,
-    finish_phase,
-    is_fenced,
-    lowest,
-    release,
-    shared_clock,
-    tick,
-    unordered,
-)
 from harness.emulator.sanitizer.watch import (
     check_read,
     nobody_wrote,
@@ -65,7 +52,7 @@ def shared_cell(state: int, index: int) -> int:
 
 def begin_mbarrier(state: int, warp: int, lane: int, site: int, offset: int) -> None:
     """`mbarrier.init` is a plain write: users of the barrier have to be ordered after it."""
-    note_writer(shared_cell(state, offset >> load64(state + SHARED_SHIFT)), warp, lane, site, 0, tick(state))
+    note_writer(shared_cell(state, offset >> load64(state + SHARED_SHIFT)), warp, lane, site, 0, clocks.tick(state))
 
 
 def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, releases: int) -> None:
@@ -76,14 +63,14 @@ def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, relea
         state, RAW, warp, 1 << lane, site, 0, machine.SHARED_ADDRESS + offset, BARRIER_BYTES, shared_cell(state, index)
     )
     if releases:
-        release(state, warp, lane, shared_clock(state, load64(state + PHASE_SYNC), index))
+        clocks.release(state, warp, lane, clocks.shared_clock(state, load64(state + clocks.PHASE_SYNC), index))
     else:
-        acquire(state, warp, 1 << lane, shared_clock(state, load64(state + SHARED_SYNC), index))
+        clocks.acquire(state, warp, 1 << lane, clocks.shared_clock(state, load64(state + clocks.SHARED_SYNC), index))
 
 
 def finish_mbarrier_phase(state: int, offset: int) -> None:
     """Release the phase: all arrivals and all bytes are complete."""
-    finish_phase(state, offset >> load64(state + SHARED_SHIFT))
+    clocks.finish_phase(state, offset >> load64(state + SHARED_SHIFT))
 
 
 def watch_global_run(
@@ -131,8 +118,8 @@ def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size
     """Report that the asynchronous proxy reads what a thread wrote without a subsequent proxy fence."""
     for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
         when, info = load64(writer), load64(writer + 8)
-        if not is_fenced(state, warp, when, info) and unordered(state, warp, lanes, when, info) < 0:
-            thread, author = 32 * warp + lowest(lanes), lowest((info >> 32) & machine.FULL_MASK)
+        if not clocks.is_fenced(state, warp, when, info) and clocks.unordered(state, warp, lanes, when, info) < 0:
+            thread, author = 32 * warp + clocks.lowest(lanes), clocks.lowest((info >> 32) & machine.FULL_MASK)
             other = 32 * (info & WARP_MASK) + author
             report(state, MISSING_PROXY_FENCE, site, thread, address, size, (info >> SITE_AT) & SITE_MASK, when, other)
 
@@ -142,7 +129,7 @@ def read_operand(state: int, warp: int, site: int, time: int, offset: int, size:
     shift = load64(state + SHARED_SHIFT)
     address, everyone = machine.SHARED_ADDRESS + offset, machine.FULL_MASK
     # The four warps issue it together, so the knowledge of any one lane suffices.
-    few = few_lanes(state, warp)
+    few = clocks.few_lanes(state, warp)
     knowing = few if few else everyone
     first = warp & ~(WARPGROUP_WARPS - 1)
     for index in range(offset >> shift, (offset + size) >> shift):
@@ -171,19 +158,19 @@ def touched_early(state: int, kind: int, thread: int, site: int, product: int, i
 
 def settle_source(state: int, warp: int, issued: int, offset: int, size: int) -> None:
     """A copy to another block has finished reading these bytes of its own block's shared memory."""
-    time, shift = tick(state), load64(state + SHARED_SHIFT)
+    time, shift = clocks.tick(state), load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * warp, PENDING + issued, time)
 
 
 def end_before_wait(state: int, site: int, thread: int, offset: int, size: int) -> None:
     """Report that a thread's block has ended without a wait for the thread's store."""
-    report(state, NOT_AWAITED, site, thread, machine.SHARED_ADDRESS + offset, size, 0, tick(state), thread)
+    report(state, NOT_AWAITED, site, thread, machine.SHARED_ADDRESS + offset, size, 0, clocks.tick(state), thread)
 
 
 def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:
     """Complete a thread's copy; the mbarrier of a load releases it to waiting threads."""
-    time, warp = tick(state), thread >> 5
+    time, warp = clocks.tick(state), thread >> 5
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         entry = shared_cell(state, index)
@@ -191,5 +178,5 @@ def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, st
         if not stores:
             settle_entry(entry + STRONG_WRITER, PENDING + issued, time)
     if not stores:
-        clock = shared_clock(state, load64(state + PHASE_SYNC), barrier >> shift)
-        tell(clock, load64(state + WARPS), warp, time, 1 << (thread & 31))
+        clock = clocks.shared_clock(state, load64(state + clocks.PHASE_SYNC), barrier >> shift)
+        clocks.tell(clock, load64(state + WARPS), warp, time, 1 << (thread & 31))

@@ -10,19 +10,11 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.cluster_memory import OFFSET_IN_BLOCK, own_place, warp_number
 from harness.emulator.abi.context import LOCALS_ORIGIN, SANITIZER, SHARED_ORIGIN, SHARED_SIZE, TAGGED
 from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store64
+from harness.emulator.sanitizer import vector_clock as clocks
 from harness.emulator.sanitizer.block_lifetime import note_remote
 from harness.emulator.sanitizer.cluster_barrier import fence_cluster
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.shadow_cell import check, check_written, global_reader, info_word, note_reader
-from harness.emulator.sanitizer.vector_clock import (
-    FENCED,
-    fence_proxy,
-    lowest,
-    meet_lanes,
-    synchronise_global,
-    synchronise_shared,
-    tick,
-)
 
 SHARED_ARRAYS = at.SLOT["SHARED_ARRAYS"]
 BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES, LOCAL_MAP = (
@@ -44,12 +36,12 @@ SHARED_WINDOW, LOCAL_WINDOW = machine.SHARED_WINDOW, machine.LOCAL_WINDOW
 FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
 WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
 SPACE_SHARED, SPACE_LOCAL = machine.SPACES["shared"], machine.SPACES["local"]
-NOBODY, GIVEN = at.NOBODY, at.GIVEN
+NEVER_WRITTEN, GIVEN = at.NEVER_WRITTEN, at.GIVEN
 
 
 def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
     """Report a read of unwritten memory."""
-    report(state, UNINITIALISED, site, 32 * warp + lowest(lanes), address, size, 0, 0, 0)
+    report(state, UNINITIALISED, site, 32 * warp + clocks.lowest(lanes), address, size, 0, 0, 0)
 
 
 def check_read(state: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, cell: int) -> None:
@@ -95,7 +87,7 @@ def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time:
             check_read(state, warp, lanes, site, strong, machine.SHARED_ADDRESS + offset, size, cell)
         note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strong, time)
         if access & ACQUIRES:
-            synchronise_shared(state, warp, lanes, index, False, True)
+            clocks.synchronise_shared(state, warp, lanes, index, False, True)
 
 
 def write_shared(
@@ -127,13 +119,13 @@ def write_shared(
                 check(state, WAR, warp, 1 << lane, site, strong, machine.SHARED_ADDRESS + offset, size, entry)
         note_writer(cell, warp, lane, site, strong, time)
         if strong:
-            synchronise_shared(state, warp, 1 << lane, index, True, access & ACQUIRES != 0)
+            clocks.synchronise_shared(state, warp, 1 << lane, index, True, access & ACQUIRES != 0)
 
 
 def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, count: int, access: int) -> int:
     """Check a request with 32-bit offsets into shared memory in ADDRESSES. Returns 0."""
     state = load64(ctx + SANITIZER)
-    time = tick(state)
+    time = clocks.tick(state)
     warp = warp_number(ctx)
     size = element * count
     limit = load64(ctx + SHARED_SIZE) - size
@@ -190,7 +182,7 @@ def unwritten_bytes(written: int, size: int) -> int:
     """Number of unwritten bytes in this range."""
     count = 0
     for byte in range(size):
-        count += load8(written + byte) == NOBODY
+        count += load8(written + byte) == NEVER_WRITTEN
     return count
 
 
@@ -236,7 +228,7 @@ def touch_global(
             note_writer(cell, warp, lane, site, strong, time)
         if strong:
             releases = access & 3 != LOAD
-            synchronise_global(state, warp, cell, releases, access & ACQUIRES != 0, access & RELEASES != 0)
+            clocks.synchronise_global(state, warp, cell, releases, access & ACQUIRES != 0, access & RELEASES != 0)
 
 
 def watch_memory(
@@ -244,7 +236,7 @@ def watch_memory(
 ) -> int:
     """Check a request whose host addresses `translate` has determined. Returns 0."""
     state = load64(ctx + SANITIZER)
-    time = tick(state)
+    time = clocks.tick(state)
     warp = warp_number(ctx)
     size = element * count
     for lane in range(32):
@@ -292,9 +284,9 @@ def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
     state = load64(ctx + SANITIZER)
     left = mask
     while left:
-        lane = lowest(left)
+        lane = clocks.lowest(left)
         group = (load32(warp_state + ADDRESSES + 4 * lane) & mask) | (1 << lane)
-        meet_lanes(state, warp, group, load32(warp_state + STARTED))
+        clocks.meet_lanes(state, warp, group, load32(warp_state + STARTED))
         left &= ~group
     return 0
 
@@ -302,7 +294,7 @@ def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
 def watch_fence(ctx: int) -> int:
     """A fence of GPU scope. Returns 0."""
     state = load64(ctx + SANITIZER)
-    store64(load64(state + FENCED) + 8 * warp_number(ctx), tick(state))
+    store64(load64(state + clocks.FENCED) + 8 * warp_number(ctx), clocks.tick(state))
     return 0
 
 
@@ -314,5 +306,57 @@ def watch_cluster_fence(ctx: int) -> int:
 
 def watch_proxy_fence(ctx: int, mask: int) -> int:
     """`fence.proxy.async` for shared memory. Returns 0."""
-    fence_proxy(load64(ctx + SANITIZER), warp_number(ctx), mask)
+    clocks.fence_proxy(load64(ctx + SANITIZER), warp_number(ctx), mask)
+    return 0
+
+
+UNDEFINED_SHUFFLE, MASKS_DIFFER, UNDEFINED_REGISTER = at.UNDEFINED_SHUFFLE, at.MASKS_DIFFER, at.UNDEFINED_REGISTER
+SOURCES, MASKS = machine.ADDRESSES, machine.HOSTS
+LANES = machine.LANES
+
+
+# Undefined behaviour between lanes (PTX ISA 9.7.9.6, 9.7.13.3 ff.). A lane waits for all lanes in its mask until they
+# reach the same instruction with the same mask; a shuffle reads one of those. A lane that is not in its own mask, or a
+# mask with a lane on another path, is a fault even without the sanitizer.
+def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
+    """The lanes `mask` execute an operation with the member masks in HOSTS. Returns 0."""
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    clocks.tick(state)
+    for lane in range(LANES):
+        if not (mask >> lane) & 1:
+            continue
+        members = load32(warp_state + MASKS + 4 * lane)
+        for other in range(LANES):
+            theirs = load32(warp_state + MASKS + 4 * other)
+            if ((members & mask) >> other) & 1 and theirs != members:
+                report(state, MASKS_DIFFER, site, first + lane, members, theirs, 0, 0, first + other)
+                break
+    return 0
+
+
+def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
+    """The lanes `mask` read the lanes in ADDRESSES, with the member masks in HOSTS. Returns 0."""
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    clocks.tick(state)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            source = load32(warp_state + SOURCES + 4 * lane)
+            members = load32(warp_state + MASKS + 4 * lane)
+            if not ((members & mask) >> source) & 1:
+                report(state, UNDEFINED_SHUFFLE, site, first + lane, members, source, 0, 0, 0)
+    return 0
+
+
+def watch_undefined(ctx: int, site: int, role: int, mask: int) -> int:
+    """The lanes `mask` use an undefined register. Returns 0."""
+    if mask == 0:
+        return 0
+    state = load64(ctx + SANITIZER)
+    first = LANES * warp_number(ctx)
+    clocks.tick(state)
+    for lane in range(LANES):
+        if (mask >> lane) & 1:
+            report(state, UNDEFINED_REGISTER, site, first + lane, role, 0, role, 0, 0)
     return 0

@@ -48,8 +48,7 @@ from harness.execution.protocol import Executor
 from harness.model.discovery import PLUGIN, Origin, loaded_files, modules_in, origins
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
 from harness.support.exception_place import where_and_what
 from harness.support.processes.child_process import ProcessLog
@@ -250,12 +249,12 @@ class Planner:
         kernel, said = self._kernel(request), request["args"]
         args = tuple(self._unkept(argument_from_json(each)) for each in said or ())
         compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])
-        words, misfit = None, ""
+        words, argument_error = None, ""
         if said is not None:
             try:
                 words = [word.hex() for word in compiled.pack(args)]
             except PlanError as error:
-                misfit = str(error)
+                argument_error = str(error)
         known = self._texts.get(compiled.ptx)
         if known is None:
             known = self._texts[compiled.ptx] = self._next()
@@ -274,7 +273,7 @@ class Planner:
             "signature": list(compiled.signature),
             "max_registers": compiled.max_registers,
             "words": words,
-            "misfit": misfit,
+            "argument_error": argument_error,
         }
 
     def machine_code(self, request: Json) -> Json:

@@ -34,10 +34,9 @@ from harness.execution.isolation.wire import (
 from harness.model.discovery import MODULE, PLUGIN, BrokenModule, Discovery, Origin
 from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem
-from harness.model.registry import Registry
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.ptx.parameters import Parameter
 from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
 
@@ -217,7 +216,7 @@ class RemotePlanner:
             signature=tuple(checked(each, str) for each in checked(said["signature"], list)),
             max_registers=checked(said["max_registers"], int, type(None)),
             words=None if words is None else tuple(bytes.fromhex(checked(word, str)) for word in words),
-            misfit=checked(said["misfit"], str),
+            argument_error=checked(said["argument_error"], str),
         )
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:

@@ -22,7 +22,7 @@ class Figures:
     """Bytes read plus written in local memory."""
     claimed_bytes: int | None = None
     error_over_budget: float | None = None
-    """The same inputs give the same error: any difference is a change. Two NaNs are equal."""
+    """Largest error over its budget. Inputs are seeded, so any difference is a change. Two NaNs are equal."""
     time: Interval | None = None
     """Time in milliseconds. Times whose intervals overlap are indistinguishable."""
 
@@ -44,14 +44,8 @@ def time_interval(low_ms: float | None, median_ms: float | None, high_ms: float 
 def changed(before: Figures, after: Figures) -> tuple[str, ...]:
     """Names of the fields of `Figures` that are known in both and differ beyond noise, in order."""
     exact = (
-        "kernel_digest",
-        "verdict",
-        "read_bytes",
-        "write_bytes",
-        "local_bytes",
-        "claimed_bytes",
-        "error_over_budget",
-    )
+        "kernel_digest", "verdict", "read_bytes", "write_bytes", "local_bytes", "claimed_bytes", "error_over_budget",
+    )  # fmt: skip
     found = [name for name in exact if _differ(getattr(before, name), getattr(after, name))]
     return (*found, *(["time"] if are_apart(before.time, after.time) else []))
 

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from harness.compilers.remote_kernel import RemoteArgument
 from harness.execution.judging.verdict import FAIL, PASS, UNDECIDED
 from harness.execution.outcome import Comparison
 from harness.execution.planning.tiles import tile_of
-from harness.execution.planning.variant_calls import make_plan
+from harness.execution.planning.variant_calls import compiled_launches, make_plan
 from harness.execution.protocol import Device
 from harness.execution.results.kept_row import KeptRow
-from harness.execution.results.kernel_digest import plan_digest
 from harness.execution.timings import BenchResult
+from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
 from harness.model.variant import Variant
+from harness.ptx.canonical_text import canonical_text
 from harness.support.errors import SandboxError
 
 RAN = (PASS, UNDECIDED, FAIL)
 """Verdicts of variants that produced an answer, so that their kernels are known."""
+_COMPARED = (
+    "variant", "algorithm", "backend", "tile", "verdict", "reason", "max_abs_error", "claimed_bytes", "read_bytes",
+    "write_bytes", "local_bytes", "allocated_bytes", "launches", "time_ms", "time_low_ms", "time_high_ms",
+)  # fmt: skip
+_TIMED = ("verdict", "reason", "error_over_budget", "time_ms", "time_low_ms", "time_high_ms", "sustained_ms")
+"""Fields that `KeptRow` shares with rows of comparisons and of benchmarks."""
 
 
 @dataclass(frozen=True)
@@ -87,26 +98,11 @@ def comparison_rows(study: str, comparison: Comparison, variants: Iterable[Varia
         rows.append(
             KeptRow(
                 **given,
-                variant=row.variant,
-                algorithm=row.algorithm,
-                backend=row.backend,
-                tile=row.tile,
+                **{name: getattr(row, name) for name in _COMPARED},
                 asked_tile=comparison.tile,
                 kernel_digest=None if made is None else made.kernel_digest,
-                verdict=row.verdict,
-                reason=row.reason,
-                max_abs_error=row.max_abs_error,
                 error_over_budget=row.worst_over_budget,
                 error_over_expected=row.worst_over_expected,
-                claimed_bytes=row.claimed_bytes,
-                read_bytes=row.read_bytes,
-                write_bytes=row.write_bytes,
-                local_bytes=row.local_bytes,
-                allocated_bytes=row.allocated_bytes,
-                launches=row.launches,
-                time_ms=row.time_ms,
-                time_low_ms=row.time_low_ms,
-                time_high_ms=row.time_high_ms,
                 findings=None if row.findings is None else len(row.findings),
             )
         )
@@ -133,14 +129,43 @@ def bench_rows(
                 asked_tile=None if variant is None else asked_tile,
                 kernel_digest=made.kernel_digest,
                 driver=result.driver,
-                verdict=row.verdict,
-                reason=row.reason,
-                error_over_budget=row.error_over_budget,
+                **{name: getattr(row, name) for name in _TIMED},
                 claimed_bytes=row.sector_bytes,
-                time_ms=row.time_ms,
-                time_low_ms=row.time_low_ms,
-                time_high_ms=row.time_high_ms,
-                sustained_ms=row.sustained_ms,
             )
         )
     return rows
+
+
+DIGITS = 16
+"""Number of hexadecimal digits. Two kernels of a variant's history collide with a probability of 2^-64."""
+
+
+def plan_digest(plan: Plan, problem: BaseProblem, arch: str) -> str:
+    """Digest of everything that determines the behaviour of the plan's launches on `arch`, such as `sm_90`.
+
+    It covers each kernel's PTX, grid, block, cluster, shared memory and arguments. It does not depend on comments,
+    source locations or module names, but it does depend on the compiler. Raises what planning and compiling raise.
+    """
+    parts = [part for launch, compiled in compiled_launches(plan, problem, arch) for part in (
+        *_how_it_is_launched(launch), str(compiled.max_registers), canonical_text(compiled.ptx)
+    )]  # fmt: skip
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:DIGITS]
+
+
+def _how_it_is_launched(launch: Launch) -> Iterator[str]:
+    yield f"{_numbers(launch.grid)} {_numbers(launch.block)} {int(launch.shared_bytes)}"
+    yield "" if launch.cluster is None else str(_numbers(launch.cluster))
+    yield from map(_argument, launch.args)
+
+
+def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(int, extents))
+
+
+def _argument(argument: Any) -> str:
+    if isinstance(argument, RemoteArgument):
+        return argument.type_name  # its value stays in its own process
+    if isinstance(argument, np.void):
+        return argument.tobytes().hex()
+    kind = argument.dtype if isinstance(argument, np.generic) else type(argument).__name__
+    return f"{kind} {argument!r}"

@@ -9,15 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.execution.planning.variant_calls import make_plan
-from harness.execution.schedule.events import (
-    KINDS,
-    BlockEvents,
-    EventLaunch,
-    Observer,
-    Records,
-    sector_bytes,
-    sectors_of,
-)
+from harness.execution.schedule import events as schedule
 from harness.execution.schedule.replay import Holding, Matrix, Replay, ReplayLaunch, Step, Tile, Touch
 from harness.execution.schedule.replay_tiles import (
     SharedContents,
@@ -52,7 +44,7 @@ _Numbers = npt.NDArray[np.int64]
 def replay_of(
     variant: Variant,
     problem: BaseProblem,
-    executor: Observer,
+    executor: schedule.Observer,
     inputs: Mapping[str, np.ndarray],
     plan: Plan | None = None,
 ) -> Replay:
@@ -81,7 +73,7 @@ class _BlockSteps:
     block: int
     ends: _Numbers
     """Time at which each step ends."""
-    accesses: Records
+    accesses: schedule.Records
     of_step: _Numbers
     """Index of the step of each access."""
     held: list[dict[str, tuple[Tile, ...]] | None]
@@ -119,13 +111,13 @@ class ReplayRecorder:
         self._numbers = {matrix.name: number for number, matrix in enumerate(self.matrices)}
         self._contents = SharedContents(drawn, inputs)
         self._most_slices = max(matrix.slices for matrix in self.matrices)
-        self._launch: EventLaunch | None = None
+        self._launch: schedule.EventLaunch | None = None
         self._columns: list[int] = []
         self._seen: dict[int, _Looks] = {}
         self._shown: dict[int, _BlockSteps] = {}
         self._rest: dict[tuple[int, str], int] = {}
 
-    def begin(self, launch: EventLaunch) -> None:
+    def begin(self, launch: schedule.EventLaunch) -> None:
         """Start recording a launch."""
         self._launch = launch
         self._columns = [self._number(name) for name in launch.buffers]
@@ -148,7 +140,7 @@ class ReplayRecorder:
         """Store a snapshot of a block's shared memory."""
         self._seen.setdefault(block, _Looks()).add(contents)
 
-    def deliver(self, events: BlockEvents) -> None:
+    def deliver(self, events: schedule.BlockEvents) -> None:
         """Record the steps of a finished block, or add its accesses to those of the blocks that are not shown."""
         assert self._launch is not None
         looks = self._seen.pop(events.block, _Looks())
@@ -159,7 +151,7 @@ class ReplayRecorder:
         else:
             self._add_rest(events.accesses)
 
-    def _is_shown(self, accesses: Records) -> bool:
+    def _is_shown(self, accesses: schedule.Records) -> bool:
         """Whether the block accesses data of the first head."""
         for column in np.unique(accesses["buffer"]).tolist():
             matrix = self.matrices[self._columns[column]]
@@ -169,12 +161,12 @@ class ReplayRecorder:
                     return True
         return False
 
-    def _add_rest(self, accesses: Records) -> None:
-        counts = sectors_of(accesses)
-        keys = accesses["buffer"].astype(np.int64) * len(KINDS) + accesses["kind"]
+    def _add_rest(self, accesses: schedule.Records) -> None:
+        counts = schedule.sectors_of(accesses)
+        keys = accesses["buffer"].astype(np.int64) * len(schedule.KINDS) + accesses["kind"]
         for key in np.unique(keys).tolist():
-            column, kind = divmod(key, len(KINDS))
-            place = self._columns[column], KINDS[kind]
+            column, kind = divmod(key, len(schedule.KINDS))
+            place = self._columns[column], schedule.KINDS[kind]
             self._rest[place] = self._rest.get(place, 0) + SECTOR_BYTES * int(counts[keys == key].sum())
 
     def end(self) -> None:
@@ -199,7 +191,7 @@ class ReplayRecorder:
         x, y, z = launch.block
         self.launches.append(ReplayLaunch(launch.kernel, launch.grid, x * y * z, launch.shared_bytes, len(chosen)))
 
-    def _steps_of(self, events: BlockEvents, looks: _Looks, most: int) -> _BlockSteps:
+    def _steps_of(self, events: schedule.BlockEvents, looks: _Looks, most: int) -> _BlockSteps:
         ends, of_step, _ = _merged(*_cut(events), most)
         numbers = np.array([number for number, _ in looks.kept], np.int64)
         times = events.steps[numbers]
@@ -222,8 +214,8 @@ class ReplayRecorder:
             steps.append(Step(launch, found.block, end, reads, writes, held))
         return steps
 
-    def _touches(self, accesses: Records, kinds: tuple[str, ...]) -> tuple[Touch, ...]:
-        chosen = accesses[np.isin(accesses["kind"], [KINDS.index(kind) for kind in kinds])]
+    def _touches(self, accesses: schedule.Records, kinds: tuple[str, ...]) -> tuple[Touch, ...]:
+        chosen = accesses[np.isin(accesses["kind"], [schedule.KINDS.index(kind) for kind in kinds])]
         touches = []
         for column in np.unique(chosen["buffer"]).tolist():
             own = chosen[chosen["buffer"] == column]
@@ -236,7 +228,7 @@ class ReplayRecorder:
         return tuple(touches)
 
 
-def _cut(events: BlockEvents) -> tuple[_Numbers, _Numbers]:
+def _cut(events: schedule.BlockEvents) -> tuple[_Numbers, _Numbers]:
     """Return the end of each step of a block, and the step of each access.
 
     Steps end where the whole block advances. A step without global memory accesses is merged into the one before.
@@ -246,7 +238,7 @@ def _cut(events: BlockEvents) -> tuple[_Numbers, _Numbers]:
     ends = np.append(marks[marks < last], last)
     of_step = np.searchsorted(ends, events.accesses["time"])
     if len(np.unique(of_step)) < FEWEST_STEPS:
-        count = min(CUTS, max(1, sector_bytes(events.accesses) // CUT_BYTES))
+        count = min(CUTS, max(1, schedule.sector_bytes(events.accesses) // CUT_BYTES))
         cuts = np.linspace(0, last, count + 1)[1:].astype(np.int64)
         ends = np.unique(np.concatenate((ends, cuts)))
         of_step = np.searchsorted(ends, events.accesses["time"])

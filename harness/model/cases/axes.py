@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -140,3 +140,17 @@ def _weight(axis: str, name: str, weights: Mapping[str, Mapping[str, float]]) ->
     if axis == CHECK:
         return 1.0 if name == NO_CHECK else CHECK_WEIGHT
     return weights.get(axis, {}).get(name, 1.0)
+
+
+@dataclass(frozen=True)
+class ProbedAxis:
+    """A length of a case's problem."""
+
+    name: str
+    """Name for messages, such as `kv_len`."""
+    length: int
+    """Its value in the case."""
+    tile: int
+    """Length that a tile covers; kernels may behave differently at its end. 1 without tiles."""
+    at: Callable[[int], Case]
+    """Returns the case with another length, which is at least 1."""

@@ -1,13 +1,23 @@
-"""Attention as an operation: which module has which part of it."""
+"""Attention as an operation: which module has which part of it, and its smaller parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from harness.model.operation import Hints, Operation
+from harness.model.operation import (
+    ROWS_PER_PART,
+    WHOLE,
+    Hints,
+    Operation,
+    Part,
+    cases_of,
+    count_of_parts,
+    oracle_flops,
+    part_flops,
+)
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
@@ -16,25 +26,39 @@ from harness.operations.attention.cases.case_values import raises_scores
 from harness.operations.attention.cases.simplification import enlarged, probed_axes, shorter, simpler, size
 from harness.operations.attention.cases.words import field_in_words, peculiarities
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.io_bound import io_bound
 from harness.operations.attention.libraries import LIBRARIES, libraries_in_words
 from harness.operations.attention.masks.arrays import mask_arrays
-from harness.operations.attention.mistakes.hints import forward_hints
-from harness.operations.attention.mistakes.known_mistakes import known_mistakes
-from harness.operations.attention.mistakes.trivial_answers import trivial_answers
-from harness.operations.attention.needed_bytes import needed_read_bytes
+from harness.operations.attention.mistakes.known_mistakes import forward_hints, known_mistakes, trivial_answers
+from harness.operations.attention.needed_bytes import io_bound, needed_read_bytes
 from harness.operations.attention.oracle import attention
-from harness.operations.attention.parts import choose_parts
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention.score_inputs import slope_arrays
+from harness.operations.attention.scores import slope_arrays
 from harness.operations.attention.sums import ordered_sums
 from harness.support.errors import UsageError
 
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
 
-    from harness.model.cases.case import Case
+def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
+    """Return the whole of a problem of up to `whole_flops`, ignoring masks, or else runs of rows of single heads."""
+    p = problem
+    heads = p.batch * p.heads
+    each = part_flops(p.kv_len, p.head_dim)
+    if oracle_flops(heads * p.q_len / ROWS_PER_PART * each, p.q_len) <= whole_flops:
+        return (WHOLE,)
+    # Rows that see no key are not worth checking.
+    seeing = np.flatnonzero((p.keys_seen > 0).any(axis=0))
+    first_row, end_row = (int(seeing[0]), int(seeing[-1]) + 1) if len(seeing) else (0, p.q_len)
+    count = count_of_parts(heads, each, whole_flops)
+    parts = []
+    for number in range(count):
+        batch, head = divmod(number * (heads - 1) // (count - 1), p.heads)
+        start = first_row + round(number * (end_row - first_row) / (count - 1) / ROWS_PER_PART) * ROWS_PER_PART
+        start = max(0, min(start, end_row - ROWS_PER_PART))
+        stop = min(p.q_len, start + ROWS_PER_PART)
+        where = (slice(batch, batch + 1), slice(head, head + 1), slice(start, stop))
+        parts.append(Part(where, f"batch {batch}, head {head}, rows {start} to {stop - 1}"))
+    return tuple(parts)
+
 
 LARGEST_LENGTH = 2**20
 LARGEST_ROWS = 2**22
@@ -43,14 +67,6 @@ LARGEST_ROWS = 2**22
 
 def _derived_inputs(problem: Problem) -> Mapping[str, np.ndarray]:
     return {**mask_arrays(problem), **slope_arrays(problem)}
-
-
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.attention.cases.strategies import MOST_TILES, cases  # imports Hypothesis
-
-    return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
 
 
 def _hints(problem: Problem, output: str) -> Hints:
@@ -98,7 +114,7 @@ OPERATION = Operation(
     needed_read_bytes=needed_read_bytes,
     parts=choose_parts,
     builds_of=builds_of,
-    cases=_cases,
+    cases=cases_of("harness.operations.attention.cases.strategies"),
     axes=AttentionAxes,
     leaves_regime=raises_scores,
     properties=PROPERTIES,

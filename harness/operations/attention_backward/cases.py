@@ -7,18 +7,20 @@ import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.model.cases.axes import REGIME, Axes, Choice, Value
+from harness.model.cases.axes import REGIME, Axes, Choice, ProbedAxis, Value
 from harness.model.cases.build import Build, Builds
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.model.operation import operation_named
 from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import DROPOUT
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.override import override
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
 
 EDITED = "V"
 """The only input that is edited. After an edit of Q or K, O and lse would not fit, and weights exceed 1."""
@@ -201,3 +203,17 @@ def _forward_case(case: Case) -> Case:
 
 def _forward_builds(builds: Builds) -> Builds:
     return Builds([build.forward for build in builds.known])  # type: ignore[attr-defined]
+
+
+def cases(
+    builds: Sequence[BackwardBuild], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+) -> st.SearchStrategy[Case]:
+    """Cases of these builds: three in four as attention draws them or with one of the regimes of gradients."""
+    from hypothesis import strategies as st  # optional
+
+    forward = operation_named("attention").cases([build.forward for build in builds], most_tiles, checks, takes)
+    return st.builds(_with_gradient, forward, st.sampled_from((None, None, None, *own_regimes())))
+
+
+def _with_gradient(case: Case, regime: str | None) -> Case:
+    return backward_case(case if regime is None else dataclasses.replace(case, regime=regime))

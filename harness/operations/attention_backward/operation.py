@@ -1,19 +1,22 @@
-"""The gradients of attention as an operation: which module has which part of it."""
+"""The gradients of attention as an operation: which module has which part of it, and its smaller parts."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from harness.model.operation import Hints, Operation, operation_named
+from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer, operation_named
 from harness.operations.attention.masks import runs_of_keys
 from harness.operations.attention_backward.cases import (
     BackwardAxes,
     backward,
     builds_of,
+    cases,
     enlarged,
     probed_axes,
     simpler,
@@ -22,17 +25,82 @@ from harness.operations.attention_backward.cases import (
 from harness.operations.attention_backward.error_budget import NUMERICS_USED, error_budget
 from harness.operations.attention_backward.inputs import REGIMES
 from harness.operations.attention_backward.libraries import LIBRARIES, libraries_in_words
-from harness.operations.attention_backward.oracle import gradients
-from harness.operations.attention_backward.parts import choose_parts
+from harness.operations.attention_backward.oracle import Block, Sums, blocks_of, gradients, over_group
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.properties import PROPERTIES
-from harness.operations.attention_backward.trivial_answers import trivial_answers
 from harness.support.errors import UsageError
 
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
+Float64Array = npt.NDArray[np.float64]
 
-    from harness.model.cases.case import Case
+
+def trivial_answers(problem: BackwardProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
+    """dQ, dK and dV of each trivial mistake, in the shapes of the outputs or of the part."""
+    mistakes = {"equal weights": _equal_weights, "half of the keys": _half_of_the_keys}
+    return {name: functools.partial(_gradients, problem, inputs, mistake) for name, mistake in mistakes.items()}
+
+
+def _equal_weights(block: Block, first_key: int) -> Float64Array:
+    """Equal weights over the keys that a row sees. A block with some of the keys keeps the sum of their weights."""
+    seen = block.visible.astype(np.float64)
+    equal: Float64Array = seen * (block.p.sum(axis=-1, keepdims=True) / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
+    return equal
+
+
+def _half_of_the_keys(block: Block, first_key: int) -> Float64Array:
+    keys = first_key + np.arange(block.k.shape[-2])
+    halved: Float64Array = block.p * (2 * keys < block.problem.kv_len)
+    return halved
+
+
+def _gradients(
+    problem: BackwardProblem,
+    inputs: Mapping[str, np.ndarray],
+    weights: Callable[[Block, int], Float64Array],
+    part: Part,
+) -> dict[str, Float64Array]:
+    """The oracle's formulas with other weights in place of P."""
+    sums = Sums.zeros(problem, part)
+    for block in blocks_of(problem, inputs, part):
+        # Blocks of rows have all keys.
+        first_key = 0 if part is WHOLE or block.keys is None else part.of("dK")[2].start
+        p = np.where(block.nonfinite, 0.0, weights(block, first_key))
+        ds = p * (block.dp - block.delta)
+        sums.add(
+            block,
+            None if block.rows is None else problem.tau * (ds @ block.k),
+            None if block.keys is None else problem.tau * over_group(ds, block.q),
+            None if block.keys is None else over_group(p * block.kept, block.do),
+        )
+    return sums.as_outputs()
+
+
+ROWS_PER_PART = 16
+MOST_PARTS = 8
+
+
+def choose_parts(problem: BackwardProblem, whole_flops: float) -> tuple[Part, ...]:
+    """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows and of keys."""
+    p = problem
+    if 10.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= whole_flops:
+        return (WHOLE,)
+    heads, parts = p.batch * p.heads, []
+    count = min(MOST_PARTS, max(2, heads))
+    for number in range(count):
+        batch, head = divmod(number * (heads - 1) // (count - 1), p.heads)
+        rows, keys = (_run(length, number, count) for length in (p.q_len, p.kv_len))
+        one, kv = slice(batch, batch + 1), head // p.group
+        where = (one, slice(head, head + 1), rows)
+        of_keys = (one, slice(kv, kv + 1), keys)
+        name = f"batch {batch}, head {head}, rows {rows.start} to {rows.stop - 1}, keys {keys.start} to {keys.stop - 1}"
+        parts.append(Part(where, name, {"dK": of_keys, "dV": of_keys}))
+    return tuple(parts)
+
+
+def _run(length: int, number: int, count: int) -> slice:
+    """The `number`th of `count` runs at equal distances."""
+    start = number * max(0, length - ROWS_PER_PART) // (count - 1)
+    return slice(start, min(length, start + ROWS_PER_PART))
+
 
 FORWARD = operation_named("attention")
 
@@ -40,14 +108,6 @@ FORWARD = operation_named("attention")
 def _derived_inputs(problem: BackwardProblem) -> Mapping[str, np.ndarray]:
     """Attention's; and which rows see each key, for kernels that go through keys."""
     return {**FORWARD.derived_inputs(problem), **runs_of_keys(problem)}
-
-
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.attention_backward.strategies import cases  # imports Hypothesis
-
-    return cases(builds, most_tiles, checks, takes)
 
 
 def _hints(problem: BackwardProblem, output: str) -> Hints:
@@ -90,7 +150,7 @@ OPERATION = Operation(
     shorter=FORWARD.shorter,
     parts=choose_parts,
     builds_of=builds_of,
-    cases=_cases,
+    cases=cases,
     axes=BackwardAxes,
     properties=PROPERTIES,
     simpler=simpler,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF
+from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
 from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid
 from harness.model.operation import operation_named
 from harness.operations.attention_backward.error_budget import error_budget

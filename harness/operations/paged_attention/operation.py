@@ -1,21 +1,33 @@
-"""Paged attention as an operation: which module has which part of it."""
+"""Paged attention as an operation: which module has which part of it, and its smaller parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from harness.model.operation import Hints, Operation, field_in_words, operation_named
+import numpy as np
+
+from harness.model.operation import (
+    ROWS_PER_PART,
+    WHOLE,
+    Operation,
+    Part,
+    cases_of,
+    count_of_parts,
+    field_in_words,
+    operation_named,
+    oracle_flops,
+    part_flops,
+)
 from harness.operations.attention.cases.build import TILE_NAMES
-from harness.operations.attention.mistakes.hints import forward_hints
+from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import builds_of
 from harness.operations.paged_attention.inputs import REGIMES, lengths_of
 from harness.operations.paged_attention.libraries import LIBRARIES
 from harness.operations.paged_attention.mistakes import known_mistakes, trivial_answers
 from harness.operations.paged_attention.oracle import answer, needed_read_bytes, tolerance
-from harness.operations.paged_attention.parts import choose_parts
-from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
+from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words, require_page_size
 from harness.operations.paged_attention.properties import PROPERTIES
 from harness.operations.paged_attention.simplification import (
     enlarged,
@@ -25,30 +37,78 @@ from harness.operations.paged_attention.simplification import (
     simpler,
     size,
 )
-from harness.operations.paged_attention.table import problem_of_arrays
 from harness.support.errors import UsageError
 
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
 
-    from harness.model.cases.case import Case
+def problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> PagedProblem:
+    """The problem that these arrays pose. Raises `UsageError` or `ProblemError` where they do not fit together."""
+    Q, K, V, table, lengths = (arrays[name] for name in ("Q", "K", "V", "table", "lengths"))
+    if K.shape != V.shape:
+        raise UsageError(f"K has shape {K.shape} and V {V.shape}; they have to be the same")
+    if Q.shape[3] != K.shape[3]:
+        raise UsageError(f"the rows of Q have {Q.shape[3]} elements and those of K and V {K.shape[3]}")
+    if not len(Q) == len(table) == len(lengths):
+        raise UsageError(f"Q has {len(Q)} sequences, the table {len(table)} and lengths {len(lengths)}")
+    pages, page_size = K.shape[0], K.shape[2]
+    require_page_size(page_size)
+    fill = _fill_of_pages(table, lengths, pages, page_size)
+    return PagedProblem(
+        heads=Q.shape[1], kv_heads=K.shape[1], q_len=Q.shape[2], lengths=tuple(lengths.tolist()), head_dim=Q.shape[3],
+        dtype=dtype, page_size=page_size, pages=pages, table_len=table.shape[1],
+        in_use=(int(np.count_nonzero(fill)), int(fill.sum())), **fields,
+    )  # fmt: skip
+
+
+def _fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size: int) -> np.ndarray:
+    """How many rows of each page some sequence has. Raises `UsageError`, which names the first entry that is bad."""
+    fill = np.zeros(pages, np.int64)
+    room = table.shape[1] * page_size
+    for sequence, length in enumerate(lengths.tolist()):
+        if length < 0:
+            raise UsageError(f"sequence {sequence} has length {length}; it has to be at least 0")
+        if length > room:
+            raise UsageError(
+                f"sequence {sequence} has length {length}; its row of the table has {table.shape[1]} places for pages "
+                f"of {page_size} rows, which is {room}"
+            )
+        used = table[sequence, : -(-length // page_size)]
+        bad = np.flatnonzero((used < 0) | (used >= pages))
+        if len(bad):
+            place = int(bad[0])
+            raise UsageError(
+                f"sequence {sequence} has page {int(used[place])} at place {place} of the table; the pool has {pages}, "
+                f"0 to {pages - 1}"
+            )
+        full = length // page_size
+        np.maximum.at(fill, used[:full], page_size)
+        np.maximum.at(fill, used[full:], length % page_size)
+    return fill
+
+
+def choose_parts(problem: PagedProblem, whole_flops: float) -> tuple[Part, ...]:
+    """The whole of a problem of up to `whole_flops`; of a larger one the last rows of single heads of some sequences.
+
+    The shortest, the longest and some between, the first and the last head among those looked at.
+    """
+    p = problem
+    if oracle_flops(p.flops, p.q_len) <= whole_flops:
+        return (WHOLE,)
+    ordered = sorted(range(p.sequences), key=lambda sequence: p.lengths[sequence])
+    count = count_of_parts(p.sequences, part_flops(max(p.lengths), p.head_dim), whole_flops)
+    rows = slice(max(0, p.q_len - ROWS_PER_PART), p.q_len)
+    parts = {}
+    for number in range(count):
+        sequence = ordered[number * (p.sequences - 1) // (count - 1)]
+        head = number * (p.heads - 1) // (count - 1)
+        where = (slice(sequence, sequence + 1), slice(head, head + 1), rows)
+        parts[sequence, head] = Part(where, f"sequence {sequence}, head {head}")
+    return tuple(parts.values())
+
 
 LARGEST_SWEPT = 2**20
 """Keys of a sequence, sequences, or rows of all heads. Beyond, even the closed forms would take minutes."""
 NUMERICS_USED = ("scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q", "factors")
 """The fields of `Numerics` that errors depend on: attention's without a cap."""
-
-
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.paged_attention.strategies import MOST_TILES, cases  # imports Hypothesis
-
-    return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks, takes=takes)
-
-
-def _hints(problem: PagedProblem, output: str) -> Hints:
-    return forward_hints(problem.tau, output)
 
 
 def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
@@ -67,10 +127,6 @@ def _require_sweepable(problem: PagedProblem) -> None:
         )
 
 
-def _libraries_in_words(torch: str) -> str:
-    return f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}."
-
-
 OPERATION = Operation(
     name="paged-attention",
     idea="the last rows of sequences of any lengths, their K and V in pages",
@@ -86,7 +142,7 @@ OPERATION = Operation(
     needed_read_bytes=needed_read_bytes,
     parts=choose_parts,
     builds_of=builds_of,
-    cases=_cases,
+    cases=cases_of("harness.operations.paged_attention.strategies"),
     axes=PagedAxes,
     properties=PROPERTIES,
     simpler=simpler,
@@ -96,13 +152,15 @@ OPERATION = Operation(
     peculiarities=peculiarities,
     tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
-    hints=_hints,
+    hints=lambda problem, output: forward_hints(problem.tau, output),
     settings=("scale",),
     problem_of_arrays=problem_of_arrays,
     field_in_words=_field_in_words,
     require_sweepable=_require_sweepable,
     libraries=LIBRARIES,
-    libraries_in_words=_libraries_in_words,
+    libraries_in_words=lambda torch: (
+        f"cudnn: cuDNN's attention over pages by its own front end, on tensors of PyTorch {torch}."
+    ),
     flops_in_words=operation_named("attention").flops_in_words,
 )
 """Attention of a few last rows of each sequence to all its keys, which a table finds in a pool of pages."""

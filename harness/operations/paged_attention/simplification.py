@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import REGIMES
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
@@ -65,7 +65,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield dataclasses.replace(case, edits=case.edits[:left_out] + case.edits[left_out + 1 :])
     if case.check is not None:
         yield dataclasses.replace(case, check=None)
-    for build in builds.plainer(builds.of(case)):
+    for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
     for regime in REGIMES:
         if regime == case.regime:

@@ -1,29 +1,86 @@
-"""Softmax as an operation: which module has which part of it."""
+"""Softmax as an operation: which module has which part of it, and its smaller parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from harness.model.operation import Operation
-from harness.operations.softmax.axes import SoftmaxAxes
-from harness.operations.softmax.build import BUILDS
+from harness.model.operation import WHOLE, Operation, Part, TrivialAnswer, cases_of
+from harness.operations.softmax.cases import (
+    BUILDS,
+    SoftmaxAxes,
+    enlarged,
+    peculiarities,
+    probed_axes,
+    shorter,
+    simpler,
+    size,
+)
 from harness.operations.softmax.error_budget import NUMERICS_USED, error_budget
 from harness.operations.softmax.inputs import REGIMES
-from harness.operations.softmax.mistakes import known_mistakes, trivial_answers
-from harness.operations.softmax.oracle import softmax
-from harness.operations.softmax.parts import choose_parts
+from harness.operations.softmax.oracle import blocks_of, rows_of_part, softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES
-from harness.operations.softmax.simplification import enlarged, peculiarities, probed_axes, shorter, simpler, size
 from harness.support.errors import UsageError
 
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
+Float64Array = npt.NDArray[np.float64]
 
-    from harness.model.cases.case import Case
+
+def known_mistakes(
+    problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None
+) -> Iterator[tuple[str, Mapping[str, Float64Array]]]:
+    """Y in float64 of each mistake, whole, with its name, such as `the answer with the last column not in the sum`."""
+    if problem.columns < 2:
+        return
+    Y = softmax(problem, inputs)["Y"]
+    for name, column in (("last", -1), ("first", 0)):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            yield f"the answer with the {name} column not in the sum", {"Y": Y / (1 - Y[:, column, None])}
+
+
+def trivial_answers(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
+    """Y of each trivial mistake, shape (rows, columns) of a part."""
+    return {
+        "equal probabilities": functools.partial(_equal_probabilities, problem),
+        "half of the columns": functools.partial(_half_of_the_columns, problem, inputs["X"]),
+    }
+
+
+def _equal_probabilities(problem: SoftmaxProblem, part: Part) -> dict[str, Float64Array]:
+    rows = rows_of_part(problem, part)
+    return {"Y": np.full((rows.stop - rows.start, problem.columns), 1 / problem.columns)}
+
+
+def _half_of_the_columns(problem: SoftmaxProblem, X: np.ndarray, part: Part) -> dict[str, Float64Array]:
+    rows, half = rows_of_part(problem, part), (problem.columns + 1) // 2
+    Y = np.zeros((rows.stop - rows.start, problem.columns))
+    for where, x in blocks_of(problem, X, part):
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(x[:, :half] - np.max(x[:, :half], axis=1, keepdims=True))
+            Y[where, :half] = weights / np.sum(weights, axis=1, keepdims=True)
+    return {"Y": Y}
+
+
+ELEMENT_FLOPS = 200
+"""What an element of the oracle's answer and of its budget costs, in multiplications of a matrix product."""
+MOST_PARTS = 12
+
+
+def choose_parts(problem: SoftmaxProblem, whole_flops: float) -> tuple[Part, ...]:
+    """The whole of a problem whose answer costs up to `whole_flops`; of a larger one runs of rows that do together."""
+    rows = max(1, int(whole_flops / (ELEMENT_FLOPS * problem.columns)))
+    if problem.rows <= rows:
+        return (WHOLE,)
+    count = min(MOST_PARTS, rows)
+    length = rows // count
+    # From the first row to the last one, at equal distances.
+    starts = [number * (problem.rows - length) // max(1, count - 1) for number in range(count)]
+    return tuple(Part((slice(start, start + length),), f"rows {start} to {start + length - 1}") for start in starts)
+
 
 LARGEST_SWEPT = 2**22
 """Rows, or columns. Beyond, even the closed forms would take minutes."""
@@ -36,14 +93,6 @@ def _needed_read_bytes(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]
     """
     rows = int(np.isfinite(inputs["X"].astype(np.float64)).all(axis=1).sum())
     return rows * problem.columns * problem.itemsize_bytes if problem.columns > 1 else 0
-
-
-def _cases(
-    builds: Sequence[Any], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    from harness.operations.softmax.strategies import MOST_TILES, cases  # imports Hypothesis
-
-    return cases(builds, MOST_TILES if most_tiles is None else most_tiles, checks)
 
 
 def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Mapping[str, Any]) -> SoftmaxProblem:
@@ -72,7 +121,7 @@ OPERATION = Operation(
     needed_read_bytes=_needed_read_bytes,
     parts=choose_parts,
     builds_of=lambda seed: BUILDS,
-    cases=_cases,
+    cases=cases_of("harness.operations.softmax.strategies"),
     axes=SoftmaxAxes,
     properties=PROPERTIES,
     simpler=simpler,

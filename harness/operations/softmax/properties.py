@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF
+from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
 from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
 from harness.operations.softmax.error_budget import error_budget
 from harness.operations.softmax.oracle import softmax

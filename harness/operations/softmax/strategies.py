@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from harness.model.cases.case import Case, Edit
-from harness.operations.softmax.axes import EDGES, LONGEST, special_values
-from harness.operations.softmax.build import BLOCK_COLUMNS, BUILDS, SoftmaxBuild
+from harness.operations.softmax.cases import BLOCK_COLUMNS, BUILDS, EDGES, LONGEST, SoftmaxBuild, special_values
 from harness.operations.softmax.inputs import REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
 
@@ -33,8 +32,9 @@ def cases(
     most_tiles: int = MOST_TILES,
     checks: Sequence[str] = (),
     check_share: int = 4,
+    takes: Sequence[str] = (),
 ) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`; no features."""
     return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
 
 

@@ -6,26 +6,7 @@ that they do not understand instead of rejecting it. Faults and counts need line
 
 from __future__ import annotations
 
-from harness.ptx.instructions import (
-    Address,
-    Arguments,
-    Function,
-    Imm,
-    Instruction,
-    Label,
-    Module,
-    Negative,
-    Not,
-    Operand,
-    Pair,
-    Part,
-    Reg,
-    SourceLine,
-    Statement,
-    Symbol,
-    Variable,
-    Vector,
-)
+from harness.ptx import instructions as ir
 from harness.ptx.parsing.constant_expressions import WARP_SZ
 from harness.ptx.parsing.declarations import LINKAGE, SPACES
 from harness.ptx.parsing.lexer import INSTRUCTION, Token, tokenize
@@ -44,7 +25,7 @@ _MOST_REGISTERS = 1_000_000
 """Maximum registers of a function. Compilers generate some thousands."""
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> ir.Module:
     """Parse a PTX module. Raises `CompileError` with the PTX line if the text is not valid PTX."""
     return _Parser(tokenize(text)).module()
 
@@ -52,9 +33,9 @@ def parse(text: str) -> Module:
 class _Parser(PlainInstructions):
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)
-        self._module = Module()
+        self._module = ir.Module()
         self._files = dict(self._find_files())
-        self._source: SourceLine | None = None
+        self._source: ir.SourceLine | None = None
         self._main_file: int | None = None
         self._callers: dict[tuple[int, int, int], tuple[int, int]] = {}
         """Maps a location (file, line, column) in an inlined function to the file and line of the innermost call in the
@@ -74,7 +55,7 @@ class _Parser(PlainInstructions):
 
     # Module scope ---------------------------------------------------------------------------------------------------
 
-    def module(self) -> Module:
+    def module(self) -> ir.Module:
         while self.at < len(self.tokens):
             token = self.peek()
             if token.text in _IGNORED_LINES or token.text == ".file":
@@ -111,7 +92,7 @@ class _Parser(PlainInstructions):
         line = self.peek().line
         is_entry = self.next().text == ".entry"
         returns = self.parameters() if self.peek().text == "(" else []
-        function = Function(self.name(), is_entry, returns)
+        function = ir.Function(self.name(), is_entry, returns)
         if self.peek().text == "(":
             function.params = self.parameters()
         while self.peek().text in _TUNING:
@@ -136,7 +117,7 @@ class _Parser(PlainInstructions):
         self._callers = {}
         self._block(function)
 
-    def _tuning(self, function: Function) -> None:
+    def _tuning(self, function: ir.Function) -> None:
         """Read a directive for compilers and launches. Those for clusters are recorded; others have no effect."""
         directive = self.next()
         numbers: list[int] = []
@@ -159,7 +140,7 @@ class _Parser(PlainInstructions):
             x, y, z = (*numbers, 1, 1)[:3]
             function.cluster = (x, y, z)
 
-    def _block(self, function: Function) -> None:
+    def _block(self, function: ir.Function) -> None:
         """Read a scope `{ ... }`. Names declared in it are renamed so that they are unique in the function."""
         assert function.body is not None
         self.expect("{")
@@ -179,7 +160,7 @@ class _Parser(PlainInstructions):
             elif token.text in SPACES or token.text in LINKAGE:
                 for variable in self.variables():
                     unique = self._declare(variable.name, token.line)
-                    function.variables[unique] = Variable(
+                    function.variables[unique] = ir.Variable(
                         unique,
                         variable.space,
                         variable.align_bytes,
@@ -206,7 +187,7 @@ class _Parser(PlainInstructions):
             ):
                 self._targets(function)
             elif token.kind == "word" and self.peek(1).text == ":":
-                function.body.append(Label(self.resolve(self.next().text)))
+                function.body.append(ir.Label(self.resolve(self.next().text)))
                 self.next()
             elif token.kind == "word" or token.text == "@":
                 function.body.append(self._instruction())
@@ -215,7 +196,7 @@ class _Parser(PlainInstructions):
         self._scopes.pop()
         self._operands.pop()
 
-    def _take_plain_instruction(self, body: list[Statement]) -> bool:
+    def _take_plain_instruction(self, body: list[ir.Statement]) -> bool:
         """Append the whole instruction here to `body`. Returns False if there is none that can be read as a whole."""
         if self.at >= len(self.tokens) or self.tokens[self.at].kind != INSTRUCTION:
             return False
@@ -260,7 +241,7 @@ class _Parser(PlainInstructions):
                 return scope[name]
         return name
 
-    def _registers(self, function: Function) -> None:
+    def _registers(self, function: ir.Function) -> None:
         self.next()
         _, element, lanes = self.declared_type()
         while True:
@@ -282,7 +263,7 @@ class _Parser(PlainInstructions):
             if not self.more(";"):
                 return
 
-    def _targets(self, function: Function) -> None:
+    def _targets(self, function: ir.Function) -> None:
         """Read a table of branch targets or of indirect calls. Indirect calls are rejected where they occur."""
         name = self.resolve(self.next().text)
         self.expect(":")
@@ -322,15 +303,15 @@ class _Parser(PlainInstructions):
         if file != self._main_file and caller_file is not None and caller_file == self._main_file:
             file, line = caller_file, caller_line
         if line:
-            self._source = SourceLine(self._files.get(file, f"file {file}"), line)
+            self._source = ir.SourceLine(self._files.get(file, f"file {file}"), line)
 
     # Instructions ---------------------------------------------------------------------------------------------------
 
-    def _instruction(self) -> Instruction:
+    def _instruction(self) -> ir.Instruction:
         predicate, negated = None, False
         if self.accept("@"):
             negated = self.accept("!")
-            predicate = Reg(self.resolve(self.name()))
+            predicate = ir.Reg(self.resolve(self.name()))
         opcode = self.next()
         if opcode.kind != "word":
             raise CompileError(f"PTX line {opcode.line}: expected an opcode, found '{opcode.shown}'")
@@ -338,71 +319,71 @@ class _Parser(PlainInstructions):
         while self.peek().kind == "dot":
             modifiers.append(self.next().text[1:])
         self._is_call = opcode.text == "call"
-        operands: tuple[Operand, ...] = () if self.accept(";") else self._list(";", 0)
-        return Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
+        operands: tuple[ir.Operand, ...] = () if self.accept(";") else self._list(";", 0)
+        return ir.Instruction(opcode.text, tuple(modifiers), operands, predicate, negated, opcode.line, self._source)
 
-    def operand(self, depth: int) -> Operand:
+    def operand(self, depth: int) -> ir.Operand:
         """Read the operand here, nested in `depth` lists. Raises `CompileError`."""
         first = self._simple_operand(depth)
         if self.accept("|"):
-            return Pair(first, self._simple_operand(depth))
+            return ir.Pair(first, self._simple_operand(depth))
         return first
 
-    def _simple_operand(self, depth: int) -> Operand:
+    def _simple_operand(self, depth: int) -> ir.Operand:
         token = self.peek()
         if depth > _DEEPEST_OPERAND:
             raise CompileError(f"PTX line {token.line}: operands in more than {_DEEPEST_OPERAND} brackets")
         if self.accept("["):
             address = self._address()
             if self.accept(","):  # `[map, {x, y}]` of textures and tensors
-                return Vector((address, *self._list("]", depth + 1)))
+                return ir.Vector((address, *self._list("]", depth + 1)))
             self.expect("]")
             return address
         if self.accept("{"):
-            return Vector(self._list("}", depth + 1))
+            return ir.Vector(self._list("}", depth + 1))
         if self._is_call and depth == 0 and self.accept("("):
-            return Arguments(() if self.accept(")") else self._list(")", depth + 1))
+            return ir.Arguments(() if self.accept(")") else self._list(")", depth + 1))
         if token.text == "-" and self.peek(1).kind == "word" and self.peek(1).text != WARP_SZ:
             self.next()
             negated = self._named()
-            if not isinstance(negated, Reg | Part):
+            if not isinstance(negated, ir.Reg | ir.Part):
                 raise CompileError(f"PTX line {token.line}: '-' is followed by '{negated}', which is not a register")
-            return Negative(negated)
+            return ir.Negative(negated)
         if self.begins_constant():
             return self.literal()
         if self.accept("!"):
-            return Not(Reg(self.resolve(self.name())))
+            return ir.Not(ir.Reg(self.resolve(self.name())))
         if token.kind != "word":
             raise CompileError(f"PTX line {token.line}: expected an operand, found '{token.shown}'")
         return self._named()
 
-    def _list(self, closing: str, depth: int) -> tuple[Operand, ...]:
+    def _list(self, closing: str, depth: int) -> tuple[ir.Operand, ...]:
         """Read one or more operands up to `closing`, nested in `depth` lists."""
         items = [self.operand(depth)]
         while self.more(closing):
             items.append(self.operand(depth))
         return tuple(items)
 
-    def _named(self) -> Reg | Part | Symbol:
+    def _named(self) -> ir.Reg | ir.Part | ir.Symbol:
         name = self.name()
         resolved = self.resolve(name)
         if self.peek().kind == "dot" and resolved in self._registers_here:
-            return Part(Reg(resolved), self.next().text[1:])
+            return ir.Part(ir.Reg(resolved), self.next().text[1:])
         if name.startswith("%") and self.peek().kind == "dot":
-            return Reg(name + self.next().text)
+            return ir.Reg(name + self.next().text)
         name = resolved
         if name.startswith("%") or name == "_" or name in self._registers_here:
-            return Reg(name)
-        return Symbol(name, self.offset())
+            return ir.Reg(name)
+        return ir.Symbol(name, self.offset())
 
-    def _address(self) -> Address:
+    def _address(self) -> ir.Address:
         if self.begins_constant():
-            return Address(Imm(self.constant_integer()))
+            return ir.Address(ir.Imm(self.constant_integer()))
         token = self.peek()
         base = self._named()
-        if isinstance(base, Part):
+        if isinstance(base, ir.Part):
             raise CompileError(f"PTX line {token.line}: '{token.shown}' is no address")
         offset = self.offset()
-        if isinstance(base, Symbol):
-            return Address(Symbol(base.name), base.offset + offset)
-        return Address(base, offset)
+        if isinstance(base, ir.Symbol):
+            return ir.Address(ir.Symbol(base.name), base.offset + offset)
+        return ir.Address(base, offset)

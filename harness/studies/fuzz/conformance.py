@@ -7,7 +7,7 @@ This module is independent of test runners; `harness.pytest_plugin` makes a test
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,8 @@ from harness.studies.fuzz.report import replay_command
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import KernelFault, SandboxError
+from harness.text.report import Paragraph, Report, Table, Title, Verbatim
+from harness.text.tables import UNKNOWN
 
 DEFAULT_EXAMPLES = 60
 """Number of cases for the demand on the answer; other demands use a fraction of it."""
@@ -55,7 +57,7 @@ class Subject:
     examples: int = DEFAULT_EXAMPLES
     """Number of cases for the demand on the answer."""
     seed: int = 0
-    """The same seed gives the same cases, on the same version of Hypothesis."""
+    """Random seed. A seed always draws the same cases, on the same version of Hypothesis."""
 
     @cached_property
     def attempts(self) -> Sequence[Attempt]:
@@ -150,10 +152,6 @@ def _takes_something(subject: Subject) -> str | None:
     return f"it takes none of the {len(refusals)} plainest problems, so nothing is known about it: {refusals[0]}"
 
 
-def _is_right(subject: Subject) -> str | None:
-    return subject.wrong_answer
-
-
 def _keeps_properties(subject: Subject) -> str | None:
     names = [name for name in operation_named(subject.variant.operation).properties if name != DETERMINISM.name]
     if not names:
@@ -165,10 +163,6 @@ def _is_deterministic(subject: Subject) -> str | None:
     if not subject.variant.deterministic:
         raise DoesNotApply("it declares deterministic=False")
     return subject.violation(0.5, DETERMINISM.name)
-
-
-def _passes_the_sanitizer(subject: Subject) -> str | None:
-    return subject.violation(0.25, SANITIZER)
 
 
 def _keeps_inputs(subject: Subject) -> str | None:
@@ -193,10 +187,18 @@ DEMANDS: Mapping[str, Demand] = {
     demand.name: demand
     for demand in (
         Demand("takes", "supports() answers, and takes some plain problem", _takes_something),
-        Demand("answer", "within its error budget on drawn problems: edges, masks, all kinds of inputs", _is_right),
+        Demand(
+            "answer",
+            "within its error budget on drawn problems: edges, masks, all kinds of inputs",
+            lambda subject: subject.wrong_answer,
+        ),
         Demand("properties", "what must hold without knowing the answer", _keeps_properties),
         Demand("determinism", "the same bits once more", _is_deterministic),
-        Demand("sanitizer", "no race, no stray access, no unwritten memory read", _passes_the_sanitizer),
+        Demand(
+            "sanitizer",
+            "no race, no stray access, no unwritten memory read",
+            lambda subject: subject.violation(0.25, SANITIZER),
+        ),
         Demand("inputs", "inputs are the same after a run", _keeps_inputs),
         Demand("claim", "claimed bytes are counted bytes, reads and writes each", _claims_what_is_counted),
     )
@@ -210,3 +212,49 @@ def _with_call_to_repeat(subject: Subject, done: Attempt, reason: str) -> str:
     plugin = f", plugin={plugin_file(subject.origin)!r}"
     call = f"harness.compare(harness.{type(problem).__name__}.from_fields({problem.to_short_fields()!r})"
     return f"{reason}\non: {problem.headline}\nrepeat: {call}, {subject.variant.name!r}{plugin})"
+
+
+WORDS = {"passed": "pass", "failed": "**fail**", "skipped": UNKNOWN}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one demand on one variant."""
+
+    variant: str
+    demand: str
+    """A name in `DEMANDS`."""
+    outcome: str
+    """`passed`, `failed` or `skipped`, as in pytest."""
+    text: str = ""
+    """What is wrong, or why the demand does not apply."""
+
+
+def battery_report(outcomes: Sequence[Outcome], tables: Iterable[str] = ()) -> str:
+    """Markdown that ends in a line break. `tables` are further tables in Markdown."""
+    found: dict[str, dict[str, Outcome]] = {}
+    for each in outcomes:
+        found.setdefault(each.variant, {})[each.demand] = each
+    report = Report(
+        paragraphs=lambda: [*_paragraphs(found), *tables],
+        notes=lambda: [f"{demand.name}: {demand.idea}." for demand in DEMANDS.values()],
+        records=lambda: ([vars(each) for each in outcomes], ("variant", "demand", "outcome", "text")),
+        document=lambda: {"outcomes": [vars(each) for each in outcomes]},
+    )
+    return report.render("markdown")
+
+
+def _paragraphs(found: Mapping[str, Mapping[str, Outcome]]) -> list[Paragraph]:
+    cells = [
+        [variant, *(WORDS[by_demand[name].outcome] if name in by_demand else UNKNOWN for name in DEMANDS)]
+        for variant, by_demand in found.items()
+    ]
+    parts: list[Paragraph] = [
+        Title("Attention kernels, on an emulated GPU"),
+        Table(["variant", *DEMANDS], cells, [False] * (1 + len(DEMANDS))),
+    ]
+    for by_demand in found.values():
+        for each in by_demand.values():
+            if each.outcome == "failed":
+                parts += [Title(f"{each.variant}: {each.demand}"), Verbatim(each.text)]
+    return parts

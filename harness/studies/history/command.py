@@ -64,7 +64,7 @@ def run_history(request: HistoryRequest) -> int:
 
         require_drawable(request.plot)
     if request.export is not None:
-        from harness.studies.history.export import require_exportable
+        from harness.studies.history.report import require_exportable
 
         require_exportable(request.export)
     check_output(request.report.output, request.plot, request.export)
@@ -72,7 +72,7 @@ def run_history(request: HistoryRequest) -> int:
     if request.plot is not None:
         replace_files({request.plot: shown.pictures["history"](request.plot.suffix)})
     if request.export is not None:
-        from harness.studies.history.export import exported
+        from harness.studies.history.report import exported
 
         replace_files({request.export: exported(_rows(request), request.export.suffix)})
     return conclude(request.report, shown)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from harness.execution.judging.verdict import UNSUPPORTED
 from harness.execution.results.change import are_apart
-from harness.execution.results.kept_row import COLUMNS
+from harness.execution.results.kept_row import COLUMNS, KeptRow
 from harness.studies.history.timeline import History, Line
+from harness.support.errors import UsageError
 from harness.support.intervals import Interval
 from harness.text.report import Paragraph, Report, Table, Title
-from harness.text.tables import UNKNOWN, mib, smallest_of
+from harness.text.tables import UNKNOWN, csv_text, mib, smallest_of
 
 SHOWN_DIGITS = 8
 """Number of digits of a digest that are shown."""
@@ -107,11 +111,11 @@ def _table(histories: Sequence[History]) -> Table:
     if any(line.figures.total_bytes is not None for line in lines):
         columns = [column for column in columns if column.header != "claimed\nMiB"]
     cells = {id(column): [column.cell(*each) for each in told_of] for column in columns}
-    told = [c for c in columns if c.is_kept or any(cell not in ("", UNKNOWN) for cell in cells[id(c)])]
+    shown = [c for c in columns if c.is_kept or any(cell not in ("", UNKNOWN) for cell in cells[id(c)])]
     return Table(
-        [column.header for column in told],
-        [[cells[id(column)][number] for column in told] for number in range(len(lines))],
-        [column.number for column in told],
+        [column.header for column in shown],
+        [[cells[id(column)][number] for column in shown] for number in range(len(lines))],
+        [column.number for column in shown],
     )
 
 
@@ -174,3 +178,45 @@ def _notes(shown: Shown) -> Iterator[str]:
         last = history.lines[-1]
         if last.reason is not None and last.figures.verdict in ("undecided", "fail", "error"):
             yield f"{history.variant}, {history.study}: {last.figures.verdict}: {' '.join(last.reason.split())}"
+
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+def require_exportable(path: Path) -> None:
+    """Raise `UsageError` if the file's suffix is unknown, or if the library for that format is missing."""
+    if path.suffix not in _KINDS:
+        raise UsageError(f"cannot export to {path}: its name has to end in {' or '.join(_KINDS)}")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise UsageError(f"cannot export to {path}: {error}; pip install pyarrow, or name a .csv") from error
+
+
+def exported(rows: Rows, suffix: str) -> bytes:
+    """Rows with all of `COLUMNS`, as a file of that type."""
+    return _KINDS[suffix](rows)
+
+
+def _csv(rows: Rows) -> bytes:
+    return csv_text([dict(zip(COLUMNS, row)) for row in rows], COLUMNS).encode()
+
+
+def _parquet(rows: Rows) -> bytes:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {"int": pyarrow.int64(), "float": pyarrow.float64(), "str": pyarrow.string()}
+    types = {field.name: kinds[str(field.type).partition(" ")[0]] for field in dataclasses.fields(KeptRow)}
+    types["kept_at"] = pyarrow.timestamp("ms", tz="UTC")
+    at = COLUMNS.index("kept_at")
+    columns: Mapping[str, list[Any]] = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
+    columns[COLUMNS[at]][:] = [datetime.fromisoformat(moment.replace("Z", "+00:00")) for moment in columns["kept_at"]]
+    table = pyarrow.table({name: pyarrow.array(columns[name], types[name]) for name in COLUMNS})
+    target = io.BytesIO()
+    parquet.write_table(table, target)
+    return target.getvalue()
+
+
+_KINDS: Mapping[str, Callable[[Rows], bytes]] = {".csv": _csv, ".parquet": _parquet}

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
-from harness.model.registry import Registry
-from harness.model.variant import Variant
+from harness.model.variant import Registry, Variant
 from harness.options.command import Command, add_fields_of, flag
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish

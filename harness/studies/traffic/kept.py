@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.execution.judging.verdict import ERROR, FAIL, PASS, UNSUPPORTED
+from harness.execution.judging.verdict import FAIL, PASS
 from harness.execution.planning.tiles import with_tile
 from harness.execution.protocol import Device
 from harness.execution.results.kept_row import KeptRow
@@ -74,7 +74,7 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         **given,
         **who_ran(variant),
         tile=None if point.tile is None else tile_text(point.tile),
-        verdict=_verdict(point),
+        verdict=point.verdict or (FAIL if point.is_wrong else PASS),
         reason=point.answer_failure or (WRONG_CLAIM if point.claim_holds is False else point.reason),
     )
     if point.source != "counted":
@@ -90,11 +90,3 @@ def _point_row(point: SweepPoint, variant: Variant, given: Mapping[str, Any]) ->
         local_bytes=point.local_bytes,
         claimed_bytes=(point.read_bytes or 0) + (point.write_bytes or 0) if point.claim_holds else None,
     )
-
-
-def _verdict(point: SweepPoint) -> str:
-    if not point.supported:
-        return UNSUPPORTED
-    if point.failed:
-        return ERROR
-    return FAIL if point.is_wrong else PASS

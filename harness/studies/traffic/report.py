@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
-from harness.model.io_bound import IoBound
-from harness.model.operation import operation_of
+from harness.model.operation import IoBound, operation_of
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
 from harness.text.tables import UNKNOWN, Wrapped, device_line, finite, mib, smallest_of

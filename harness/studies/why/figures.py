@@ -78,14 +78,6 @@ def _idle_percent(profile: Profile, time: PredictedTime) -> float | None:
     return 100 - 100 * sum(row.lanes for row in rows) / (WARP_LANES * warps) if warps else None
 
 
-def _wavefronts(profile: Profile, time: PredictedTime) -> float:
-    return sum(row.ideal_wavefronts for launch in profile.launches for row in launch.shared) / MEGA
-
-
-def _extra_wavefronts(profile: Profile, time: PredictedTime) -> float:
-    return sum(row.wavefronts - row.ideal_wavefronts for launch in profile.launches for row in launch.shared) / MEGA
-
-
 def _sectors_over_ideal(profile: Profile, time: PredictedTime) -> float | None:
     sites = [site for launch in profile.launches for site in launch.traffic if site.buffer != LOCAL]
     ideal = sum(site.ideal_sectors for site in sites)
@@ -101,14 +93,6 @@ def _sector_megabytes(profile: Profile, time: PredictedTime) -> float:
 def _spilled_bytes(profile: Profile, time: PredictedTime) -> float | None:
     known = [launch.used for launch in profile.launches if launch.used is not None]
     return float(max(used.spill_store_bytes + used.spill_load_bytes for used in known)) if known else None
-
-
-def _waits(profile: Profile, time: PredictedTime) -> float:
-    return sum(kernel.stalls.waits for kernel in time.kernels)
-
-
-def _warps_per_sm(profile: Profile, time: PredictedTime) -> float:
-    return float(min(launch.resident_blocks * launch.warps for launch in profile.launches))
 
 
 def _cycles_per_instruction(profile: Profile, time: PredictedTime) -> float | None:
@@ -128,14 +112,20 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.MEMORY: lambda profile, time: (
         sum(row.warps for row in _rows(profile, (MEMORY, SHARED)) if cause_of(row) is causes.MEMORY) / MEGA
     ),
-    causes.SHARED: _wavefronts,
-    causes.CONFLICTS: _extra_wavefronts,
+    causes.SHARED: lambda profile, time: (
+        sum(row.ideal_wavefronts for launch in profile.launches for row in launch.shared) / MEGA
+    ),
+    causes.CONFLICTS: lambda profile, time: (
+        sum(row.wavefronts - row.ideal_wavefronts for launch in profile.launches for row in launch.shared) / MEGA
+    ),
     causes.COALESCING: _sectors_over_ideal,
     causes.BYTES: _sector_megabytes,
     causes.LOCAL_MEMORY: lambda profile, time: sum(launch.local_bytes for launch in profile.launches) / MIB,
     causes.SPILLS: _spilled_bytes,
-    causes.LATENCY: _waits,
-    causes.FEW_WARPS: _warps_per_sm,
+    causes.LATENCY: lambda profile, time: sum(kernel.stalls.waits for kernel in time.kernels),
+    causes.FEW_WARPS: lambda profile, time: float(
+        min(launch.resident_blocks * launch.warps for launch in profile.launches)
+    ),
     causes.DEPENDENT: _cycles_per_instruction,
     causes.SHUFFLES: _warps(SHUFFLE),
     causes.CONTROL: _warps(CONTROL),

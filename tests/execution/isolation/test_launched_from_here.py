@@ -20,7 +20,7 @@ from harness.execution.isolation.variants import discover_isolated
 from harness.model.discovery import discover
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
-from harness.model.registry import Registry
+from harness.model.variant import Registry
 from harness.operations.attention.problem import Problem
 
 pytestmark = pytest.mark.compiles

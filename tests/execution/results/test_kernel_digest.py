@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness import Launch, Plan, Problem, PtxKernel
-from harness.execution.results.kernel_digest import plan_digest
+from harness.execution.results.rows import plan_digest
 from harness.model.plan import kernel_name
 
 pytestmark = pytest.mark.compiles

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.operations.attention.io_bound import io_bound
+from harness.operations.attention.needed_bytes import io_bound
 from harness.operations.attention.problem import Problem
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.execution.judging.spot_check import WHOLE_FLOPS
-from harness.model.operation import WHOLE
-from harness.model.parts_of_rows import MOST_PARTS
-from harness.operations.attention.parts import choose_parts
+from harness.model.operation import MOST_PARTS, WHOLE
+from harness.operations.attention.operation import choose_parts
 from harness.operations.attention.problem import Problem
 
 

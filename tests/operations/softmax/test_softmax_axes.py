@@ -7,7 +7,7 @@ import random
 import pytest
 
 from harness.model.cases.axes import CHECK, NO_CHECK, REGIME
-from harness.operations.softmax.axes import (
+from harness.operations.softmax.cases import (
     COLUMNS,
     EDITS,
     LONG,
@@ -17,8 +17,8 @@ from harness.operations.softmax.axes import (
     NONE,
     ROWS,
     SoftmaxAxes,
+    SoftmaxBuild,
 )
-from harness.operations.softmax.build import SoftmaxBuild
 
 PLAIN = {EDITS: NONE, REGIME: "normal", CHECK: NO_CHECK}
 

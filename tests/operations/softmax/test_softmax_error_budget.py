@@ -7,7 +7,7 @@ import pytest
 
 from harness.execution.judging.accuracy import Accuracy
 from harness.execution.judging.question import Question
-from harness.model.arithmetic.floating_formats import UNIT_ROUNDOFF, U
+from harness.model.arithmetic.rounding import UNIT_ROUNDOFF, U
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, draw_inputs
@@ -37,7 +37,7 @@ def one_after_the_other(X: np.ndarray) -> np.ndarray:
 
 
 def hold(question: Question, Y: np.ndarray, numerics: Numerics = ACCURATE) -> Accuracy:
-    return question.hold({"Y": Y}, numerics)
+    return question.check({"Y": Y}, numerics)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.columns}-{p.dtype}")

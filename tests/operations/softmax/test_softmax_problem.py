@@ -9,7 +9,7 @@ import pytest
 
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import WHOLE, operation_named
-from harness.operations.softmax.parts import ELEMENT_FLOPS, choose_parts
+from harness.operations.softmax.operation import ELEMENT_FLOPS, choose_parts
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.support.errors import ProblemError, UsageError
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, find, given, settings
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import operation_named
-from harness.operations.softmax.build import BUILDS
+from harness.operations.softmax.cases import BUILDS
 from harness.operations.softmax.inputs import BEYOND_EXP
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.strategies import MOST_TILES, cases, problems

@@ -17,7 +17,7 @@ from harness.execution.traffic.traffic_account import (
     Part,
     TrafficAccount,
 )
-from harness.operations.attention.io_bound import io_bound
+from harness.operations.attention.needed_bytes import io_bound
 from harness.operations.attention.problem import Problem
 from harness.studies.traffic.report import TrafficReport, traffic_report
 from harness.text.tables import FORMATS

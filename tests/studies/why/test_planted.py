@@ -14,7 +14,7 @@ from harness.emulator.instruments import Instruments
 from harness.execution.isolation.variants import discover_isolated
 from harness.execution.judging.question import Question
 from harness.execution.run_settings import CacheModel, RunSettings
-from harness.model.registry import Registry
+from harness.model.variant import Registry
 from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
 from harness.studies.why.profile import Profile, profile_of

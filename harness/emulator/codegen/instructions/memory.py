@@ -21,26 +21,9 @@ from harness.ptx.types import PtxType
 
 # Caching, ordering and scope have no effect here, since warps take turns.
 _HINTS = (
-    "ca",
-    "cg",
-    "cs",
-    "lu",
-    "cv",
-    "wb",
-    "wt",
-    "nc",
-    "volatile",
-    "weak",
-    "relaxed",
-    "acquire",
-    "release",
-    "cta",
-    "cluster",
-    "gpu",
-    "sys",
-    "mmio",
-    "unified",
-)
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile", "weak", "relaxed", "acquire", "release", "cta",
+    "cluster", "gpu", "sys", "mmio", "unified",
+)  # fmt: skip
 STATE_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 _TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
 

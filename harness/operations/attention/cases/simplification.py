@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
 from harness.operations.attention.cases.words import has_default_scale
 from harness.operations.attention.inputs import REGIMES
@@ -94,7 +94,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     if case.check is not None:
         yield dataclasses.replace(case, check=None)
     build: AttentionBuild
-    for build in builds.plainer(builds.of(case)):
+    for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
         if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
             # Features that it needs, in the plainest build.

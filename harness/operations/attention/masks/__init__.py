@@ -10,19 +10,6 @@ from harness.operations.attention.masks.parsing import mask_help, mask_kinds, pa
 from harness.operations.attention.masks.rule_of_arrays import Rule, rule_of_arrays
 
 __all__ = [
-    "BLOCKS",
-    "END_ROWS",
-    "FIRST_ROWS",
-    "NO_MASK",
-    "Integers",
-    "Intersection",
-    "Mask",
-    "Rule",
-    "Visibility",
-    "band_limits",
-    "mask_help",
-    "mask_kinds",
-    "parse_mask",
-    "rule_of_arrays",
-    "runs_of_keys",
-]
+    "BLOCKS", "END_ROWS", "FIRST_ROWS", "NO_MASK", "Integers", "Intersection", "Mask", "Rule", "Visibility",
+    "band_limits", "mask_help", "mask_kinds", "parse_mask", "rule_of_arrays", "runs_of_keys",
+]  # fmt: skip

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.model.operation import Hints, Part, TrivialAnswer
 from harness.operations.attention.masks import NO_MASK
-from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of
+from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 
 Float64Array = npt.NDArray[np.float64]
@@ -113,3 +115,56 @@ def _other_heads(problem: Problem) -> Iterator[tuple[str, npt.NDArray[np.int64]]
         yield "the first key/value head", np.zeros_like(heads)
         if problem.group > 1:
             yield "key/value head h % kv_heads for query head h", heads % count
+
+
+def forward_hints(tau: float, output: str, kept: float | None = None) -> Hints:
+    """What wrong values of `output`, O or lse, of softmax(tau Q K^T) V are known to look like.
+
+    `kept`: the share of weights that dropout leaves; None where there is no dropout.
+    """
+    factors = {
+        1 / math.log(2): "1 / ln 2: a logarithm to base 2",
+        math.log(2): "ln 2: a base of 2 where it should be e, or the other way round",
+        -1.0: "the sign is wrong",
+    }
+    if output != "lse":
+        if kept is not None:
+            factors[kept] = "1 - P: what dropout leaves is not multiplied by 1 / (1 - P)"
+        return Hints(factors)
+    if tau not in (0.0, 1.0):
+        factors |= {1 / tau: "the scale is missing", tau: "the scale is applied twice"}
+    return Hints(factors, {math.log(2): "ln 2: counted twice, or half"})
+
+
+def trivial_answers(problem: Problem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
+    """O of each trivial mistake, of a part's shape."""
+    mistakes = {"the mean of V": _equal_weights, "half of the keys": _half_of_the_keys}
+    return {name: functools.partial(_answer, problem, inputs, mistake) for name, mistake in mistakes.items()}
+
+
+def _answer(
+    problem: Problem, inputs: Mapping[str, np.ndarray], mistake: Callable[[Block], Block], part: Part
+) -> dict[str, Float64Array]:
+    O = np.empty(shapes_of(problem, part)[0])
+
+    def answer_block(block: Block) -> None:
+        O[block.where] = answer_of(mistake(block))["O"]
+
+    over_blocks(problem, inputs, answer_block, part)
+    return {"O": O}
+
+
+def _equal_weights(block: Block) -> Block:
+    """All keys that a row sees have the same weight."""
+    return dataclasses.replace(block, scores=np.where(block.visible, 0.0, -np.inf))
+
+
+def _half_of_the_keys(block: Block) -> Block:
+    """Each row loses the second half of the keys that it sees; a sink stays."""
+    sink = block.rule.sinks is not None
+    rank = np.cumsum(block.visible, axis=-1)
+    keys: npt.NDArray[np.intp] = rank[..., -1:] - sink
+    visible = block.visible & (2 * rank <= keys + 1)
+    if sink:
+        visible[..., -1] = block.visible[..., -1]
+    return dataclasses.replace(block, visible=visible, scores=np.where(visible, block.scores, -np.inf))

@@ -13,8 +13,7 @@ from typing import Any
 
 from harness.model.contenders.torch_contender import TorchContender
 from harness.model.operation import operation_named
-from harness.operations.attention_backward.libraries.autograd import Autograd
-from harness.operations.attention_backward.libraries.flex_gradients import FlexGradients
+from harness.operations.attention_backward.libraries.autograd import Autograd, FlexGradients
 from harness.operations.attention_backward.libraries.kernels import CudnnKernel, EfficientKernel, FlashKernel
 
 _ROWS: Mapping[str, Callable[..., TorchContender]] = {

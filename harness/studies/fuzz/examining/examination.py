@@ -33,8 +33,7 @@ from harness.studies.fuzz.finding import (
     Answer,
     Finding,
 )
-from harness.studies.fuzz.shrinking.pattern import describe_pattern
-from harness.studies.fuzz.shrinking.recognition import MOST_FLOPS, recognised
+from harness.studies.fuzz.shrinking.pattern import MOST_FLOPS, describe_pattern, recognised
 from harness.support.errors import (
     CompileError,
     KernelFault,
@@ -92,9 +91,9 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
         return answer  # a variant that does not declare determinism need not repeat its bits
     assert done.execution is not None
 
-    def run(asked: BaseProblem, values: Arrays) -> Arrays:
-        prefetch_replies(isolated, asked, wanted)
-        return executor.run(asked, make_plan(variant, asked), values).outputs
+    def run(other: BaseProblem, values: Arrays) -> Arrays:
+        prefetch_replies(isolated, other, wanted)
+        return executor.run(other, make_plan(variant, other), values).outputs
 
     try:
         reason = held.violation(Trial(problem, inputs, done.execution.outputs, run, variant.numerics))

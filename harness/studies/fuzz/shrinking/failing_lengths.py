@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.case import Case
-from harness.model.cases.probed_axis import ProbedAxis
 from harness.studies.fuzz.finding import TIMEOUT, Answer
 from harness.support.errors import UsageError
 

@@ -1,4 +1,4 @@
-"""What campaigns of softmax meet on purpose: rows, columns, inputs and properties.
+"""The cases of softmax that campaigns meet: builds, axes, and how a failing case is made smaller.
 
 Columns come in classes around warps and blocks of threads, and one far beyond, where a row does not fit what a block
 keeps of it. Sizes that would take long together are cut to what a case may cost (`MOST_ELEMENTS`).
@@ -6,17 +6,55 @@ keeps of it. Sizes that would take long together are cut to what a case may cost
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes
+from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, ProbedAxis
+from harness.model.cases.build import Build, Builds
 from harness.model.cases.case import Case, Edit
 from harness.model.cases.property import SANITIZER
-from harness.operations.softmax.build import BLOCK_COLUMNS, SoftmaxBuild
+from harness.model.cases.regime import NUMPY_DTYPES
+from harness.model.tile_sizes import TileSizes
 from harness.operations.softmax.inputs import BEYOND_EXP, REGIMES
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.support.override import override
+
+BLOCK_COLUMNS = 128
+"""Columns that a block of threads takes at once, as most kernels have it: lengths are drawn around its multiples."""
+
+
+@dataclass(frozen=True)
+class SoftmaxBuild(Build):
+    """A dtype: all else is known when a kernel is launched, but for sizes that a variant offers to choose."""
+
+    dtype: str
+    tile: str | None = None
+
+    @property
+    def plain_problem(self) -> SoftmaxProblem:
+        """A few rows of `BLOCK_COLUMNS`."""
+        return SoftmaxProblem(rows=4, columns=BLOCK_COLUMNS, dtype=self.dtype)
+
+    @property
+    @override
+    def traits(self) -> tuple[str, ...]:
+        return (self.dtype,)
+
+    @override
+    def with_tile(self, tile: TileSizes, text: str | None) -> SoftmaxBuild:
+        return SoftmaxBuild(self.dtype, text)
+
+    def tiles(self, problem: SoftmaxProblem) -> tuple[int, int]:
+        """How many rows the problem has, and how many times `BLOCK_COLUMNS` a row is."""
+        return problem.rows, -(-problem.columns // BLOCK_COLUMNS)
+
+
+BUILDS = tuple(SoftmaxBuild(dtype) for dtype in NUMPY_DTYPES)
+"""float32 first: small mistakes cannot hide behind rounding there."""
+
 
 LONGEST = 40
 """Runs of `BLOCK_COLUMNS` columns that a row has at most: about 5,000."""
@@ -129,3 +167,92 @@ class SoftmaxAxes(NamedAxes):
 def _runs(columns: int) -> int:
     """How many times `BLOCK_COLUMNS` a row is."""
     return -(-columns // BLOCK_COLUMNS)
+
+
+FEW_COLUMNS = (1, 2, 31, 32, 33, BLOCK_COLUMNS - 1, BLOCK_COLUMNS, BLOCK_COLUMNS + 1)
+FEWEST_COLUMNS = 16
+"""Columns of the shortest problem."""
+
+
+def size(case: Case, builds: Builds) -> tuple[object, ...]:
+    """How large a case is: elements first, then the build, and how plain the inputs are."""
+    p = case.problem
+    rows, runs = builds.of(case).tiles(p)
+    return (
+        rows * runs,
+        p.rows,
+        p.columns,
+        len(case.edits),
+        case.check is not None,
+        builds.rank(case),
+        list(REGIMES).index(case.regime),
+        case.seed,
+    )
+
+
+def simpler(case: Case, builds: Builds) -> Iterator[Case]:
+    """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
+    p: SoftmaxProblem = case.problem
+    for rows in dict.fromkeys((1, 2, p.rows // 2, p.rows - 1)):
+        if 1 <= rows < p.rows:
+            yield _changed(case, rows=rows)
+    for columns in dict.fromkeys((*FEW_COLUMNS, p.columns // 2, p.columns - BLOCK_COLUMNS, p.columns - 1)):
+        if 1 <= columns < p.columns:
+            yield _changed(case, columns=columns)
+            # Inputs under which every further column matters: where fewer of them hide a mistake.
+            yield dataclasses.replace(_changed(case, columns=columns), regime="rising")
+    for left_out in range(len(case.edits)):
+        yield dataclasses.replace(case, edits=case.edits[:left_out] + case.edits[left_out + 1 :])
+    if case.check is not None:
+        yield dataclasses.replace(case, check=None)
+    for build in builds.simplified(builds.of(case)):
+        yield dataclasses.replace(_changed(case, dtype=build.dtype), tile=build.tile)
+    for regime in REGIMES:
+        if regime == case.regime:
+            break
+        yield dataclasses.replace(case, regime=regime)
+    for seed in (0, 1):
+        yield dataclasses.replace(case, seed=seed)
+
+
+def enlarged(case: Case, builds: Builds) -> Case:
+    """A larger case with the same inputs: several rows, more than two blocks of columns."""
+    p: SoftmaxProblem = case.problem
+    return _changed(case, rows=max(p.rows, 4), columns=max(p.columns, 2 * BLOCK_COLUMNS + BLOCK_COLUMNS // 3))
+
+
+def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
+    """Columns, then rows, each alone."""
+    p: SoftmaxProblem = case.problem
+    return [
+        ProbedAxis("columns", p.columns, BLOCK_COLUMNS, lambda length: _changed(case, columns=length)),
+        ProbedAxis("rows", p.rows, 1, lambda length: _changed(case, rows=length)),
+    ]
+
+
+def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+    """What a case has beyond the plainest, in words."""
+    p: SoftmaxProblem = case.problem
+    takes = []
+    if p.rows > 1:
+        takes.append(f"{p.rows} rows")
+    if p.columns > 1:
+        takes.append(f"{p.columns} columns")
+    if p.dtype != "float32":
+        takes.append(p.dtype)
+    return takes
+
+
+def shorter(problem: SoftmaxProblem) -> Iterator[tuple[str, SoftmaxProblem]]:
+    """The problem with half as many columns, and so on, each with the option that sets them."""
+    columns = problem.columns // 2
+    while columns >= FEWEST_COLUMNS:
+        yield f"--columns {columns}", dataclasses.replace(problem, columns=columns)
+        columns //= 2
+
+
+def _changed(case: Case, **fields: object) -> Case:
+    """With these fields of its problem, and without the edits that lie outside of it then."""
+    problem = dataclasses.replace(case.problem, **fields)
+    kept = tuple(edit for edit in case.edits if all(i < extent for i, extent in zip(edit.index, problem.shape)))
+    return dataclasses.replace(case, problem=problem, edits=kept)
