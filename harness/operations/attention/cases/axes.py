@@ -17,21 +17,29 @@ from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.cases.case_values import (
+    ALIBI,
+    BESIDE_EDGES,
     CAUSAL,
     DROPOUTS,
+    PRODUCT_ROWS,
     SCALES,
     SOFTCAPS,
     about_square,
+    depends_on_distances,
+    differs_by_tiles,
+    ends_lie_apart,
     fewer_keys_beside_edges,
     fewer_rows_beside_edges,
     masks_by_kind,
     one_edit,
     steep_slopes,
     tile_edges,
+    window_beside_edges,
 )
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.masks.window import Window
 from harness.operations.attention.problem import Problem
 from harness.support.override import override
 
@@ -43,6 +51,10 @@ USUAL_WORK = 2**21
 """`MOST_WORK` of a case with lengths as models have them: what users run most may take longer."""
 BRIEF_WORK = 2**18
 """`MOST_WORK` of a brief case."""
+MORE_APART = 3
+"""Factor on the work of a case with a narrow window, for which kernels skip most tiles of keys."""
+MOST_DRAWN_APART = 200
+"""Maximum number of random lengths and windows to try until the two ends of a window lie apart."""
 RUNS_OF_CHECK = 4
 """How many times a property runs the kernel, at most, the first time among them."""
 LEAST_ROWS, LEAST_KEYS = 16, 16
@@ -81,6 +93,9 @@ HEAD_COUNTS: Mapping[str, tuple[tuple[int, int], ...]] = {
 BATCHES: Mapping[str, tuple[int, ...]] = {"1": (1,), "2 or 3": (2, 3), CROWD: (17, 23, 33)}
 CROWDS = ((33, 33), (34, 2), (40, 8)), (33,)
 """Where both are a crowd: more blocks than 8 for each of 132 multiprocessors, as a grid with an end to it may have."""
+APART, BESIDE = "apart", "beside edges"
+WINDOW_ENDS = (None, APART, APART, BESIDE)
+"""Where the two ends of a window lie; None: as drawn. Kernels skip tiles of keys and do not mask those seen in full."""
 APART_SHARE = 0.75
 """Share of a batch's masks that differ by sequence, if they can: little else shows one taken for another."""
 # What hides mistakes, or takes long, comes up less readily; what is asked for most, more so, and columns of FlashMask,
@@ -193,6 +208,19 @@ class AttentionAxes(NamedAxes):
             kv_len = KEYS_OF_ONE_ROW
         kind = choice[MASK]
         masks = (NO_MASK,) if kind == NONE else masks_by_kind(build.tile_keys, self._takes)[kind]
+        mask = _fitted(rng, masks, batch, q_len, kv_len, build.tile_keys)
+        # A random stream of its own, so that other values do not depend on what is moved to an edge.
+        own = random.Random(f"{batch} {heads} {q_len} {kv_len} {mask.text}")
+        ends = own.choice(WINDOW_ENDS) if Window.kind in kind and mask.is_band else None
+        ever = MOST_EVER // (batch * heads * build.head_dim)
+        most_apart = min(MORE_APART * max(most, rows[0] * (keys or rows)[0]), ever)
+        if ends == APART and (found := _apart(own, build, rows, keys, masks, most_apart)) is not None:
+            q_len, kv_len, mask = found
+        else:
+            q_len, kv_len = _at_edges(own, build, choice, q_len, kv_len, mask)
+            mask = mask.clipped_to(batch, kv_len)
+        if ends == BESIDE:
+            mask = window_beside_edges(mask, q_len, kv_len)
         problem = Problem(
             batch=batch,
             heads=heads,
@@ -201,7 +229,7 @@ class AttentionAxes(NamedAxes):
             kv_len=kv_len,
             head_dim=build.head_dim,
             dtype=build.dtype,
-            mask=_fitted(rng, masks, batch, kv_len),
+            mask=mask,
             scale=rng.choice(SCALES[choice[SCALE]]),
             **build.fields_of_features(rng.choice(SOFTCAPS), rng.choice(DROPOUTS)) if build.features else {},
         )
@@ -263,14 +291,69 @@ def _crowds(choice: Choice) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
     return HEAD_COUNTS[choice[HEADS]], BATCHES[choice[BATCH]]
 
 
-def _fitted(rng: random.Random, masks: Sequence[Mask], batch: int, kv_len: int) -> Mask:
-    """One of them, made to fit; in a batch mostly one that tells its sequences apart, where there are any."""
+def _apart(
+    rng: random.Random,
+    build: AttentionBuild,
+    rows: Sequence[int],
+    keys: Sequence[int],
+    masks: Sequence[Mask],
+    most: int,
+) -> tuple[int, int, Mask] | None:
+    """Random q_len, kv_len and mask for which `ends_lie_apart`, at most `most` rows times keys; None if not found."""
+    if rows[-1] <= PRODUCT_ROWS or (keys or rows)[-1] <= build.tile_keys:
+        return None
+    for _ in range(MOST_DRAWN_APART):
+        q_len = rng.choice(rows)
+        kv_len, mask = rng.choice(keys or (q_len,)), rng.choice(masks)
+        if q_len * kv_len <= most and ends_lie_apart(mask, build, q_len, kv_len):
+            return q_len, kv_len, mask
+    return None
+
+
+def _at_edges(
+    rng: random.Random, build: AttentionBuild, choice: Choice, q_len: int, kv_len: int, mask: Mask
+) -> tuple[int, int]:
+    """Return q_len and kv_len, mostly with one of them changed within its class.
+
+    The key at a row's own place then lies next to an edge of a matrix product.
+    """
+    is_done = ALIBI in build.features and not {FEW, MANY}.isdisjoint((choice[Q_LEN], choice[KV_LEN]))
+    # Without ALiBi half as often, since lengths at the edges of tiles are needed, too.
+    beside = rng.choice(BESIDE_EDGES if ALIBI in build.features else (*BESIDE_EDGES, *(None,) * len(BESIDE_EDGES)))
+    if is_done or beside is None or choice[KV_LEN] == SQUARE or not depends_on_distances(build, mask):
+        return q_len, kv_len
+    keys = range(0) if choice[KV_LEN] == LONG else _near(choice[KV_LEN], kv_len, build.tile_keys)
+    if at_edges := [n for n in keys if (n - q_len - beside) % PRODUCT_ROWS == 0]:
+        return q_len, min(at_edges, key=lambda n: abs(n - kv_len))
+    rows = _near(choice[Q_LEN], q_len, build.tile_rows)
+    at_edges = [n for n in rows if (kv_len - n - beside) % PRODUCT_ROWS == 0]
+    # Preferably at least the rows of one product.
+    least = 0 if CROWD in (choice[HEADS], choice[BATCH]) else PRODUCT_ROWS
+    return min(at_edges, key=lambda n: (n < least, abs(n - q_len)), default=q_len), kv_len
+
+
+def _near(name: str, length: int, tile: int) -> range:
+    """Lengths of the same class near this one; none if the class has exact lengths."""
+    if name == PART:
+        return range(2, tile)
+    if name in (FEW, MANY):
+        first = (length - 1) // tile * tile + 1
+        return range(first, first + tile - 1)
+    return range(length, length + PRODUCT_ROWS) if name == LONG else range(0)
+
+
+def _fitted(rng: random.Random, masks: Sequence[Mask], batch: int, q_len: int, kv_len: int, tile_keys: int) -> Mask:
+    """One of the masks, clipped to these sizes; in a batch mostly one that differs by sequence, if there is one.
+
+    Preferably, the sequences see different tiles of keys.
+    """
     apart = [mask for mask in masks if mask.sequences > 1] if batch > 1 and rng.random() < APART_SHARE else []
-    for mask in rng.sample(apart, len(apart)):
-        clipped = mask.clipped_to(batch, kv_len)
-        if clipped.sequences > 1:
-            return clipped
-    return rng.choice(masks).clipped_to(batch, kv_len)
+    clipped = [mask.clipped_to(batch, kv_len) for mask in rng.sample(apart, len(apart))]
+    by_sequence = [mask for mask in clipped if mask.sequences > 1]
+    for mask in by_sequence:
+        if differs_by_tiles(mask, q_len, kv_len, tile_keys):
+            return mask
+    return by_sequence[0] if by_sequence else rng.choice(masks).clipped_to(batch, kv_len)
 
 
 def _least(rows: Sequence[int], keys: Sequence[int]) -> int:

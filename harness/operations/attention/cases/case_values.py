@@ -15,7 +15,8 @@ import numpy as np
 from harness.model.cases.axes import Pick
 from harness.model.cases.case import Case, Edit
 from harness.operations.attention.cases.build import AttentionBuild
-from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
+from harness.operations.attention.masks import NO_MASK, Mask, band_limits, mask_kinds
+from harness.operations.attention.masks.window import Window
 from harness.operations.attention.problem import SINKS, SLOPES, Problem
 from harness.operations.attention.properties import SCORE_SHIFT
 
@@ -34,9 +35,11 @@ DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
 """Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
 PRODUCT_ROWS = 32
 """Rows of a warp, 16 or 32 on tensor cores: those all before a key, or all behind it, may be taken together."""
-BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -1, 1)
+BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -2, 2)
 """How far from such an edge keys turn from before to behind; None: wherever it is."""
-BESIDE_SQUARES = ((0, 0), (0, 0), (2, 0), (2, 0), (0, 2))
+ONE_KEY_LESS = 2
+"""Distance of a diagonal from an edge for which rows of a product see a whole tile, except for one key of one row."""
+BESIDE_SQUARES = ((0, 0), (0, 2), (2, 0), (2, 0), (0, 2))
 """How many rows and keys less."""
 STEEP_SLOPES = (1.0, 0.5)
 """Slopes of ALiBi. With few heads, the paper's take 1 / 256 or 1 / 16 off per key, which roundings hide."""
@@ -63,6 +66,66 @@ def about_square(pick: Pick, build: AttentionBuild, length: int) -> tuple[int, i
     """As many rows as keys, or two less of one of them where scores depend on distances."""
     fewer_rows, fewer_keys = pick(BESIDE_SQUARES) if ALIBI in build.features else (0, 0)
     return max(1, length - fewer_rows), max(1, length - fewer_keys)
+
+
+def depends_on_distances(build: AttentionBuild, mask: Mask) -> bool:
+    """Whether a key before a row's own place is treated differently from one behind it: by ALiBi, or by the mask."""
+    return ALIBI in build.features or (mask.is_band and band_limits(mask)[1] == 0)
+
+
+def differs_by_tiles(mask: Mask, q_len: int, kv_len: int, tile_keys: int) -> bool:
+    """Whether the first or last key that a row sees lies in another tile than that of the same row of sequence 0."""
+    if kv_len <= tile_keys:
+        return False
+    rows = np.arange(q_len)
+    own, *others = dict.fromkeys(mask.runs.of_sequence(number) for number in range(mask.sequences))
+    first, end = own.span(rows, q_len, kv_len)
+    for other in others:
+        other_first, other_end = other.span(rows, q_len, kv_len)
+        differs = (other_first // tile_keys != first // tile_keys) | (
+            (other_end - 1) // tile_keys != (end - 1) // tile_keys
+        )
+        if (differs & (other_first < other_end)).any():
+            return True
+    return False
+
+
+def window_beside_edges(mask: Mask, q_len: int, kv_len: int) -> Mask:
+    """The mask with changed limits of its window: rows of a product see a tile except for its last, or first, key.
+
+    That key is hidden from one of the rows. Limits change by less than `PRODUCT_ROWS`.
+    """
+    window = next(part for part in mask.parts if isinstance(part, Window))
+    place = kv_len - q_len
+    return mask.without(Window.kind) & Window(
+        _moved(window.left, (place - ONE_KEY_LESS) % PRODUCT_ROWS),
+        _moved(window.right, (-place - ONE_KEY_LESS) % PRODUCT_ROWS),
+    )
+
+
+def _moved(limit: int, remainder: int) -> int:
+    """The nearest limit, preferably not a larger one, with this remainder modulo `PRODUCT_ROWS`."""
+    less = (limit - remainder) % PRODUCT_ROWS
+    return limit - less if less <= limit else limit - less + PRODUCT_ROWS
+
+
+def ends_lie_apart(mask: Mask, build: AttentionBuild, q_len: int, kv_len: int) -> bool:
+    """Whether a tile of rows sees several tiles of keys, but no `PRODUCT_ROWS` rows see both the first and the last."""
+    before, after = band_limits(mask)
+    place, size = kv_len - q_len, build.tile_keys
+
+    def tiles(begin: int, rows: int) -> tuple[int, int]:
+        last = min(begin + rows, q_len) - 1
+        first = 0 if before is None else min(max(begin + place - before, 0), kv_len)
+        end = kv_len if after is None else min(max(last + place + after + 1, 0), kv_len)
+        return first // size, (end - 1) // size
+
+    for begin in range(0, q_len, max(build.tile_rows, PRODUCT_ROWS)):
+        first, last = of_tile = tiles(begin, max(build.tile_rows, PRODUCT_ROWS))
+        products = range(begin, min(begin + build.tile_rows, q_len), PRODUCT_ROWS)
+        if first < last and all(tiles(row, PRODUCT_ROWS) != of_tile for row in products):
+            return True
+    return False
 
 
 def _fewer(pick: Pick, build: AttentionBuild, length: int, beyond: Callable[[int], int]) -> int:

@@ -13,6 +13,7 @@ import pytest
 from lanes import exhaustive, thorough_unless
 from no_kernel import NoKernel
 
+from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
 from harness.model.discovery import discover
@@ -100,6 +101,78 @@ def test_a_usual_campaign_meets_what_bugs_hide_behind(seed: int, monkeypatch: py
     assert not {name: count for name, count in met.items() if count < AT_LEAST[name][0]}
     plainest, wide = {(c.problem.build_key, c.tile): None for c in cases if c.check == SANITIZER}
     assert plainest == (("float32", 16), None) and 32 < wide[0][1] <= 96 and wide[0][2:]
+
+
+PRODUCT = 32
+"""Rows and keys of a matrix product of a warp."""
+
+
+def sees_all_but_the_last_key(problem: Problem) -> bool:
+    """Whether `PRODUCT` rows see `PRODUCT` keys, except that the last key is hidden from the first row."""
+    first, end = problem.span(np.arange(problem.q_len))
+    begins = np.arange(0, problem.q_len, PRODUCT)
+    lasts = np.minimum(begins + PRODUCT, problem.q_len) - 1
+    edge = end[begins] + 1
+    return bool(((edge % PRODUCT == 0) & (edge <= problem.kv_len) & (first[lasts] <= edge - PRODUCT)).any())
+
+
+def sees_all_but_the_first_key(problem: Problem) -> bool:
+    """Whether `PRODUCT` rows see `PRODUCT` keys, except that the first key is hidden from the last row."""
+    first, end = problem.span(np.arange(problem.q_len))
+    lasts = np.arange(PRODUCT, problem.q_len + 1, PRODUCT) - 1
+    edge = first[lasts] - 1
+    return bool(((edge % PRODUCT == 0) & (edge >= 0) & (end[lasts + 1 - PRODUCT] >= edge + PRODUCT)).any())
+
+
+def ends_lie_apart(problem: Problem, tile_rows: int, tile_keys: int) -> bool:
+    """Whether a tile of rows sees several tiles of keys, but no `PRODUCT` rows see both the first and the last."""
+    first, end = problem.span(np.arange(problem.q_len))
+
+    def tiles(begin: int, rows: int) -> tuple[int, int]:
+        last = min(begin + rows, problem.q_len) - 1
+        return int(first[begin]) // tile_keys, (int(end[last]) - 1) // tile_keys
+
+    for begin in range(0, problem.q_len, tile_rows):
+        of_tile = tiles(begin, tile_rows)
+        products = range(begin, min(begin + tile_rows, problem.q_len), PRODUCT)
+        if of_tile[0] < of_tile[1] and all(tiles(row, PRODUCT) != of_tile for row in products):
+            return True
+    return False
+
+
+def sequences_see_other_tiles(problem: Problem, tile_keys: int) -> bool:
+    """Whether the first or last key that a row sees lies in another tile than in sequence 0."""
+    rows = np.arange(problem.q_len)
+    spans = [problem.span(rows, sequence) for sequence in range(problem.mask.sequences)]
+    tiles = [(first // tile_keys, (end - 1) // tile_keys) for first, end in spans]
+    return any((one != other).any() for of_one in tiles for one, other in zip(tiles[0], of_one))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_masks_end_one_key_beside_the_edges_of_products(seed: int, monkeypatch: pytest.MonkeyPatch):
+    cases, _ = cases_of("bwd-mma-ordered-cupy", seed, monkeypatch)
+    bands = [c.problem for c in cases if c.problem.mask.parts and c.problem.mask.is_band]
+    assert sum(map(sees_all_but_the_last_key, bands)) >= 2
+    assert sum(map(sees_all_but_the_first_key, bands)) >= 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_narrow_windows_end_in_tiles_that_no_product_sees_both(seed: int, monkeypatch: pytest.MonkeyPatch):
+    variant = discover().registry.get("fa2-mma-cupy")
+    cases, _ = cases_of(variant.name, seed, monkeypatch)
+    builds = Builds(builds_for(variant, builds_of(seed)))
+    bands = [(c.problem, builds.of(c)) for c in cases if "window" in c.problem.features and c.problem.mask.is_band]
+    assert sum(ends_lie_apart(p, build.tile_rows, build.tile_keys) for p, build in bands) >= 4
+    assert any(ends_lie_apart(p, b.tile_rows, b.tile_keys) for p, b in bands if not {*p.compiled_features} - {"sinks"})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sequences_of_a_batch_see_keys_of_other_splits(seed: int, monkeypatch: pytest.MonkeyPatch):
+    variant = discover().registry.get("split-kv-cupy")
+    cases, _ = cases_of(variant.name, seed, monkeypatch)
+    builds = Builds(builds_for(variant, builds_of(seed)))
+    apart = [c for c in cases if c.problem.mask.sequences > 1]
+    assert sum(sequences_see_other_tiles(c.problem, builds.of(c).tile_keys) for c in apart) >= 4
 
 
 @pytest.mark.parametrize("seed", SEEDS)
