@@ -23,7 +23,7 @@ def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) 
         if (report := reports.get(ranked.variant)) is not None and report.account is not None
     ]
     names = [name for name in LEVELS if any(name in (level.name for level in each.levels) for each in accounts)]
-    most = max((_times(each, level) for each in accounts for level in each.levels), default=0.0)
+    most = max((_total(v) / each.problem.compulsory_bytes for each in accounts for v in each.levels), default=0.0)
     html = render(
         "bytes_by_level.html",
         levels={name: LEVELS[name] for name in names},
@@ -34,15 +34,15 @@ def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) 
     return Section("bytes", "Bytes by level and by buffer", html, style=resource("bytes_by_level.css"))
 
 
-def _times(each: TrafficAccount, level: Level | None) -> float:
-    """Bytes over compulsory bytes."""
-    return 0.0 if level is None else (level.total_bytes or 0) / each.problem.compulsory_bytes
+def _total(level: Level | None) -> int:
+    """Bytes read and written; 0 if unknown."""
+    return 0 if level is None else level.total_bytes or 0
 
 
 def _levels(each: TrafficAccount, names: Sequence[str], most: float) -> list[tuple[Level | None, float | None]]:
     """Each level with its shade. `most` is the largest ratio of bytes to compulsory bytes of any variant."""
     known = {level.name: level for level in each.levels}
-    times = {name: _times(each, known.get(name)) for name in names}
+    times = {name: _total(known.get(name)) / each.problem.compulsory_bytes for name in names}
     shares = {name: math.log(n) / math.log(most) if n > 1 and most > 1 else None for name, n in times.items()}
     return [(known.get(name), shares[name]) for name in names]
 
@@ -54,7 +54,7 @@ class _Buffers:
     level: str
     names: list[str]
     smallest: float
-    rows: list[tuple[str, list[tuple[Level | None, float | None]]]]
+    rows: list[tuple[str, list[tuple[Level | None, float]]]]
     """Each variant, with the bytes and the shade of each buffer."""
 
     @classmethod
@@ -63,9 +63,9 @@ class _Buffers:
         names = list(dict.fromkeys(name for parts in found for name in parts))
         rows = []
         for each, parts in zip(accounts, found):
-            whole = max(1, sum(part.total_bytes or 0 for part in parts.values()))
-            rows.append((each.variant, [(p, p and (p.total_bytes or 0) / whole) for p in map(parts.get, names)]))
-        smallest = smallest_of(part.total_bytes or 0 for parts in found for part in parts.values())
+            whole = max(1, sum(map(_total, parts.values())))
+            rows.append((each.variant, [(part, _total(part) / whole) for part in map(parts.get, names)]))
+        smallest = smallest_of(_total(part) for parts in found for part in parts.values())
         return cls(level, names, smallest, rows)
 
 
