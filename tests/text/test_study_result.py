@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.support.errors import UsageError
-from harness.text.inline_html import inline_html
 from harness.text.report import Report, Table, Title, Verbatim
-from harness.text.study_result import Picture, StudyResult
+from harness.text.study_result import Picture, StudyResult, inline_html
 
 REPORT = Report(
     paragraphs=lambda: [
