@@ -15,6 +15,7 @@ from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
 from harness.text.page.templates import render
+from harness.text.tables import three_digits
 
 WIDTH, HEIGHT = 860, 430
 LEFT, RIGHT, TOP, BOTTOM = 64, 846, 16, 380
@@ -49,7 +50,7 @@ def roofline_section(comparison: Comparison, reports: Mapping[str, VariantReport
         marks=_marks(comparison.problem, points, gpu),
         width=WIDTH,
         height=HEIGHT,
-        short=_short,
+        short=three_digits,
         tera=TERA,
     )
     return Section("roofline", f"Roofline of {gpu.name}", html, style=resource("roofline.css"))
@@ -77,10 +78,6 @@ def roofline_points(
         RooflinePoint(tuple(names), intensity, (peak or 0.0) if tensor else gpu.float32_flops, tensor, measured)
         for (intensity, tensor, measured), names in sorted(found.items(), key=lambda item: item[0][0])
     )
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -200,7 +197,7 @@ def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: fl
         foot = BOTTOM - 10 - step * number_of
         names = "compulsory bytes only" if point is None else _names(point.names)
         parts.append(_Line(x, top, x, foot, "least" if point is None else "drop"))
-        words = f"{names}: {_short(intensity)}"
+        words = f"{names}: {three_digits(intensity)}"
         right = x + LETTER * len(words) > RIGHT
         classes = "faint" if point is None else ""
         parts.append(_Text(x - 5 if right else x + 5, foot, words, "end" if right else "start", classes))

@@ -11,7 +11,7 @@ from harness.text.page.templates import render
 
 def times_section(comparison: Comparison, result: BenchResult | None) -> Section:
     """The table of `bench`, or the reason why there is none."""
-    if comparison.device.kind == "gpu":
+    if comparison.device.is_gpu:
         why = "Not benched: the ranking has the time of a few runs; --bench measures until each median is known."
     else:
         why = "No GPU ran the kernels, so no time is known: an emulator's would say nothing about a GPU's."
