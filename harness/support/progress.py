@@ -45,9 +45,10 @@ class Progress:
         from tqdm import TqdmWarning
 
         warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has a bar of text
-        from tqdm.auto import tqdm
+        from tqdm.auto import notebook_tqdm, tqdm
+        from tqdm.std import tqdm as text_bar
 
-        width = "" if in_notebook() else ":30"  # a widget chooses its own
+        width = ":30" if notebook_tqdm is text_bar else ""  # a widget chooses its own
         with self._lock:
             if self._bar is None and self._begun:
                 self._bar = tqdm(
