@@ -53,14 +53,14 @@ def _unobserved(done: Attempt, question: Question) -> None:
 def counts_beside(mode: str, problem: BaseProblem, device: Device) -> bool:
     """Whether bytes have to be counted in a separate run on the emulator, because `device` does not count them."""
     assert mode in COUNT_MODES
-    if device.kind == "emulator" or mode == "never":
+    if not device.is_gpu or mode == "never":
         return False
     return mode == "always" or problem.flops <= LARGEST_COUNTED_FLOPS
 
 
 def where_counted(executor: Executor, counter: Executor | None) -> Device | None:
     """The device that counts the bytes; None if they are not counted."""
-    if executor.device.kind == "emulator":
+    if not executor.device.is_gpu:
         return executor.device
     return None if counter is None else counter.device
 
@@ -158,7 +158,7 @@ def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
 
 def _merit(row: Row, device: Device) -> Interval | None:
     """The interval that a row is ranked by; counted bytes are an interval of length 0."""
-    if device.kind != "gpu":
+    if not device.is_gpu:
         return None if row.total_bytes is None else Interval(row.total_bytes, row.total_bytes, row.total_bytes)
     if row.time_ms is None or row.time_low_ms is None or row.time_high_ms is None:
         return None

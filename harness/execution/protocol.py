@@ -34,6 +34,11 @@ class Device:
     arch: str
     """The target architecture of kernels, such as `sm_90`."""
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, not the emulator."""
+        return self.kind == "gpu"
+
 
 @dataclass(frozen=True)
 class LaunchReport:

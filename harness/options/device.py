@@ -166,7 +166,7 @@ def sanitizing(settings: RunSettings, plugins: Sequence[Path], progress: Progres
     from harness.emulator.plan_sanitizer import EmulatorSanitizer
     from harness.gpu.compute_sanitizer import ComputeSanitizer
 
-    if executor.device.kind == "gpu":
+    if executor.device.is_gpu:
         return executor, ComputeSanitizer(settings.regime, settings.seed, plugins)
     sanitizer = EmulatorSanitizer(settings, progress.part)
     return sanitizer.executor, sanitizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,10 +42,16 @@ class Progress:
 
     def show(self) -> None:
         """Draw from now on."""
-        bar, width = _kind_of_bar()
+        from tqdm import TqdmWarning
+
+        warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has a bar of text
+        from tqdm.auto import notebook_tqdm, tqdm
+        from tqdm.std import tqdm as text_bar
+
+        width = ":30" if notebook_tqdm is text_bar else ""  # a widget chooses its own
         with self._lock:
             if self._bar is None and self._begun:
-                self._bar = bar(
+                self._bar = tqdm(
                     desc=printable(self._name),
                     initial=self._done,
                     total=self._steps,
@@ -74,18 +81,6 @@ def in_notebook() -> bool:
     from IPython import get_ipython
 
     return "IPKernelApp" in getattr(get_ipython(), "config", {})
-
-
-def _kind_of_bar() -> tuple[Any, str]:
-    """A class like `tqdm.tqdm`, and the width of its bar; a notebook widget chooses its own width."""
-    if in_notebook():
-        from tqdm.notebook import IProgress, tqdm_notebook
-
-        if IProgress is not None:  # ipywidgets is installed
-            return tqdm_notebook, ""
-    from tqdm import tqdm
-
-    return tqdm, ":30"
 
 
 @contextmanager

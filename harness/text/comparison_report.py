@@ -88,7 +88,7 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
         columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
     if comparison.sanitized_by is not None:
         columns.append(Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(r.findings))))
-    if comparison.device.kind == "gpu":
+    if comparison.device.is_gpu:
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
 
@@ -210,7 +210,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def _ranking(comparison: Comparison) -> str:
-    if comparison.device.kind == "gpu":
+    if comparison.device.is_gpu:
         return "Ranked by the time of all launches together (CUDA events, median), shortest first."
     return "Ranked by total bytes moved, fewest first; an emulator's time would say nothing."
 

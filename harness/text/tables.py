@@ -85,6 +85,11 @@ def mib(value: int | float | None, smallest: float) -> str:
     return UNKNOWN if value is None else f"{value / MIB:,.{decimals}f}"
 
 
+def three_digits(value: float) -> str:
+    """Three significant digits; all digits before the decimal point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def device_line(device: Device) -> str:
     """Display name of the device."""
-    return f"{device.name} ({device.arch})" if device.kind == "gpu" else device.name
+    return f"{device.name} ({device.arch})" if device.is_gpu else device.name

@@ -6,6 +6,7 @@ the strides in bytes. A complex number becomes its two parts, and a tuple its it
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -15,23 +16,6 @@ from harness.compilers.compiled_kernel import DevicePointer
 from harness.model.plan import ELEMENT_BYTES
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
-
-_FORMATS = {
-    "int8": "<b",
-    "int16": "<h",
-    "int32": "<i",
-    "int64": "<q",
-    "uint8": "<B",
-    "uint16": "<H",
-    "uint32": "<I",
-    "uint64": "<Q",
-    "float16": "<e",
-    "float32": "<f",
-    "float64": "<d",
-    "bool": "<?",
-    "boolean": "<?",
-}
-_PART_FORMATS = {"complex64": "<f", "complex128": "<d"}
 
 
 def stand_in(argument: Any) -> Any:
@@ -98,14 +82,24 @@ def _words(name: str, numba_type: Any, argument: Any) -> list[bytes]:
     if isinstance(argument, tuple):
         return [word for t, item in zip(numba_type, argument) for word in _words(name, t, item)]
     type_name = str(numba_type)
-    if type_name in _FORMATS:
-        return [struct.pack(_FORMATS[type_name], argument)]
-    if type_name in _PART_FORMATS:
-        return [struct.pack(_PART_FORMATS[type_name], part) for part in (argument.real, argument.imag)]
+    part = _part_dtype(type_name)
+    if part is not None:
+        parts = (argument.real, argument.imag) if type_name.startswith("complex") else (argument,)
+        return [np.array(each, part).tobytes() for each in parts]
     raise PlanError(
         f"kernel {name}: an argument of Numba's type {type_name} cannot be passed; "
         "give a buffer's name, a number or a tuple of numbers"
     )
+
+
+@functools.cache
+def _part_dtype(type_name: str) -> np.dtype[Any] | None:
+    """Return NumPy's type of a number, for a complex one that of its two parts; None for other types."""
+    try:
+        dtype = np.dtype("bool" if type_name == "boolean" else type_name)
+    except TypeError:
+        return None
+    return dtype.type(0).real.dtype if dtype.kind in "biufc" else None
 
 
 def _array_words(pointer: DevicePointer) -> list[bytes]:

@@ -37,7 +37,7 @@ def recall(variant: Variant, problem: BaseProblem, device: Device) -> TileSizes 
 
     None if there is none or the variant no longer declares it.
     """
-    if variant.tiles is None or device.kind != "gpu":
+    if variant.tiles is None or not device.is_gpu:
         return None
     try:
         key = _key(variant, problem, device)

@@ -131,6 +131,11 @@ class Problem(BaseProblem):
             raise ProblemError(f"dropout_seed is {seed!r}; it has to be a whole number from 0 to 2^64 - 1")
 
     @property
+    def diagonal(self) -> int:
+        """The key on which row 0 lies: row i lies on key i + diagonal, so that the last row lies on the last key."""
+        return self.kv_len - self.q_len
+
+    @property
     def kv_heads_count(self) -> int:
         """`kv_heads` after its default was filled in."""
         assert self.kv_heads is not None

@@ -39,7 +39,7 @@ class ScoreRule:
         sinks = inputs["sinks"][heads].astype(np.float64) if problem.sinks else None
         penalty = None
         if problem.alibi:
-            place = np.arange(rows.start, rows.stop)[:, None] + problem.kv_len - problem.q_len
+            place = np.arange(rows.start, rows.stop)[:, None] + problem.diagonal
             distance = np.abs(place - np.arange(problem.kv_len))
             penalty = inputs["slopes"][heads].astype(np.float64)[:, None, None] * distance
             if sinks is not None:

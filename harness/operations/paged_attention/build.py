@@ -6,38 +6,22 @@ import dataclasses
 import random
 from dataclasses import dataclass
 
-from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.cases.build import USUAL_HEAD_DIMS, head_dim_class
+from harness.operations.attention.cases.build import HeadBuild, head_dim_class, keys_at_once
 from harness.operations.paged_attention.problem import PagedProblem
-from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
 
-SPLIT, KEYS = "split", "Bc"
-"""What variants call the keys that they take at once: of a block where sequences are split, of a tile elsewhere."""
 PLAIN_LENGTHS = (40, 7)
 
 
 @dataclass(frozen=True)
-class PagedBuild(Build):
-    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
+class PagedBuild(HeadBuild):
+    """What paged kernels have compiled in."""
 
-    dtype: str
-    head_dim: int
     page_size: int = 16
     tile_keys: int = 64
     """Keys that lengths are drawn around multiples of, besides pages."""
     tile: str | None = None
-
-    @property
-    @override
-    def is_usual(self) -> bool:
-        return self.head_dim in USUAL_HEAD_DIMS
-
-    @property
-    @override
-    def is_wide(self) -> bool:
-        return WARP_LANES < self.head_dim <= 2 * WARP_LANES
 
     @property
     def plain_problem(self) -> PagedProblem:
@@ -58,7 +42,7 @@ class PagedBuild(Build):
 
     @override
     def with_tile(self, tile: TileSizes, text: str | None) -> PagedBuild:
-        return dataclasses.replace(self, tile_keys=tile.get(SPLIT, tile.get(KEYS, self.tile_keys)), tile=text)
+        return dataclasses.replace(self, tile_keys=keys_at_once(tile, self.tile_keys), tile=text)
 
     def tiles(self, problem: PagedProblem) -> tuple[int, int]:
         """How many sequences, and how many times `tile_keys` the longest one has."""

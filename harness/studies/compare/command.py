@@ -77,7 +77,7 @@ def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> 
     with progress_bar(1 + len(chosen) + len(twins) - len(known)) as progress:
         executor, sanitizer = sanitizing(settings, selection.plugin, progress)
         number = len(chosen) + len(twins) - len(known)
-        check_size(settings, [problem], number, emulated=executor.device.kind == "emulator")
+        check_size(settings, [problem], number, emulated=not executor.device.is_gpu)
         setting = Setting(problem, settings, tile, executor.device.name)
         baseline.look_up(setting, [variant.name for variant in chosen])
         chosen = _with_best_tiles(chosen, setting, executor.device)

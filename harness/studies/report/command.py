@@ -87,12 +87,12 @@ def report_page(request: ReportRequest) -> ReportPage:
     require_some((*chosen, *lost))
     with progress_bar(2 + len(chosen) * (2 if request.fuzz else 1)) as progress:
         devices = _devices(settings, request, problem, progress)
-        check_size(settings, [problem], len(chosen), emulated=devices.executor.device.kind == "emulator")
+        check_size(settings, [problem], len(chosen), emulated=not devices.executor.device.is_gpu)
         if tile is None:
             chosen = with_tuned_tiles(chosen, problem, devices.executor.device)
         observed = observe_variants(chosen, problem, devices, settings, tile=tile, lost=lost, step=progress.step)
         times = None
-        if request.bench and devices.executor.device.kind == "gpu":
+        if request.bench and devices.executor.device.is_gpu:
             times = _times(settings, chosen, problem, progress)
         campaigns = _campaigns(request, chosen, progress)
         progress.step("the page")
@@ -120,7 +120,7 @@ def _devices(settings: RunSettings, request: ReportRequest, problem: BaseProblem
     if settings.caches is not None and request.cache_options.gpu is not None:
         arch = settings.caches.gpu.multiprocessor.arch
     counting = emulator_of(replace(settings, arch=arch), progress, bank_conflicts=True)
-    if executor.device.kind == "emulator":
+    if not executor.device.is_gpu:
         return Devices(counting, None, sanitizer)
     counts = counts_beside(settings.count, problem, executor.device)
     return Devices(executor, counting if counts else None, sanitizer)

@@ -36,7 +36,7 @@ class Devices:
     @property
     def emulator(self) -> Executor | None:
         """The executor that can record events of blocks; None if there is none."""
-        return self.counter if self.executor.device.kind == "gpu" else self.executor
+        return self.counter if self.executor.device.is_gpu else self.executor
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def run_one(request: RunRequest) -> int:
             raise UsageError(f"{variant.name} stores no {name}; leave out --{name.lower()}")
     with progress_bar(2) as progress:
         executor = executor_of(request.settings, progress)
-        check_size(request.settings, [problem], 1, emulated=executor.device.kind == "emulator")
+        check_size(request.settings, [problem], 1, emulated=not executor.device.is_gpu)
         counter = counter_of(request.settings, problem, executor.device, progress)
         progress.step("the oracle")
         question = Question.pose(problem, inputs)

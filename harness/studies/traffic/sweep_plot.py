@@ -12,6 +12,7 @@ from harness.studies.traffic.sweep_point import SweepPoint
 from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
 from harness.support.memory_units import MIB
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, figure_with_room, label_ends, plain_numbers, saved
+from harness.text.tables import three_digits
 
 CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
 
@@ -148,7 +149,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
         least,
         gpu,
         gpu.float32_flops,
-        f"compulsory: {_short(least)}",
+        f"compulsory: {three_digits(least)}",
         GREY,
         "|",
         "white",
@@ -162,7 +163,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
             axes.plot([at], [attainable_flops(gpu, gpu.float32_flops, at) / TERA], line.marker, color=line.colour,
                       markersize=4, alpha=0.45, zorder=2)  # fmt: skip
         face = "white" if end.source == "claimed" else line.colour
-        label = f"{line.label}: {_short(end.intensity or 0)}"
+        label = f"{line.label}: {three_digits(end.intensity or 0)}"
         if end.value != sweep.values[-1]:
             label += f" (at {end.value})"
         _drop(axes, end.intensity or left, gpu, gpu.float32_flops, label, line.colour, line.marker, face,
@@ -179,10 +180,6 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
         note += f"\n{CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
     figure.text(0.01, 0.01, note, fontsize=8, color=GREY)
     return saved(figure, suffix)
-
-
-def _short(intensity: float) -> str:
-    return f"{intensity:,.0f}" if intensity >= 100 else f"{intensity:.3g}"
 
 
 def _along_the_slope(axes: Any, gpu: Gpu, left: float) -> None:

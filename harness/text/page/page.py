@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Sequence
-from typing import Any
 
-from harness.support.printable import printable_json
-from harness.text.page.markup import escape
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
+from harness.text.page.templates import render
 
 
 def render_page(title: str, subtitle: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
@@ -20,55 +17,17 @@ def render_page(title: str, subtitle: str, sections: Sequence[Section], notes: S
     # The page's own script comes first: sorting and the theme switch work even if a section's script fails.
     own = dict.fromkeys(section.script for section in sections if section.script)
     script = "\n".join(["'use strict';", *(f"(() => {{\n{text}\n}})();" for text in (resource("page.js"), *own))])
-    links = "".join(f'<li><a href="#{escape(s.anchor)}">{escape(s.title)}</a></li>' for s in sections)
-    parts = "".join(_section(section) for section in sections)
-    return f"""<!DOCTYPE html>
-<html lang="en" class="no-script">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src '{_hash(style)}'; \
-script-src '{_hash(script)}'; img-src data:; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<a class="skip" href="#content">To the content</a>
-<header>
-<h1>{escape(title)}</h1>
-<p class="subtitle">{escape(subtitle)}</p>
-<label class="theme" hidden>Theme <select id="theme"><option value="">as the system</option>\
-<option value="light">light</option><option value="dark">dark</option></select></label>
-</header>
-<nav aria-label="Contents"><ol>{links}</ol></nav>
-<main id="content" tabindex="-1">
-{parts}
-<footer>{"".join(f"<p>{escape(note)}</p>" for note in notes)}</footer>
-</main>
-{"".join(_data(key, value) for section in sections for key, value in section.data.items())}
-<script>{script}</script>
-</body>
-</html>
-"""
-
-
-def _section(section: Section) -> str:
-    anchor = escape(section.anchor)
-    return (
-        f'<section id="{anchor}" aria-labelledby="{anchor}-title">'
-        f'<h2 id="{anchor}-title">{escape(section.title)}</h2>\n{section.html}\n</section>\n'
+    return render(
+        "page.html",
+        title=title,
+        subtitle=subtitle,
+        sections=sections,
+        notes=notes,
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
     )
-
-
-def _data(key: str, value: Any) -> str:
-    """JSON that is safe within HTML: `<` and `>` are written as JSON escapes.
-
-    Characters that are not printable are escaped, since scripts show texts unchanged.
-    """
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    text = printable_json(text).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return f'<script type="application/json" id="{escape(key)}-data">{text}</script>\n'
 
 
 def _hash(text: str) -> str:

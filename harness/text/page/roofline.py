@@ -6,15 +6,16 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from harness.execution.outcome import Comparison
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
-from harness.text.page.markup import Header, escape, number, paragraph, row, scrolling, table, text_cell
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
-from harness.text.tables import UNKNOWN
+from harness.text.page.templates import render
+from harness.text.tables import three_digits
 
 WIDTH, HEIGHT = 860, 430
 LEFT, RIGHT, TOP, BOTTOM = 64, 846, 16, 380
@@ -39,35 +40,20 @@ class RooflinePoint:
 
 def roofline_section(comparison: Comparison, reports: Mapping[str, VariantReport], gpu: Gpu) -> Section:
     """The roofline of `gpu` with the variants whose bytes are known."""
-    problem = comparison.problem
     points = roofline_points(comparison, reports, gpu)
-    if not points or not problem.flops:
-        return Section("roofline", "Roofline", paragraph("Bytes were not counted, so no variant has a place on it."))
-    title = f"Roofline of {gpu.name}"
-    measured = any(point.measured_flops is not None for point in points)
-    what = (
-        "Full marks: attainable, which is what the roof allows at the variant's intensity, not a measurement. "
-        + ("Rings below them: measured on the GPU. " if measured else "No GPU ran it, so nothing here is measured. ")
-        + "Intensity: the problem's FLOP over bytes at the sectors level, as if there were no cache; a ring may thus "
-        "lie above the slope where caches serve re-reads."
+    if not points or not comparison.problem.flops:
+        return Section("roofline", "Roofline", render("roofline.html", points=()))
+    html = render(
+        "roofline.html",
+        gpu=gpu,
+        points=[(point, attainable_flops(gpu, point.peak_flops, point.intensity)) for point in points],
+        marks=_marks(comparison.problem, points, gpu),
+        width=WIDTH,
+        height=HEIGHT,
+        short=three_digits,
+        tera=TERA,
     )
-    parts = [
-        "<figure>",
-        scrolling(title, _picture(problem, points, gpu)),
-        f"<figcaption>{escape(what)} Peaks: {escape(gpu.source)}.</figcaption></figure>",
-        table(f"{title}: its points", HEADERS, (_point_row(point, gpu) for point in points), sortable=True),
-    ]
-    return Section("roofline", title, "\n".join(parts), style=resource("roofline.css"))
-
-
-HEADERS = (
-    Header("variant"),
-    Header("FLOP /\nbyte", True),
-    Header("bound by"),
-    Header("roof"),
-    Header("attainable\nTFLOP/s", True),
-    Header("measured\nTFLOP/s", True),
-)
+    return Section("roofline", f"Roofline of {gpu.name}", html, style=resource("roofline.css"))
 
 
 def roofline_points(
@@ -94,22 +80,38 @@ def roofline_points(
     )
 
 
-def _point_row(point: RooflinePoint, gpu: Gpu) -> str:
-    ridge = point.peak_flops / gpu.memory_bytes_per_s
-    return row(
-        [
-            text_cell(", ".join(point.names), "wrap"),
-            number(_short(point.intensity)),
-            text_cell("memory" if point.intensity < ridge else "arithmetic"),
-            text_cell("tensor cores" if point.on_tensor_cores else "CUDA cores, float32"),
-            number(_short(attainable_flops(gpu, point.peak_flops, point.intensity) / TERA)),
-            number(UNKNOWN if point.measured_flops is None else _short(point.measured_flops / TERA)),
-        ]
-    )
+@dataclass(frozen=True)
+class _Line:
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    kind: str
+    tag: ClassVar[str] = "line"
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+@dataclass(frozen=True)
+class _Text:
+    x: float
+    y: float
+    words: str
+    anchor: str = "start"
+    kind: str = ""
+    degrees: float = 0.0
+    """Angle by which it is turned."""
+    tag: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class _Circle:
+    x: float
+    y: float
+    radius: float
+    kind: str
+    tag: ClassVar[str] = "circle"
+
+
+_Mark: TypeAlias = "_Line | _Text | _Circle"
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ class _Frame:
         return BOTTOM - (BOTTOM - TOP) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
-def _picture(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu) -> str:
+def _marks(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu) -> list[_Mark]:
+    """What the picture consists of, in the order of drawing."""
     peaks = {"CUDA cores, float32": gpu.float32_flops}
     if any(point.on_tensor_cores for point in points):
         dtype = problem.outputs[0].dtype
@@ -140,66 +143,51 @@ def _picture(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu) ->
     left, right = min(every) / 2.5, max(every) * 9
     lowest = min([left * gpu.memory_bytes_per_s, *heights])
     frame = _Frame(left, right, lowest / TERA / 12, max(peaks.values()) / TERA * 2.5)
-    parts = [*_grid(frame), *_roofs(frame, gpu, peaks, [point.intensity for point in points])]
-    parts += _dropped(frame, gpu, points, least)
-    label = f"Roofline of {gpu.name}: the table below has its points"
-    return (
-        f'<svg class="roofline" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start", classes: str = "", more: str = "") -> str:
-    kind = f' class="{classes}"' if classes else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind}{more}>{escape(words)}</text>'
+    roofs = _roofs(frame, gpu, peaks, [point.intensity for point in points])
+    return [*_grid(frame), *roofs, *_dropped(frame, gpu, points, least)]
 
 
 def _decades(low: float, high: float) -> list[float]:
     return [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
 
 
-def _grid(frame: _Frame) -> list[str]:
-    parts = []
+def _grid(frame: _Frame) -> list[_Mark]:
+    marks: list[_Mark] = []
     for value in _decades(frame.left, frame.right):
         x = frame.x(value)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"/>')
-        parts.append(_text(x, BOTTOM + 17, f"{value:,g}", "middle", "faint"))
+        marks += [_Line(x, TOP, x, BOTTOM, "grid"), _Text(x, BOTTOM + 17, f"{value:,g}", "middle", "faint")]
     for value in _decades(frame.low, frame.high):
         y = frame.y(value)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(LEFT - 7, y + 4, f"{value:,g}", "end", "faint"))
-    middle = (TOP + BOTTOM) / 2
-    turned = f' transform="rotate(-90 14 {middle:.0f})"'
-    parts.append(_text((LEFT + RIGHT) / 2, HEIGHT - 12, "FLOP per byte, sectors level", "middle", "faint"))
-    parts.append(_text(14, middle, "TFLOP/s", "middle", "faint", turned))
-    return parts
+        marks += [_Line(LEFT, y, RIGHT, y, "grid"), _Text(LEFT - 7, y + 4, f"{value:,g}", "end", "faint")]
+    marks.append(_Text((LEFT + RIGHT) / 2, HEIGHT - 12, "FLOP per byte, sectors level", "middle", "faint"))
+    marks.append(_Text(14, (TOP + BOTTOM) / 2, "TFLOP/s", "middle", "faint", -90))
+    return marks
 
 
-def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float], taken: Sequence[float]) -> list[str]:
+def _roofs(frame: _Frame, gpu: Gpu, peaks: Mapping[str, float], taken: Sequence[float]) -> list[_Mark]:
     """The rooflines and their labels; the label of the slope stands where there are fewest points."""
     bandwidth = gpu.memory_bytes_per_s
     highest = max(peaks.values())
     foot = max(frame.left, frame.low * TERA / bandwidth)
     slope = [(foot, foot * bandwidth / TERA), (highest / bandwidth, highest / TERA)]
     (x0, y0), (x1, y1) = [(frame.x(x), frame.y(y)) for x, y in slope]
-    parts = [f'<line class="roof" x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}"/>']
+    parts: list[_Mark] = [_Line(x0, y0, x1, y1, "roof")]
     angle = math.degrees(math.atan2(y1 - y0, x1 - x0))
     marks = sorted([x0, x1, *(x for intensity in taken if x0 < (x := frame.x(intensity)) < x1)])
     begin, end = max(itertools.pairwise(marks), key=lambda gap: gap[1] - gap[0])
     at_x = (begin + end) / 2
     at_y = y0 + (at_x - x0) / (x1 - x0) * (y1 - y0) - 7
-    turned = f' transform="rotate({angle:.1f} {at_x:.1f} {at_y:.1f})"'
-    parts.append(_text(at_x, at_y, f"memory: {bandwidth / TERA:g} TB/s", "middle", "faint", turned))
+    parts.append(_Text(at_x, at_y, f"memory: {bandwidth / TERA:g} TB/s", "middle", "faint", angle))
     for name, peak in peaks.items():
         x, y = frame.x(peak / bandwidth), frame.y(peak / TERA)
-        parts.append(f'<line class="roof" x1="{x:.1f}" y1="{y:.1f}" x2="{RIGHT}" y2="{y:.1f}"/>')
-        parts.append(_text(RIGHT - 3, y - 6, f"{name}: {peak / TERA:g} TFLOP/s", "end", "faint"))
+        parts.append(_Line(x, y, RIGHT, y, "roof"))
+        parts.append(_Text(RIGHT - 3, y - 6, f"{name}: {peak / TERA:g} TFLOP/s", "end", "faint"))
     return parts
 
 
-def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: float) -> list[str]:
+def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: float) -> list[_Mark]:
     """Points on the roofline, each with a vertical line to its label; labels are stacked, the leftmost lowest."""
-    parts = []
+    parts: list[_Mark] = []
     feet = [*((point.intensity, point) for point in points), (least, None)]
     step = min(22.0, (BOTTOM - TOP) * 0.62 / max(1, len(feet)))
     highest = max(point.peak_flops for point in points)
@@ -208,18 +196,16 @@ def _dropped(frame: _Frame, gpu: Gpu, points: Sequence[RooflinePoint], least: fl
         x, top = frame.x(intensity), frame.y(attainable_flops(gpu, peak, intensity) / TERA)
         foot = BOTTOM - 10 - step * number_of
         names = "compulsory bytes only" if point is None else _names(point.names)
-        kind = "least" if point is None else "drop"
-        parts.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{foot:.1f}"/>')
-        words = f"{names}: {_short(intensity)}"
+        parts.append(_Line(x, top, x, foot, "least" if point is None else "drop"))
+        words = f"{names}: {three_digits(intensity)}"
         right = x + LETTER * len(words) > RIGHT
         classes = "faint" if point is None else ""
-        parts.append(_text(x - 5 if right else x + 5, foot, words, "end" if right else "start", classes))
+        parts.append(_Text(x - 5 if right else x + 5, foot, words, "end" if right else "start", classes))
         if point is not None:
-            mark = "mark tensor" if point.on_tensor_cores else "mark"
-            parts.append(f'<circle class="{mark}" cx="{x:.1f}" cy="{top:.1f}" r="5"/>')
+            parts.append(_Circle(x, top, 5, "mark tensor" if point.on_tensor_cores else "mark"))
             if point.measured_flops is not None:
                 y = frame.y(max(point.measured_flops / TERA, frame.low))
-                parts.append(f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
+                parts.append(_Circle(x, y, 4.5, "ring"))
     return parts
 
 

@@ -6,10 +6,11 @@ import json
 import re
 
 import pytest
+from markupsafe import escape
 
-from harness.text.page.markup import Cell, Header, escape, heat, identifier, row, table
 from harness.text.page.page import render_page
 from harness.text.page.section import Section
+from harness.text.page.templates import environment, heat, identifier
 
 NASTY = "</script><script>alert('&\"<!--')</script>"
 
@@ -66,8 +67,13 @@ def test_no_attribute_that_the_policy_refuses_and_nothing_from_elsewhere():
 
 
 def test_tables_name_their_rows_and_columns():
-    html = table(
-        "Bytes & more", [Header("a"), Header("b\nMiB", True)], [row([Cell("x", is_head=True), Cell("1", True)])]
+    html = (
+        environment()
+        .from_string(
+            '{% import "macros.html" as m %}{% call m.table("Bytes & more", [("a",), ("b\nMiB", "number")]) %}'
+            '<tr>{{ m.head("x") }}{{ m.number("1") }}</tr>{% endcall %}'
+        )
+        .render()
     )
     assert '<th scope="col" class="number">b<br>MiB</th>' in html and '<th scope="row">x</th>' in html
     assert "<caption" in html and "Bytes &amp; more" in html and 'tabindex="0"' in html

@@ -28,12 +28,33 @@ LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104
 """Where a variant's reach may end: it says how far, and is held to that."""
 
 
+def keys_at_once(tile: TileSizes, default: int) -> int:
+    """The keys that a block takes where keys are split, otherwise those of a tile."""
+    return tile.get(SPLIT, tile.get(KEYS, default))
+
+
 @dataclass(frozen=True)
-class AttentionBuild(Build):
-    """What kernels have compiled in, which makes each a compilation of its own: there are few to draw from."""
+class HeadBuild(Build):
+    """A build of kernels whose rows are those of a head; few are drawn, since each is compiled separately."""
 
     dtype: str
     head_dim: int
+
+    @property
+    @override
+    def is_usual(self) -> bool:
+        return self.head_dim in USUAL_HEAD_DIMS
+
+    @property
+    @override
+    def is_wide(self) -> bool:
+        return WARP_LANES < self.head_dim <= 3 * WARP_LANES
+
+
+@dataclass(frozen=True)
+class AttentionBuild(HeadBuild):
+    """What attention kernels have compiled in."""
+
     tile_rows: int = 64
     """Query rows per tile: lengths are drawn around its multiples."""
     tile_keys: int = 32
@@ -88,16 +109,6 @@ class AttentionBuild(Build):
         return self.dtype, head_dim_class(self.head_dim), *(f"{name} {company}" for name in self.features)
 
     @property
-    @override
-    def is_usual(self) -> bool:
-        return self.head_dim in USUAL_HEAD_DIMS
-
-    @property
-    @override
-    def is_wide(self) -> bool:
-        return WARP_LANES < self.head_dim <= 3 * WARP_LANES
-
-    @property
     def plain_problem(self) -> Problem:
         """One head of `PLAIN_LENGTH` rows and keys."""
         return Problem(
@@ -116,8 +127,8 @@ class AttentionBuild(Build):
 
     @override
     def with_tile(self, tile: TileSizes, text: str | None) -> AttentionBuild:
-        keys = tile.get(SPLIT, tile.get(KEYS, self.tile_keys))
-        return dataclasses.replace(self, tile_rows=tile.get(ROWS, self.tile_rows), tile_keys=keys, tile=text)
+        rows, keys = tile.get(ROWS, self.tile_rows), keys_at_once(tile, self.tile_keys)
+        return dataclasses.replace(self, tile_rows=rows, tile_keys=keys, tile=text)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """How many tiles of rows and of keys the problem has, per head."""

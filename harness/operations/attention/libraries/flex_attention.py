@@ -148,7 +148,7 @@ def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] 
 
     `slopes` are those of the heads, on the GPU.
     """
-    softcap, diagonal = problem.softcap, problem.kv_len - problem.q_len
+    softcap, diagonal = problem.softcap, problem.diagonal
     if softcap is None and not problem.alibi:
         return None
 

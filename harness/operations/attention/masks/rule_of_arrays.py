@@ -39,7 +39,7 @@ def _runs(problem: Problem, arrays: Mapping[str, Any]) -> tuple[Rule, ...]:
         first_keys, end_keys = arrays[FIRST_KEYS], arrays[END_KEYS]
         return (lambda batch, head, row, key: (key >= first_keys[batch, row]) & (key < end_keys[batch, row]),)
     before, after = band_limits(problem.mask.runs)
-    diagonal = problem.kv_len - problem.q_len
+    diagonal = problem.diagonal
     rules: list[Rule] = []
     if before is not None:
         first = diagonal - before

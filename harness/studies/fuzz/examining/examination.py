@@ -81,7 +81,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
             return Answer(finding)
     question = Question.pose(problem, inputs)
     done = attempt(variant, problem, executor, question=question, holds_bytes=False, power_in_full=False)
-    answer = _answer_of(done, question, on_gpu=executor.device.kind == "gpu")
+    answer = _answer_of(done, question, on_gpu=executor.device.is_gpu)
     ends_here = answer.finding is not None or answer.refusal is not None or answer.fault is not None
     if ends_here or case.check in (None, SANITIZER):
         return answer
@@ -100,7 +100,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     except UnsupportedProblem as refusal:
         return Answer(refusal=refusal.reason)
     except SandboxError as error:
-        return _answer_to_error(error, on_gpu=executor.device.kind == "gpu")
+        return _answer_to_error(error, on_gpu=executor.device.is_gpu)
     return answer if reason is None else Answer(Finding(case.check, reason), error_over_budget=answer.error_over_budget)
 
 
