@@ -10,10 +10,11 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.support.processes.child_process import ONE_THREAD, environment, import_path
@@ -72,9 +73,9 @@ class Surroundings:
     folder: str
 
     @staticmethod
-    def of_this_process() -> Surroundings:
-        """Capture those of this process."""
-        return Surroundings(dict(os.environ), os.getcwd())
+    def of_this_process(variables: Mapping[str, str] = MappingProxyType({})) -> Surroundings:
+        """Capture those of this process, with these environment variables added."""
+        return Surroundings({**os.environ, **variables}, os.getcwd())
 
     def take_on(self) -> None:
         """Apply them to this process. Called first in each process that the server forked."""
