@@ -396,6 +396,7 @@ class ClusterClient:
     def _collect(self, future: Any, result: Any) -> None:
         """Store the outcome of a completed future."""
         from distributed import KilledWorker
+        from distributed.protocol.pickle import loads
 
         if future.key not in self._running:
             return  # the task was cancelled
@@ -405,7 +406,15 @@ class ClusterClient:
         if task.is_setup:
             return
         if future.status == "finished":
-            task.result, task.is_done = result, True
+            # Unpickled here, because a future whose result Dask cannot unpickle never completes.
+            try:
+                task.result = loads(result)
+            except Exception as error:
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                task.error = SandboxError(
+                    f"worker {worker.name} sent a result of {task.function.__name__}() that cannot be unpickled: {what}"
+                )
+            task.is_done = True
         elif future.status == "error":
             _, error, _ = result
             if isinstance(error, Unfit):
