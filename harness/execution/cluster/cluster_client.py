@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
-from harness.execution.cluster.local_cluster import LocalCluster
+from harness.execution.cluster.local_cluster import LocalCluster, silence_dask
 from harness.execution.cluster.worker_side import Unfit, WorkerInfo, end_soon, perform, worker_info
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 
@@ -80,16 +79,6 @@ class _Worker:
     """Whether the worker may still be running a cancelled task."""
     last_seen: Any = None
     seen_at: float = 0.0
-
-
-def silence_dask() -> None:
-    """Turn off Dask's own log messages; `ClusterClient` reports what matters to the user."""
-    import distributed  # importing it sets the levels of its loggers
-
-    assert distributed
-    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
-    for name in ("distributed", "tornado", "asyncio", *names):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class ClusterClient:
