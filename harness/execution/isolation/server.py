@@ -28,11 +28,13 @@ Load = Callable[[], "Variant"]
 """Function that creates a variant in another process. It must be picklable: a module's function, or a partial of
 one."""
 PRELOADED = [
-    "harness.execution.isolation.sealed_server",
     "harness.execution.isolation.planner",
     "harness.operations.attention.operation",
 ]
 """Modules that the server imports, in this order, so that all planners have them loaded."""
+PRELOAD_VARIABLE = "ATTENTION_SANDBOX_PRELOAD"
+"""Environment variable of the server with their names. The server itself would ignore an `ImportError`, and end with
+any other exception."""
 COMPILERS = ("cupy", "numba.cuda")
 """Packages whose import takes most of a planner's start."""
 STARTING = threading.RLock()
@@ -46,8 +48,8 @@ def begin_server() -> ForkServerContext:
     """
     protect_memory()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    with STARTING, environment(import_path() | ONE_THREAD):
+    context.set_forkserver_preload(["harness.execution.isolation.sealed_server"])
+    with STARTING, environment(import_path() | ONE_THREAD | {PRELOAD_VARIABLE: " ".join(PRELOADED)}):
         forkserver.ensure_running()
     return context
 
