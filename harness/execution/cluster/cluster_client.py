@@ -398,8 +398,8 @@ class ClusterClient:
             # Unpickled here, because a future whose result Dask cannot unpickle never completes.
             try:
                 task.result = loads(result)
-            except Exception as error:
-                what = " ".join(f"{type(error).__name__}: {error}".split())
+            except Exception as unreadable:
+                what = " ".join(f"{type(unreadable).__name__}: {unreadable}".split())
                 task.error = SandboxError(
                     f"worker {worker.name} sent a result of {task.function.__name__}() that cannot be unpickled: {what}"
                 )

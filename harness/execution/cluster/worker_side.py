@@ -65,10 +65,12 @@ def perform(work: bytes) -> bytes:
     with _one_at_a_time:
         _last_used = time.monotonic()
         try:
-            if is_cancelled():
-                return dumps(None)
-            function, arguments = loads(work)
-            return dumps(function(*arguments))
+            result = None
+            if not is_cancelled():
+                function, arguments = loads(work)
+                result = function(*arguments)
+            pickled: bytes = dumps(result)
+            return pickled
         finally:
             _last_used = time.monotonic()
 
