@@ -2,53 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from harness.execution.isolation.process import end_planners
 from harness.execution.results.place import keeps_always
 from harness.model.operation import DEFAULT_OPERATION, operation_named
-from harness.options.command import OneLineParser
+from harness.options.command import CommandParser, add_examples
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from harness.options.standard_streams import complain, discard_output, prepare_streams, print_result
 from harness.options.watch import watching
 from harness.studies.commands import COMMANDS, command_named
 from harness.support.cache import default_cache
 from harness.support.errors import SandboxError, UsageError
+from harness.support.suggestion import did_you_mean
+from harness.support.version import VERSION
+
+SCRIPT = "attention-sandbox"
+"""Name of the installed script."""
 
 
-def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMMANDS) -> CommandParser:
     """Build the parser of these commands, each option with help. Raises `UsageError` for an unknown operation."""
     chosen = operation_named(operation)
-    parser = OneLineParser(
-        prog="python -m harness",
-        description="Attention kernels, compared: is the answer right, how many bytes does it move, how fast is it.",
-        epilog="Exit status: 0 all that ran passed, 1 a variant failed, 2 the call was wrong.",
-        allow_abbrev=False,
+    program = SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m harness"
+    parser = CommandParser(
+        prog=program,
+        description="Compares attention kernels: correctness, bytes moved, speed.",
+        epilog=f"'{program} help COMMAND' shows the options of a command, and examples.\n"
+        "Exit status: 0 all variants that ran passed, 1 a variant failed, 2 wrong usage.",
     )
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=f"{SCRIPT} {VERSION}", help="show the version and exit")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True, prog=program)
     for command in map(command_named, names):
         description = f"{command.help[0].upper()}{command.help[1:]}."
-        sub = commands.add_parser(command.name, help=command.help, description=description, allow_abbrev=False)
+        sub = commands.add_parser(command.name, help=command.help, description=description)
         command.add_options(sub, chosen)
+        add_examples(sub, command.examples)
+        parser.commands[command.name] = sub
     return parser
 
 
-def _operation_asked_for(words: Sequence[str]) -> str:
+def _operation_in(words: Sequence[str]) -> str:
     """The value of --operation. It is parsed first, because the other options depend on it."""
-    early = OneLineParser(add_help=False, allow_abbrev=False)
+    early = CommandParser(add_help=False)
     early.add_argument("--operation", default=DEFAULT_OPERATION)
     name: str = early.parse_known_args(words)[0].operation
     return name
 
 
+def _with_options(words: Sequence[str]) -> list[str]:
+    """Return the words with `help COMMAND` replaced by `COMMAND --help`, and no words at all by `--help`.
+
+    Raises `UsageError` for an unknown command.
+    """
+    if not words or list(words) == ["help"]:
+        return ["--help"]
+    spelled = [words[1], "--help", *words[2:]] if words[0] == "help" else list(words)
+    if not spelled[0].startswith("-") and spelled[0] not in COMMANDS:
+        hint = did_you_mean(spelled[0], COMMANDS)
+        raise UsageError(f"no command {spelled[0]!r}{hint} There are {', '.join(COMMANDS)}")
+    return spelled
+
+
 def _run(words: Sequence[str]) -> int:
     """Parse and run a command. Returns the exit status, which is 0 after `--help`."""
+    words = _with_options(words)
     try:
         # A named command does not import the other commands.
         names = [word for word in words[:1] if word in COMMANDS] or COMMANDS
-        arguments = build_parser(_operation_asked_for(words), names).parse_args(words)
+        arguments = build_parser(_operation_in(words), names).parse(words)
     except SystemExit:
         return PASSED
     command = command_named(arguments.command)

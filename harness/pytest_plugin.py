@@ -44,7 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the summary writer if a summary is requested, in the controlling process. Raises `UsageError`."""
+    """Leave out this project's own tests, and register the summary writer if a summary is requested.
+
+    Raises `UsageError`.
+    """
+    are_named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if config.getoption("--attention") and not are_named and config.rootpath == Path(__file__).parents[1]:
+        config.args = []
     path = config.getoption("--attention-summary")
     if path is not None and config.getoption("--attention") and not hasattr(config, "workerinput"):
         from harness.support.errors import UsageError

@@ -15,11 +15,12 @@ LONG_BY_NATURE = (".md",)
 def complaints(paths: list[str]) -> Iterator[str]:
     """What is too much, a line each."""
     top = {path.split("/")[1] for path in paths if path.startswith("harness/")}
-    files = {name for name in top if f"harness/{name}" in paths}
+    files = {name for name in top if f"harness/{name}" in paths and name.endswith(".py")}
     if len(files) > MOST_FILES:
         yield f"harness/ has {len(files)} files ({', '.join(sorted(files))}); at most {MOST_FILES}"
-    if len(top - files) > MOST_FOLDERS:
-        yield f"harness/ has {len(top - files)} folders; at most {MOST_FOLDERS}"
+    folders = {name for name in top if f"harness/{name}" not in paths}
+    if len(folders) > MOST_FOLDERS:
+        yield f"harness/ has {len(folders)} folders; at most {MOST_FOLDERS}"
     packages = {str(Path(path).parent) for path in paths if path.startswith("harness/") and path.endswith(".py")}
     for package in sorted(packages):
         if f"{package}/__init__.py" not in paths:

@@ -38,7 +38,7 @@ build() {
     : >"$venv/unfinished"
     for file in "$@"; do
         cmp -s "$root/$file" "$venv/installed-$file" && continue
-        if ! "$python" -m pip install --quiet --disable-pip-version-check -r "$root/$file" >&2; then
+        if ! (cd "$root" && "$python" -m pip install --quiet --disable-pip-version-check -r "$file") >&2; then
             [ -e "$venv/installed-$1" ] || rm -rf "$venv"
             fail "pip could not install $file (see above); to use packages that are installed elsewhere, set SANDBOX_PYTHON"
         fi
@@ -62,8 +62,8 @@ create() {
 
 find_python() {
     local candidate without_venv=
-    for candidate in python3 python3.13 python3.12 python3.11 python3.10 python3.14 python; do
-        "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' 2>/dev/null || continue
+    for candidate in python3 python3.13 python3.12 python3.11 python3.10 python; do
+        "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' 2>/dev/null || continue
         if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             echo "$candidate"
             return
@@ -71,7 +71,7 @@ find_python() {
         without_venv=${without_venv:-$candidate}
     done
     [ -z "$without_venv" ] || fail "$without_venv cannot make environments; install its venv module (Debian: apt install python3-venv)"
-    fail "there is no Python 3.10 to 3.14 on the PATH; install one, or set SANDBOX_PYTHON to a Python with requirements.txt"
+    fail "there is no Python 3.10 to 3.13 on the PATH; install one, or set SANDBOX_PYTHON to a Python with requirements.txt"
 }
 
 # Run a module of this repository from wherever the caller stands, so that the paths in its arguments stay the caller's.

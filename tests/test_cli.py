@@ -367,10 +367,9 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND; see 'python -m harness --help'"),
-        (["compair"], "invalid choice: 'compair'"),
-        ([*COMPARE, "--sequence", "3"], "unrecognized arguments: --sequence"),
-        ([*COMPARE, "--seq", "3"], "unrecognized arguments: --seq"),
+        (["compair"], "no command 'compair'; did you mean 'compare'"),
+        ([*COMPARE, "--sequence", "3"], "unrecognized argument '--sequence'"),
+        ([*COMPARE, "--seq", "3"], "'--seq'; did you mean '--seq-len'"),
         ([*COMPARE, "--heads", "two"], "--heads: 'two' is not a whole number of at most 18 digits; "
          "see 'python -m harness compare --help'"),
         ([*COMPARE, "--variants", "one-thred-per-row"], f"did you mean '{NAME}'"),

@@ -117,6 +117,12 @@ def test_right_variants_pass_and_wrong_ones_fail_with_their_reason(tmp_path: Pat
     assert "Traceback" not in text and "conformance.py" not in text
 
 
+def test_the_tests_of_this_project_are_not_run_beside_a_variant() -> None:
+    done = run(ROOT, "--attention", str(PLUGINS / "one_thread_per_row.py"), "--collect-only", "-q")
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    assert collected and all("one_thread_per_row" in line for line in collected), done.stdout
+
+
 def test_a_claim_that_is_not_what_is_counted_fails(tmp_path: Path) -> None:
     words = ("--attention", str(PLUGINS / "wrong_claim.py"), "--attention", str(PLUGINS / "spoilt_inputs.py"))
     done = run(tmp_path, *words, "--attention-examples", "16", "-v", "-k", "wrong-claim::claim or scales-q::inputs")

@@ -7,7 +7,6 @@ imported when it is first used.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from harness.support.errors import UsageError
+from harness.support.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -287,9 +287,7 @@ def operation_named(name: str) -> Operation:
     """Return the operation of this name. Raises `UsageError` with the most similar name if there is none."""
     names = operation_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise UsageError(f"no operation {name!r}{hint} There are {', '.join(names)}")
+        raise UsageError(f"no operation {name!r}{did_you_mean(name, names, 0.4)} There are {', '.join(names)}")
     return cast(Operation, _ImportedWhenUsed(name))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from harness.model.variant import Variant
 from harness.support.errors import PluginError, UsageError
+from harness.support.suggestion import did_you_mean
 
 
 class Registry:
@@ -43,9 +43,7 @@ class Registry:
         """Return the variant of this name. Raises `UsageError` with the most similar name."""
         if name in self._variants:
             return self._variants[name]
-        near = difflib.get_close_matches(name, self._variants, n=1, cutoff=0.3)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise UsageError(f"no variant {name!r}{hint} 'list' shows all")
+        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants, 0.3)} 'list' shows all")
 
     def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
         """Return the variants that match one of the comma-separated patterns, or all if `patterns` is None.

@@ -6,7 +6,6 @@ no textual form (a `Problem`, a `Variant`) are passed to `Request.read` directly
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -17,9 +16,10 @@ from harness.execution.isolation.server import preload_compilers
 from harness.model.operation import DEFAULT_OPERATION, operation_named
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
-from harness.options.command import Command, OneLineParser
+from harness.options.command import Command, CommandParser
 from harness.options.keep import keep_or_warn
 from harness.support.errors import UsageError
+from harness.support.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from harness.text.study_result import StudyResult
@@ -49,7 +49,7 @@ def call(
     if problem is not None and not isinstance(problem, BaseProblem):
         raise UsageError(f"{command.name}(): {problem!r} is no problem; give harness.Problem(...) or fields by name")
     operation = str(said.pop("operation", DEFAULT_OPERATION if problem is None else problem.operation))
-    parser = OneLineParser(prog=f"python -m harness {command.name}", allow_abbrev=False, add_help=False)
+    parser = CommandParser(prog=f"python -m harness {command.name}", add_help=False)
     command.add_options(parser, operation_named(operation))
     words = [] if names is None else [f"{selects_by}={','.join(names)}"] if selects_by else names
     plugins = [plugin] if isinstance(plugin, str | PathLike) else plugin
@@ -88,8 +88,7 @@ def _require_known(
     hidden = {"format", "output", "plot", "roofline", "watch", "export"}
     for name in said:
         if name not in known - hidden:
-            near = difflib.get_close_matches(name, sorted(known - hidden), n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = did_you_mean(name, sorted(known - hidden))
             raise UsageError(
                 f"{command.name}() has no option {name!r}{hint} It takes those of the command line, with _ for -"
             )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from harness.model.operation import Operation
 from harness.support.errors import UsageError
 from harness.support.numbers import real_number, whole_number
+from harness.support.override import override
+from harness.support.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from harness.options.request import Request
@@ -34,14 +37,55 @@ class Command(Generic[R]):
     """Runs the command and publishes the result. Returns the exit status."""
     study: Callable[[R], StudyResult[Any]] | None = None
     """Runs the command without publishing, for calls from Python; None if the command has no result."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Arguments and what they do, for the end of `--help`."""
 
 
-class OneLineParser(argparse.ArgumentParser):
+class HelpText(argparse.HelpFormatter):
+    """Help whose usage line shows positional arguments, and `[options]` for all options.
+
+    Indented lines of the epilog are not wrapped. A tab in a line begins a column.
+    """
+
+    @override
+    def add_usage(
+        self, usage: str | None, actions: Iterable[argparse.Action], groups: Any, prefix: str | None = None
+    ) -> None:
+        options = argparse.Action([], "options", nargs="?", metavar="options")
+        super().add_usage(usage, [options, *(each for each in actions if not each.option_strings)], [], prefix)
+
+    @override
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        def filled(line: str) -> str:
+            name, _, idea = line.rpartition("\t")
+            if line.startswith(" ") and not name:
+                return line
+            return textwrap.fill(idea, width, initial_indent=name, subsequent_indent=" " * len(name))
+
+        return "\n".join(indent + filled(line) for line in text.splitlines())
+
+
+class CommandParser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line, without the usage text."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=HelpText, **how)
+        self.commands: dict[str, CommandParser] = {}
+        """The parsers of commands, by name."""
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the message."""
         raise UsageError(f"{message}; see '{self.prog} --help'")
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse the arguments like `parse_args`, but suggest the most similar option for an unknown one."""
+        arguments, unknown = self.parse_known_args(words)
+        if unknown:
+            command = self.commands[arguments.command]
+            name = unknown[0].partition("=")[0]
+            hint = did_you_mean(name, command._option_string_actions) if name.startswith("-") else ""
+            command.error(f"unrecognized argument {unknown[0]!r}{hint.rstrip('.')}")
+        return arguments
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -64,9 +108,16 @@ def add_epilog(parser: argparse.ArgumentParser, title: str, entries: Iterable[tu
     """Add names, with one line of description each, below the options of `--help`."""
     entries = list(entries)
     widest = max((len(name) for name, _ in entries), default=0)
-    lines = [f"{title}:", *(f"  {name:{widest}}  {idea}" for name, idea in entries)]
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n".join([*([parser.epilog, ""] if parser.epilog else []), *lines])
+    _append(parser, title, (f"  {name:{widest}}  \t{idea}" for name, idea in entries))
+
+
+def add_examples(parser: argparse.ArgumentParser, examples: Iterable[tuple[str, str]]) -> None:
+    """Add example calls, given as arguments and a description, to the end of `--help`."""
+    _append(parser, "examples", (f"  {f'{parser.prog} {words}'.rstrip()}\n      {text}" for words, text in examples))
+
+
+def _append(parser: argparse.ArgumentParser, title: str, lines: Iterable[str]) -> None:
+    parser.epilog = "\n".join([*([parser.epilog, ""] if parser.epilog else []), f"{title}:", *lines])
 
 
 def option(metavar: str | None, help: str, *, default: Any = None, **how: Any) -> Any:

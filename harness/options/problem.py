@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.problem import BaseProblem, Option
-from harness.options.command import WHOLE_NUMBER, add_epilog, argument_type
+from harness.options.command import WHOLE_NUMBER, argument_type
 from harness.support.errors import UsageError
 
 
@@ -76,15 +76,14 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 
 def add_drawing(parser: argparse.ArgumentParser, operation: Operation) -> None:
-    """Add --regime, with a description of the operation's regimes."""
+    """Add --regime."""
     regimes = operation.regimes
     parser.add_argument_group("inputs").add_argument(
         "--regime",
         default=next(iter(regimes)),
         metavar="NAME",
-        help="how values are drawn, see below (default: %(default)s)",
+        help=f"how values are drawn: {', '.join(regimes)} (default: %(default)s); 'list --regimes' describes them",
     )
-    add_epilog(parser, "regimes", ((regime.name, regime.idea) for regime in regimes.values()))
 
 
 def add_fields(group: argparse._ActionsContainer, operation: Operation, names: list[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.execution.run_settings import CacheModel, Effort, RunSettings
 from harness.model.operation import operation_named
-from harness.options.command import OneLineParser
+from harness.options.command import CommandParser
 from harness.options.device import CacheOptions, cache_model
 from harness.options.output import ReportOptions
 from harness.options.problem import options_of
@@ -25,7 +25,7 @@ ELSEWHERE = {"causal", "noise", "seconds", "sustained", "watch"}
 
 
 def parser_of(command: str) -> argparse.ArgumentParser:
-    parser = OneLineParser(add_help=False)
+    parser = CommandParser(add_help=False)
     command_named(command).add_options(parser, operation_named("attention"))
     return parser
 

@@ -174,7 +174,7 @@ def test_no_suitable_python_is_one_line(checkout: Checkout) -> None:
     done = checkout.run("compare", TOO_OLD="1")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        "compare: there is no Python 3.10 to 3.14 on the PATH; install one, "
+        "compare: there is no Python 3.10 to 3.13 on the PATH; install one, "
         "or set SANDBOX_PYTHON to a Python with requirements.txt"
     ]
     assert not (checkout.root / ".venv").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
+from harness.support.suggestion import did_you_mean
 
 _SEEDS = 1 << 63
 _LARGEST_INPUT_BYTES = 1 << 48
@@ -80,9 +80,7 @@ def draw_parts(
 ) -> dict[str, np.ndarray | DrawnTensor]:
     """Return inputs like `draw`, but as `DrawnTensor`, which is drawn when it is used, if they are large."""
     if regime not in regimes:
-        near = difflib.get_close_matches(regime, regimes, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"no regime {regime!r}; {hint}There are {', '.join(regimes)}")
+        raise UsageError(f"no regime {regime!r}{did_you_mean(regime, regimes, 0.4)} There are {', '.join(regimes)}")
     require_seed(seed)
     for tensor in problem.inputs:
         if tensor.size_bytes > _LARGEST_INPUT_BYTES:

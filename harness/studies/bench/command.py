@@ -221,4 +221,15 @@ COMMAND = Command(
     BenchRequest,
     run_bench,
     times_or_sweep,
+    examples=(
+        ("--seq-len 4096 --dtype bfloat16", "Time all variants, and PyTorch's and cuDNN's kernels."),
+        (
+            "--variants fa3-cupy --causal --heads 16 --seq-len 8192 --dtype bfloat16",
+            "Time one variant on a larger causal problem.",
+        ),
+        (
+            "--variants 'fa2*' --sweep seq_len=1024,2048,4096 --plot times.png",
+            "Plot times against the sequence length.",
+        ),
+    ),
 )

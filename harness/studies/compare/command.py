@@ -148,4 +148,12 @@ COMMAND = Command(
     CompareRequest,
     run_compare,
     compare_variants,
+    examples=(
+        ("--mask causal --dtype bfloat16", "Rank all variants on a causal problem in bfloat16."),
+        (
+            "--variants 'fa2*,my-idea' --plugin my_idea.py --sanitize",
+            "Compare your variant with FlashAttention-2, and search for races.",
+        ),
+        ("--seq-len 1000 --kv-heads 1 --format json --output result.json", "Write the result as JSON."),
+    ),
 )

@@ -254,4 +254,12 @@ COMMAND = Command(
     FuzzRequest,
     run_fuzz,
     search_or_examine,
+    examples=(
+        ("fa2-cupy", "Try 200 problems, and shrink the first failure."),
+        (
+            "my-idea --plugin my_idea.py --sanitize --seconds 60",
+            "Search for wrong answers and races in your variant for a minute.",
+        ),
+        ("'fa*' --examples 1000 --seed 1 --workers 2", "Try 1,000 reproducible problems per variant in two processes."),
+    ),
 )

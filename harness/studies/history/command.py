@@ -136,4 +136,9 @@ COMMAND = Command(
     HistoryRequest,
     run_history,
     show_history,
+    examples=(
+        ("", "Show how the stored results changed."),
+        ("fa2-cupy --since 2026-03-01 --plot history.png", "Plot one variant's results since a date."),
+        ("--study bench --where dtype=bfloat16 --export times.csv", "Export stored times as CSV."),
+    ),
 )

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from harness.model.operation import Operation, operation_names
+from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.registry import Registry
 from harness.model.variant import Variant
-from harness.options.command import Command
+from harness.options.command import Command, add_fields_of, flag
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
 from harness.options.request import Request
 from harness.options.variants import add_plugins, add_selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListRequest(Request):
+    """The options of `list`."""
+
+    regimes: bool = flag("list the regimes of inputs instead, which other commands take as --regime")
 
 
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
@@ -32,9 +40,28 @@ def render_listing(variants: Sequence[Variant], registry: Registry, format: str)
     ).render(format)
 
 
-def run_list(request: Request) -> int:
-    """Run `list`; the exit status."""
+def render_regimes(operation: Operation, format: str) -> str:
+    """Render the operation's regimes of inputs in one of `FORMATS`, ending in a line break."""
+    from harness.text.report import Report, Table
+
+    keys = ["regime", "idea"]
+    rows = [[regime.name, regime.idea] for regime in operation.regimes.values()]
+    records = [dict(zip(keys, row)) for row in rows]
+    return Report(
+        paragraphs=lambda: [Table(keys, rows, [False, False])],
+        notes=lambda: [],
+        records=lambda: (records, keys),
+        document=lambda: {"operation": operation.name, "regimes": records},
+    ).render(format)
+
+
+def run_list(request: ListRequest) -> int:
+    """Run `list`, and return the exit status."""
     check_output(request.report.output)
+    if request.regimes:
+        operation = operation_named(request.operation or DEFAULT_OPERATION)
+        publish(request.report, render_regimes(operation, request.report.format))
+        return PASSED
     registry = request.discover().registry
     chosen = registry.select(request.selection.variants, request.operation)
     publish(request.report, render_listing(chosen, registry, request.report.format))
@@ -48,6 +75,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         metavar="NAME",
         help=f"variants of one operation only: {', '.join(operation_names())} (default: of all)",
     )
+    add_fields_of(ListRequest, parser, "regimes")
     add_selection(parser)
     add_plugins(parser)
     add_report(parser)
@@ -57,6 +85,11 @@ COMMAND = Command(
     "list",
     "the registered variants: name, algorithm, backend, idea",
     add_options,
-    Request,
+    ListRequest,
     run_list,
+    examples=(
+        ("", "List the variants of all operations."),
+        ("--variants 'fa*' --format json", "List some of them as JSON."),
+        ("--regimes", "List the regimes of inputs that --regime takes."),
+    ),
 )

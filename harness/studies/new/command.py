@@ -91,4 +91,15 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_fields_of(NewRequest, parser, "name", "numba", "folder")
 
 
-COMMAND = Command("new", "write a variant that runs and passes, ready to be edited", add_options, NewRequest, run_new)
+COMMAND = Command(
+    "new",
+    "write a variant that runs and passes, ready to be edited",
+    add_options,
+    NewRequest,
+    run_new,
+    examples=(
+        ("my-idea", "Write a variant as a CuPy RawKernel."),
+        ("my-idea --numba", "Write it as a Numba kernel."),
+        ("my-softmax --operation softmax --folder .", "Write a variant of another operation into the current folder."),
+    ),
+)

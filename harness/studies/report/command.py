@@ -194,4 +194,12 @@ COMMAND = Command(
     ReportRequest,
     run_report,
     report_page,
+    examples=(
+        ("--output report.html", "Write a page about all variants."),
+        (
+            "--variants 'fa2*,my-idea' --plugin my_idea.py --output report.html",
+            "Put your variant beside FlashAttention-2.",
+        ),
+        ("--mask causal --dtype bfloat16 --output report.html", "Report on another problem."),
+    ),
 )

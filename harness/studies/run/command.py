@@ -143,4 +143,15 @@ COMMAND = Command(
     add_options,
     RunRequest,
     run_one,
+    examples=(
+        ("fa2-cupy --q q.npy --k k.npy --v v.npy --out o.npy", "Check a variant on your own arrays, and store O."),
+        (
+            "fa2-cupy --q q.npy --k k.npy --v v.npy --causal --out o.npy --lse lse.npy",
+            "Apply a causal mask, and store the log-sum-exp too.",
+        ),
+        (
+            "my-idea --plugin my_idea.py --q q.npy --k k.npy --v v.npy --out o.npy --dtype bfloat16",
+            "Run your variant on arrays of bfloat16.",
+        ),
+    ),
 )

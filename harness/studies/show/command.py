@@ -93,4 +93,9 @@ COMMAND = Command(
     add_options,
     ShowRequest,
     run_show,
+    examples=(
+        ("fa2-cupy", "Show the source, registers, spills and shared memory."),
+        ("fa2-cupy --ptx --head-dim 128", "Show the PTX that is compiled for this problem."),
+        ("split-kv-cupy --order --kv-len 4096", "Show in which order the kernel adds."),
+    ),
 )

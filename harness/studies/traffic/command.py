@@ -308,4 +308,12 @@ COMMAND = Command(
     TrafficRequest,
     run_traffic,
     account_or_sweep,
+    examples=(
+        ("fa1-cupy --lines", "Attribute the bytes to buffers and source lines."),
+        ("fa2-cupy --gpu h100", "Model the caches of an H100."),
+        (
+            "--variants 'fa*' --sweep seq_len=128,256,512 --plot traffic.png",
+            "Plot the bytes of several variants against the sequence length.",
+        ),
+    ),
 )

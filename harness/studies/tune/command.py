@@ -189,4 +189,9 @@ COMMAND = Command(
     add_options,
     TuneRequest,
     run_tune,
+    examples=(
+        ("fa2-cupy --seq-len 4096", "Find the fastest tile for this problem."),
+        ("fa2-mma-cupy --dtype bfloat16 --head-dim 128 --causal", "Tune for a causal problem in bfloat16."),
+        ("fa2-cupy --device emulator", "Find the tile that moves the fewest bytes, without a GPU."),
+    ),
 )

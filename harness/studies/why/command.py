@@ -123,4 +123,9 @@ COMMAND = Command(
     WhyRequest,
     run_why,
     explained,
+    examples=(
+        ("fa1-cupy fa2-cupy", "Explain why the first variant moves more bytes and takes longer."),
+        ("my-idea --plugin my_idea.py", "Explain what keeps your variant from the roofline."),
+        ("fa2-cupy fa2-mma-cupy --dtype float16 --gpu h100", "Compare on the model of an H100."),
+    ),
 )

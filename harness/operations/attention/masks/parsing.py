@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import pkgutil
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from harness.operations.attention import masks
 from harness.operations.attention.masks.mask import NO_MASK, Mask, intersection
 from harness.support.errors import ProblemError
+from harness.support.suggestion import did_you_mean
 
 
 @functools.cache
@@ -46,10 +46,10 @@ def _parse_one(word: str, text: str) -> Mask:
     kind, _, parameters = word.partition(":")
     kinds = mask_kinds()
     if kind not in kinds:
-        near = difflib.get_close_matches(kind, kinds, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
         spellings = ", ".join(["none", *(each.spelling for each in kinds.values())])
-        raise ProblemError(f"mask {text!r}: there is no {kind!r}{hint} There are {spellings}, joined by +")
+        raise ProblemError(
+            f"mask {text!r}: there is no {kind!r}{did_you_mean(kind, kinds)} There are {spellings}, joined by +"
+        )
     return kinds[kind].parse(parameters)
 
 
