@@ -70,15 +70,21 @@ class WorkerProcess:
         return process
 
     def _end_process(self, seconds: float = 0.0) -> None:
-        """Close the pipe, wait up to `seconds` for the process to end, then kill it with its descendants."""
-        if self._connection is not None:
+        """Kill the process with its descendants; before that, close the pipe and wait up to `seconds` for its end.
+
+        Without a wait, the pipe closes afterwards: a process that begins to end its own children must not be killed
+        halfway, since it stops them first.
+        """
+        if self._connection is not None and seconds:
             self._connection.close()
-            self._connection = None
         if self._process is not None:
             self._process.join(seconds)
             kill(self._process)
             self._process.join()
             self._process = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _death(self) -> str:
         """Describe how a process whose pipe has closed ended, including its last output."""

@@ -42,7 +42,7 @@ def serve(
     to standard error, by way of `plugin_output`.
     """
     print_on(os.dup(2))
-    attach(log)
+    attach(log, end_planners)
     tell = _ProgressReporter(connection)
     try:
         variant, executor, sanitizer = isolate(load), machine.executor(tell), machine.sanitizer(tell)
