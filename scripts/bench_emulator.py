@@ -96,7 +96,7 @@ def geometry(problem: Problem) -> tuple[tuple[int, int], tuple[int]]:
 
 
 def multiply_adds(problem: Problem) -> int:
-    """Of S = Q K^T and O = P V."""
+    """Multiply-adds of S = Q K^T and O = P V."""
     return 2 * problem.heads * problem.q_len * problem.kv_len * problem.head_dim
 
 

@@ -46,7 +46,7 @@ KERNELS = (
 )  # fmt: skip
 LENGTHS = st.one_of(st.sampled_from((1, 2, 16, 17, 31, 32, 33, 63, 64, 65, 97, 127, 128, 129)), st.integers(1, 150))
 WIDTHS = (0, 1, 15, 31, 33, 200)
-"""Of windows, to either side: no key, half a tile, beside a tile's edge, more than there are keys."""
+"""Widths of a window to either side: no key, half a tile, around a tile's edge, more than there are keys."""
 WINDOWS = tuple(f"window:{left},{right}" for left in WIDTHS for right in WIDTHS)
 # Cut to the keys and the sequences that there are.
 OTHERS = (

@@ -40,7 +40,7 @@ FAR_APART = 1.25
 
 
 @dataclass(frozen=True)
-class Held:
+class Prediction:
     """One plan."""
 
     problem: int
@@ -55,7 +55,7 @@ class Held:
         return self.predicted_us / self.measured_us
 
 
-def held(record: dict[str, Any], most_flops: float) -> list[Held]:
+def predictions(record: dict[str, Any], most_flops: float) -> list[Prediction]:
     """All plans of the record that are not stale and small enough."""
     registry = discover().registry
     names = {variant.name for variant in registry}
@@ -72,7 +72,7 @@ def held(record: dict[str, Any], most_flops: float) -> list[Held]:
         rows = [row for row in record["launches"] if (row["problem"], row["variant"]) == (index, name)]
         measured = sum(dict(zip(record["metrics"], row["values"]))["time_ns"] for row in rows) / 1e3
         time = predict(profile_of(variant, Question.draw(problem), executor, H200.multiprocessor), H200)
-        found.append(Held(index, name, measured, 1e6 * (time.seconds - LAUNCH_SECONDS * time.launches)))
+        found.append(Prediction(index, name, measured, 1e6 * (time.seconds - LAUNCH_SECONDS * time.launches)))
         print(f"{index:3} {name:28}{measured:>10.1f} us{found[-1].predicted_us:>10.1f} us {found[-1].ratio:>6.2f}")
     return found
 
@@ -81,7 +81,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flops", type=float, default=1e9, help="of the largest problem (default: %(default)g)")
     arguments = parser.parse_args()
-    found = held(json.loads(RECORD.read_text()), arguments.flops)
+    found = predictions(json.loads(RECORD.read_text()), arguments.flops)
     pairs = [
         (one, other)
         for one, other in itertools.combinations(found, 2)

@@ -68,7 +68,7 @@ OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}
 SHRINK_SECONDS = 5.0
 """Most need two. What kills a mutant is known before that, and how small it may get is for people to read."""
 LONG_SECONDS = 45.0
-"""Of a campaign: a few take longer, up to several minutes."""
+"""Seconds from which a campaign counts as long; a few take several minutes."""
 UNKNOWN = "-"
 SURVIVES = "SURVIVES"
 AnyScore = Score | HarnessScore
@@ -153,9 +153,9 @@ def in_order_of_work(names: Sequence[str], seconds: Mapping[str, float]) -> list
     return sorted(names, key=place)
 
 
-def score_of(asked: tuple[str, CampaignSettings]) -> AnyScore:
+def score_of(campaign: tuple[str, CampaignSettings]) -> AnyScore:
     """In a worker."""
-    name, how = asked
+    name, how = campaign
     return harness_score(name) if name in OF_HARNESS else score(name, how)
 
 
@@ -219,9 +219,11 @@ def _summary(scores: Sequence[Score]) -> str:
         ):
             if not any(each.peers for each in killed):
                 continue  # nothing that their rules are about
-            asked = [each for each in some if each.peers]
-            missed = (f"{rule} {sum(each.peers[rule] == MISSED for each in asked)}" for rule in RULES)
-            lines.append(f"Missed by the peers' rules on the very case, of {what} ({len(asked)}): {', '.join(missed)}.")
+            judged = [each for each in some if each.peers]
+            missed = (f"{rule} {sum(each.peers[rule] == MISSED for each in judged)}" for rule in RULES)
+            lines.append(
+                f"Missed by the peers' rules on the very case, of {what} ({len(judged)}): {', '.join(missed)}."
+            )
     survivors = [each for each in scores if not each.killed]
     lines.append(f"Survivors: {len(survivors)}." + _names(survivors))
     return "\n".join(lines)

@@ -94,7 +94,7 @@ class Recorder:
 
 
 def without_refused(launched: Launched) -> tuple[Launched, tuple[int, ...]]:
-    """The same without the cases whose PTX this GPU's driver does not take, and which those are.
+    """Leave out the cases whose PTX this GPU's driver rejects; returns the rest, and the indices of those cases.
 
     Where a kernel is not made of cases, it is the driver's error that says so.
     """

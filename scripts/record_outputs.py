@@ -36,8 +36,8 @@ def kept_answers(path: Path, made_on: dict[str, str]) -> dict[tuple[int, str, st
     """What an earlier record has, by case, variant and plan. Raises `UsageError` where it is from another machine."""
     recorded_on, cases, answers = load(path)
     require_same_machine(recorded_on, made_on)
-    asked = [(fields, regime) for fields, regime in cases]
-    places = {number: CASES.index(case) for number, case in enumerate(asked) if case in CASES}
+    wanted = [(fields, regime) for fields, regime in cases]
+    places = {number: CASES.index(case) for number, case in enumerate(wanted) if case in CASES}
     return {
         (places[one.case], one.variant, one.plan): Recorded(places[one.case], one.variant, one.plan, one.outputs)
         for one in answers

@@ -108,7 +108,7 @@ RANGE_METRICS = {
     key: METRICS[key]
     for key in ("l2_read_sectors", "l2_write_sectors", "dram_read_bytes", "dram_write_bytes", "time_ns")
 }
-"""Of whole plans."""
+"""Metrics of whole plans."""
 
 SLOWEST_BLOCK_FLOPS = 1e10
 """fa1 has one thread block per head, which counts a head's keys in order: beyond, it takes a second per pass of ncu."""
@@ -119,7 +119,7 @@ ONE_BLOCK_PER_HEAD = ("fa1", "bwd-fa1")
 Case = tuple[int, Run]
 """A run with the index of its problem."""
 Measured = tuple[tuple[Counters, ...], tuple[Counters, ...]]
-"""Of each launch; of the plan as a whole."""
+"""Counters of each launch, and of the plan as a whole."""
 AT_ONCE = 24
 """Runs that one call of ncu measures."""
 

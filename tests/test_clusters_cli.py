@@ -14,7 +14,7 @@ SMALL = ("--plugin", PLUGIN, "--q-len", "40", "--kv-len", "37", "--head-dim", "8
 
 
 @pytest.mark.thorough
-def test_a_variant_in_clusters_is_right_and_one_that_ends_too_early_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_variant_passes_and_one_that_ends_early_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """Planned in a process of its own, run on the emulator, counted and watched as any other."""
     variants = ("--variants", "keys-over-a-cluster,hasty-cluster")
     assert main(("compare", *SMALL, *variants, "--sanitize", "--format", "json")) == 1

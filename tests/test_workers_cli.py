@@ -134,7 +134,7 @@ def test_two_workers_and_none_come_to_the_same(own: Processes, wrong: Path, tmp_
 
 
 @pytest.mark.thorough
-def test_ctrl_c_ends_all_of_it_within_a_second_or_so_and_leaves_nothing_behind(own: Processes):
+def test_ctrl_c_ends_all_processes_soon(own: Processes):
     started = fuzz(own, "--seconds", "200", "--workers", "2")
     # Each worker has a server of processes, one that examines cases, and its planner.
     until(lambda: len(cluster_workers(own)) == 2 and len(own.left("forkserver")) >= 6)
@@ -150,9 +150,7 @@ def test_ctrl_c_ends_all_of_it_within_a_second_or_so_and_leaves_nothing_behind(o
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["alone", "two workers"])
-def test_a_killed_client_leaves_nothing_behind_and_the_same_command_goes_on(
-    own: Processes, words: tuple[str, ...], tmp_path: Path
-):
+def test_after_a_killed_client_the_same_command_resumes(own: Processes, words: tuple[str, ...], tmp_path: Path):
     command = (*LONG, *words)
     whole, _ = outcome(fuzz(own, *command))
     folders = tmp_path / "folders"
@@ -196,7 +194,7 @@ def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes):
 
 
 @pytest.mark.thorough
-def test_a_killed_scheduler_is_a_line_and_the_same_command_goes_on_with_another(own: Processes, tmp_path: Path):
+def test_after_a_killed_scheduler_the_same_command_resumes(own: Processes, tmp_path: Path):
     command = ["--examples", "80"]
     whole, _ = outcome(fuzz(own, *command))
     address, scheduler = start_scheduler(own)

@@ -76,7 +76,7 @@ class RemoteCompiledKernel(CompiledKernel):
     """The arguments that were packed; None if they are packed in this process."""
     words: tuple[bytes, ...] | None = None
     """Bytes of each parameter for `args`; None if the arguments do not fit or were not packed."""
-    misfit: str = ""
+    argument_error: str = ""
     """Why the arguments do not fit; empty if they do."""
     kernel: RemoteKernel | None = None
     """The kernel that was compiled."""
@@ -116,7 +116,7 @@ class RemoteToolchain(Toolchain):
         if compiled.args is not args:
             compiled = compiled.kernel.owner.compile(compiled.kernel, args, compiled.arch)
         if compiled.words is None:
-            raise PlanError(compiled.misfit)
+            raise PlanError(compiled.argument_error)
         return compiled.words
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:

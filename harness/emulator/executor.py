@@ -14,7 +14,7 @@ from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES
-from harness.emulator.abi.sanitizer_layout import GIVEN, NOBODY
+from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
@@ -370,7 +370,7 @@ def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) ->
         data[:] = 0xFF
     else:
         data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    state = np.full(buffer.size_bytes, NOBODY if source is None else GIVEN, np.uint8) if watched else None
+    state = np.full(buffer.size_bytes, NEVER_WRITTEN if source is None else GIVEN, np.uint8) if watched else None
     return DeviceBuffer(buffer.name, data, state)
 
 
@@ -413,7 +413,7 @@ def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
 def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Iterator[Finding]:
     """Findings for elements of an output that were not written, or only partially."""
     assert memory.written is not None
-    holes = (memory.written == NOBODY).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
+    holes = (memory.written == NEVER_WRITTEN).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
     if not holes.any():
         return
     first = int(np.argmax(holes))

@@ -182,7 +182,7 @@ def attempt(
         note = "; ".join(execution.notes) or None
         done = dataclasses.replace(done, execution=execution, counted=execution, note=note)
         if question is not None:
-            held = question.hold(execution.outputs, variant.numerics, execution.unwritten)
+            held = question.check(execution.outputs, variant.numerics, execution.unwritten)
             done = _with_power(dataclasses.replace(done, accuracy=held), question, power_in_full)
             done = _with_second_run(done, plan, question, executor)
         if execution.read_bytes is None:
@@ -228,7 +228,7 @@ def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Ex
     try:
         again = executor.run(done.problem, plan, question.inputs)
         # The executor detects unwritten outputs with freshly loaded modules.
-        reason = question.hold(again.outputs, done.variant.numerics).reason
+        reason = question.check(again.outputs, done.variant.numerics).reason
     except KernelFault as fault:
         reason = str(fault)
     if reason is None:
@@ -255,7 +255,7 @@ def _counted_beside(
     done = dataclasses.replace(done, counted=counted)
     if question is None or done.accuracy is None or not done.accuracy.passed:
         return done
-    reason = question.hold(counted.outputs, done.variant.numerics, counted.unwritten).reason
+    reason = question.check(counted.outputs, done.variant.numerics, counted.unwritten).reason
     if reason is None:
         return done
     return dataclasses.replace(done, counted_failure=f"the run whose bytes were counted is wrong: {reason}")

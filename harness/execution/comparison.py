@@ -145,14 +145,14 @@ def rank(rows: Iterable[Row], device: Device) -> tuple[Row, ...]:
     """
     rows = list(rows)
     merits = {row.variant: merit for row in rows if row.verdict == PASS and (merit := _merit(row, device))}
-    told = ranks(merits)
+    rank_of = ranks(merits)
     order = {verdict: number for number, verdict in enumerate(VERDICTS)}
 
     def place(row: Row) -> tuple[int, bool, int, float]:
         merit = merits.get(row.variant)
-        return order[row.verdict], merit is None, told.get(row.variant, 0), merit.median if merit else 0.0
+        return order[row.verdict], merit is None, rank_of.get(row.variant, 0), merit.median if merit else 0.0
 
-    ranked = (dataclasses.replace(row, rank=told.get(row.variant)) for row in rows)
+    ranked = (dataclasses.replace(row, rank=rank_of.get(row.variant)) for row in rows)
     return tuple(sorted(ranked, key=place))
 
 

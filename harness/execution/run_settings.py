@@ -1,4 +1,4 @@
-"""Settings of a run: everything that is chosen for it apart from its problem."""
+"""Defines the settings of a run: everything that a user chooses apart from its problem."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ class CacheModel:
     """The caches that the emulator models behind its sector counts."""
 
     gpu: Gpu
-    """The GPU whose caches they are."""
+    """The GPU whose caches are modelled."""
     l2_bytes: int | None = None
-    """Size of L2; None: the GPU's own."""
+    """Size of L2 in bytes. None for the size of the GPU's L2."""
     flushed: bool = False
-    """Whether every launch begins with empty caches, as under a profiler; else L2 stays warm during a plan."""
+    """Whether caches are emptied before every launch, as under a profiler. Otherwise L2 stays warm during a plan."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
+    """How long a GPU benchmark measures."""
 
     noise: float = 0.005
-    """A contender is known well enough when half its interval is below this fraction of its median."""
+    """Sampling stops when half a contender's confidence interval is below this fraction of its median."""
     most_seconds: float = 3.0
-    """GPU time of cold runs per contender, at most."""
+    """Maximum GPU time of cold runs per contender, in seconds."""
     most_samples: int = 500
-    """And so many of them."""
+    """Maximum number of cold runs per contender."""
     sustained_seconds: float = 1.0
-    """How long the sustained runs go on; 0 leaves them out."""
+    """Duration of the sustained runs in seconds; 0 for none."""
     seed: int = 0
-    """Of the order within the rounds."""
+    """Random seed of the order of contenders within each round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Everything that is chosen for a run apart from its problem, with the defaults that all commands share."""
+    """Everything that a user chooses for a run apart from its problem, with the defaults of all commands."""
 
     device: str = "auto"
     """`gpu`, `emulator`, or `auto`: the GPU if there is one, else the emulator."""
     arch: str = "sm_90"
     """The architecture that the emulator compiles kernels for."""
     regime: str = "normal"
-    """How inputs are drawn: the name of one of the operation's regimes."""
+    """Name of the operation's regime from which inputs are drawn, such as `normal`."""
     seed: int = 0
-    """The same seed gives the same inputs. On the emulator, seeds other than 0 permute the turns of a block's warps."""
+    """Random seed of the inputs. On the emulator, seeds other than 0 also permute the turns of a block's warps."""
     step_limit: int | None = None
-    """Instructions that a warp of the emulator may run; None: as many as `step_limits` derives from the problem."""
+    """Maximum instructions per warp on the emulator. None for the limit that `step_limits` derives from the problem."""
     threads: int | None = None
-    """CPU threads of the emulator; None: one per core. Results do not depend on it."""
+    """CPU threads of the emulator. None for one per core. Results do not depend on it."""
     sanitize: bool = False
     """Whether the sanitizer looks for races, uninitialized reads and the like."""
     count: str = "auto"
     """When the emulator counts bytes: `always`, `never`, or `auto`, where that takes seconds."""
     caches: CacheModel | None = None
-    """The caches that the emulator models; None: none."""
+    """The caches that the emulator models. None for no cache model."""
     effort: Effort = Effort()
-    """How long a GPU is timed."""
+    """How long a GPU benchmark measures."""
 
     @property
     def cores(self) -> int:
-        """The number of CPU threads that the emulator uses."""
+        """Number of CPU threads that the emulator uses."""
         return self.threads or usable_cores()
 
 

@@ -207,5 +207,5 @@ def _reject_impossible(entry: Entry, least_ms: float) -> None:
 
 def _ranked(entries: Sequence[Entry]) -> tuple[BenchRow, ...]:
     intervals = {e.name: e.interval for e in entries if e.verdict == "pass"}
-    told = ranks({name: interval for name, interval in intervals.items() if interval is not None})
-    return in_order_of_merit([dataclasses.replace(entry.row(), rank=told.get(entry.name)) for entry in entries])
+    rank_of = ranks({name: interval for name, interval in intervals.items() if interval is not None})
+    return in_order_of_merit([dataclasses.replace(entry.row(), rank=rank_of.get(entry.name)) for entry in entries])

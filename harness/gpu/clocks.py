@@ -71,6 +71,6 @@ class ClockReader:
                 reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._device)
             except nvml.NVMLError:
                 return
-            for name, told in _HELD_DOWN.items():
+            for name, reason in _HELD_DOWN.items():
                 if reasons & getattr(nvml, f"nvmlClocksThrottleReason{name}", 0):
-                    clocks.held_down_by.add(told)
+                    clocks.held_down_by.add(reason)

@@ -81,9 +81,9 @@ class ComputeSanitizer:
 
 def _run_tool(tool: str, request: dict[str, object]) -> list[Finding]:
     with tempfile.TemporaryDirectory() as folder:
-        asked, reply, log = (Path(folder, name) for name in ("request.json", "reply.json", "log.txt"))
-        asked.write_text(json.dumps(request))
-        program = [sys.executable, "-m", "harness.gpu.profiled_run", str(asked), str(reply)]
+        request_file, reply, log = (Path(folder, name) for name in ("request.json", "reply.json", "log.txt"))
+        request_file.write_text(json.dumps(request))
+        program = [sys.executable, "-m", "harness.gpu.profiled_run", str(request_file), str(reply)]
         command = [_PROGRAM, "--tool", tool, *TOOLS[tool], "--print-limit", "0", "--log-file", str(log), *program]
         try:
             subprocess.run(command, cwd=REPOSITORY_ROOT, capture_output=True, timeout=_SECONDS)

@@ -16,6 +16,8 @@ class Numerics:
 
     A default allows every choice that a correct kernel can make, in any loop order. All variants must sum in float32,
     whatever the problem's dtype. The budget assumes the declarations, so a variant that violates them fails.
+
+    Raises `PluginError` for other values than those listed, or for contradictory ones.
     """
 
     scores: str = "problem"

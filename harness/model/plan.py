@@ -25,11 +25,14 @@ __all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name"]
 
 @dataclass(frozen=True)
 class Buffer:
-    """An array in GPU memory. Kernels get bfloat16 as bits (uint16 in NumPy and Numba)."""
+    """An array in GPU memory. Kernels get bfloat16 as bits (uint16 in NumPy and Numba). Can raise `PlanError`."""
 
     name: str
+    """Name by which arguments of launches refer to it."""
     shape: tuple[int, ...]
+    """Extents in elements, each at least 0. The array is C-contiguous."""
     dtype: str
+    """A key of `ELEMENT_BYTES`, such as `float32`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -54,19 +57,18 @@ def _buffer_of(tensor: Tensor) -> Buffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch.
-
-    `kernel` is an object of the kernel's language, such as a `cupy.RawKernel`, a function decorated with
-    `numba.cuda.jit`, or a `PtxKernel`. An argument is the name of a buffer, a `TensorMap`, or a scalar. Write scalars
-    as `np.int32(n)` or `np.float32(x)`, because their types are not converted.
-    """
+    """A kernel launch. Raises `PlanError` if a GPU does not support its grid, block or cluster."""
 
     kernel: Any
+    """Kernel object of any supported language: a `cupy.RawKernel`, a function decorated with `numba.cuda.jit`, or a
+    `PtxKernel`."""
     grid: tuple[int, ...]
     """Number of thread blocks in x, y, z."""
     block: tuple[int, ...]
     """Threads per block in x, y, z."""
     args: tuple[Any, ...]
+    """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, or a scalar. Write scalars as
+    `np.int32(n)` or `np.float32(x)`, because their types are not converted."""
     shared_bytes: int = 0
     """Dynamic shared memory per block, in bytes."""
     cluster: tuple[int, ...] | None = None
@@ -138,12 +140,14 @@ def kernel_name(kernel: object) -> str:
 class Plan:
     """Everything that one run needs: which buffers to allocate and which kernels to launch, in order.
 
-    The problem's inputs and outputs always exist, such as Q, K, V and O. `buffers` are allocated in addition. One with
-    the name of an optional output of the operation, such as `lse`, is that output. Their initial content is undefined.
+    Raises `PlanError` if a field has another type.
     """
 
     launches: tuple[Launch, ...]
+    """Kernel launches in order. Each starts after the previous one has ended."""
     buffers: tuple[Buffer, ...] = ()
+    """Buffers in addition to the problem's inputs and outputs, such as Q, K, V and O, which always exist. One with the
+    name of an optional output of the operation, such as `lse`, is that output. Their initial content is undefined."""
 
     def __post_init__(self) -> None:
         for field, of in (("launches", Launch), ("buffers", Buffer)):

@@ -10,7 +10,9 @@ class Traffic:
     """Bytes that a variant claims to move, at the `sectors` level: 32 x distinct 32-byte sectors per warp request."""
 
     read_bytes: int
+    """Bytes read from global memory by all launches of the plan."""
     write_bytes: int
+    """Bytes written to global memory by all launches of the plan."""
 
     @property
     def total_bytes(self) -> int:

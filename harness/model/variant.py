@@ -23,12 +23,13 @@ def _supports_all(problem: Any) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An implementation of an operation."""
+    """An implementation of an operation. Raises `PluginError` if its name or its numerics are invalid."""
 
     name: str
     """Name on the command line, such as `fa2-cupy`."""
     plan: Callable[..., Plan]
-    """Returns the plan for a problem. Needs no GPU. With `tiles`, it is called as plan(problem, tile=None)."""
+    """Returns the plan for a problem, or raises `PlanError`. Needs no GPU. With `tiles`, it is called as
+    plan(problem, tile=None)."""
     operation: str = "attention"
     """Name of the operation that it computes."""
     algorithm: str = "custom"

@@ -73,12 +73,12 @@ def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
     """Split variants into names and objects. The names are None if all variants are selected."""
     if variants is None:
         return None, []
-    asked = [variants] if isinstance(variants, str | Variant) else list(variants)
-    wrong = [each for each in asked if not isinstance(each, str | Variant)]
-    if wrong or not asked:
+    selected = [variants] if isinstance(variants, str | Variant) else list(variants)
+    wrong = [each for each in selected if not isinstance(each, str | Variant)]
+    if wrong or not selected:
         raise UsageError(f"variants is {variants!r}; give names or patterns such as 'fa*', Variant objects, or a list")
-    names = [each if isinstance(each, str) else each.name for each in asked]
-    return names, [each for each in asked if isinstance(each, Variant)]
+    names = [each if isinstance(each, str) else each.name for each in selected]
+    return names, [each for each in selected if isinstance(each, Variant)]
 
 
 def _require_known(

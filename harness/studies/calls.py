@@ -108,5 +108,5 @@ def why(
     `python -m harness why`. `.result.causes` is sorted by cost, largest first; `docs/why.md` describes the model.
     Raises `UsageError`, and whatever ends a variant's run.
     """
-    asked = [variant] if other is None else [variant, other]
-    return call(command_named("why"), problem, asked, plugin, options, selects_by="")
+    selected = [variant] if other is None else [variant, other]
+    return call(command_named("why"), problem, selected, plugin, options, selects_by="")

@@ -22,7 +22,7 @@ N, D, HEADS, BATCH, ITEM_BYTES, FLOAT32_BYTES = 1024, 64, 16, 64, 2, 4
 GIGA = 1e9
 PRINTED_GB = {"standard": 40.3, "flash": 4.4}
 A100_SHARED_BYTES = 192 * 1024
-"""Of one multiprocessor, as the paper has it (section 2.1)."""
+"""Shared memory of one multiprocessor, as the paper states it (section 2.1)."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def main() -> None:
         every = gigabytes(FLASH, visits)
         no_start = gigabytes(tuple(line for line in FLASH if "= 0" not in line.what), visits)
         held = "yes" if forward_is_what_our_kernel_claims(Bc) else "no"
-        told = [f"{every:.2f}", against(PRINTED_GB["flash"], every)]
-        told += [f"{no_start:.2f}", against(PRINTED_GB["flash"], no_start)]
-        cells.append([str(Bc), str(visits), *told, held])
+        compared = [f"{every:.2f}", against(PRINTED_GB["flash"], every)]
+        compared += [f"{no_start:.2f}", against(PRINTED_GB["flash"], no_start)]
+        cells.append([str(Bc), str(visits), *compared, held])
     headers = [
         "B_c",
         "T_c",

@@ -18,12 +18,12 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Format:
-    """Of a result, or of each half of it."""
+    """Floating-point format of a result, or of each half of a packed result."""
 
     bits: int
     fraction_bits: int
     smallest_exponent: int
-    """Of a normal number."""
+    """Smallest exponent of a normal number."""
     largest_exponent: int
 
     def numbers(self, patterns: Array) -> Array:
@@ -59,7 +59,7 @@ class Promise:
     """A bound of the error: all three parts together."""
 
     form: str
-    """Of the result; a key of `FORMATS`."""
+    """Format of the result; a key of `FORMATS`."""
     ulps: float = 0.0
     relative: float = 0.0
     absolute: float = 0.0

@@ -39,7 +39,7 @@ class Comparison:
     launch: int
     kernel: str
     footprint_bytes: int
-    """Of the buffers that it touches."""
+    """Bytes of the buffers that the launch reads or writes."""
     load_sectors: int
     atomic_sectors: int
     """Read and written where they lie; the hardware counts as read what comes back to L1, nothing of a reduction."""
@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def half(self) -> int:
-        """See `half`."""
+        """Which half of the variants this row belongs to, 0 or 1."""
         return half(self.problem, self.variant)
 
     @property
@@ -82,12 +82,12 @@ def compare(record: Mapping[str, Any], problem: int, variant: str) -> Iterator[C
 
     Without those that load boxes by TMA: what comes back to L1 has zeros among it that no memory was read for.
     """
-    asked = recorded_problem(record["problems"][problem])
-    plan = discover().registry.get(variant).plan(asked)
-    if plan_hash(plan, asked) not in recorded_hashes(record, problem, variant):
+    recorded = recorded_problem(record["problems"][problem])
+    plan = discover().registry.get(variant).plan(recorded)
+    if plan_hash(plan, recorded) not in recorded_hashes(record, problem, variant):
         return
-    sizes = {name: buffer.size_bytes for name, buffer in plan.all_buffers(asked).items()}
-    execution = EmulatorExecutor(RunSettings(caches=MODEL)).run(asked, plan, draw_inputs(asked))
+    sizes = {name: buffer.size_bytes for name, buffer in plan.all_buffers(recorded).items()}
+    execution = EmulatorExecutor(RunSettings(caches=MODEL)).run(recorded, plan, draw_inputs(recorded))
     rows = {r["launch"]: r for r in record["launches"] if (r["problem"], r["variant"]) == (problem, variant)}
     for number, launch in enumerate(execution.launches):
         assert launch.traffic is not None

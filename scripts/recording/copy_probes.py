@@ -20,11 +20,11 @@ from harness import Buffer, Launch, Plan, Problem, Registry, TensorMap, Variant
 PROBLEM = Problem(heads=1, q_len=1, kv_len=8192, head_dim=64)
 """K has 2 MiB."""
 REPEATS = 32
-"""Of each copy."""
+"""Repetitions of each copy."""
 STRIDE_BYTES = 32768
 """From a copy to its next repetition."""
 TILE_BYTES = 32768
-"""Of shared memory."""
+"""Shared memory of a block."""
 PIECE_BYTES = {"copy_4": 4, "copy_8": 8, "copy_16": 16, "copy_16_past_l1": 16}
 """Kernels of one warp, and what a lane copies at once."""
 BULK_KERNELS = ("copy_run", "store_run", "copy_boxes", "store_boxes")
@@ -39,11 +39,11 @@ class Box:
     """What is copied of a tensor of rows of 16-bit elements; all in bytes."""
 
     width: int
-    """Of a row of the tensor."""
+    """Bytes of a row of the tensor."""
     stride: int
     """From one of its rows to the next."""
     columns: int
-    """Of a row of the box."""
+    """Bytes of a row of the box."""
     swizzle: int
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def merged(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of each problem and variant what the latest record has of it, as scripts/record_traffic.py writes records.
+    """Merge records of scripts/record_traffic.py: the latest entry for each problem and variant.
 
     Problems are known by their fields. `date` is the latest; of launches there are the counters that all records have.
     """

@@ -124,11 +124,11 @@ class Launched:
     """Buffers in the order of the kernel's parameters, as bytes."""
     after: Mapping[str, Array]
     module: CaseModule | None
-    """Of `run_cases`."""
+    """The cases of `run_cases`; None for other kernels."""
 
     @property
     def digest(self) -> str:
-        """The same where the same kernel is given the same."""
+        """Hash of the kernel, its launch and its inputs."""
         parts = [self.text, self.entry, str((self.grid, self.block, self.shared_bytes, self.scalars))]
         buffers = [name.encode() + data.tobytes() for name, data in self.before.items()]
         return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *buffers])).hexdigest()[:16]

@@ -38,9 +38,9 @@ ORDER_DEPENDENT = {
 LARGE_BYTES = 32 * 1024
 """A buffer beyond that is not recorded whole, but where a kernel is made of cases."""
 SAMPLE_BYTES = 1024
-"""Of a large buffer: what is recorded bit by bit, so that a difference can be read."""
+"""Bytes of a large buffer that are recorded in full, so that a difference can be read."""
 PIECE_BYTES, DIGEST_BYTES = 4096, 8
-"""Of a large buffer: what a digest is of, and its size."""
+"""Size of the pieces of a large buffer that are hashed, and of their digests."""
 
 
 def key_of(nodeid: str) -> str:
@@ -59,13 +59,13 @@ class Answer:
     """What the GPU left of one kernel."""
 
     digest: str
-    """Of the kernel and what it was given (`Launched.digest`)."""
+    """Digest of the kernel and its inputs (`Launched.digest`)."""
     after: dict[str, bytes]
     """The buffers that it changed."""
     refused: tuple[int, ...] = ()
-    """Of `run_cases`: the cases that its assembler does not take, because they are for later GPUs or nobody."""
+    """Cases of `run_cases` that the GPU's assembler rejects, because they are for later GPUs or for none."""
     abridged: dict[str, bytes] = field(default_factory=dict)
-    """Of the large buffers that it changed: their beginning, and a digest of each piece."""
+    """For each large buffer that it changed, the first bytes and a digest of each piece."""
 
 
 def answer_to(launched: Launched, after: Mapping[str, Array], refused: tuple[int, ...] = ()) -> Answer:
@@ -88,7 +88,7 @@ class OpcodeRecord:
 
     environment: dict[str, str]
     answers: dict[str, list[Answer]]
-    """Of each test, in the order of its launches."""
+    """Answers of each test, in the order of its launches."""
     opcodes: list[str]
     """All opcodes that ran."""
 
@@ -223,7 +223,7 @@ def agrees(single: Case, ours: Array, theirs: Array) -> Array:
 
 
 def _flushed_early(text: str, ours: Array, theirs: Array) -> Array:
-    """See floating.py: the hardware flushes what would only just round up to the smallest normal number."""
+    """Where results differ only because hardware flushes values that round up to the smallest normal number."""
     if ours.dtype == np.uint32 and ".f16x2" in text:
         low, high = (_flushed_early(".f16", *(x.view(np.uint16)[half::2] for x in (ours, theirs))) for half in (0, 1))
         same = [x.view(np.uint16).reshape(-1, 2) for x in (ours, theirs)]

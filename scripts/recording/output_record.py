@@ -74,12 +74,12 @@ class Recorded:
 
 
 def problem_of(case: int) -> Problem:
-    """Of `CASES`."""
+    """The problem of a case of `CASES`."""
     return Problem(**CASES[case][0])
 
 
 def inputs_of(case: int) -> dict[str, Array]:
-    """The same ones every time."""
+    """The inputs of a case, drawn with the fixed `SEED`."""
     return draw_inputs(problem_of(case), CASES[case][1], SEED)
 
 

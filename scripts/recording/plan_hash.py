@@ -25,7 +25,7 @@ def plan_hash(plan: Plan, problem: BaseProblem) -> str:
 
 
 def recorded_hashes(record: Mapping[str, Any], problem: int, variant: str) -> list[str]:
-    """Of the plans that the variant made of that problem when the record was made; none: it is not in there."""
+    """Hashes of the variant's plans of that problem when the record was made; empty if it was not recorded."""
     return [row["hash"] for row in record["plans"] if (row["problem"], row["variant"]) == (problem, variant)]
 
 

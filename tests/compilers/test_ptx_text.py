@@ -100,7 +100,7 @@ def test_the_driver_is_given_the_very_text_and_the_call_launches() -> None:
     assert driver.calls[1:] == [("scale", (2,), (32,), ("the array", np.float32(2)), {"shared_mem": 1024})]
 
 
-def test_a_text_is_loaded_once_on_a_gpu_so_that_its_kernels_share_its_variables() -> None:
+def test_kernels_of_one_text_share_its_variables_on_a_gpu() -> None:
     driver = FakeDriver()
     gpu = NativeGpu(driver, None, "a GPU", ARCH)
     for kernel in (PtxKernel(TEXT, "scale"), PtxKernel(TEXT, "nothing"), PtxKernel(f"{TEXT}\n", "scale")):

@@ -36,7 +36,7 @@ def test_the_object_is_the_one_made_here() -> None:
     worker.close()
 
 
-def test_what_is_refused_there_is_the_same_error_here_and_the_worker_goes_on() -> None:
+def test_a_workers_error_is_raised_here_and_the_worker_continues() -> None:
     worker = CompileWorker()
     with pytest.raises(CompileError, match="no kernel 'missing'"):
         worker.build_kernel(PTX, "missing", PLAIN, TIER)
@@ -72,7 +72,7 @@ def test_workers_are_used_again_and_end_with_their_pool() -> None:
     assert process.exitcode == 0
 
 
-def test_a_worker_gives_way_to_others_of_its_session_and_ctrl_c_does_not_reach_it() -> None:
+def test_a_worker_yields_to_its_session_and_ignores_ctrl_c() -> None:
     worker = CompileWorker()
     worker.build_kernel(PTX, "k", PLAIN, TIER)
     assert worker._process is not None

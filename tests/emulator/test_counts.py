@@ -86,7 +86,7 @@ def test_lanes_that_follow_each_other_are_counted_as_in_any_order(element: str) 
     assert in_order == exchanged
 
 
-def test_a_run_of_lanes_that_leaves_its_buffer_is_told_by_its_first_lane_outside() -> None:
+def test_the_first_lane_outside_of_a_buffer_is_reported() -> None:
     with pytest.raises(KernelFault, match=r"thread \(127, 0, 0\)"):
         counted(kernel(f"b[i] = a[i + {N - 127}];"))
 

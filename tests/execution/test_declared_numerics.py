@@ -50,7 +50,7 @@ def test_a_declaration_that_is_not_in_the_code_fails_by_name(name: str, field: s
 
 
 @pytest.mark.compiles
-def test_zeros_that_convert_to_e4m3_without_use_are_not_accused_of_that_and_do_not_pass() -> None:
+def test_zeros_with_an_unused_e4m3_conversion_fail_for_their_zeros() -> None:
     done = asked("zeros-convert-to-e4m3")
     assert done.numerics_failure is None and done.accuracy is not None and done.accuracy.passed
     assert done.verdict == UNDECIDED

@@ -97,9 +97,7 @@ def test_ptx_by_hand_from_the_command_line(capsys: pytest.CaptureFixture[str]) -
         ("ptx", PtxKernel("?", "mine"), "no kernel mine in its PTX"),
     ],
 )
-def test_what_is_no_kernel_of_its_language_is_an_error_and_the_others_still_come(
-    says: str, kernel: Any, words: str
-) -> None:
+def test_a_kernel_of_another_language_is_an_error_of_its_row_only(says: str, kernel: Any, words: str) -> None:
     odd = Variant(name="odd", backend=says, plan=lambda problem: Plan((Launch(kernel, (1,), (32,), ()),)))
     rows = rows_of(odd, in_cuda())
     assert (rows["odd"].verdict, rows["odd"].total_bytes) == ("error", None)
@@ -167,7 +165,7 @@ def test_a_language_more_is_a_toolchain_in_the_list(monkeypatch: pytest.MonkeyPa
     assert "which is a ToyKernel; write backend='toy'" in str(rows["no-cuda"].reason)
 
 
-def test_an_algorithm_that_takes_another_language_for_its_second_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_with_the_wrong_language_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchains, "TOOLCHAINS", (*TOOLCHAINS, ToyToolchain()))
     fa2 = discover().registry.get("fa2-numba")
     row = rows_of(replace(fa2, name="fa2-toy", backend="toy"))["fa2-toy"]

@@ -100,7 +100,7 @@ def test_the_nearest_variant_speaks_where_none_has_the_tile():
         choose_tile([PLAIN], PROBLEM, {"Br": 8})
 
 
-def test_one_variant_that_has_the_tile_is_enough_and_the_others_say_why_not():
+def test_one_variant_with_the_tile_is_enough():
     chosen = choose_tile([PLAIN, tiled()], PROBLEM, {"Br": 2})
     assert [v.supports(PROBLEM) for v in chosen] == ["no tile sizes to choose from", None]
     rows = {row.variant: row for row in compare(chosen, PROBLEM, NumpyExecutor(), tile="Br=2").rows}

@@ -87,14 +87,14 @@ def test_the_executor_names_kernel_input_and_place(executor: GpuExecutor) -> Non
         executor.run(PROBLEM, planned(spoil), draw_inputs(PROBLEM))
 
 
-def test_the_executor_tells_what_nobody_wrote_from_what_came_out_of_scratch(executor: GpuExecutor) -> None:
+def test_the_executor_distinguishes_unwritten_from_scratch(executor: GpuExecutor) -> None:
     execution = executor.run(PROBLEM, planned(write_some, "scratch"), draw_inputs(PROBLEM))
     assert np.isnan(execution.outputs["O"]).all() and execution.unwritten is not None
     assert execution.unwritten["O"].tolist() == [[[[False] * 4, [True] * 4]]]
     assert execution.time_ms is not None
 
 
-def test_a_contender_that_spoils_an_input_is_named_and_the_next_has_it_back() -> None:
+def test_a_contender_that_overwrites_an_input_is_named() -> None:
     inputs = draw_inputs(PROBLEM)
     plan = planned(spoil)
     context: Any = HostContext()
@@ -108,7 +108,7 @@ def test_a_contender_that_spoils_an_input_is_named_and_the_next_has_it_back() ->
         contender.outputs(1)
 
 
-def test_inputs_that_the_gpu_draws_are_looked_at_there_and_fetched_only_where_they_changed(
+def test_inputs_drawn_on_the_gpu_are_fetched_only_if_they_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tensors = {t.name: DrawnTensor(t.shape, NUMPY_DTYPES[t.dtype], 5, n) for n, t in enumerate(PROBLEM.inputs)}

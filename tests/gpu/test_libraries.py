@@ -143,7 +143,7 @@ def test_flex_attention_takes_what_scores_become(fields: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("mask", ["window:20+causal", "documents:50+20/10+30+30", "blocks:16x8,3,heads"])
 @pytest.mark.parametrize("lengths", [(70, 70), (70, 83)], ids=str)
-def test_flex_attention_leaves_out_tiles_that_nobody_sees_and_masks_none_that_all_see(
+def test_flex_attention_skips_hidden_tiles_and_masks_only_mixed_ones(
     mask: str, lengths: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[fake_torch.BlockMask] = []

@@ -72,7 +72,7 @@ def test_a_package_that_is_not_there_is_empty():
         (ONE.format(name="x") + "    " + ONE.format(name="x").splitlines()[-1].strip(), "registers variant 'x', but"),
     ],
 )
-def test_a_broken_module_does_not_take_the_others_down_and_a_broken_plugin_is_an_error(
+def test_a_broken_module_is_skipped_and_a_broken_plugin_is_an_error(
     package: Path, tmp_path: Path, text: str, words: str
 ):
     write(package / "good.py", ONE.format(name="good"))

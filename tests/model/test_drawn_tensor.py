@@ -47,7 +47,7 @@ def test_one_number_of_every_dtype():
         assert np.array_equal(DrawnTensor(TENSOR.shape, dtype, 7, 2), WHOLE.astype(dtype))
 
 
-def test_large_inputs_are_drawn_by_place_and_all_of_them_where_arrays_are_wanted():
+def test_large_inputs_are_drawn_by_position():
     problem = Problem(heads=2, q_len=3, kv_len=40, dtype="bfloat16")
     assert all(isinstance(array, np.ndarray) for array in draw_input_parts(problem, seed=3).values())
     with patch.object(regime, "LARGEST_DRAWN_BYTES", sum(t.size_bytes for t in problem.inputs) - 1):

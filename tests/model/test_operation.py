@@ -25,7 +25,7 @@ def test_to_name_one_imports_nothing_and_to_use_one_imports_no_hypothesis():
 
 
 @pytest.mark.parametrize("name", operation_names())
-def test_every_operation_is_named_as_its_folder_and_is_the_same_after_a_journey(name: str):
+def test_every_operation_has_its_folders_name_and_survives_pickling(name: str):
     operation = operation_named(name)
     assert operation.name == operation.problem.operation == name
     assert pickle.loads(pickle.dumps(operation)) is operation

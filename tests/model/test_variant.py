@@ -102,7 +102,7 @@ def test_traffic_adds_up():
 
 
 @pytest.mark.parametrize("name", ["esc\x1b]0;t\x07", "zero\u200bwidth", "over\u202eride", "half\ud800", "x" * 129])
-def test_a_name_that_cannot_be_shown_or_is_no_part_of_a_file_name_is_refused(name: str):
+def test_unprintable_and_overlong_names_are_refused(name: str):
     with pytest.raises(PluginError, match=r"is not usable|characters; it may have 128") as refused:
         variant(name)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200

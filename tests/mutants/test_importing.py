@@ -42,13 +42,13 @@ def modules() -> Iterator[list[ModuleType]]:
             shutil.rmtree(folder)
 
 
-def test_functions_that_two_mutants_have_in_common_are_compiled_once_for_both(modules: list[ModuleType]):
+def test_functions_common_to_two_mutants_are_compiled_once(modules: list[ModuleType]):
     identities = [function_identity(module.grown) for module in modules]
     assert identities[0] is not None
     assert identities[0] == identities[1]
 
 
-def test_functions_that_tell_two_mutants_apart_are_not_taken_for_each_other(modules: list[ModuleType]):
+def test_functions_that_differ_between_mutants_are_not_mixed_up(modules: list[ModuleType]):
     doubled, tripled = (function_identity(module.scaled) for module in modules)
     assert doubled is not None and tripled is not None
     assert doubled != tripled

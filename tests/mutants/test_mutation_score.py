@@ -81,7 +81,7 @@ def test_what_was_kept_is_not_run_again(script: ModuleType, tmp_path: Path, monk
     assert script.main([*arguments, "--mutants", SURVIVOR.mutant]) == 1
 
 
-def test_long_campaigns_are_begun_first_and_mutants_of_a_kernel_follow_each_other(script: ModuleType):
+def test_long_campaigns_start_first_and_a_kernels_mutants_together(script: ModuleType):
     names = ["b~1", "a~quick", "b~2", "a~long", "a~new", "b~longer"]
     seconds = {"b~1": 3.0, "a~quick": 1.0, "b~2": 9.0, "a~long": 50.0, "b~longer": 70.0}
     assert script.in_order_of_work(names, seconds) == ["b~longer", "a~long", "a~new", "a~quick", "b~2", "b~1"]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.compiles(False)
 
 @pytest.mark.parametrize("dtype", XFORMERS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_every_rule_takes_the_answer_rounded_to_storage_and_rejects_an_error_of_a_tenth(dtype: str, causal: bool):
+def test_every_rule_accepts_the_rounded_answer_and_rejects_a_tenth(dtype: str, causal: bool):
     problem = Problem(
         heads=4, kv_heads=2, q_len=40, kv_len=33, head_dim=16, dtype=dtype, mask="causal" if causal else "none"
     )

@@ -62,7 +62,7 @@ def test_hours_are_said_before_they_begin(monkeypatch: pytest.MonkeyPatch, capsy
     assert "this takes about 4 days (5.1e+14 floating-point operations, 1 variant on" in capsys.readouterr().err
 
 
-def test_minutes_begin_without_a_word_and_variants_on_a_gpu_are_not_emulated(capsys: pytest.CaptureFixture[str]):
+def test_no_warning_for_minutes_or_for_variants_on_a_gpu(capsys: pytest.CaptureFixture[str]):
     two = RunSettings(threads=2)
     check_size(two, [Problem(heads=2, q_len=1024, kv_len=1024)], 10)
     check_size(two, [Problem(heads=8, q_len=8192, kv_len=8192)], 10, emulated=False)

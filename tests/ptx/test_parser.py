@@ -180,7 +180,7 @@ def test_broken_text_is_refused_with_its_line(text: str, line: int) -> None:
         body(text)
 
 
-def test_names_that_are_not_declared_are_found_before_anything_is_generated() -> None:
+def test_undeclared_names_are_found_before_code_is_generated() -> None:
     for text in ("mov.u64 %r1, nowhere;", "bra $nowhere;", "add.s32 x, %r1, %r2;"):
         with pytest.raises(CompileError, match="is not declared"):
             generate(parse(f"{HEAD}.entry k() {{ .reg .b32 %r<5>; {text} ret; }}"), "k")

@@ -77,7 +77,7 @@ def text_of(step, lines):
     return [lines[n - 1].strip() for n in step.lines]
 
 
-def test_a_step_goes_to_the_next_one_or_to_the_end_of_its_block_or_function():
+def test_where_a_step_ends():
     steps = {step.label: step for step in algorithm_steps(CUDA)}
     assert [*steps] == ["2", "6", "7", "9, first half; 10", "13 and 15"]
     assert text_of(steps["2"], CUDA)[-2:] == ["O[0] = 0;", "}"]

@@ -23,7 +23,7 @@ def test_where_it_is_not_installed_one_line_says_what_to_install(monkeypatch: py
     assert NO_PLUGINS not in os.environ
 
 
-def test_a_file_that_hides_what_a_plugin_of_hypothesis_imports_does_no_harm(tmp_path: Path):
+def test_a_file_that_shadows_a_hypothesis_import_does_no_harm(tmp_path: Path):
     """Trio's plugin imports pytest, and that `py`, which may be a file of the user's folder."""
     (tmp_path / "py.py").write_text("x = 1\n")
     code = "from harness.support.hypothesis_loading import load_hypothesis as load; load(); import sys; "

@@ -114,7 +114,7 @@ def test_a_reason_that_several_have_is_told_once():
     assert "another: error: something else" in text.splitlines()
 
 
-def test_a_claim_whose_reads_and_writes_are_wrong_is_wrong_although_their_sum_is_right():
+def test_a_claim_is_wrong_if_only_its_total_is_right():
     swapped = dataclasses.replace(FAILING, claimed_bytes=FAILING.total_bytes)
     text = render_comparison(comparison(swapped), "table")
     assert cells(text, "odd")[9] == "wrong"

@@ -125,7 +125,7 @@ def usual_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("usual_kernels")
-def test_a_wrong_claim_is_found_and_shrunk_to_the_smallest_problem_that_shows_it():
+def test_a_wrong_claim_is_found_and_shrunk():
     """It forgets that a mask lets tiles be skipped: the least is a block of rows that sees nothing, and one row."""
     variant = discover([PLUGINS / "wrong_claim.py"]).registry.get("wrong-claim")
     found = check_claims.check(variant, EXECUTOR, examples=30, start=1)
@@ -228,9 +228,7 @@ def test_without_tiles_every_row_reads_all_keys_and_values(algorithm: str):
 
 @pytest.mark.compiles(False)
 @pytest.mark.parametrize(("head_dim", "pays"), [(32, True), (64, True), (72, False), (256, False)])
-def test_computing_scores_anew_moves_less_than_storing_them_while_rows_are_shorter_than_two_blocks(
-    head_dim: int, pays: bool
-):
+def test_recomputing_scores_moves_less_for_short_rows(head_dim: int, pays: bool):
     problem = Problem(heads=1, q_len=1024, kv_len=1024, head_dim=head_dim)
     anew, stored = (by_algorithm(name)[0] for name in ("three-pass-recompute", "three-pass"))
     assert (claimed(anew, problem).total_bytes < claimed(stored, problem).total_bytes) is pays
@@ -357,7 +355,7 @@ def test_every_kernel_fits_the_shared_memory_of_any_gpu(head_dim: int):
 
 @pytest.mark.parametrize("head_dim", exhaustive_unless(lambda head_dim: head_dim == 64, [20, 64, 128]))
 @pytest.mark.parametrize("algorithm", exhaustive_unless(lambda name: name != "three-pass-recompute", LITERATURE))
-def test_the_largest_tile_that_may_be_chosen_fits_and_takes_what_is_declared(algorithm: str, head_dim: int):
+def test_the_largest_tile_fits_with_the_declared_memory(algorithm: str, head_dim: int):
     shared_floats = importlib.import_module(f"variants.attention.{algorithm.replace('-', '_')}").shared_floats
     problem = Problem(heads=1, q_len=128, kv_len=128, head_dim=head_dim)
     (variant,) = (v for v in by_algorithm(algorithm) if v.backend == "cupy")

@@ -364,9 +364,7 @@ def test_what_lies_beside_a_window_does_not_reach_its_row(
 
 @parametrize_few()
 @pytest.mark.parametrize(("dtype", "head_dim"), exhaustive_unless(lambda kernel: kernel[0] == "float32", USUAL_KERNELS))
-def test_products_that_all_rows_share_begin_where_the_last_rows_window_does(
-    variant: Variant, dtype: str, head_dim: int
-):
+def test_shared_products_start_at_the_last_rows_window(variant: Variant, dtype: str, head_dim: int):
     # In the block of rows 128 to 191 all rows see keys 89 to 128, and only the last one does not see key 88, which is
     # the first of four that a vector would bring together.
     problem = Problem(heads=1, q_len=200, kv_len=200, head_dim=head_dim, dtype=dtype, mask="causal+window:102")
@@ -482,7 +480,7 @@ def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causa
 
 
 @parametrize_few()
-def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+def test_bits_do_not_depend_on_threads_or_the_order_of_warps(variant: Variant):
     problem = Problem(heads=4, kv_heads=2, q_len=70, kv_len=97, head_dim=64, mask="causal")
     skip_unsupported(variant, problem)
     inputs = draw_inputs(problem, "normal", 3)

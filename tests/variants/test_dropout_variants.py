@@ -252,7 +252,7 @@ def test_gradients_and_bytes_whatever_the_shape(
 # A score of 37,515 is 37,632 in bfloat16, and exp of the difference, which should be 1, is beyond float32. Nothing else
 # keeps the weight that drops out from becoming NaN.
 @pytest.mark.parametrize("variant", [v for v in BACKWARD if "three-pass" in v.name], ids=lambda variant: variant.name)
-def test_scores_that_16_bits_round_above_the_log_sum_exp_give_finite_gradients(variant: Variant):
+def test_scores_rounded_above_lse_give_finite_gradients(variant: Variant):
     problem = BackwardProblem(
         heads=1, q_len=12, kv_len=5, head_dim=256, dtype="bfloat16", scale=1.0, dropout=0.5, dropout_seed=0
     )

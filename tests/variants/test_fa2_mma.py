@@ -187,7 +187,7 @@ def test_rows_whose_window_lies_before_all_keys_see_nothing(variant: Variant):
     ),
 )
 @pytest.mark.parametrize("key", [20, 130])
-def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_bit_of_others(
+def test_nonfinite_values_reach_only_the_rows_that_see_them(
     variant: Variant, key: int, dtype: str, head_dim: int, poison: float
 ):
     problem = Problem(heads=1, q_len=150, kv_len=150, head_dim=head_dim, dtype=dtype, mask="causal")

@@ -203,7 +203,7 @@ def test_what_is_hidden_pair_by_pair_reaches_no_row(mask: str, head_dim: int):
 
 @pytest.mark.thorough
 @BACKENDS
-def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(variant: Variant):
+def test_infinity_in_v_reaches_only_rows_that_see_it_with_its_sign(variant: Variant):
     # Behind the diagonal of the first block's tiles and on it.
     problem = Problem(heads=1, q_len=250, kv_len=250, dtype="bfloat16", mask="causal")
     inputs = draw_inputs(problem, "normal", 2)
@@ -218,7 +218,7 @@ def test_infinity_in_v_keeps_its_sign_where_it_is_seen_and_is_nothing_elsewhere(
 
 @pytest.mark.thorough
 @BACKENDS
-def test_blocks_take_tiles_until_there_are_none_and_leave_the_counter_as_it_was(variant: Variant):
+def test_blocks_take_all_tiles_and_reset_the_counter(variant: Variant):
     # 140 heads of one tile each: more than there are blocks. The second run finds the counter as the first left it.
     problem = Problem(batch=2, heads=70, kv_heads=35, q_len=20, kv_len=110, dtype="bfloat16", mask="causal")
     plan, inputs = variant.plan(problem), draw_inputs(problem, "normal", 1)

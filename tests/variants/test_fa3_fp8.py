@@ -100,7 +100,7 @@ def test_sums_may_leave_the_range_of_float(power: float):
     assert_right(problem, inputs=inputs)
 
 
-def test_bytes_are_as_claimed_where_some_lanes_of_a_warp_go_round_once_less():
+def test_bytes_are_as_claimed_for_partial_warps():
     # 127 rows of 9 and of 12 pieces for 256 threads: a loop that is unrolled for each lane by itself would read apart.
     assert_right(Problem(heads=1, q_len=127, kv_len=1, head_dim=72, dtype="bfloat16"))
 

@@ -57,7 +57,7 @@ def test_as_many_heads_start_side_by_side_as_leave_what_they_read_in_l2(fields: 
         ({"mask": "documents:10000+6384"}, 16),
     ],
 )
-def test_blocks_that_own_keys_start_side_by_side_for_what_they_read_of_rows(fields: dict[str, object], heads: int):
+def test_blocks_that_own_keys_start_side_by_side(fields: dict[str, object], heads: int):
     assert grid_of("bwd-mma-cupy", q_len=16384, kv_len=16384, **fields) == (
         heads,
         128,
@@ -65,7 +65,7 @@ def test_blocks_that_own_keys_start_side_by_side_for_what_they_read_of_rows(fiel
     )
 
 
-def test_a_grid_has_a_block_for_all_rows_of_all_heads_and_starts_with_the_longest():
+def test_a_grid_covers_all_rows_and_starts_with_the_longest():
     problem = Problem(**LONG, batch=3, q_len=1000, kv_len=1000, mask="causal")
     visits = Schedule(problem, Tile(128, 64)).visits
     heads, row_blocks, groups = grid_side_by_side(problem, 16, visits, tile_bytes=64 * 512, by_sequence=False)

@@ -167,7 +167,7 @@ def test_what_is_unrolled_runs_in_order():
     assert after["y"][0] == 1234
 
 
-def test_unrolled_loops_keep_an_array_in_registers_where_a_plain_one_does_not():
+def test_unrolled_loops_keep_an_array_in_registers():
     @cuda.jit(device=True, forceinline=True)
     def step(i, a, x, y):
         for k in range(64):

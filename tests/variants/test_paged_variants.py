@@ -105,7 +105,7 @@ def test_no_races_no_unwritten_memory_no_order_that_matters(variant: Variant, pr
 
 
 @each_variant
-def test_same_inputs_same_bits_whatever_the_number_of_threads_and_the_order_of_warps(variant: Variant):
+def test_bits_do_not_depend_on_threads_or_the_order_of_warps(variant: Variant):
     problem = PagedProblem(lengths=(70, 9, 600), q_len=2, head_dim=24, page_size=32)
     inputs, plan = draw_inputs(problem, "normal", 3), variant.plan(problem)
     runs = [emulator(RunSettings(threads=t, seed=s)).run(problem, plan, inputs) for t, s in ((1, 0), (2, 77))]
@@ -181,7 +181,7 @@ def test_nothing_spills(head_dim: int):
         assert (used.spill_store_bytes, used.spill_load_bytes, used.stack_bytes) == (0, 0, 0)
 
 
-def test_splits_are_as_many_as_keys_take_and_no_sequence_has_more_than_its_own():
+def test_no_sequence_has_more_splits_than_its_keys_need():
     variant = discover().registry.get("paged-split-kv-cupy")
     lengths = (0, 1, 512, 513, 5000, 0)
     first, second = variant.plan(PagedProblem(lengths=lengths, heads=8, kv_heads=2)).launches

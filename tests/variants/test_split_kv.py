@@ -167,7 +167,7 @@ def test_rows_that_see_nothing_though_others_in_their_tile_do():
 
 
 @pytest.mark.parametrize("mask", ["none", "window:300"])
-def test_a_row_has_the_same_bits_whatever_else_is_in_the_batch_or_the_group(mask: str):
+def test_a_rows_bits_do_not_depend_on_the_batch_or_the_group(mask: str):
     """One head's row alone, and as one of 16 that share a tile."""
     problem = dataclasses.replace(PROBLEM, batch=1, heads=16, kv_heads=1, kv_len=900, mask=mask)
     inputs = draw_inputs(problem, "normal", 4)

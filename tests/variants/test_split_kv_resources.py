@@ -20,7 +20,7 @@ BUILDS = [(7, "bfloat16"), (64, "bfloat16"), (96, "float16"), (128, "float16"), 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("head_dim", "dtype"), [*BUILDS, (192, "bfloat16"), (256, "bfloat16")])
-def test_nothing_spills_and_as_many_blocks_share_a_multiprocessor_as_planned(head_dim: int, dtype: str):
+def test_nothing_spills_and_the_planned_blocks_share_a_multiprocessor(head_dim: int, dtype: str):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
     problem = Problem(heads=8, kv_heads=2, q_len=1, kv_len=2048, head_dim=head_dim, dtype=dtype)

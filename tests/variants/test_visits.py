@@ -157,7 +157,7 @@ def test_tiles_that_are_hidden_whole_are_not_visited(variant: Variant, tmp_path,
 
 
 @each_variant
-def test_half_of_the_blocks_are_half_of_the_bytes_of_keys_and_are_looked_at_once_for_all_heads(variant: Variant):
+def test_half_of_the_blocks_move_half_of_the_bytes_of_keys(variant: Variant):
     plain = Problem(heads=2, q_len=512, kv_len=384, head_dim=48, dtype="float16")
     assert variant.tiles is not None
     tile = variant.tiles(dataclasses.replace(plain, mask=parse_mask("blocks:64x32,1")))[0]

@@ -122,7 +122,7 @@ def drawn_rows(features: tuple[str, ...], row_tiles: int, key_tiles: int) -> Sim
 
 @functools.cache
 def drawn_keys(features: tuple[str, ...], key_tiles: int, row_tiles: int) -> SimpleNamespace:
-    """The same where S is transposed: `key_tiles` times 16 keys of a warp, and `row_tiles` times 8 rows."""
+    """As `drawn_rows`, with S transposed: a warp has `key_tiles` times 16 keys and `row_tiles` times 8 rows."""
     TM, TN = key_tiles, row_tiles
     IN_PAIRS = TM % 2 == 0  # the tiles of keys: they share blocks
     WHOLE_BLOCKS = TN % 4 == 0  # of rows

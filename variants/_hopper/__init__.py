@@ -28,16 +28,16 @@ PIECE_ELEMENTS = 8
 """16 bytes: what strides of a tensor map are multiples of."""
 ELEMENT_BYTES = 2
 MULTIPROCESSORS = 132
-"""Of an H100 SXM or H200: as many blocks run at once, one to each. A kernel whose blocks take tile after tile is right
+"""Multiprocessors of an H100 SXM or H200; one block runs on each. A kernel whose blocks take tile after tile is right
 with any number of them."""
 ALIGNMENT_BYTES = 1024
-"""Of tiles with swizzled rows of 128 bytes, which dynamic shared memory need not begin with."""
+"""Alignment of tiles with swizzled rows of 128 bytes; dynamic shared memory need not start at a multiple of it."""
 STATIC_BYTES = 1024
 """What a kernel here has besides its tiles, mbarriers for the most part."""
 LARGEST_BLOCK_BYTES = SHARED_BYTES_PER_SM - RESERVED_BYTES
-"""Of shared memory."""
+"""Maximum shared memory of a thread block."""
 ROWS_PER_REQUEST = 8
-"""Of lse: those of which a warp has one row each in a quarter of its lanes."""
+"""Rows of lse that a warp stores per request: a quarter of its lanes hold one each."""
 BC_CHOICES = (64, 80, 96, 112, 128, 144, 176, 208)
 
 
@@ -75,7 +75,7 @@ class WarpgroupTile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads per block."""
         return 128 * (self.consumers + 1)
 
     def shared_bytes(self, head_dim: int) -> int:

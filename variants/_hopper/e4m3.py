@@ -33,7 +33,7 @@ class ByteTile(WarpgroupTile):
         return rows * padded(head_dim) + ALIGNMENT_BYTES
 
     def part(self, head_dim: int) -> int:
-        """See `WarpgroupTile.part`; P takes half as many."""
+        """Registers of S, P and O in a thread; P, in 8 bits, takes half as many as in 16."""
         return self.Bc // 2 + self.Bc // 8 + padded(head_dim) // 2
 
 
@@ -46,7 +46,7 @@ def byte_tile_space(head_dim: int, default: ByteTile) -> list[dict[str, int]]:
 
 
 def key_places(problem: Problem) -> int:
-    """Of a row of V transposed: whole sectors."""
+    """Keys of a row of V transposed, padded to whole sectors."""
     return int(DEPTH * blocks(problem.kv_len, DEPTH))
 
 

@@ -18,7 +18,7 @@ def products(keys: int, head_dim: int) -> str:
 
 
 def products_of_e4m3(keys: int, head_dim: int) -> str:
-    """The same over 32 elements and 32 keys of e4m3; V lies transposed."""
+    """The CUDA functions of `products` in e4m3, over 32 elements and 32 keys; V is stored transposed."""
     return _products(keys, head_dim, 32, '"e4m3.e4m3"', along="", across="")
 
 

@@ -32,7 +32,7 @@ def hopper_kernel(folder: str, name: str, problem: Problem, tile: WarpgroupTile,
 
 
 def e4m3_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:
-    """The same with factors of e4m3; `dtype` is that of O."""
+    """The kernel `name` of variants/`folder`/kernel.cu with factors in e4m3; `dtype` is that of O."""
     common = (*COMMON, E4M3, ("_hopper", "e4m3_tiles.cuh"), (folder, "pipeline.cuh"))
     text = products_of_e4m3(tile.Bc, padded(head_dim))
     return raw_kernel(folder, name, _options(head_dim, tile, dtype, more), common, text)

@@ -32,7 +32,7 @@ SHARES = ((64, 2), (64, 4), (128, 4), (128, 8))
 BC_CHOICES = (32, 48, 64, 96)
 LOG2_E = 1.4426950408889634
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-"""Of float32."""
+"""The smallest normal and the largest float32."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class MmaTile(Tile):
     """Sizes of tiles on tensor cores. Raises `PlanError` where no kernel here can have them."""
 
     warps: int
-    """Of a block; each owns Br / warps query rows."""
+    """Warps per thread block; each owns Br / warps query rows."""
     stages: int
     """Tiles of keys on chip at once: one is read while the others are on their way."""
 

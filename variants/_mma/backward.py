@@ -41,19 +41,19 @@ COMMON_OWNING_KEYS = (*COMMON, DQ_FRAGMENTS, ROWS_SEEING, ("_mma", "backward.cuh
 SUMS_DQ = "-DSUMS_DQ"
 """Where dQ is summed in memory."""
 KEEPING_WARPS = 4
-"""Of a block whose warps keep P and dS of their own keys. Where there are more, half of them sum dV and half dK."""
+"""Maximum warps of a block that keep P and dS of their own keys. In larger blocks half sum dV and half dK."""
 WARP_ROWS = 32
-"""Of dQ_i, which a warp multiplies at once."""
+"""Rows of dQ_i that a warp multiplies at once."""
 PRODUCT_REGISTERS = 64
-"""Of a thread, for S and dP: as many rows at once as these hold."""
+"""Registers of a thread for S and dP; they bound the rows computed at once."""
 STATIC_BYTES = 128
-"""Of shared memory, that a block has besides: a few limits, whole lines."""
+"""Shared memory of a block besides its tiles: a few limits, in whole lines."""
 LARGEST_PART = 192
 """Elements of dK, dV, S and dP together that a thread may hold, so that nothing spills."""
 END_ROWS, END_WARPS = 64, 8
-"""Of a block that sums over rows, or rounds dQ."""
+"""Rows and warps of a block that sums over rows, or rounds dQ."""
 DQ_COLUMNS = 8
-"""Of a fragment of dQ, which has `FRAGMENT` rows."""
+"""Columns of a fragment of dQ, which has `FRAGMENT` rows."""
 CHOICES = ((32, 64, 128), (64, 128), (4, 8))
 """Rows, keys and warps."""
 
@@ -63,8 +63,8 @@ class BackwardMmaTile(Tile):
     """Sizes of tiles of a block that owns keys. Raises `PlanError` where no kernel here can have them."""
 
     warps: int
-    """Of a block. Up to `KEEPING_WARPS` have 16 keys or more each. Of more, half sum dV and half dK, each some keys and
-    some whole lines of columns; P and dS come to them through shared memory."""
+    """Warps per block. Up to `KEEPING_WARPS` have 16 keys or more each. In larger blocks, half sum dV and half dK, each
+    for some keys and some whole lines of columns; P and dS reach them through shared memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +156,7 @@ def keys_grid(problem: Problem, tile: BackwardMmaTile) -> tuple[int, int, int]:
 
 
 def row_bytes(head_dim: int) -> int:
-    """Of a row on chip: whole lines."""
+    """Bytes of a row in shared memory: whole lines."""
     return int(LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))
 
 
@@ -242,7 +242,7 @@ class MmaBackwardSchedule(BackwardSchedule):
 
     @property
     def running_bytes(self) -> Integers:
-        """See `BackwardSchedule.running_bytes`: rows and columns of fragments that have some of dQ_i."""
+        """(T_r,): bytes of dQ_i in float32, summed in fragments: all rows and columns of those it touches."""
         p = self.problem
         fragments = blocks(self._rows, FRAGMENT) * blocks(p.head_dim, DQ_COLUMNS)
         bytes_of_one = FRAGMENT * DQ_COLUMNS * FLOAT32_BYTES
@@ -256,7 +256,7 @@ class MmaBackwardSchedule(BackwardSchedule):
 
 
 def running_shape(problem: Problem) -> tuple[int, ...]:
-    """Of dQ where it is summed in fragments: (batch, heads, T_r, T_d, 4, 32), 16 rows and 8 columns for each."""
+    """Shape of dQ summed in fragments of 16 rows and 8 columns: (batch, heads, T_r, T_d, 4, 32)."""
     p = problem
     return (p.batch, p.heads, blocks(p.q_len, FRAGMENT), blocks(p.head_dim, DQ_COLUMNS), 4, 32)
 

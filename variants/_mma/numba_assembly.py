@@ -58,7 +58,7 @@ def assembly(ptx: str, signature: Any, ordered: bool = False, together: bool = F
 def assembly_in_place(
     ptx: str, count: int, signature: Any, overwrites: bool = False, apart: bool = False
 ) -> tuple[Any, Any]:
-    """The same for an instruction that changes the first `count` items of its first argument, a local array.
+    """As `assembly`, for an instruction that changes the first `count` items of its first argument, a local array.
 
     $0, $1, ... are these items, then the registers of the other arguments. Threads do it `together`. `overwrites`: what
     the items were does not matter. `apart`: once for each item, which is $0.
@@ -86,7 +86,7 @@ def assembly_in_place(
 
 
 def capability() -> int:
-    """Of the GPU that a kernel is being compiled for, while an intrinsic is asked what it is: 90 for sm_90."""
+    """Compute capability that the kernel is compiled for, e.g. 90 for sm_90; valid while an intrinsic is typed."""
     major, minor = ConfigStack().top().compute_capability
     return int(10 * major + minor)
 
@@ -105,7 +105,7 @@ def _registers(kind: Any) -> list[Any]:
 
 
 def address(array: Any, space: int, number: Any) -> tuple[Any, Any]:
-    """The same for where an `array` begins in one of LLVM's address spaces, as a `number`."""
+    """Definition of an intrinsic that returns an `array`'s address in an LLVM address space as a `number`."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data

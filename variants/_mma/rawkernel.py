@@ -11,13 +11,13 @@ COMMON_WITH_TILES = (*COMMON, ("_mma", "tiles.cuh"))
 KEPT_REGISTERS = 176
 """What S, O and the kept part of Q may take of a thread's 255 registers."""
 BESIDE_SCORING = 168
-"""The same where scores become something before the mask, which takes a few."""
+"""`KEPT_REGISTERS` if scores are transformed before the mask, which takes a few registers."""
 BESIDE_VISITS = 144
-"""The same where tiles are listed."""
+"""`KEPT_REGISTERS` if tiles are listed."""
 BESIDE_WINDOW = 152
-"""The same where a window's first tile and its last are visited at once."""
+"""`KEPT_REGISTERS` if the first and the last tile of a window are visited at once."""
 BESIDE_DROPOUT = 160
-"""The same where weights drop out, of which some are drawn at once."""
+"""`KEPT_REGISTERS` with dropout, whose random numbers are drawn several at once."""
 
 
 def mma_options(

@@ -1,8 +1,8 @@
-"""Paged attention: what its algorithms have in common, whatever they multiply with.
+"""Paged attention: what its algorithms have in common.
 
-The rows of the query heads that share a key/value head of a sequence lie one after the other in Q and in O: row r of
-such a group is query r % q_len, and a block takes so many rows of one group, whichever heads they are of. A tile of
-keys lies in one page, and begins at a sector's first byte whatever the page: so claims need no table.
+The rows of the query heads that share a key/value head of a sequence are consecutive in Q and in O: row r of such a
+group is query r % q_len, and a block owns `Br` rows of a group, across heads. A tile of keys lies within one page and
+starts at a sector boundary, so claims do not depend on the page table.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class PackedRows:
 
 
 def key_bytes(problem: PagedProblem, keys: Integers, Bc: int, copy: TileCopy | None = None) -> Integers:
-    """Bytes of K, or of V, of so many keys of a head from the first one of a tile on, moved in tiles of `Bc`.
+    """Return bytes of loading K, or V, of `keys` keys of a head, in tiles of `Bc` from the start of a tile on.
 
-    With `copy` they are brought on chip by asynchronous copies; else a lane loads an element at once.
+    With `copy`, tiles are loaded by asynchronous copies; otherwise each lane loads an element at a time.
     """
     d, itemsize = problem.head_dim, problem.itemsize_bytes
     whole, rest = np.divmod(keys, Bc)
@@ -94,12 +94,12 @@ def key_bytes(problem: PagedProblem, keys: Integers, Bc: int, copy: TileCopy | N
 
 
 def of_every_warp(warps: int) -> int:
-    """Bytes of an element that all lanes of so many warps ask for."""
+    """Return bytes of an element that all lanes of each warp read."""
     return warps * SECTOR_BYTES
 
 
 def unsupported(problem: PagedProblem) -> str | None:
-    """Why no variant here can take the problem, or None."""
+    """Return the reason why no variant supports the problem, or None."""
     if problem.head_dim > 256:
         return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
     for field, count in (("kv_heads", problem.kv_heads), ("batch", problem.sequences)):

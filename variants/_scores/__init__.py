@@ -1,8 +1,8 @@
-"""What becomes of scores between scale and mask, and sinks: what is compiled into kernels, and their arguments.
+"""Score features of kernels: compile-time options, arguments and bytes.
 
-A cap, s = C tanh(s / C); ALiBi, s - slope |distance|; a sink per query head, one more logit in the denominator of its
-rows. Each is compiled in where a problem has it and costs nothing where it has not: kernels take them as their last
-parameters, in this order, which are there with their feature alone. scores.cuh and numba_scores.py have the rest.
+These are the cap, C tanh(s / C); ALiBi, s - slope |distance|; and a sink per query head, an additional logit in the
+denominator of its rows. Each is compiled in only if a problem has it, and is then a kernel parameter, after all others
+and in this order. scores.cuh and numba_scores.py implement them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from harness import Problem
 from variants._tiles.sectors import SECTOR_BYTES
 
 FEATURES = ("softcap", "alibi", "sinks")
-"""What a variant whose kernels have all of them says that it `takes`, besides masks."""
+"""Features in `takes` of a variant whose kernels support all of them, in addition to masks."""
 SOURCE = ("_scores", "scores.cuh")
 
 
 def score_options(problem: Problem) -> tuple[str, ...]:
-    """The compile-time parameters of scores.cuh."""
+    """Return the compile-time parameters of scores.cuh."""
     return tuple(f"-D{name.upper()}" for name in problem.score_features)
 
 
 def score_arguments(problem: Problem, *names: str, always: bool, unit: float = 1.0) -> tuple[Any, ...]:
-    """The arguments of these features, the cap in units of `unit` of a score.
+    """Return the kernel arguments of the features `names`. The cap is multiplied by `unit`.
 
-    `always`: the kernel has a parameter for each, as Numba's have, and an empty tuple says that there is none; else
-    those of features that are off are left out.
+    With `always`, as in Numba, the kernel has a parameter for each feature, and features that are off are empty tuples.
+    Otherwise features that are off have no argument.
     """
     cap = np.float32((problem.softcap or 0.0) * unit)
     values: dict[str, Any] = {"softcap": cap, "alibi": "slopes", "sinks": "sinks"}
@@ -37,20 +37,20 @@ def score_arguments(problem: Problem, *names: str, always: bool, unit: float = 1
 
 
 def factor(problem: Problem) -> float:
-    """What products q.k are multiplied by first: tau, or tau / C where tanh comes next."""
+    """Return the factor on products q.k: tau, or tau / C if tanh follows."""
     return problem.tau if problem.softcap is None else problem.tau / problem.softcap
 
 
 def changes_scores(problem: Problem) -> bool:
-    """Whether scores become something before the mask; sinks come in later."""
+    """Whether scores change before the mask; sinks do not change them."""
     return problem.softcap is not None or problem.alibi
 
 
 def slope_bytes(problem: Problem, readers: int) -> int:
-    """Bytes of the slopes, of which so many warps read one each, at the `sectors` level; 0 where there are none."""
+    """Return bytes of the slopes if `readers` warps read one each, at the `sectors` level; 0 without ALiBi."""
     return readers * SECTOR_BYTES if problem.alibi else 0
 
 
 def sink_bytes(problem: Problem, readers: int) -> int:
-    """The same of the sinks."""
+    """Return bytes of the sinks if `readers` warps read one each, at the `sectors` level; 0 without sinks."""
     return readers * SECTOR_BYTES if problem.sinks else 0

@@ -1,7 +1,7 @@
-"""Tiles: what the algorithms here have in common, whatever their loop order.
+"""Tiles: what the algorithms that use them have in common.
 
 A tile is Br query rows or Bc keys of one head, in float32 in shared memory. tiles.cuh (CUDA) and numba_tiles.py (Numba)
-bring tiles on chip, multiply them and take them back; `sectors` says how many bytes that moves.
+load tiles, multiply them and store them; `sectors` counts the bytes that this moves.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy as np
 from harness import PlanError, Problem
 
 THREADS_X = 8
-"""Threads that share a row of a tile: a quarter of a warp."""
+"""Number of threads that share a row of a tile: a quarter of a warp."""
 THREADS_Y = 16
 WARPS = THREADS_X * THREADS_Y // 32
-"""Of a thread block."""
+"""Warps per thread block."""
 SMALLEST_CAP, LARGEST_CAP = 2.0**-60, 2.0**60
 SHARED_BYTES = 48 * 1024
-"""What a block may have of shared memory on every GPU without asking for more."""
+"""Shared memory that a block can have on every GPU without opting in to more."""
 MORE_SHARED_BYTES = 99 * 1024
-"""What one may ask for on every GPU since Ampere."""
+"""Shared memory that a block can opt in to on every GPU since Ampere."""
 MOST_BLOCKS_ALONG_Y = 65_535
-"""Of a grid; along z as well."""
+"""Maximum thread blocks of a grid along y, and along z."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Sizes of tiles, in the papers' letters. Raises `PlanError` where no kernel here can have them."""
+    """Sizes of tiles, named as in the papers. Raises `PlanError` if no kernel supports them."""
 
     Br: int
-    """Query rows; one thread of the block takes care of what is stored per row."""
+    """Query rows. One thread of the block handles the numbers stored per row."""
     Bc: int
     """Keys."""
 
@@ -55,12 +55,12 @@ def default_tile(head_dim: int) -> Tile:
 
 
 def blocks(extent: Any, size: int) -> Any:
-    """How many blocks of `size` cover `extent`, a number or an array."""
+    """Return how many blocks of `size` cover `extent`, a number or an array."""
     return -(-extent // size)
 
 
 def unsupported(problem: Problem) -> str | None:
-    """Why no variant here can take the problem, or None."""
+    """Return the reason why no variant with tiles supports the problem, or None."""
     if problem.head_dim > 256:
         return f"head_dim is {problem.head_dim}; tiles of more than 256 elements per row do not fit shared memory"
     for field in ("heads", "batch"):
@@ -76,7 +76,7 @@ def unsupported(problem: Problem) -> str | None:
 
 
 def grid(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
-    """The grid of a kernel with so many blocks per query head."""
+    """Return the grid of a kernel with `blocks_per_head` blocks per query head."""
     return (blocks_per_head, problem.heads, problem.batch)
 
 

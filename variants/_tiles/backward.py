@@ -20,15 +20,15 @@ from variants._tiles.sectors import Integers
 from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 
 COMMON = (*rawkernel.COMMON, rawkernel.ROWS_SEEING, ("_tiles", "backward.cuh"))
-"""What CUDA sources begin with."""
+"""Files that are prepended to CUDA sources."""
 NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", sums="nearest")
-"""Of algorithms in which nothing is rounded to 16 bits but what they return."""
+"""Numerics of algorithms that round only their outputs to 16 bits."""
 CHOICES = (8, 16, 32, 64)
-"""Of rows and of keys."""
+"""Sizes of a tile to choose from, in rows and in keys."""
 
 
 def turned(tile: Tile) -> Tile:
-    """As tiles.cuh is told of it where a block owns keys."""
+    """Return the tile with rows and keys exchanged, which tiles.cuh expects if a block owns keys."""
     return Tile(Br=tile.Bc, Bc=tile.Br)
 
 
@@ -47,8 +47,8 @@ def backward_tiles(
 ) -> list[dict[str, int]]:
     """The default first, then every other tile that fits, Br and Bc ascending.
 
-    `shared_floats(head_dim, tile)` is what a block of the algorithm has of shared memory, where it may have
-    `shared_bytes`; with `spans`, what rows or keys see is kept there, too.
+    `shared_floats(head_dim, tile)` is the shared memory of a block in floats, and `shared_bytes` its limit; with
+    `spans`, the runs of rows or keys are stored there, too.
     """
 
     def fits(tile: Tile) -> bool:
@@ -72,7 +72,7 @@ def key_grid(problem: Problem, tile: Tile) -> tuple[int, int, int]:
 
 
 def key_grid_across(problem: Problem, tile: Tile) -> tuple[int, int, int]:
-    """The same with the heads side by side, see grids.py: the first keys of all of them start first."""
+    """The grid of a kernel with a block per tile of keys, heads along x: the first keys of all heads start first."""
     return problem.kv_heads_count, blocks(problem.kv_len, tile.Bc), problem.batch
 
 
@@ -81,34 +81,34 @@ class BackwardSchedule(Schedule):
 
     @property
     def Q_bytes(self) -> Integers:
-        """(T_r,): of Q_i, O_i, dO_i or dQ_i, in the problem's dtype."""
+        """(T_r,): bytes of Q_i, O_i, dO_i or dQ_i, in the problem's dtype."""
         return self.row_block_bytes(self.problem.head_dim, self.problem.itemsize_bytes)
 
     @property
     def running_bytes(self) -> Integers:
-        """(T_r,): of dQ_i in float32."""
+        """(T_r,): bytes of dQ_i in float32."""
         return self.row_block_bytes(self.problem.head_dim, FLOAT32_BYTES)
 
     @property
     def stat_bytes(self) -> Integers:
-        """(T_r,): of lse or D of row block i."""
+        """(T_r,): bytes of lse or D of row block i."""
         return self.row_block_bytes(1, FLOAT32_BYTES)
 
     @property
     def K_bytes(self) -> Integers:
-        """(T_c,): of K_j, V_j, dK_j or dV_j, once for each of their own heads."""
+        """(T_c,): bytes of K_j, V_j, dK_j or dV_j, once for each key/value head."""
         return self.key_tile_bytes() // self.problem.group
 
     @property
     def seen_K_bytes(self) -> Integers:
-        """(T_c,): the same, 0 where no row sees any of the keys."""
+        """(T_c,): bytes of K_j, V_j, dK_j or dV_j if some row sees one of the keys, else 0."""
         return (self.key_visits > 0) * self.K_bytes
 
     @property
     def key_limit_bytes(self) -> Integers:
-        """(S, T_c): of reading the first rows and the ends of K_j once for each of its own heads.
+        """(S, T_c): bytes of reading the first rows and the ends of K_j once for each key/value head.
 
-        None where the mask is a band, as in `limit_bytes`.
+        0 if the mask is a band, as in `limit_bytes`.
         """
         return self._limits_of(self.problem.kv_heads_count, self.problem.kv_len, self.first_keys, self._keys)
 

@@ -1,9 +1,9 @@
-"""The masks of the kernels here as two numbers, so that one kernel serves them all: no mask, causal, a sliding window.
+"""Masks as two numbers, so that one kernel supports no mask, the causal mask and sliding windows.
 
-Row i lies on key i + kv_len - q_len and sees the keys from `before` ahead of that one to `after` behind it, as far as
-there are keys. What has no limit gets one that no key is beyond. Where a mask is no band, kernels are compiled with
-`SPANS` and get two arrays in place of the numbers, with each row's first key and its end, or each key's first row and
-its end: see spans.cuh and rows_seeing.cuh.
+Row i is at key i + kv_len - q_len and sees the keys from `before` before that one to `after` after it. A missing limit
+is replaced by one that exceeds all distances. If a mask is not a band, kernels are compiled with `SPANS` and get two
+arrays in place of the numbers, with each row's first key and end, or each key's first row and end (spans.cuh,
+rows_seeing.cuh).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from harness import Problem
 
 FEATURES = ("causal", "window")
-"""What a variant whose kernels take a band says that it `takes`."""
+"""Features in `takes` of a variant whose kernels support bands."""
 
 SPAN_FEATURES = (*FEATURES, "documents", "prefix")
-"""The same of one whose kernels are also compiled with `SPANS`."""
+"""Features in `takes` of a variant whose kernels are also compiled with `SPANS`."""
 Limits = tuple[np.int32, np.int32] | tuple[str, str]
 
 
 def has_spans(problem: Problem) -> bool:
-    """Whether kernels read what rows see from arrays."""
+    """Whether kernels read the runs of rows from arrays."""
     return not problem.mask.runs.is_band
 
 
@@ -32,17 +32,17 @@ def is_window(problem: Problem) -> bool:
 
 
 def limits(problem: Problem) -> Limits:
-    """(before, after), or the names of the arrays that stand for them."""
+    """Return (before, after), or the names of the arrays that replace them."""
     return ("first_keys", "end_keys") if has_spans(problem) else band(problem)
 
 
 def limits_of_keys(problem: Problem) -> Limits:
-    """The same for kernels in which a block owns keys: the names are of arrays that say which rows see each."""
+    """(before, after) for kernels in which a block owns keys, or the names of arrays with the rows that see each."""
     return ("first_rows", "end_rows") if has_spans(problem) else band(problem)
 
 
 def band(problem: Problem) -> tuple[np.int32, np.int32]:
-    """(before, after), as kernels take them; at most q_len + kv_len each. Intersections are the narrower of each."""
+    """Return (before, after) as kernel arguments, each at most q_len + kv_len, and the minimum over all bands."""
     beyond = problem.q_len + problem.kv_len
     limits = [part.limits for part in problem.mask.runs.parts]
     before = min([beyond, *(left for left, _ in limits if left is not None)])

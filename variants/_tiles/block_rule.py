@@ -16,7 +16,7 @@ from variants._tiles.sectors import LANES, Integers, run_bytes
 
 @dataclass(frozen=True)
 class BlockRule:
-    """See `Rule`."""
+    """The rule of a block mask, in which each block of rows and keys is on or off; implements `Rule`."""
 
     problem: Problem
     tile: Sizes
@@ -25,23 +25,23 @@ class BlockRule:
 
     @property
     def lists(self) -> int:
-        """See `Rule.lists`."""
+        """Number of block masks per sequence."""
         return len(self._on)
 
     @property
     def arguments(self) -> tuple[str | np.int32, ...]:
-        """See `Rule.arguments`: which blocks are on, and rows and keys of each."""
+        """Kernel arguments: which blocks are on, and the rows and the keys of each."""
         rows, keys = self._size
         return ("blocks", np.int32(rows), np.int32(keys))
 
     @property
     def options(self) -> tuple[str, ...]:
-        """See `Rule.options`."""
+        """Compile-time parameters of blocks.cuh: none."""
         return ()
 
     @property
     def in_numba(self) -> Any:
-        """See `Rule.in_numba`."""
+        """The Numba twin of blocks.cuh."""
         from variants._tiles.numba_block_rule import RULE
 
         return RULE
@@ -53,12 +53,12 @@ class BlockRule:
     traffic: ClassVar[tuple[int, int]] = (0, 0)
 
     def launches(self, kernels: tuple[Any, ...]) -> tuple[Launch, ...]:
-        """See `Rule.launches`."""
+        """No launches: kernels read the blocks directly."""
         return ()
 
     @functools.cached_property
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """See `Rule.seen`."""
+        """(L, T_r, T_c) each: whether a block's rows see any of a tile's keys, and whether they see all."""
         (first_i, end_i), (first_j, end_j) = self._met_by_rows, self._met_by_keys
         # Sums over all blocks above and to the left give any rectangle's.
         on = self._on
@@ -70,13 +70,13 @@ class BlockRule:
 
     @property
     def look_bytes(self) -> Integers:
-        """See `Rule.look_bytes`: each row of the blocks that a tile meets is a run."""
+        """(L, T_r, T_c): bytes of computing `seen` once; each row of the blocks that a tile meets is a run."""
         (first_i, end_i), (first_j, end_j) = self._met_by_rows, self._met_by_keys
         looked = [np.arange(first, end) for first, end in zip(first_i, end_i)]
         return self._bytes_of_runs(looked, first_j[:, None], end_j[:, None])
 
     def note_bytes(self, warps: int) -> Integers:
-        """See `Rule.note_bytes`: a run for each word of bits and each row of blocks that a warp's rows lie in."""
+        """(L, T_r, T_c): bytes of a mixed tile's bits: a run per word of bits and block row of a warp's rows."""
         p, tile = self.problem, self.tile
         share = int(blocks(tile.Br, THREADS_Y)) * THREADS_Y // warps
         first_rows = np.arange(0, p.q_len, tile.Br)

@@ -16,7 +16,7 @@ from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers, run_bytes
 
 @dataclass(frozen=True)
 class FlashMaskRule:
-    """See `Rule`."""
+    """The rule of a FlashMask, in which each key has spans of rows that do not see it; implements `Rule`."""
 
     problem: Problem
     tile: Sizes
@@ -27,19 +27,19 @@ class FlashMaskRule:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """See `Rule.options`."""
+        """Compile-time parameters of flashmask.cuh."""
         return (f"-DSPANS_PER_KEY={self._spans_per_key}",)
 
     @property
     def in_numba(self) -> Any:
-        """See `Rule.in_numba`."""
+        """The Numba twin of flashmask.cuh."""
         from variants._tiles.numba_flashmask_rule import numba_flashmask_rule
 
         return numba_flashmask_rule(self._spans_per_key)
 
     @property
     def cuda_kernels(self) -> tuple[Any, ...]:
-        """See `Rule.cuda_kernels`."""
+        """The CUDA kernel that computes each tile's extremes."""
         from variants._tiles.rawkernel import raw_kernel
 
         options = (f"-DBC={self.tile.Bc}", *self.options)
@@ -47,25 +47,25 @@ class FlashMaskRule:
 
     @property
     def numba_kernels(self) -> tuple[Any, ...]:
-        """See `Rule.numba_kernels`."""
+        """The Numba kernel that computes each tile's extremes."""
         from variants._tiles.numba_flashmask_rule import tile_extremes_kernel
 
         return (tile_extremes_kernel(Tile(self.tile.Br, self.tile.Bc), self._spans_per_key),)
 
     def launches(self, kernels: tuple[Any, ...]) -> tuple[Launch, ...]:
-        """See `Rule.launches`."""
+        """The launch that computes each tile's extremes."""
         (tile_extremes,) = kernels
         args = ("extremes", "hidden_rows", np.int32(self.problem.kv_len))
         return (Launch(tile_extremes, (len(self._first_keys),), (LANES,), args),)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """See `Rule.buffers`."""
+        """The extremes of each tile's spans."""
         return (Buffer("extremes", (len(self._first_keys), 4 * self._spans_per_key), "int32"),)
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """See `Rule.traffic`: each line of starts and of ends is a run of a tile's keys."""
+        """Bytes that the launch reads and writes; each line of starts and of ends is a run of a tile's keys."""
         lines, tiles = np.arange(2 * self._spans_per_key)[:, None], len(self._first_keys)
         keys = np.minimum(self.tile.Bc, self.problem.kv_len - self._first_keys)
         read = run_bytes(lines * self.problem.kv_len + self._first_keys, keys, INT32_BYTES).sum()
@@ -74,7 +74,7 @@ class FlashMaskRule:
 
     @functools.cached_property
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """See `Rule.seen`."""
+        """(L, T_r, T_c) each: whether a block's rows see any of a tile's keys, and whether they see all."""
         p = self.problem
         first_rows = np.arange(0, p.q_len, self.tile.Br)[:, None]
         last_rows = np.minimum(first_rows + self.tile.Br, p.q_len) - 1
@@ -91,11 +91,11 @@ class FlashMaskRule:
 
     @property
     def look_bytes(self) -> Integers:
-        """See `Rule.look_bytes`: one sector of extremes."""
+        """(L, T_r, T_c): bytes of computing `seen` once: one sector of extremes."""
         return np.full(self.seen[0].shape, SECTOR_BYTES, dtype=np.int64)
 
     def note_bytes(self, warps: int) -> Integers:
-        """See `Rule.note_bytes`: each warp reads the spans of 32 keys at a time, whatever its rows."""
+        """(L, T_r, T_c): bytes of a mixed tile's bits; each warp reads the spans of 32 keys at a time."""
         last_keys = (np.minimum(self._first_keys + self.tile.Bc, self.problem.kv_len) - 1)[:, None]
         words = LANES * np.arange(int(blocks(self.tile.Bc, LANES)))
         first = np.minimum(self._first_keys[:, None] + words, last_keys)

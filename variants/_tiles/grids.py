@@ -1,9 +1,9 @@
 """Grids whose blocks start with the longest ones, of several heads at once.
 
-A GPU starts blocks by their numbers, x first, each as another one ends. Where rows see the more keys the further back
-they are, it has work for all of its multiprocessors to the end only if the last rows of several heads start first and
-the first rows last: Graham's rule (1969, "Bounds on multiprocessing timing anomalies"), as in FlashAttention-3's own
-code. The other way round, heads one after the other, all wait for the last rows of the last head.
+A GPU starts blocks in the order of their indices, x first, whenever another one ends. If later rows see more keys, all
+multiprocessors stay busy to the end only if the last rows of several heads start first and the first rows last:
+Graham's rule (1969, "Bounds on multiprocessing timing anomalies"), which FlashAttention-3 also uses. With heads one
+after the other, all multiprocessors wait for the last rows of the last head.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import Integers
 
 L2_BYTES = 32 * 2**20
-"""Of what the heads read that blocks are at work on at once: what stays in the 50 MB of L2 of an H200."""
+"""What the heads of running blocks may read: the part of an H200's 50 MB of L2 in which data stays."""
 
 
 def beyond_y(**blocks_along_y: tuple[int, int]) -> str | None:
-    """Why a grid cannot have so many blocks along y, or None: q_len=(extent, rows of a block), and kv_len likewise."""
+    """Return why a grid has too many blocks along y, or None. Arguments are such as q_len=(extent, rows per block)."""
     for name, (extent, size) in blocks_along_y.items():
         if blocks(extent, size) > MOST_BLOCKS_ALONG_Y:
             return f"{name} is {extent}; a grid has at most {MOST_BLOCKS_ALONG_Y:,} blocks along y, of {size} each here"
@@ -25,7 +25,7 @@ def beyond_y(**blocks_along_y: tuple[int, int]) -> str | None:
 
 
 def grid_across(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
-    """(heads, blocks_per_head, batch): all query heads of a sequence side by side."""
+    """Return the grid (heads, blocks_per_head, batch), with all query heads of a sequence side by side."""
     return problem.heads, blocks_per_head, problem.batch
 
 

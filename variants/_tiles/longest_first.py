@@ -22,47 +22,47 @@ from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers
 from variants._tiles.visits import LISTS, Visits, cuda_parts
 
 THREADS = LANES * WARPS
-"""Of a block, each of which ranks a block of rows."""
+"""Threads per block, each of which ranks one block of rows."""
 ORDER = "order"
-"""Blocks of rows, those that visit most tiles first: (batch, T_r); (sequences, lists, T_r) where tiles are listed."""
+"""Name of the order of row blocks, longest first: (batch, T_r), or (sequences, lists, T_r) if tiles are listed."""
 
 
 def is_ordered(problem: Problem) -> bool:
-    """Whether kernels read which block of rows they own: where tiles are listed, or what rows see is read, too."""
+    """Whether kernels read from memory which block of rows they own: if tiles are listed, or runs are read."""
     return has_spans(problem) or not problem.mask.is_run
 
 
 def cuda_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
-    """The kernel that ranks blocks of rows; none where these are not ordered."""
+    """Return the CUDA kernel that ranks blocks of rows; none if these are not ordered."""
     from variants._tiles.rawkernel import COMMON, raw_kernel, size_options, span_options
 
     if not is_ordered(problem):
         return ()
-    # No row of Q, K or V is touched: their elements are parameters in name alone.
+    # The kernel does not access Q, K or V, so head_dim and dtype are placeholders.
     texts, options = cuda_parts(problem, tile)
     options += (*size_options(1, tile, "float32"), *span_options(problem))
     return (raw_kernel("_tiles", "longest_first", options, (*texts, *COMMON), file="longest_first.cu"),)
 
 
 def numba_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
-    """The same in Numba."""
+    """Return the Numba kernel that ranks blocks of rows; none if these are not ordered."""
     from variants._tiles.numba_longest_first import longest_first_kernel
 
     return (longest_first_kernel(tile.Br, tile.Bc),) if is_ordered(problem) else ()
 
 
 class LongestFirst:
-    """The order of a problem: what a plan has of it, and what it costs."""
+    """The order of a problem's row blocks: its launches, buffers, arguments and bytes."""
 
     def __init__(self, schedule: Schedule) -> None:
-        """Of the blocks of rows of this schedule."""
+        """`schedule`: its blocks of rows are those that are ordered."""
         self._schedule = schedule
         self._problem = schedule.problem
         self._visits = Visits(schedule)
         self._is_there = is_ordered(schedule.problem)
 
     def launches(self, kernels: Sequence[Any]) -> tuple[Launch, ...]:
-        """What comes before the kernel that reads the order; `kernels`: of `cuda_ordering` or `numba_ordering`."""
+        """Return the launches before the kernel that reads the order, with kernels of `cuda_ordering` or its twin."""
         if not self._is_there:
             return ()
         p = self._problem
@@ -80,11 +80,11 @@ class LongestFirst:
         return (Buffer(ORDER, shape, "int32"),) if self._is_there else ()
 
     def arguments(self, always: bool) -> tuple[Any, ...]:
-        """What the kernel that reads the order is given; `always`: something in its place, too, as Numba's have."""
+        """Return the arguments of the kernel that reads the order, with a placeholder if `always` and there is none."""
         return (ORDER,) if self._is_there else (np.int32(0),) * always
 
     def traffic(self, warps: int) -> tuple[int, int]:
-        """Bytes read, by a kernel whose blocks have so many warps as well, and written, at the `sectors` level."""
+        """Return bytes read and written, including reads by a kernel with this many warps, at the `sectors` level."""
         if not self._is_there:
             return 0, 0
         s, (sequences, lists, row_blocks) = self._schedule, self._shape

@@ -19,7 +19,7 @@ COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 SPANS: Files = (("_tiles", "spans.cuh"),)
 SPANS_OPTION = "-DSPANS"
 ROWS_SEEING = ("_tiles", "rows_seeing.cuh")
-"""Of kernels in which a block owns keys: put behind tiles.cuh or mma.cuh."""
+"""Source file for kernels in which a block owns keys; follows tiles.cuh or mma.cuh."""
 
 
 def size_options(head_dim: int, tile: Sizes, dtype: str) -> tuple[str, ...]:

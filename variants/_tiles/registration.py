@@ -1,4 +1,4 @@
-"""One algorithm in several languages: how each folder here registers its variants."""
+"""Registers an algorithm in several languages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from variants._tiles import Tile, unsupported
 from variants._tiles.band import FEATURES
 
 Kernels = Callable[[Problem, Any], tuple[tuple[Any, ...], tuple[np.int32, ...]]]
-"""(problem, tile) -> the algorithm's kernels in one language, in the order of `plan`, and the lengths that they take.
+"""Maps (problem, tile) to the algorithm's kernels in one language, in the order of `plan`, and their length arguments.
 
-Lengths are N_q and N_k where the language's arrays do not know their shapes (`pointer_lengths`), else none.
+Lengths are (N_q, N_k) if the language's arrays are pointers without shapes (`pointer_lengths`), else empty.
 """
 
 
 def pointer_lengths(problem: Problem) -> tuple[np.int32, np.int32]:
-    """(N_q, N_k), as kernels take them whose arrays are pointers."""
+    """Return (N_q, N_k), the arguments of kernels whose arrays are pointers."""
     return np.int32(problem.q_len), np.int32(problem.kv_len)
 
 
@@ -42,8 +42,8 @@ def register_languages(
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, which are the variants' backends.
 
-    `plan` is called with the problem, what `languages` has for the language, and the tile; `tile_class` is what the
-    sizes that `tiles` offers are the fields of.
+    `plan` is called with the problem, the language's `Kernels`, and the tile, an instance of `tile_class`, whose fields
+    are the sizes that `tiles` returns.
     """
     for language, kernels in languages.items():
         registry.add(

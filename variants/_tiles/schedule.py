@@ -1,4 +1,4 @@
-"""Which tiles of keys meet which blocks of rows, and how many bytes each of them is: what claims are summed from."""
+"""Which tiles of keys each block of rows visits, and the bytes of each, from which claims are summed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOAT32_BYTES = INT32_BYTES = 4
 
 
 class Sizes(Protocol):
-    """A tile, whatever else there is to it."""
+    """The sizes that every tile has."""
 
     @property
     def Br(self) -> int:
@@ -31,9 +31,9 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The tiles of a problem. All sums are over heads and over sequences that see alike.
+    """The tiles of a problem. Sums are over heads, and over sequences with the same mask.
 
-    S counts sequences that a mask tells apart: 1, or those of the batch.
+    S is the number of sequences with different masks: 1, or the batch.
     """
 
     problem: Problem
@@ -41,7 +41,7 @@ class Schedule:
 
     @property
     def owners(self) -> int:
-        """Thread blocks, of all heads, that own a block of rows each."""
+        """Number of thread blocks of all heads, each of which owns a block of rows."""
         return self.problem.batch * self.problem.heads * len(self.first_rows)
 
     @property
@@ -64,14 +64,14 @@ class Schedule:
 
     @property
     def first_tiles(self) -> Integers:
-        """(S, T_r): the first tile of keys that row block i meets, which has a key that some row of the block sees."""
+        """(S, T_r): the first tile of keys that row block i visits, in which some row of the block sees a key."""
         return self._tiles_met[0]
 
     @property
     def end_tiles(self) -> Integers:
-        """(S, T_r): one behind the last tile that row block i meets; `first_tiles` where no row sees anything.
+        """(S, T_r): the end of the tiles that row block i visits; equals `first_tiles` if its rows see no key.
 
-        What rows of a block see is one run, as masks promise (`Mask.span`), so that each tile between has such a key.
+        The rows of a block together see one run (`Mask.span`), so each tile in between has a key that some row sees.
         """
         return self._tiles_met[1]
 
@@ -123,23 +123,23 @@ class Schedule:
     def limit_bytes(self) -> Integers:
         """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.
 
-        None where the mask is a band, which is two numbers.
+        0 if the mask is a band, which is two numbers.
         """
         return self._limits_of(self.problem.heads, self.problem.q_len, self.first_rows, self._rows)
 
     def _limits_of(self, readers: int, length: int, first: Integers, extents: Integers) -> Integers:
-        """(S, blocks): the same of blocks of rows, or of keys, of which there are `length`, read so often each."""
+        """(S, blocks): bytes of reading runs once for each of `readers` heads; `length`: rows, or keys, in all."""
         runs = 2 * np.sum(run_bytes(self._heads(1) * length + first, extents, INT32_BYTES), axis=1)
         return readers * runs if has_spans(self.problem) else np.zeros_like(runs)
 
     @property
     def _rows(self) -> Integers:
-        """(T_r,): of each block."""
+        """(T_r,): number of rows of each block."""
         return np.minimum(self.tile.Br, self.problem.q_len - self.first_rows)
 
     @property
     def _keys(self) -> Integers:
-        """(T_c,): of each tile."""
+        """(T_c,): number of keys of each tile."""
         return np.minimum(self.tile.Bc, self.problem.kv_len - self.first_keys)
 
     def _heads(self, per_sequence: int) -> Integers:

@@ -50,7 +50,7 @@ class TileCopy:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _sectors(copy: TileCopy, phase_bytes: int, begin: int, end: int) -> int:
-    """Of one tile, which begins `phase_bytes` behind the beginning of a line."""
+    """Sectors of one tile that starts `phase_bytes` after the start of a line."""
     if end <= begin:
         return 0
     lane_bytes = copy.elements_per_lane * copy.itemsize_bytes

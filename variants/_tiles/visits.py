@@ -24,71 +24,71 @@ from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers, run_bytes
 from variants._tiles.tile_copies import TileCopy
 
 FEATURES = ("blocks", "flashmask")
-"""What a variant whose kernels visit tiles of a list says that it `takes` besides masks of runs."""
+"""Features in `takes` of a variant whose kernels visit listed tiles, in addition to masks of runs."""
 OPTION = "-DVISITS"
 LISTING_WARPS = LANES
-"""Of a block that lists tiles: each looks at a tile at a time, and then each lane of one puts a tile into the list."""
+"""Warps per listing block: each checks one tile at a time, and each lane of one warp then adds a tile to the list."""
 LISTS = "visits"
-"""(sequences, L, T_r, 1 + T_c): for each block of rows how many tiles it visits, and then each one's entry."""
+"""Name of the lists, (sequences, L, T_r, 1 + T_c): the number of tiles that a row block visits, then their entries."""
 ARGUMENTS = 3
-"""Parameters that Numba's kernels have for a rule: an empty tuple says that there is none."""
+"""Number of parameters of Numba's kernels for a rule; unused ones are empty tuples."""
 Booleans = np.ndarray
 
 
 class NumbaRule(NamedTuple):
-    """A mask's rule in Numba, as numba_visits.py asks for it."""
+    """Device functions of a mask's rule, for numba_visits.py."""
 
     look_at_tile: Any
-    """Whether rows see any of a tile's keys, and whether they see all."""
+    """Returns whether rows see any of a tile's keys, and whether they see all."""
     KNOWN: int
-    """Numbers that a lane knows of a key."""
+    """Number of values that a lane stores per key."""
     get_to_know: Any
-    """What brings them."""
+    """Loads these values."""
     sees: Any
-    """Whether a row sees that key."""
+    """Returns whether a row sees that key."""
 
 
 class Rule(Protocol):
-    """What is known of a mask's rule where tiles are listed. Axes: L lists of a sequence, which heads may have one of
-    each; T_r blocks of rows; T_c tiles of keys."""
+    """A mask's rule if tiles are listed. Axes: L lists of a sequence, 1 or one per head; T_r blocks of rows; T_c tiles
+    of keys."""
 
     file: str
-    """CUDA's text of it, in this folder."""
+    """Name of its CUDA file in this folder."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Compile-time parameters of that text."""
+        """Compile-time parameters of that file."""
 
     @property
     def in_numba(self) -> NumbaRule:
-        """The Numba twin of that text."""
+        """The Numba twin of that file."""
 
     @property
     def lists(self) -> int:
-        """L."""
+        """L, the number of lists per sequence."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What kernels are given of it, at most `ARGUMENTS`."""
+        """Kernel arguments of the rule, at most `ARGUMENTS`."""
 
     @property
     def cuda_kernels(self) -> tuple[Any, ...]:
-        """Of what is worked out before tiles are looked at."""
+        """CUDA kernels that run before tiles are listed."""
 
     @property
     def numba_kernels(self) -> tuple[Any, ...]:
-        """The same in Numba."""
+        """Numba kernels that run before tiles are listed."""
 
     def launches(self, kernels: tuple[Any, ...]) -> tuple[Launch, ...]:
-        """Of those kernels."""
+        """Launches of `cuda_kernels` or `numba_kernels`."""
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """What they write."""
+        """Buffers that these launches write."""
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes that they read and write."""
+        """Bytes that these launches read and write."""
 
     @property
     def seen(self) -> tuple[Booleans, Booleans]:
@@ -96,51 +96,51 @@ class Rule(Protocol):
 
     @property
     def look_bytes(self) -> Integers:
-        """(L, T_r, T_c): bytes of finding that out, once."""
+        """(L, T_r, T_c): bytes of computing `seen`, once."""
 
     def note_bytes(self, warps: int) -> Integers:
-        """(L, T_r, T_c): bytes of a mixed tile's bits, of which each of a block's warps notes a share of the rows."""
+        """(L, T_r, T_c): bytes read for a mixed tile's bits, if each of a block's warps computes those of some rows."""
 
 
 def rule_of(problem: Problem, tile: Sizes) -> Rule | None:
-    """Of the mask's part that is no run, if it has one."""
+    """The rule of a mask in which a row does not see a run of keys; None for other masks."""
     if problem.flashmask is not None:
         return FlashMaskRule(problem, tile)
     return None if problem.blocks is None else BlockRule(problem, tile)
 
 
 def words(tile: Sizes) -> int:
-    """32 bits each, of a row of a tile."""
+    """Return the number of 32-bit words of visibility bits per row of a tile."""
     return int(blocks(tile.Bc, LANES))
 
 
 def noted_bytes(problem: Problem, tile: Sizes) -> int:
-    """What a kernel keeps on chip of a mixed tile; 0 where the mask is runs."""
+    """Return the bytes of a mixed tile's visibility bits in shared memory; 0 if rows see runs."""
     return 0 if problem.mask.is_run else INT32_BYTES * int(blocks(tile.Br, THREADS_Y)) * THREADS_Y * words(tile)
 
 
 def cuda_parts(problem: Problem, tile: Sizes) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """(texts, options) that go before those of a kernel which visits listed tiles; nothing where the mask is runs."""
+    """Return (files, options) of a kernel that visits listed tiles, before its own; empty if rows see runs."""
     rule = rule_of(problem, tile)
     return ((), ()) if rule is None else ((("_tiles", rule.file), ("_tiles", "visits.cuh")), (OPTION, *rule.options))
 
 
 def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
-    """The kernel that lists tiles, and those of the rule; none where the mask is runs."""
+    """Return the CUDA kernel that lists tiles, and those of the rule; none if rows see runs."""
     from variants._tiles.rawkernel import COMMON, raw_kernel, size_options, span_options
 
     rule = rule_of(problem, tile)
     if rule is None:
         return ()
     texts, options = cuda_parts(problem, tile)
-    # No row of Q, K or V is touched: their elements are parameters in name alone.
+    # The kernel does not access Q, K or V, so head_dim and dtype are placeholders.
     options += (*size_options(1, tile, "float32"), *span_options(problem))
     list_visits = raw_kernel("_tiles", "list_visits", options, (*texts, *COMMON), file="list_visits.cu")
     return (list_visits, *rule.cuda_kernels)
 
 
 def numba_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
-    """The same in Numba."""
+    """Return the Numba kernel that lists tiles, and those of the rule; none if rows see runs."""
     from variants._tiles.numba_visits import list_visits_kernel
 
     rule = rule_of(problem, tile)
@@ -151,10 +151,10 @@ def numba_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
 
 
 class Visits:
-    """The lists of a problem: what a plan has of them, and what they cost."""
+    """The tile lists of a problem: their launches, buffers, arguments and bytes."""
 
     def __init__(self, schedule: Schedule, pads_arguments: bool = False) -> None:
-        """`pads_arguments`: kernels have all `ARGUMENTS` of a rule, as Numba's do."""
+        """`pads_arguments`: kernels have all `ARGUMENTS` parameters of a rule, as in Numba."""
         self._schedule = schedule
         self._problem = schedule.problem
         self._rule = rule_of(schedule.problem, schedule.tile)
@@ -162,18 +162,18 @@ class Visits:
 
     @property
     def _sequences(self) -> int:
-        """Sequences that have lists of their own."""
+        """Number of sequences with separate lists."""
         return self._problem.batch if has_spans(self._problem) else 1
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the lists: sequences that have some of their own, lists of each, blocks of rows, room of each."""
+        """Shape of the lists: sequences with their own lists, lists per sequence, row blocks, entries per list."""
         assert self._rule is not None
         row_blocks, tiles = len(self._schedule.first_rows), len(self._schedule.first_keys)
         return self._sequences, self._rule.lists, row_blocks, 1 + tiles
 
     def launches(self, kernels: Sequence[Any]) -> tuple[Launch, ...]:
-        """What comes before the kernel that visits tiles; `kernels`: of `cuda_listing` or `numba_listing`."""
+        """Return the launches before the kernel that visits tiles, with kernels of `cuda_listing` or its twin."""
         if self._rule is None:
             return ()
         p = self._problem
@@ -186,12 +186,12 @@ class Visits:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The lists: how many tiles, and then each one's entry; and what the rule has worked out."""
+        """The lists, and the buffers of the rule."""
         return () if self._rule is None else (Buffer(LISTS, self.shape, "int32"), *self._rule.buffers)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What the kernel that visits tiles is given besides."""
+        """Additional arguments of the kernel that visits tiles."""
         if self._rule is None:
             return ()
         sequences, lists, _, _ = self.shape

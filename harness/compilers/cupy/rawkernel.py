@@ -73,8 +73,8 @@ def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
         head, separator, value = option.partition("=")
         if head in _ARCH_OPTIONS:
             value = value if separator else next(words, "")
-            asked = value.replace("compute_", "sm_")
-            found = asked if asked.rstrip("af") == arch and asked != arch else None
+            requested = value.replace("compute_", "sm_")
+            found = requested if requested.rstrip("af") == arch and requested != arch else None
     return found
 
 

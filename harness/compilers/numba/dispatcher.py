@@ -52,12 +52,12 @@ def feature_arch(dispatcher: Any, arch: str) -> str | None:
 
     Numba stores this option and ignores it. Raises `CompileError` if its value is not an architecture.
     """
-    asked = dispatcher.targetoptions.get("arch")
-    if asked is None:
+    requested = dispatcher.targetoptions.get("arch")
+    if requested is None:
         return None
-    if not isinstance(asked, str) or Target.named(asked) is None:
-        raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={asked!r}; write arch="sm_90a"')
-    return asked if asked.rstrip("af") == arch and asked != arch else None
+    if not isinstance(requested, str) or Target.named(requested) is None:
+        raise CompileError(f'kernel {dispatcher.py_func.__name__} has arch={requested!r}; write arch="sm_90a"')
+    return requested if requested.rstrip("af") == arch and requested != arch else None
 
 
 # A dispatcher compiles once per signature, as on a GPU. Later changes to its globals have no effect.

@@ -14,7 +14,7 @@ L1_SKEW = 13
 """Number of sets by which each run of lines is shifted against the previous run."""
 L2_WAYS = 16
 L2_SKEW = 9491
-"""The same shift for L2, which has many more sets than L1."""
+"""Number of sets of L2, which has many more than L1, by which each run of lines is shifted against the previous run."""
 L2_USABLE = 29 / 30
 """Usable fraction of the L2's size. On an H200, 28 of 30 MiB that all SMs read repeatedly stay in L2, but 30 MiB do
 not."""

@@ -90,7 +90,7 @@ ARRIVING, COMPLETE = range(2)
 barriers follow."""
 CLUSTER_BARRIERS = 2
 
-NOBODY = 0xFF
+NEVER_WRITTEN = 0xFF
 """In a map of bytes: not yet written."""
 GIVEN = 0x01
 """In a map of bytes: belongs to an input, which kernels may not write."""

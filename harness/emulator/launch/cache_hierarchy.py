@@ -84,8 +84,8 @@ class MemoryHierarchy:
         self._state = np.zeros(len(SLOT), dtype=np.int64)
         self._held: dict[str, npt.NDArray[np.generic]] = {}
         self._advance = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(load_caches())
-        self._hold("COUNTERS", np.zeros((len(buffers), len(at.COUNTERS)), dtype=np.int64))
-        self._hold("FIRST_LINES", np.array(self.first_lines, dtype=np.int64))
+        self._attach("COUNTERS", np.zeros((len(buffers), len(at.COUNTERS)), dtype=np.int64))
+        self._attach("FIRST_LINES", np.array(self.first_lines, dtype=np.int64))
         self._state[SLOT["BUFFER_COUNT"]] = len(buffers)
         self.flush()
 
@@ -96,7 +96,7 @@ class MemoryHierarchy:
         sets = lines // ways
         count = self._sizes.l2_partitions * sets * ways
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("DIRTY", np.uint8), ("USED", np.int64)):
-            self._hold(f"L2_{name}", np.zeros(count, dtype=dtype))
+            self._attach(f"L2_{name}", np.zeros(count, dtype=dtype))
         self._state[SLOT["L2_SETS"]] = sets
         self._state[SLOT["L2_SET_WAYS"]] = ways
         self._state[SLOT["L2_PARTITIONS"]] = self._sizes.l2_partitions
@@ -107,7 +107,7 @@ class MemoryHierarchy:
         sets = residency.l1_bytes // LINE_BYTES // ways
         count = self._sizes.multiprocessors * sets * ways
         for name, dtype in (("TAGS", np.int32), ("VALID", np.uint8), ("USED", np.int64)):
-            self._hold(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
+            self._attach(f"L1_{name}", np.zeros(max(1, count), dtype=dtype))
         self._state[SLOT["L1_SETS"]] = sets
         self._state[SLOT["L1_SET_WAYS"]] = ways
         self._state[SLOT["L1_RANDOM"]] = int(residency.l1_random)
@@ -115,10 +115,10 @@ class MemoryHierarchy:
         sm = np.arange(places, dtype=np.int64) % self._sizes.multiprocessors
         # Other numbers of multiprocessors are divided in the same proportion.
         run = np.searchsorted(np.cumsum(PARTITION_RUNS) / sum(PARTITION_RUNS), (sm + 0.5) / self._sizes.multiprocessors)
-        self._hold("SM", sm)
-        self._hold("PARTITION", run % self._sizes.l2_partitions)
+        self._attach("SM", sm)
+        self._attach("PARTITION", run % self._sizes.l2_partitions)
         for name in ("NEXT_ACCESS", "END_ACCESS", "ACCESS_TIME", "STORED_LINE", "STORED_MASK"):
-            self._hold(name, np.zeros(places, dtype=np.int64))
+            self._attach(name, np.zeros(places, dtype=np.int64))
         self._state[SLOT["RESIDENTS"]] = places
         self._counters[:] = 0
         return LaunchCaches(self, blocks, places)
@@ -137,13 +137,13 @@ class MemoryHierarchy:
         rows = self._counters.tolist()
         return tuple(CacheCount(name, *row) for name, row in zip(self._names, rows))
 
-    def _hold(self, slot: str, array: npt.NDArray[np.generic]) -> None:
+    def _attach(self, slot: str, array: npt.NDArray[np.generic]) -> None:
         self._held[slot] = array
         self._state[SLOT[slot]] = array.ctypes.data
 
     # Used by LaunchCaches ------------------------------------------------------------------------------------------
 
-    def seat(self, place: int, accesses: Accesses) -> None:
+    def assign_to_multiprocessor(self, place: int, accesses: Accesses) -> None:
         """Assign a block to a resident place."""
         now, delay = int(self._state[SLOT["NOW"]]), int(accesses[0]) & ((1 << at.DELAY_BITS) - 1)
         self._held["ACCESS_TIME"].view(np.int64)[place] = now + delay
@@ -209,5 +209,5 @@ class LaunchCaches:
             if len(accesses):
                 place = self._free.pop(0)
                 self._seated[place] = accesses
-                self._hierarchy.seat(place, accesses)
+                self._hierarchy.assign_to_multiprocessor(place, accesses)
         return any(accesses is not None for accesses in self._seated)

@@ -81,15 +81,15 @@ class Geometry:
 
 def with_cluster(geometry: Geometry, clusters: ClusterFacts, kernel: str) -> Geometry:
     """The geometry with the cluster that the kernel requires. Raises `PlanError` if a GPU would not launch it."""
-    asked, required = geometry.cluster, clusters.required
-    if asked is None and required is None and clusters.explicit:
+    launched, required = geometry.cluster, clusters.required
+    if launched is None and required is None and clusters.explicit:
         raise PlanError(f"kernel {kernel} is to be launched in clusters (.explicitcluster); give its Launch a cluster")
-    if asked is not None and required is not None and asked != required:
+    if launched is not None and required is not None and launched != required:
         raise PlanError(
-            f"kernel {kernel} is launched with cluster {asked}, and is compiled for {required} (__cluster_dims__); "
+            f"kernel {kernel} is launched with cluster {launched}, and is compiled for {required} (__cluster_dims__); "
             "they have to be the same"
         )
-    cluster = asked or required
+    cluster = launched or required
     if cluster is None:
         return geometry
     require_cluster(f"kernel {kernel}: its", geometry.grid, cluster)

@@ -194,7 +194,7 @@ def _deadlock(fault: Fault) -> str:
     for rank, warp, place in fault.waiting:
         groups.setdefault((rank, place), []).append(warp)
     blocks = fault.cluster.blocks
-    told = "; ".join(
+    waits = "; ".join(
         f"warps {_ranges(warps)} {f'of block {blocks[rank]} ' if len(blocks) > 1 else ''}{place}"
         for (rank, place), warps in groups.items()
     )
@@ -202,8 +202,8 @@ def _deadlock(fault: Fault) -> str:
     if any("barrier of the cluster" in place for _, _, place in fault.waiting):
         hint = "all warps of the cluster that have not returned have to arrive there"
     if any("mbarrier" in place for _, _, place in fault.waiting):
-        hint = "somebody has to arrive there, or a copy has to bring its bytes"
-    return f"barrier deadlock: {told}; {hint}"
+        hint = "some thread has to arrive there, or a copy has to bring its bytes"
+    return f"barrier deadlock: {waits}; {hint}"
 
 
 def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_by: Site | None) -> str:

@@ -22,7 +22,7 @@ Extents = tuple[int, int, int]
 class LaunchRecorder:
     """The sanitizer's state during one launch, and the findings after it.
 
-    `buffers` are names and sizes; `written` has for each a map of its bytes (`NOBODY`, `GIVEN` or 0, see
+    `buffers` are names and sizes; `written` has for each a map of its bytes (`NEVER_WRITTEN`, `GIVEN` or 0, see
     `sanitizer_layout`), which outlives the launch and is updated.
     """
 

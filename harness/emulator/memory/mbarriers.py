@@ -147,14 +147,14 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
         if not done:
             begin_look(ctx, warp, site, place)
         phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
-        asked = load32(warp + COUNTS + 4 * lane) & 1
+        parity = load32(warp + COUNTS + 4 * lane) & 1
         if not by_parity:
-            asked = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
-        if phase == asked:
+            parity = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
+        if phase == parity:
             if land_loads(ctx, place):
                 return -1
             phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
-        if phase != asked:
+        if phase != parity:
             done |= 1 << lane
             over = place
             if load64(ctx + SANITIZER):
@@ -163,7 +163,7 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
             store64(warp + at.LOOKED_AT, load64(ctx + STEPS))
             store32(warp + at.WAIT_SITE, site)
             store32(warp + at.WAIT_PLACE, place)
-            store32(warp + at.WAIT_PARITY, asked)
+            store32(warp + at.WAIT_PARITY, parity)
     if over >= 0:
         end_wait(ctx, warp, site, over)
     return done

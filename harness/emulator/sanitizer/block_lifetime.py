@@ -50,12 +50,12 @@ def knows_start(state: int, warp: int, lane: int, owner: int) -> bool:
     start, pitch = load64(state + BLOCK_START), load64(state + BLOCK_WARPS)
     if load64(load64(state + MET) + 8 * (warp // pitch)) > start:
         return True
-    warps, told = load64(state + WARPS), 0
+    warps, known = load64(state + WARPS), 0
     for other in range(owner * pitch, (owner + 1) * pitch):
-        told = max(told, latest(clock_of(state, warp), warps, other))
+        known = max(known, latest(clock_of(state, warp), warps, other))
         if (few_lanes(state, warp) >> lane) & 1:
-            told = max(told, latest(few_clock_of(state, warp), warps, other))
-    return bool(told > start)
+            known = max(known, latest(few_clock_of(state, warp), warps, other))
+    return bool(known > start)
 
 
 def meet_cluster(state: int, warp: int) -> None:

@@ -70,16 +70,16 @@ def tell(part: int, warps: int, other: int, time: int, lanes: int) -> None:
     store64(mask, speaking | few)
 
 
-def merge_parts(part: int, told: int, warps: int) -> None:
-    """Merge one part of the clock `told` into another clock's."""
+def merge_parts(part: int, source: int, warps: int) -> None:
+    """Merge one part of the clock `source` into another clock's."""
     for other in range(warps):
-        raise_to(part + 8 * other, load64(told + 8 * other))
-        time = load64(told + 8 * (warps + other))
+        raise_to(part + 8 * other, load64(source + 8 * other))
+        time = load64(source + 8 * (warps + other))
         if time:
-            tell(part, warps, other, time, load64(told + 8 * (2 * warps + other)))
+            tell(part, warps, other, time, load64(source + 8 * (2 * warps + other)))
 
 
-def merge(clock: int, told: int, warps: int) -> None:
-    """Merge the clock `told` into `clock`."""
-    merge_parts(clock, told, warps)
-    merge_parts(fenced_part(clock, warps), fenced_part(told, warps), warps)
+def merge(clock: int, source: int, warps: int) -> None:
+    """Merge the clock `source` into `clock`."""
+    merge_parts(clock, source, warps)
+    merge_parts(fenced_part(clock, warps), fenced_part(source, warps), warps)

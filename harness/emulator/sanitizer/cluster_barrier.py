@@ -35,13 +35,13 @@ def arrive_at_cluster_barrier(state: int, warp: int, is_relaxed: int) -> None:
         clock, warps = barrier_clock(state, ARRIVING), load64(state + WARPS)
         everyone = clock + 8 * warp
         some, lanes = everyone + 8 * warps, everyone + 16 * warps
-        known, told, who = load64(everyone), load64(some), load64(lanes)
+        known, latest_of_some, who = load64(everyone), load64(some), load64(lanes)
         merge(clock, clock_of(state, warp), warps)
         if few_lanes(state, warp):
             merge(clock, few_clock_of(state, warp), warps)
         # Of the warp's own actions, only those before the fence.
         store64(everyone, max(known, fenced))
-        store64(some, told)
+        store64(some, latest_of_some)
         store64(lanes, who)
 
 

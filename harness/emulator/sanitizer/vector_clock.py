@@ -146,12 +146,12 @@ def knows_warpgroup(state: int, warp: int, lanes: int, first: int, when: int) ->
     """Whether lanes belong to the warpgroup that begins with `first`, or know what one of its warps did at `when`."""
     if warp & ~(WARPGROUP_WARPS - 1) == first:
         return True
-    warps, told = load64(state + WARPS), 0
+    warps, known = load64(state + WARPS), 0
     for member in range(first, first + WARPGROUP_WARPS):
-        told = max(told, latest(clock_of(state, warp), warps, member))
+        known = max(known, latest(clock_of(state, warp), warps, member))
         if lanes & ~few_lanes(state, warp) == 0:
-            told = max(told, latest(few_clock_of(state, warp), warps, member))
-    return bool(told >= when)
+            known = max(known, latest(few_clock_of(state, warp), warps, member))
+    return bool(known >= when)
 
 
 def begin_cluster(state: int, cluster: int) -> None:

@@ -44,7 +44,7 @@ SHARED_WINDOW, LOCAL_WINDOW = machine.SHARED_WINDOW, machine.LOCAL_WINDOW
 FIRST_VARIABLE_WINDOW, FIRST_BUFFER_WINDOW = machine.FIRST_VARIABLE_WINDOW, machine.FIRST_BUFFER_WINDOW
 WINDOW_BITS, BUFFER_START = machine.WINDOW_BITS, machine.BUFFER_START
 SPACE_SHARED, SPACE_LOCAL = machine.SPACES["shared"], machine.SPACES["local"]
-NOBODY, GIVEN = at.NOBODY, at.GIVEN
+NEVER_WRITTEN, GIVEN = at.NEVER_WRITTEN, at.GIVEN
 
 
 def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
@@ -190,7 +190,7 @@ def unwritten_bytes(written: int, size: int) -> int:
     """Number of unwritten bytes in this range."""
     count = 0
     for byte in range(size):
-        count += load8(written + byte) == NOBODY
+        count += load8(written + byte) == NEVER_WRITTEN
     return count
 
 

@@ -248,12 +248,12 @@ class Planner:
         kernel, said = self._kernel(request), request["args"]
         args = tuple(self._unkept(argument_from_json(each)) for each in said or ())
         compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])
-        words, misfit = None, ""
+        words, argument_error = None, ""
         if said is not None:
             try:
                 words = [word.hex() for word in compiled.pack(args)]
             except PlanError as error:
-                misfit = str(error)
+                argument_error = str(error)
         known = self._texts.get(compiled.ptx)
         if known is None:
             known = self._texts[compiled.ptx] = self._next()
@@ -272,7 +272,7 @@ class Planner:
             "signature": list(compiled.signature),
             "max_registers": compiled.max_registers,
             "words": words,
-            "misfit": misfit,
+            "argument_error": argument_error,
         }
 
     def machine_code(self, request: Json) -> Json:

@@ -217,7 +217,7 @@ class RemotePlanner:
             signature=tuple(checked(each, str) for each in checked(said["signature"], list)),
             max_registers=checked(said["max_registers"], int, type(None)),
             words=None if words is None else tuple(bytes.fromhex(checked(word, str)) for word in words),
-            misfit=checked(said["misfit"], str),
+            argument_error=checked(said["argument_error"], str),
         )
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:

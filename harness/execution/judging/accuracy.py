@@ -15,7 +15,7 @@ from harness.model.problem import INPUT, OUTPUT, Tensor
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-FROM_NOBODY = "with bits of memory that nobody wrote"
+STALE = "with bits of memory that nobody wrote"
 CAUSES = (
     ": shared memory or scratch was read before it was written, or before an asynchronous copy was waited for; "
     "--sanitize names the line"
@@ -181,12 +181,12 @@ def _compare(
     # np.max and np.argmax propagate NaN; np.nanmax would make the worst output look perfect.
     worst = element(int(np.argmax(ratio)))
     first_wrong = element(int(np.argmax(wrong))) if wrong.any() else None
-    nobody = untouched(output) if unwritten is None else unwritten.get(name)
-    if nobody is None:
-        nobody = np.zeros(output.shape, np.bool_)
+    never_written = untouched(output) if unwritten is None else unwritten.get(name)
+    if never_written is None:
+        never_written = np.zeros(output.shape, np.bool_)
     reason = None
     if first_wrong is not None:
-        reason = _explain(name, untouched(output), nobody, unwritten is not None, got, ratio, wrong, element)
+        reason = _explain(name, untouched(output), never_written, unwritten is not None, got, ratio, wrong, element)
     return OutputAccuracy(
         reason,
         float(np.max(error)),
@@ -195,7 +195,7 @@ def _compare(
         worst,
         first_wrong,
         wrong,
-        nobody,
+        never_written,
         ratio,
     )
 
@@ -203,7 +203,7 @@ def _compare(
 def _explain(
     name: str,
     as_given: Mask,
-    nobody: Mask,
+    never_written: Mask,
     looked: bool,
     got: Float64Array,
     ratio: Float64Array,
@@ -212,11 +212,11 @@ def _explain(
 ) -> str:
     """Describe the worst defect in one line: never written, written with stale data, NaN, or over budget.
 
-    `as_given` is True where the output equals its contents before the run. `nobody` is True where no thread wrote,
+    `as_given` is True where the output equals its contents before the run, and `never_written` where no thread wrote,
     which is known only if `looked`.
     """
-    never = "were never written" if looked else f"were never written, or {FROM_NOBODY}"
-    cases = ((nobody, never, ""), (as_given, f"were written {FROM_NOBODY}", CAUSES), (np.isnan(got), "are NaN", ""))
+    never = "were never written" if looked else f"were never written, or {STALE}"
+    cases = ((never_written, never, ""), (as_given, f"were written {STALE}", CAUSES), (np.isnan(got), "are NaN", ""))
     for where, what, causes in cases:
         if (mask := where & wrong).any():
             first = element(int(np.argmax(mask)))

@@ -44,7 +44,7 @@ def inferred_numerics(done: Attempt, question: Question) -> InferredNumerics | N
     if arithmetic is None:
         return None
     numerics = strictest(arithmetic, done.plan, used)
-    held = question.hold(done.execution.outputs, numerics, done.execution.unwritten)
+    held = question.check(done.execution.outputs, numerics, done.execution.unwritten)
     return InferredNumerics(_written(numerics), held.error_over_expected)
 
 

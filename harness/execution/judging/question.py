@@ -79,7 +79,7 @@ class Question:
             self._powers[key] = measure_power(self.problem, self.inputs, self.answer, limits, self.part, in_full)
         return self._powers[key]
 
-    def hold(
+    def check(
         self,
         outputs: Mapping[str, np.ndarray],
         numerics: Numerics = ANY_KERNEL,
@@ -89,6 +89,8 @@ class Question:
 
         `unwritten` is as in `Execution`.
         """
-        here = {name: array[self.part.of(name)] for name, array in outputs.items()}
-        nobody = None if unwritten is None else {name: array[self.part.of(name)] for name, array in unwritten.items()}
-        return measure_accuracy(self.problem.tensors, here, self.answer, self.tolerance(numerics), nobody)
+        covered = {name: array[self.part.of(name)] for name, array in outputs.items()}
+        never_written = (
+            None if unwritten is None else {name: array[self.part.of(name)] for name, array in unwritten.items()}
+        )
+        return measure_accuracy(self.problem.tensors, covered, self.answer, self.tolerance(numerics), never_written)

@@ -46,7 +46,7 @@ def check_spots(
     """Compare outputs with the oracle at every sample place, with the tolerance of `numerics`."""
     worst, reason, over_expected = 0.0, None, 0.0
     for spot in spots:
-        accuracy = spot.hold(outputs, numerics)
+        accuracy = spot.check(outputs, numerics)
         ratio = accuracy.main.error_over_budget
         worst = ratio if math.isnan(ratio) or not worst > ratio else worst
         over_expected = worst_ratio((over_expected, accuracy.error_over_expected))

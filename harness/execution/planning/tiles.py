@@ -66,10 +66,10 @@ def choose_tile(variants: Iterable[Variant], problem: BaseProblem, wanted: TileS
     return [with_tile(variant, wanted) for variant in chosen]
 
 
-def require_tile(variants: Sequence[Variant], asked: Iterable[tuple[BaseProblem, TileSizes]]) -> None:
+def require_tile(variants: Sequence[Variant], choices: Iterable[tuple[BaseProblem, TileSizes]]) -> None:
     """Raise `UsageError`, listing the available tiles, if no variant has any of the requested tiles."""
     cases, refusals = [], []
-    for problem, wanted in asked:
+    for problem, wanted in choices:
         for variant in variants:
             try:
                 if declared_refusal(variant, problem) is None:
@@ -110,14 +110,14 @@ def _refusal(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> str |
         sizes = sorted({tile[name] for tile in tiles})
         if size not in sizes:
             return f"no tile with {name}={size} here; {name} is one of {', '.join(map(str, sizes))}"
-    asked = {**tiles[0], **wanted}
-    if asked in tiles:
+    completed = {**tiles[0], **wanted}
+    if completed in tiles:
         return None
     # Each size exists separately: list the tiles that agree with most of them.
     most = max(_agreement(tile, wanted) for tile in tiles)
     near = [tile_text(tile) for tile in tiles if _agreement(tile, wanted) == most]
     more = f", or {len(near) - LARGEST_LISTING} others" if len(near) > LARGEST_LISTING else ""
-    return f"no tile {tile_text(asked)} here; there is {' or '.join(near[:LARGEST_LISTING])}{more}"
+    return f"no tile {tile_text(completed)} here; there is {' or '.join(near[:LARGEST_LISTING])}{more}"
 
 
 def _sizes_had(variant: Variant, problem: BaseProblem, wanted: TileSizes) -> int:

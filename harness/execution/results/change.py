@@ -22,7 +22,7 @@ class Figures:
     """Bytes read plus written in local memory."""
     claimed_bytes: int | None = None
     error_over_budget: float | None = None
-    """The same inputs give the same error: any difference is a change. Two NaNs are equal."""
+    """Largest error over its budget. Inputs are seeded, so any difference is a change. Two NaNs are equal."""
     time: Interval | None = None
     """Time in milliseconds. Times whose intervals overlap are indistinguishable."""
 

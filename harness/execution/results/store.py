@@ -95,9 +95,9 @@ class Store:
     ) -> list[tuple[Any, ...]]:
         """The values of `columns` for the rows that `rows` would return; faster than building whole rows."""
         assert set(columns) <= set(COLUMNS)
-        asked = f"SELECT {', '.join(columns)} FROM kept{f' WHERE {where}' if where else ''} ORDER BY id"
+        query = f"SELECT {', '.join(columns)} FROM kept{f' WHERE {where}' if where else ''} ORDER BY id"
         with self._reading() as connection:
-            return connection.execute(asked, values).fetchall()
+            return connection.execute(query, values).fetchall()
 
     def has(self, where: str = "1", values: Sequence[str | int | float] = ()) -> bool:
         """Whether any row satisfies the condition."""

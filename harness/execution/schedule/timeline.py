@@ -166,12 +166,12 @@ def _seats(launch: EventLaunch, multiprocessors: int, ends: Mapping[int, int]) -
     """(block, multiprocessor, start time) of each block; one block per SM if residency is unknown."""
     places = multiprocessors * (launch.resident or 1)
     free = [(0, place) for place in range(min(places, launch.blocks))]
-    seats = []
+    placements = []
     for block in range(launch.blocks):
         begin, place = heapq.heappop(free)
-        seats.append((block, place % multiprocessors, begin))
+        placements.append((block, place % multiprocessors, begin))
         heapq.heappush(free, (begin + ends[block], place))
-    return seats
+    return placements
 
 
 def _curve(events: BlockEvents) -> _Numbers:

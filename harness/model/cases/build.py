@@ -46,7 +46,7 @@ class Build(ABC):
 
     @property
     def with_fewer_features(self) -> Sequence[Build]:
-        """Builds with fewer features, to which a failing case may be simplified besides `Builds.plainer`."""
+        """Builds with fewer features, to which a failing case may be simplified besides `Builds.simplified`."""
         return ()
 
     def of_problem(self, problem: Any) -> Build | None:
@@ -112,7 +112,7 @@ class Builds:
         """Return the position of a case's build; 0 is the plainest."""
         return self._place(self.of(case))
 
-    def plainer(self, build: Build) -> Sequence[Any]:
+    def simplified(self, build: Build) -> Sequence[Any]:
         """Return the builds before this one."""
         return self.known[: self._place(build)]
 

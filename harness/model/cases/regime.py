@@ -85,17 +85,17 @@ def draw_parts(
     for tensor in problem.inputs:
         if tensor.size_bytes > _LARGEST_INPUT_BYTES:
             raise UsageError(f"not enough memory for this problem: {tensor.name} alone has more than 2^48 bytes")
-    asked = [tensor for tensor in problem.inputs if tensor.name not in derived]
-    chosen, all_bytes = regimes[regime], sum(tensor.size_bytes for tensor in asked)
+    independent = [tensor for tensor in problem.inputs if tensor.name not in derived]
+    chosen, all_bytes = regimes[regime], sum(tensor.size_bytes for tensor in independent)
     if chosen.standard_normal and all_bytes > LARGEST_DRAWN_BYTES:
         later = {
             tensor.name: DrawnTensor(tensor.shape, NUMPY_DTYPES[tensor.dtype], seed, number)
-            for number, tensor in enumerate(asked)
+            for number, tensor in enumerate(independent)
         }
         return {**later, **derived}
     generator = np.random.Generator(np.random.Philox(seed))
     drawn = {
         tensor.name: np.ascontiguousarray(values.astype(NUMPY_DTYPES.get(tensor.dtype) or np.dtype(tensor.dtype)))
-        for tensor, values in zip(asked, chosen.draw(generator, problem), strict=True)
+        for tensor, values in zip(independent, chosen.draw(generator, problem), strict=True)
     }
     return {**drawn, **derived}

@@ -54,7 +54,7 @@ class TorchContender(ABC):
 
     def tried(self: C) -> C:
         """Run once and return this object. Raises `UnsupportedProblem` with the library's own reasons."""
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 self.enqueue(0)
@@ -64,7 +64,7 @@ class TorchContender(ABC):
             except Exception as error:
                 reason = _one_line(error)
                 if NO_KERNEL in reason:
-                    reason = "; ".join(_reasons(told)) or reason
+                    reason = "; ".join(_reasons(caught)) or reason
                 raise UnsupportedProblem(self._name, reason) from error
         return self
 
@@ -79,9 +79,9 @@ class TorchContender(ABC):
         return fetched
 
 
-def _reasons(told: Sequence[warnings.WarningMessage]) -> list[str]:
+def _reasons(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     """Extract from PyTorch's warnings why a backend has no kernel."""
-    reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in told]
+    reasons = [" ".join(str(w.message).split("(Triggered")[0].split()) for w in caught]
     # The other backends are disabled on purpose.
     return [r for r in reasons if "runtime disabled" not in r and not r.endswith("because:")]
 

@@ -1,15 +1,15 @@
-"""Which weights drop out: random numbers by counter, so that kernels have the same in any order, with any tiles.
+"""Defines which weights are dropped, by counter-based random numbers, which are the same in any order and any tiles.
 
-Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", SC'11) makes of a counter of four
-words and a key of two, of 32 bits each, four words. One call is for four rows and four keys, eight apart: those rows r
-that have the same r // 32 and r % 8, and those keys k that have the same k // 32 and k % 8:
+Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", SC'11) maps a counter of four 32-bit
+words and a key of two to four words. One call covers four rows and four keys, eight apart: those rows r with the same
+r // 32 and r % 8, and those keys k with the same k // 32 and k % 8:
 
     counter = (k // 32 * 8 + k % 8, r // 32 * 8 + r % 8, query head, batch entry)
     key     = (low, high 32 bits of the seed)
 
-The number of a row and a key is byte (r % 32) // 8, counted from the lowest, of word (k % 32) // 8. The weight drops
-out where it is below the problem's `dropout_threshold`. Fragments of tensor cores give a thread rows or keys that are
-eight apart, whichever of S and its transpose is multiplied: of 32 rows and 32 keys it uses all numbers of its calls.
+The number of a row and a key is byte (r % 32) // 8, counted from the lowest, of word (k % 32) // 8. The weight is
+dropped if it is below the problem's `dropout_threshold`. In fragments of tensor cores a thread has rows or keys that
+are eight apart, for S and for its transpose, so for 32 rows and 32 keys it uses all numbers of its calls.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import numpy.typing as npt
 from harness.operations.attention.problem import Problem
 
 Words = npt.NDArray[np.uint64]
-"""Words of 32 bits, held in 64 so that products fit."""
+"""Words of 32 bits, stored in 64 so that products fit."""
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
-"""What is added to the key from round to round."""
+"""Added to the key after each round."""
 LOW_WORD = np.uint64(0xFFFFFFFF)
-BLOCK, APART = np.uint64(32), np.uint64(8)
-"""Rows and keys of a block, and how far apart in it those of a call are."""
+BLOCK, CALL_STRIDE = np.uint64(32), np.uint64(8)
+"""Rows and keys of a block, and the distance between those of one call."""
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
-    """Philox4x32-10 of each of these counters, whose arrays are broadcast against each other."""
+    """Return Philox4x32-10 of each counter. The arrays of `counter` broadcast against each other."""
     a, b, c, d = counter
     shift = np.uint64(32)
     for number in range(ROUNDS):
@@ -48,11 +48,11 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 
 def kept_keys(problem: Problem, batches: slice, heads: slice, rows: slice) -> npt.NDArray[np.bool_]:
-    """(b, h, rows, kv_len): which weights of these batch entries, query heads and rows do not drop out."""
+    """Return which weights of these batch entries, query heads and rows are not dropped, (b, h, rows, kv_len)."""
     entry, head, row, key = (
         np.arange(run.start, run.stop, dtype=np.uint64) for run in (batches, heads, rows, slice(0, problem.kv_len))
     )
-    # Each call once, and which of them a row and a key have.
+    # Distinct calls, and the index of each row's and each key's call.
     row_calls, call_of_row = np.unique(_call(row), return_inverse=True)
     key_calls, call_of_key = np.unique(_call(key), return_inverse=True)
     seed = problem.dropout_seed
@@ -70,12 +70,12 @@ def kept_keys(problem: Problem, batches: slice, heads: slice, rows: slice) -> np
 
 
 def _call(positions: Words) -> Words:
-    """The number of the call that draws each row, or each key; several share one."""
-    calls: Words = positions // BLOCK * APART + positions % APART
+    """Return the call that draws the numbers of each row, or of each key; several share one."""
+    calls: Words = positions // BLOCK * CALL_STRIDE + positions % CALL_STRIDE
     return calls
 
 
 def _place(positions: Words) -> npt.NDArray[np.intp]:
-    """Where their numbers are: of rows which byte, of keys which word."""
-    places: npt.NDArray[np.intp] = (positions % BLOCK // APART).astype(np.intp)
+    """Return the positions of numbers in a call's result: the byte for rows, the word for keys."""
+    places: npt.NDArray[np.intp] = (positions % BLOCK // CALL_STRIDE).astype(np.intp)
     return places

@@ -1,6 +1,6 @@
-"""How Q, K and V are drawn: the regimes of attention. A new one is a function and a line at the end.
+"""Regimes of attention, which draw Q, K and V. To add one, write a function and add a line at the end.
 
-Where a problem has slopes or sinks, they come after these in every regime: see `score_inputs`.
+Every regime also draws sinks, if the problem has them (`score_inputs`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _hot(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Floa
 def _along_one_direction(
     rng: np.random.Generator, problem: Problem, q_factor: Float64Array, k_factor: Float64Array, largest_dot: float
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """Q and K on one line, so that q.k = q_factor * k_factor * largest_dot, up to the rounding of the elements.
+    """Draw Q and K along one direction, so that q.k = q_factor * k_factor * largest_dot, up to rounding of elements.
 
-    Only this makes scores of a wanted size: those of independent elements grow with sqrt(d), and their extremes
-    with the number of keys.
+    This yields scores of a chosen size. Scores of independent elements grow with sqrt(d), and their extremes with the
+    number of keys.
     """
     signs = np.where(rng.random(problem.head_dim) < 0.5, -1.0, 1.0)
     element = math.sqrt(largest_dot / problem.head_dim)
@@ -56,12 +56,12 @@ def _along_one_direction(
 
 
 def _positive(value: float) -> float:
-    """A scale of zero is a legal problem, but nothing can be divided by it."""
+    """Replace a scale of 0, which is valid but cannot be divided by."""
     return value if value > 0 else 1.0
 
 
 def _dot_for_score(problem: Problem, score: float) -> float:
-    """The q.k that `tau` turns into a score of that magnitude, as far as 16-bit elements allow."""
+    """Return the q.k whose score has this magnitude, limited to what 16-bit elements allow."""
     return min(score / _positive(abs(problem.tau)), 1e6 * problem.head_dim)
 
 
@@ -137,7 +137,7 @@ def _exact(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Fl
 
 def _repeated(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
     q, k, v = _standard_normal(rng, problem)
-    # About eight of each key, anywhere: the largest score of a row is met again and again, in this tile and in others.
+    # Each key occurs about eight times at random places, so the largest score of a row occurs in several tiles.
     which = rng.integers(max(1, problem.kv_len // 8), size=(*problem.kv_shape[:3], 1))
     return q, np.take_along_axis(k, which, axis=2), v
 
@@ -155,7 +155,7 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Arra
         poison_v, poison_k = rng.choice(poisons, 2)
         v[head][key, rng.integers(problem.head_dim)] = poison_v
         if problem.mask != NO_MASK:
-            # Nearly all rows are blind to it. Where they are not, all of them would lose all columns.
+            # Masks hide the key from nearly all rows. Otherwise all columns of all rows would be NaN.
             k[head][key, rng.integers(problem.head_dim)] = poison_k
     return q, k, v
 
@@ -163,7 +163,7 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Arra
 def _with_scores(
     draw: Callable[[np.random.Generator, Problem], Sequence[Float64Array]], rng: np.random.Generator, problem: Problem
 ) -> Sequence[Float64Array]:
-    """What a regime draws, and sinks after it: Q, K and V are the same with them and without."""
+    """Draw the inputs of a regime, and then sinks, so that Q, K and V do not depend on sinks."""
     drawn = [*draw(rng, problem)]
     if problem.sinks:
         drawn.append(drawn_sinks(rng, problem, *drawn[:2]))
@@ -189,11 +189,11 @@ _OF_Q_K_AND_V = by_name(
     Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
     Regime("needle", "one key per head carries all the weight", _needle),
     Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
-    Regime("exact", "Q = 0 and V whole numbers: where n is a power of two, only the very answer will do", _exact),
+    Regime("exact", "Q = 0 and V whole numbers: if n is a power of two, the answer has to be exact", _exact),
     Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
-    Regime("non-finite", "a NaN or infinity in V, and behind a mask in K: nobody else's answer", _non_finite),
+    Regime("non-finite", "a NaN or infinity in V, and in masked rows of K: must not leak into other rows", _non_finite),
 )
 REGIMES = _all_inputs(_OF_Q_K_AND_V)
-"""Every regime by name; what is drawn is Q, K and V in float64. The same sizes, regime and seed give the same values
-before rounding whatever the dtype; `subnormal`, whose unit is the dtype's, aside."""
+"""Every regime by name. Regimes draw Q, K and V in float64. Values before rounding depend only on sizes, regime and
+seed, and not on the dtype, except for `subnormal`."""

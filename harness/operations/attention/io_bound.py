@@ -1,11 +1,11 @@
-"""How few bytes attention can move at all, for a given amount of on-chip memory.
+"""The asymptotic lower bound on the bytes that attention moves, for a given amount of on-chip memory.
 
 Saha and Ye 2024, "The I/O Complexity of Attention, or How Optimal is Flash Attention?", arXiv 2402.07443: every exact
 algorithm moves Omega(min(N^2 d / sqrt(M), N^2 d^2 / M)) elements per head between a memory of M elements on chip and
 the one that holds Q, K, V and O, and algorithms reach that: FlashAttention for M >= d^2 (Dao et al. 2022, arXiv
-2205.14135, theorem 2: Theta(N^2 d^2 / M) for d <= M <= N d), tiled matrix products below. That is a statement about
-growth: the papers give no constant, so the value of the expression is an order of magnitude and no bound to be held
-against a count. What every algorithm has to move, without any constant, is the compulsory traffic.
+2205.14135, theorem 2: Theta(N^2 d^2 / M) for d <= M <= N d), tiled matrix products below. The papers give no constant,
+so the value is an order of magnitude and must not be compared with counts as a bound. A bound without a constant is the
+compulsory traffic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.operations.attention.problem import Problem
 
 
 def io_bound(problem: Problem, on_chip_bytes: int) -> IoBound:
-    """The bound for this problem. A causal mask is not taken into account; it changes a constant only."""
+    """Return the bound for this problem. Ignores masks, which change only a constant."""
     d = problem.head_dim
     M = max(1, on_chip_bytes // problem.itemsize_bytes)
     heads = problem.batch * problem.heads

@@ -1,8 +1,8 @@
-"""What every right kernel has to read of these very inputs: the elements that the answer hangs on.
+"""Lower bound on the bytes that every correct kernel reads for given inputs: the elements that affect the answer.
 
-A kernel that leaves an element out gives the same answer whatever that element is. If some other value of it would give
-another answer, that kernel is wrong for those inputs, whatever it does for these. An element counts here only where
-such a value is certain; where that is in doubt, none of its tensor does.
+A kernel that does not read an element returns the same result for all its values. If another value would change the
+answer, that kernel is wrong for some inputs. An element counts only if such a value certainly exists; in case of doubt,
+its entire tensor does not count.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import numpy as np
 from harness.operations.attention.problem import Problem
 
 LARGEST = {"float32": 3e38, "bfloat16": 3e38, "float16": 6e4}
-"""The largest finite value of each dtype, roundly."""
+"""The largest finite value of each dtype, rounded down."""
 SMALLEST_FACTOR = 1e-3
-"""|tau q| above this lets one element of K, which may be as large as its dtype has, decide a row alone."""
+"""Minimum |tau q| for which the largest value of K's dtype in one element of K determines a row's result."""
 
 
 def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int:
-    """Bytes of Q, K and V that a right kernel reads at least."""
+    """Return the minimum bytes of Q, K and V that a correct kernel reads; 0 if unknown."""
     q, k, v = (inputs[name].astype(np.float64) for name in ("Q", "K", "V"))
     if problem.tau == 0 or not all(np.isfinite(each).all() for each in (q, k, v)):
         return 0
     if problem.softcap is not None:
-        return 0  # no element is so large that it decides a row: where scores are near their cap, it may change nothing
+        return 0  # no element determines a row: near the cap, it may have no effect
     if problem.dropout:
-        return 0  # not worked out: what drops out decides nothing
-    # A row of one key is that key's row of V, whatever Q and K are.
+        return 0  # unknown: dropped weights have no effect
+    # If a row sees a single key, its result is that key's row of V for any Q and K.
     if not problem.mask.is_run:
-        return 0  # not worked out
+        return 0  # unknown
     firsts, ends = problem.spans
-    alike = problem.batch // len(firsts)  # sequences in which rows see the same
+    alike = problem.batch // len(firsts)  # sequences with the same runs
     choosing = ends - firsts >= 2
     if not choosing.any() or np.ptp(v, axis=2).min() == 0:
         return 0
@@ -41,18 +41,18 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
     of_keys = alike * problem.kv_heads_count * problem.head_dim * chosen_from
     needed = 0
     if (abs(problem.tau) * np.abs(q)).min() >= SMALLEST_FACTOR:
-        needed += of_keys  # an element of K, made huge, takes all the weight of a row to its key, or from it
+        needed += of_keys  # a huge element of K moves all weight of a row to its key, or away from it
     if all(_differ_within_rows(k, first, end) for first, end in runs):
         needed += alike * problem.heads * problem.head_dim * int(choosing.sum())
-    # An element of V, made huge, shows in the answer unless its weight is so small that it may be taken for 0.
+    # A huge element of V changes the answer unless its weight is so small that it may be treated as 0.
     longest = [np.sqrt((each**2).sum(axis=-1).max()) for each in (q, k)]
     largest_score = abs(problem.tau) * longest[0] * longest[1]
-    apart = 2 * largest_score
+    score_range = 2 * largest_score
     if problem.alibi:
-        apart += np.abs(inputs["slopes"]).max().astype(np.float64) * (problem.q_len + problem.kv_len)
-    smallest_weight = np.exp(-apart) / problem.kv_len
+        score_range += np.abs(inputs["slopes"]).max().astype(np.float64) * (problem.q_len + problem.kv_len)
+    smallest_weight = np.exp(-score_range) / problem.kv_len
     if problem.sinks:
-        # Beside a sink that is d above the largest score, no more than e^-d of that is left.
+        # A sink that exceeds the largest score by d reduces weights by e^-d.
         smallest_weight *= np.exp(-max(0.0, inputs["sinks"].max().astype(np.float64) + largest_score)) / 2
     if smallest_weight * LARGEST[problem.dtype] > 1e3 * max(1.0, np.abs(v).max()):
         needed += of_keys
@@ -60,7 +60,7 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
 
 
 def _covered(first: np.ndarray, end: np.ndarray, kv_len: int) -> np.ndarray:
-    """Whether some row sees each key."""
+    """Return for each key whether some row sees it."""
     steps = np.zeros(kv_len + 1, dtype=np.int64)
     np.add.at(steps, first, 1)
     np.add.at(steps, end, -1)
@@ -69,5 +69,5 @@ def _covered(first: np.ndarray, end: np.ndarray, kv_len: int) -> np.ndarray:
 
 
 def _differ_within_rows(k: np.ndarray, first: np.ndarray, end: np.ndarray) -> bool:
-    """Whether each element of Q meets two different elements of K: neighbours that differ are in every run of two."""
+    """Whether each element of Q is multiplied by two different elements of K, since all neighbouring keys differ."""
     return bool((np.diff(k[:, :, first.min() : end.max()], axis=2) != 0).all())

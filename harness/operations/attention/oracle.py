@@ -1,4 +1,4 @@
-"""Attention in float64 from the stored inputs: what the answer is. Shares no masking or tiling with any kernel."""
+"""Computes the answer: attention in float64 from the stored inputs. Shares no masking or tiling with any kernel."""
 
 from __future__ import annotations
 
@@ -22,54 +22,54 @@ Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 BLOCK_BYTES = 4 * 2**20
-"""How much one float64 matrix of scores may take, so that some of them fit a core's cache; a problem is handled in
+"""Maximum size of a float64 matrix of scores, chosen so that several fit a core's cache. Problems are divided into
 blocks of that size."""
 FEWEST_SCORES_TO_SPREAD = 2**24
-"""Scores from which on blocks are spread over the cores: a tenth of a second on one."""
+"""Minimum number of scores for which blocks are distributed over cores: a tenth of a second on one."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some query rows of one or more heads with all their keys, in float64. Axes b and h count batches and heads.
+    """Some query rows of one or more heads with all their keys, in float64. Axes b and h are batches and query heads.
 
-    Where the problem has sinks, each is one more key, the last: a row of zeros in `k` and `v`, which all rows see.
+    A sink is represented by an additional last key: a row of zeros in `k` and `v`, which all rows see.
     """
 
     where: tuple[slice, slice, slice]
-    """Batches, query heads and rows: an index into the O and lse of what was asked for, the whole problem or a part."""
+    """Batches, query heads and rows: an index into O and lse of the requested problem or part."""
     whole_heads: tuple[slice, slice]
-    """Batches and query heads: an index into the problem's Q, all rows of the heads that the block has some of."""
+    """Batches and query heads: an index into the problem's Q that selects all rows of the block's heads."""
     q: Float64Array
     """(b, h, rows, head_dim)."""
     k: Float64Array
-    """(b, h, kv_len, head_dim); a key/value head once for each query head that it serves."""
+    """(b, h, kv_len, head_dim); each key/value head is repeated for its query heads."""
     v: Float64Array
-    """As `k`."""
+    """(b, h, kv_len, head_dim), repeated as `k`."""
     visible: Mask
-    """(b or 1, h or 1, rows, kv_len): which keys each row sees; once where the mask tells nothing apart there."""
+    """(b or 1, h or 1, rows, kv_len): which keys each row sees; 1 if the mask is the same for all."""
     scores: Float64Array
-    """(b, h, rows, kv_len): what `rule` makes of tau q.k, and -inf at keys that are not visible."""
+    """(b, h, rows, kv_len): `rule` applied to tau q.k, and -inf for keys that are not visible."""
     rule: ScoreRule
     kept: Mask | None = None
-    """(b, h, rows, kv_len): which weights do not drop out; None: nothing does."""
+    """(b, h, rows, kv_len): which weights are not dropped. None without dropout."""
     kept_factor: float = 1.0
-    """What weights that do not drop out are multiplied by."""
+    """Factor on the weights that are not dropped."""
 
     @cached_property
     def keys_seen(self) -> npt.NDArray[np.int64]:
-        """(b or 1, h or 1, rows): how many keys each row sees, a sink among them."""
+        """(b or 1, h or 1, rows): number of keys that each row sees, including a sink."""
         seen: npt.NDArray[np.int64] = np.count_nonzero(self.visible, axis=-1)
         return seen
 
     @cached_property
     def without_keys(self) -> Mask:
-        """(b or 1, h or 1, rows): which rows see no key but a sink."""
+        """(b or 1, h or 1, rows): which rows see no key, or only a sink."""
         alone: Mask = self.keys_seen == (self.rule.sinks is not None)
         return alone
 
     @cached_property
     def blind(self) -> Mask:
-        """(b or 1, h or 1, rows): which rows see nothing at all, not even a sink above -inf."""
+        """(b or 1, h or 1, rows): which rows see neither a key nor a sink above -inf."""
         sinks = self.rule.sinks
         none = np.ones((1, 1), np.bool_) if sinks is None else np.isneginf(sinks)[:, None]
         blind: Mask = self.without_keys & none
@@ -77,35 +77,35 @@ class Block:
 
     @cached_property
     def row_maxima(self) -> Float64Array:
-        """(b, h, rows): the maximum of all scores, NaN where one is NaN."""
+        """(b, h, rows): the maximum of all scores; NaN if any is NaN."""
         # np.max and not np.fmax: the latter swallows NaN.
         largest: Float64Array = np.max(self.scores, axis=-1)
         return largest
 
     @property
     def weighted(self) -> Mask:
-        """(b, h, rows, kv_len): which keys have a weight that is not 0, however small."""
+        """(b, h, rows, kv_len): which keys have a nonzero weight in exact arithmetic."""
         weighted: Mask = self.scores > -np.inf
         return weighted if self.kept is None else weighted & self.kept
 
     def after_dropout(self, weights: Float64Array) -> Float64Array:
-        """(b, h, rows, kv_len): what values are multiplied by."""
+        """Return the factors on values, given softmax weights; both (b, h, rows, kv_len)."""
         return weights if self.kept is None else weights * (self.kept_factor * self.kept)
 
     def largest_scores(self) -> Float64Array:
-        """(b, h, rows): the maximum, NaN where a visible score is NaN, 0 where the row is blind."""
+        """Return the maximum score of each row, (b, h, rows): NaN if a visible score is NaN, 0 for a blind row."""
         largest: Float64Array = np.where(self.blind, 0.0, self.row_maxima)
         return largest
 
 
 def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Iterator[Block]:
-    """Every query row of the problem, or of a part of it, once, block by block, so that memory stays bounded.
+    """Yield the query rows of the problem, or of a part of it, in blocks, so that memory stays bounded.
 
     `inputs` has Q of shape (batch, heads, q_len, head_dim), K and V of (batch, kv_heads, kv_len, head_dim).
     """
-    asked = _asked(problem, part)
-    for where in _slices(problem, asked):
-        yield _block(problem, inputs, asked, where)
+    extents = _part_slices(problem, part)
+    for where in _slices(problem, extents):
+        yield _block(problem, inputs, extents, where)
 
 
 def over_blocks(
@@ -115,14 +115,14 @@ def over_blocks(
     part: Part = WHOLE,
     kept: Iterable[Block] | None = None,
 ) -> None:
-    """`work` on each of the same, or of those that were kept: of a large problem several at once, in threads.
+    """Call `work` with every block of `blocks_of`, or of `kept` if given. Blocks of large problems run in threads.
 
-    So it may write to the block's own places alone, and has an `np.errstate` of its own.
+    So `work` must write only to the elements of its block, and must set its own `np.errstate`.
     """
-    asked = _asked(problem, part)
-    scores = problem.kv_len * math.prod(extent.stop - extent.start for extent in asked)
+    extents = _part_slices(problem, part)
+    scores = problem.kv_len * math.prod(extent.stop - extent.start for extent in extents)
     if kept is None and scores >= FEWEST_SCORES_TO_SPREAD:
-        on_all_cores(lambda where: work(_block(problem, inputs, asked, where)), list(_slices(problem, asked)))
+        on_all_cores(lambda where: work(_block(problem, inputs, extents, where)), list(_slices(problem, extents)))
     else:
         for block in blocks_of(problem, inputs, part) if kept is None else kept:
             work(block)
@@ -131,10 +131,10 @@ def over_blocks(
 def _block(
     problem: Problem,
     inputs: Mapping[str, np.ndarray],
-    asked: tuple[slice, slice, slice],
+    extents: tuple[slice, slice, slice],
     where: tuple[slice, slice, slice],
 ) -> Block:
-    batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(asked, where))
+    batches, heads, rows = (slice(a.start + w.start, a.start + w.stop) for a, w in zip(extents, where))
     kv_heads = np.arange(heads.start, heads.stop) // problem.group
     q = inputs["Q"][batches, heads, rows].astype(np.float64)
     rule = ScoreRule.of(problem, inputs, heads, rows)
@@ -147,13 +147,13 @@ def _block(
         scores = np.where(visible, scores, -np.inf)
     kept = None
     if problem.dropout:
-        kept = np.ones(scores.shape, np.bool_)  # of a sink, whose values are zeros, too
+        kept = np.ones(scores.shape, np.bool_)  # includes a sink, whose values are zeros
         kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
     return Block(where, (batches, heads), q, k, v, visible, scores, rule, kept, problem.kept_factor)
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
-    """Which keys each row sees, shaped as `Block.visible`. The last of `keys` are sinks, which all rows see."""
+    """Return which keys each row sees, shaped as `Block.visible`. All rows see sinks, the last of `keys`."""
     mask = problem.mask
     sequences = range(batches.start, batches.stop if mask.sequences > 1 else batches.start + 1)
     own_heads = range(heads.start, heads.stop if mask.tells_heads_apart else heads.start + 1)
@@ -164,22 +164,22 @@ def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: 
     for b, sequence in enumerate(sequences):
         for h, head in enumerate(own_heads):
             of_head = mask.of_sequence(sequence).of_head(head)
-            # Where rows or keys do not matter, a mask may say so once.
+            # A mask may return an axis of length 1 if its rule does not depend on rows or keys.
             visible[b, h, :, : problem.kv_len] = of_head.visible(row_index, key_index, problem.q_len, problem.kv_len)
     return visible
 
 
-def _asked(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
-    """Batches, query heads and rows of a part, each with its two ends."""
-    extents = (problem.batch, problem.heads, problem.q_len)
+def _part_slices(problem: Problem, part: Part) -> tuple[slice, slice, slice]:
+    """Return the batches, query heads and rows of a part as slices with explicit bounds."""
+    lengths = (problem.batch, problem.heads, problem.q_len)
     chosen = (*part.where, *(slice(None),) * (3 - len(part.where)))
-    batches, heads, rows = (slice(*chosen.indices(extent)[:2]) for chosen, extent in zip(chosen, extents))
+    batches, heads, rows = (slice(*each.indices(length)[:2]) for each, length in zip(chosen, lengths))
     return batches, heads, rows
 
 
-def _slices(problem: Problem, asked: tuple[slice, slice, slice]) -> Iterator[tuple[slice, slice, slice]]:
-    """Whole batches in one block where they fit, else whole heads, else rows of one head; counted within the part."""
-    all_batches, all_heads, all_rows = (s.stop - s.start for s in asked)
+def _slices(problem: Problem, extents: tuple[slice, slice, slice]) -> Iterator[tuple[slice, slice, slice]]:
+    """Yield blocks as indices into the part: several batches each if they fit, else several heads, else some rows."""
+    all_batches, all_heads, all_rows = (s.stop - s.start for s in extents)
     rows = max(1, BLOCK_BYTES // (8 * problem.kv_len))
     heads = max(1, rows // all_rows)
     batches = max(1, heads // all_heads)
@@ -194,17 +194,17 @@ def _slices(problem: Problem, asked: tuple[slice, slice, slice]) -> Iterator[tup
 
 
 def shapes_of(problem: Problem, part: Part) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shapes of O and lse in a part of the problem."""
-    rows = tuple(s.stop - s.start for s in _asked(problem, part))
+    """Return the shapes of O and lse of a part of the problem."""
+    rows = tuple(s.stop - s.start for s in _part_slices(problem, part))
     return (*rows, problem.head_dim), rows
 
 
 def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference[Block]:
-    """O = softmax(tau Q K^T + mask) V and its log-sum-exp, in float64 (Vaswani et al. 2017, equation 1).
+    """Compute O = softmax(tau Q K^T + mask) V and its log-sum-exp in float64 (Vaswani et al. 2017, equation 1).
 
-    What scores become besides is `ScoreRule`'s, and which weights drop out `kept_keys`'. Fully masked rows give O = 0,
-    and lse = -inf or the sink. A NaN in a visible key reaches the rows that see it, and no other; so it does where that
-    weight drops out, as 0 x NaN is NaN. O has shape (batch, heads, q_len, head_dim), lse (batch, heads, q_len).
+    `ScoreRule` changes scores before the mask, and `kept_keys` selects the weights that are not dropped. Fully masked
+    rows have O = 0, and lse = -inf or the sink. A NaN in a key reaches exactly the rows that see the key, even if its
+    weight is dropped, because 0 x NaN is NaN. O has shape (batch, heads, q_len, head_dim), lse (batch, heads, q_len).
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
     kept = tuple(blocks_of(problem, inputs, part)) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None
@@ -218,7 +218,7 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
 
 
 def answer_of(block: Block) -> dict[str, Float64Array]:
-    """O and lse of one block, shaped as its rows."""
+    """Compute O, (b, h, rows, head_dim), and lse, (b, h, rows), of one block."""
     m = block.largest_scores()
     with np.errstate(invalid="ignore"):
         weights = np.exp(block.scores - m[..., None])
@@ -234,8 +234,8 @@ def _weighted_sums(weights: Float64Array, block: Block) -> Float64Array:
     if finite.all():
         sums: Float64Array = weights @ block.v
         return sums
-    # 0 x NaN is NaN: a value that is not finite must not reach a row that does not see it. Each row that does gives it
-    # a positive weight, however small, unless the score is -inf or the weight drops out.
+    # 0 x NaN is NaN, but a nonfinite value must not reach rows that do not see it. A row that does sees it with a
+    # positive weight, unless the score is -inf or the weight is dropped.
     sums = weights @ np.where(finite, block.v, 0.0)
     weighted = block.weighted.astype(np.float64)
     seen = np.broadcast_to(block.visible, block.scores.shape).astype(np.float64)

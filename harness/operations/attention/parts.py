@@ -1,4 +1,4 @@
-"""Which rows of a large answer are worked out: the first and the last ones and some between, over the heads."""
+"""Chooses the rows of a large problem for which the oracle computes the answer, distributed over rows and heads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from harness.operations.attention.problem import Problem
 
 
 def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
-    """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows of single heads."""
+    """Return the whole of a problem of up to `whole_flops`, ignoring masks, or else runs of rows of single heads."""
     p = problem
     heads = p.batch * p.heads
     each = part_flops(p.kv_len, p.head_dim)
     if oracle_flops(heads * p.q_len / ROWS_PER_PART * each, p.q_len) <= whole_flops:
         return (WHOLE,)
-    # Rows that see no key at all have nothing to be asked.
+    # Rows that see no key are not worth checking.
     seeing = np.flatnonzero((p.keys_seen > 0).any(axis=0))
     first_row, end_row = (int(seeing[0]), int(seeing[-1]) + 1) if len(seeing) else (0, p.q_len)
     count = count_of_parts(heads, each, whole_flops)

@@ -1,7 +1,7 @@
-"""What is to be computed: the sizes and rules of one attention problem, without any arrays.
+"""Defines an attention problem: its sizes and rules, without arrays.
 
-Between the scale and the softmax, in this order: the cap, `softcap`; a penalty for distance, `alibi`; the mask; and
-`sinks`, which take part in the softmax beside the keys. After it: `dropout`.
+A scaled score passes through `softcap`, `alibi` and the mask, in this order. `sinks` add to the denominator of the
+softmax, and `dropout` comes after it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from harness.support.override import override
 
 MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
 SLOPES, SINKS = "slopes", "sinks"
-"""What kernels are given of ALiBi and of sinks: an element per query head each."""
+"""Names of the inputs for ALiBi and for sinks: float32, one element per query head."""
 SCORE_FEATURES = ("softcap", "alibi", "sinks")
-"""What scores may become besides being scaled and masked: fields, and features that a variant `takes`."""
+"""Fields that change scores besides the scale and the mask; also features that a variant may list in `takes`."""
 DROPOUT = "dropout"
 COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
-"""What kernels have compiled in of what becomes of scores and of weights; all of it are features, too."""
+"""Fields that are compile-time parameters of kernels; also features that a variant may list in `takes`."""
 SHARES = 2**8
-"""A share of weights that drop out is a whole number of these parts: their numbers have 8 bits, as FlashAttention's."""
+"""`dropout` is a multiple of 1 / SHARES, because random numbers have 8 bits, as in FlashAttention."""
 LARGEST_SEED = 2**64 - 1
 
 
@@ -43,20 +43,20 @@ class Problem(BaseProblem):
     """O = softmax(scale * Q K^T + mask) V per (batch, head), after Vaswani et al. 2017, equation 1.
 
     Q and O have shape (batch, heads, q_len, head_dim), K and V (batch, kv_heads, kv_len, head_dim), all
-    C-contiguous in `dtype`. Query head h reads key/value head h // (heads // kv_heads). `slopes` and `sinks`, where
-    they are on, are float32 with an element per query head.
+    C-contiguous in `dtype`. Query head h reads key/value head h // (heads // kv_heads). `slopes` and `sinks`, if they
+    are on, are float32 of shape (heads,).
 
-    Raises `ProblemError` where the fields do not fit together.
+    Raises `ProblemError` if a field is invalid or the fields contradict each other.
     """
 
     operation: ClassVar[str] = "attention"
 
     batch: int = option(1, "sequences")
-    """How many independent sequences."""
+    """Number of independent sequences."""
     heads: int = option(2, "query heads")
-    """Query heads."""
+    """Number of query heads."""
     kv_heads: int | None = option(None, "key/value heads, a divisor of --heads", default_text="as many")
-    """Key/value heads; divides `heads`. None means as many as `heads`."""
+    """Number of key/value heads, a divisor of `heads`. None means as many as `heads`."""
     q_len: int = option(256, "rows of Q, where it is not --seq-len")
     """Query rows per head."""
     kv_len: int = option(256, "rows of K and V, where it is not --seq-len")
@@ -64,9 +64,9 @@ class Problem(BaseProblem):
     head_dim: int = option(64, "elements per row")
     """Elements per row of Q, K, V and O."""
     dtype: str = option("float32", ", ".join(NUMPY_DTYPES), metavar="DTYPE", parse=str)
-    """How Q, K, V and O are stored: float32, float16 or bfloat16."""
+    """Data type of Q, K, V and O: float32, float16 or bfloat16."""
     mask: Mask = option(NO_MASK, MASK_HELP, metavar="MASK", parse=parse_mask)
-    """Which keys a row sees, or the text of it, such as `causal` or `causal+window:256`."""
+    """Which keys each row sees, as a `Mask` or as text, such as `causal` or `causal+window:256`."""
     scale: float | None = option(
         None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
@@ -74,25 +74,24 @@ class Problem(BaseProblem):
     softcap: float | None = option(
         None, "scores become C tanh(score / C), as in Gemma 2", metavar="C", parse=real_number, default_text="no cap"
     )
-    """C: a score s = tau q.k becomes C tanh(s / C) (Gemma Team 2024, arXiv 2408.00118, section 2). None: it stays."""
+    """C: a score s = tau q.k becomes C tanh(s / C) (Gemma Team 2024, arXiv 2408.00118, section 2). None for no cap."""
     alibi: bool = option(False, "scores fall with distance: minus slope |row's place - key|", is_flag=True)
-    """Whether head h's scores become s - slopes[h] times the distance of key j from the row's place, i + kv_len - q_len
-    (Press, Smith and Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask there are keys behind that
-    place, too."""
+    """Whether score s of row i, key j and head h becomes s - slopes[h] |i + kv_len - q_len - j| (Press, Smith and Lewis
+    2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the row's position."""
     sinks: bool = option(
         False, "each head's softmax has one more logit in its denominator, without a value, as in gpt-oss", is_flag=True
     )
     """Whether exp(sinks[h]) is added to the denominator of head h's rows (gpt-oss; Xiao et al. 2024, arXiv 2309.17453,
-    call such a key a sink). lse has it, too; a row that sees no key has O = 0 and lse = sinks[h]."""
+    call such a key a sink). It is part of lse. A row that sees no key has O = 0 and lse = sinks[h]."""
     dropout: float = option(
         0.0, "share of the weights that become 0 at random; the others grow by 1 / (1 - P)", metavar="P",
         parse=real_number, default_text="0, none",
     )  # fmt: skip
-    """P, rounded to a multiple of 2^-8: after the softmax each weight becomes 0 with this probability, and 1 / (1 - P)
-    times as large otherwise (Srivastava et al. 2014, JMLR 15, 1929). lse knows nothing of it. `dropout` (the module)
-    has which weights these are."""
+    """P, rounded to a multiple of 2^-8: after the softmax, each weight is set to 0 with this probability, and otherwise
+    multiplied by 1 / (1 - P) (Srivastava et al. 2014, JMLR 15, 1929). lse does not depend on it. The module `dropout`
+    defines which weights are set to 0."""
     dropout_seed: int = option(0, "which weights drop out; a whole number", parse=whole_number)
-    """The key of the random numbers, below 2^64; without dropout it says nothing."""
+    """Key of dropout's random numbers, from 0 to 2^64 - 1. Ignored without dropout."""
 
     def __post_init__(self) -> None:
         if self.kv_heads is None:
@@ -150,67 +149,68 @@ class Problem(BaseProblem):
 
     @property
     def causal(self) -> bool:
-        """Whether the mask is the causal one, alone or with others."""
+        """Whether the mask is causal, alone or combined with others."""
         return any(part.kind == "causal" for part in self.mask.parts)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What a variant has to take (`Variant.takes`) besides the plainest: masks' kinds, and `compiled_features`."""
+        """Features that a variant must support (`Variant.takes`): kinds of masks, and `compiled_features`."""
         return (*dict.fromkeys(part.kind for part in self.mask.parts), *self.compiled_features)
 
     @property
     def compiled_features(self) -> tuple[str, ...]:
-        """Those of `COMPILED_FEATURES` that are on."""
+        """The features among `COMPILED_FEATURES` that are on."""
         return (*self.score_features, *((DROPOUT,) if self.dropout else ()))
 
     @property
     def score_features(self) -> tuple[str, ...]:
-        """Those of `SCORE_FEATURES` that are on."""
+        """The features among `SCORE_FEATURES` that are on."""
         on = (self.softcap is not None, self.alibi, self.sinks)
         return tuple(name for name, is_on in zip(SCORE_FEATURES, on) if is_on)
 
     @property
     def dropout_threshold(self) -> int:
-        """A weight drops out where its number, of 8 bits, is below this."""
+        """A weight is dropped if its random number of 8 bits is below this."""
         return round(self.dropout * SHARES)
 
     @property
     def kept_factor(self) -> float:
-        """What the weights that do not drop out are multiplied by: 1 / (1 - P)."""
+        """Factor on the weights that are not dropped: 1 / (1 - P)."""
         return SHARES / (SHARES - self.dropout_threshold)
 
     def span(self, rows: Integers, sequence: int = 0) -> tuple[Integers, Integers]:
-        """The run of keys that each of these rows sees: (first, end). A row that sees nothing has end <= first.
+        """Return the keys that each of these rows sees, as (first, end). A row that sees no key has end <= first.
 
-        `sequence` of the batch: matters where the mask tells them apart (`Mask.sequences`).
+        `sequence` is an index into the batch, for masks that differ between sequences (`Mask.sequences`).
         """
         return self.mask.of_sequence(sequence).span(rows, self.q_len, self.kv_len)
 
     @property
     def spans(self) -> tuple[Integers, Integers]:
-        """The runs of all rows, each (sequences, q_len): one line for all sequences where they are alike.
+        """(first, end) of all rows, each of shape (sequences, q_len), with sequences = 1 if all see the same.
 
-        Where the mask is no run, what a row sees lies within, and `keys_seen` says how much that is.
+        Under a mask whose rows do not see a run of keys, the keys that a row sees lie within, and `keys_seen` counts
+        them.
         """
         return _spans(self.mask, self.q_len, self.kv_len)
 
     def seen(self, sequence: int = 0, head: int = 0) -> Visibility:
-        """(q_len, kv_len): which keys each row sees, as the oracle is told. For masks that are no runs."""
+        """Return which keys each row sees, as booleans of shape (q_len, kv_len)."""
         return _seen(self.mask.of_sequence(sequence).of_head(head), self.q_len, self.kv_len)
 
     @property
     def keys_seen(self) -> Integers:
-        """(sequences x heads, q_len): how many keys each row sees, in those of both that the mask tells apart."""
+        """Number of keys that each row sees, (sequences x heads, q_len), for the sequences and heads that differ."""
         return _keys_seen(self.mask, self.heads if self.mask.tells_heads_apart else 1, self.q_len, self.kv_len)
 
     @property
     def blocks(self) -> Blocks | None:
-        """Its mask of blocks, if it has one."""
+        """The mask of blocks; None if the mask has none."""
         return next((part for part in self.mask.parts if isinstance(part, Blocks)), None)
 
     @property
     def flashmask(self) -> FlashMask | None:
-        """Its FlashMask, if it has one."""
+        """The FlashMask; None if the mask has none."""
         return next((part for part in self.mask.parts if isinstance(part, FlashMask)), None)
 
     @property
@@ -235,11 +235,10 @@ class Problem(BaseProblem):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, K and V, O, and lse: the natural logarithm of sum exp(scores), which not all variants store.
+        """Q, K, V, O, and optionally lse, the natural logarithm of sum exp(scores).
 
-        Where the mask is no band, kernels are told what rows see: `first_keys` and `end_keys`, the run of each row;
-        `blocks`, which of a mask's blocks are on; `hidden_rows`, which rows do not see a key. `slopes` and `sinks` are
-        there where they are on.
+        A mask that is not a band adds int32 inputs: `first_keys` and `end_keys`, the run of each row; `blocks`, which
+        blocks of a mask are on; `hidden_rows`, which rows do not see a key. `slopes` and `sinks` exist if they are on.
         """
         blocks, flashmask = self.blocks, self.flashmask
         grid: tuple[int, ...] = ()
@@ -265,8 +264,8 @@ class Problem(BaseProblem):
     def flops(self) -> int:
         """Multiplications and additions of Q K^T and P V, over the keys that each row sees.
 
-        4 d per query row and key, as FlashAttention's own benchmarks count (Dao 2023, arXiv 2307.08691, section 4.1);
-        a mask counts exactly. The softmax is left out, and what scores become before it.
+        4 d per query row and key, as in FlashAttention's benchmarks (Dao 2023, arXiv 2307.08691, section 4.1), but
+        exact for any mask. The softmax and changes of scores before it are not counted.
         """
         pairs = self.q_len * self.kv_len * self.batch * self.heads
         if self.mask != NO_MASK:
@@ -291,7 +290,7 @@ class Problem(BaseProblem):
 
     @override
     def to_fields(self) -> dict[str, Any]:
-        """The fields as JSON values. `causal` repeats what `mask` says, for readers that know no other mask."""
+        """Return the fields as JSON values. `causal` repeats part of `mask`, for readers that support no other mask."""
         fields: dict[str, Any] = {}
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
@@ -299,7 +298,7 @@ class Problem(BaseProblem):
 
     @override
     def to_short_fields(self) -> dict[str, Any]:
-        """`to_fields` without defaults, but with all sizes; a mask that is only causal is given as `causal`."""
+        """Return `to_fields` without defaults, but with all sizes. A mask that is only causal is given as `causal`."""
         # None stands for defaults that follow from other fields.
         plain = Problem(heads=self.heads, head_dim=self.head_dim).to_fields()
         sizes = ("heads", "q_len", "kv_len", "head_dim")
@@ -310,7 +309,7 @@ class Problem(BaseProblem):
     @classmethod
     @override
     def from_fields(cls, fields: Mapping[str, Any]) -> Problem:
-        """The problem with these fields; `causal` adds a causal mask. Raises `ProblemError`, `TypeError`."""
+        """Return the problem with these fields; `causal` adds a causal mask. Raises `ProblemError` or `TypeError`."""
         given = dict(fields)
         causal = given.pop("causal", False)
         if not isinstance(causal, bool):
@@ -321,7 +320,7 @@ class Problem(BaseProblem):
 
 @functools.lru_cache(maxsize=16)
 def _spans(mask: Mask, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-    """Made once: closed forms, oracles and whoever draws inputs ask for them."""
+    """Return `Problem.spans`. Cached, because closed forms, oracles and drawn inputs all need them."""
     rows = np.arange(q_len, dtype=np.int64)
     runs = [mask.of_sequence(number).span(rows, q_len, kv_len) for number in range(mask.sequences)]
     first, end = (np.stack(each) for each in zip(*runs))
@@ -337,18 +336,19 @@ def _keys_seen(mask: Mask, heads: int, q_len: int, kv_len: int) -> Integers:
         lengths: Integers = np.maximum(end - first, 0)
         return lengths
     keys = np.arange(kv_len, dtype=np.int64)[None, :]
-    at_once = max(1, MOST_PAIRS // kv_len)
+    rows_per_part = max(1, MOST_PAIRS // kv_len)
     counted = []
     for one in (mask.of_sequence(n).of_head(head) for n in range(mask.sequences) for head in range(heads)):
-        rows = (np.arange(row, min(row + at_once, q_len), dtype=np.int64)[:, None] for row in range(0, q_len, at_once))
-        counted.append(np.concatenate([np.count_nonzero(one.visible(r, keys, q_len, kv_len), axis=1) for r in rows]))
+        firsts = range(0, q_len, rows_per_part)
+        parts = (np.arange(row, min(row + rows_per_part, q_len), dtype=np.int64)[:, None] for row in firsts)
+        counted.append(np.concatenate([np.count_nonzero(one.visible(r, keys, q_len, kv_len), axis=1) for r in parts]))
     seen: Integers = np.stack(counted).astype(np.int64)
     seen.flags.writeable = False
     return seen
 
 
 MOST_PAIRS = 2**22
-"""Pairs of a row and a key that are evaluated together."""
+"""Maximum pairs of a row and a key that are evaluated together."""
 
 
 @functools.lru_cache(maxsize=4)
@@ -369,7 +369,7 @@ def _tensors(
     alibi: bool,
     sinks: bool,
 ) -> tuple[Tensor, ...]:
-    """Made once: a run of a small problem asks for them a dozen times."""
+    """Return the tensors. Cached, because a run of a small problem needs them a dozen times."""
     rows = ("batch", "head", "row", "column")
     ends = (q_shape[0], q_shape[2])
     runs = (FIRST_KEYS, END_KEYS) if has_spans else ()
@@ -394,15 +394,15 @@ def _is_positive(value: object) -> bool:
 
 
 def _share(value: object) -> float:
-    """Rounded to a multiple of 1 / `SHARES`, below 1. Raises `ProblemError`."""
+    """Round to a multiple of 1 / `SHARES` below 1. Raises `ProblemError`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value < 1:  # type: ignore[operator]
         raise ProblemError(f"dropout is {value!r}; it has to be a number from 0 to below 1")
     parts = round(value * SHARES)  # type: ignore[operator]
     if parts == SHARES or (parts == 0 and value):
-        mended = "leave it out, or take more" if parts == 0 else "take less"
+        remedy = "leave it out, or take more" if parts == 0 else "take less"
         raise ProblemError(
-            f"dropout is {value!r}; it is rounded to a multiple of 1 / {SHARES}, here {parts // SHARES}: {mended}"
+            f"dropout is {value!r}; it is rounded to a multiple of 1 / {SHARES}, here {parts // SHARES}: {remedy}"
         )
     return parts / SHARES
 

@@ -1,10 +1,10 @@
-"""What must hold between several runs of one kernel, or within one, without knowing the answer.
+"""Properties that relate several runs of one kernel, or hold within one, without the answer.
 
-Each property is a function of a `Trial`. It returns None, or what does not hold and where. Where two runs round on
-their own, each may be off by its own budget; where the very same bits must come, they must.
+Each property is a function of a `Trial` that returns None, or a message that says what does not hold and where. Runs
+that round differently may each differ by their budgets; runs that must agree bitwise are compared bitwise.
 
-The budgets come from the oracle's answer, but the answer itself is not used: a mistake that the oracle and a kernel
-share would show here.
+Budgets depend on the oracle's answer, but results are not compared with it, so properties can reveal a mistake that the
+oracle and a kernel share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCORE_SHIFT = "score-shift"
 
 
 def batch_invariance(trial: Trial) -> str | None:
-    """A sequence gives the same bits alone as in a batch; the first one, where its number says what drops out."""
+    """A sequence alone gives the same bits as in a batch. With dropout, which depends on its index, the first one."""
     if trial.problem.batch == 1:
         return None
     chosen = 0 if trial.problem.dropout else trial.problem.batch - 1
@@ -47,11 +47,9 @@ def batch_invariance(trial: Trial) -> str | None:
 
 
 def key_order(trial: Trial) -> str | None:
-    """Keys, with their values, in another order: the same O and lse, as far as both budgets allow."""
+    """Permuting keys together with their values does not change O and lse beyond both budgets."""
     p = trial.problem
-    if (
-        p.mask != NO_MASK or p.alibi or p.dropout
-    ):  # the order decides which keys a row sees, how far off, what drops out
+    if p.mask != NO_MASK or p.alibi or p.dropout:  # these depend on the order
         return None
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
     moved = {name: np.ascontiguousarray(trial.inputs[name][:, :, order]) for name in "KV"}
@@ -66,15 +64,15 @@ def key_order(trial: Trial) -> str | None:
 
 
 def score_shift(trial: Trial) -> str | None:
-    """One vector x added to every key adds tau q.x to all scores of a row: O stays, lse moves by that.
+    """Adding a vector x to every key adds tau q.x to all scores of a row, so O is unchanged and lse changes by tau q.x.
 
-    Not where scores are capped, nor where there is a sink, which stays where it is.
+    Does not apply to capped scores or with sinks, which would not change.
     """
     problem = trial.problem
     if problem.softcap is not None or problem.sinks:
         return None
     K = on_grid(trial.inputs["K"])
-    # Signs in turn, so that no element of the sum of q.x stands for all.
+    # Signs alternate, so that no single element dominates q.x.
     x = np.where(np.arange(problem.head_dim) % 2, -SHIFT, SHIFT)
     shifted = (K.astype(np.float64) + x).astype(K.dtype)
     before, after = {**trial.inputs, "K": K}, {**trial.inputs, "K": shifted}
@@ -85,7 +83,7 @@ def score_shift(trial: Trial) -> str | None:
     if reason is None and "lse" in first:
         moved = problem.tau * (trial.inputs["Q"].astype(np.float64) @ x)
         lse = first["lse"].astype(np.float64)
-        expected = np.where(np.isneginf(lse), lse, lse + moved)  # a row that sees no key stays where it is
+        expected = np.where(np.isneginf(lse), lse, lse + moved)  # -inf in rows that see no key
         reason = apart(trial, "lse", expected, second["lse"], allowed["lse"] + also_allowed["lse"], what)
     return reason
 
@@ -105,14 +103,14 @@ def value_sum(trial: Trial) -> str | None:
 
 
 def convex_hull(trial: Trial) -> str | None:
-    """O lies between the smallest and the largest value that the row sees, as far as its budget allows.
+    """O lies between the smallest and the largest value that the row sees, within its budget.
 
-    A sink's value is 0, and so is one whose weight drops out, as others grow.
+    The value of a sink is 0, and so is that of a dropped weight.
     """
     problem = trial.problem
     V = trial.inputs["V"].astype(np.float64).repeat(problem.group, axis=1)
     with np.errstate(invalid="ignore"):
-        # One sequence at a time where the mask tells them apart, else all at once.
+        # One sequence at a time if the mask differs between sequences.
         runs = list(zip(*problem.spans))
         parts = [
             _extremes(values, *run) if problem.mask.is_run else _extremes_of_heads(values, problem, number)
@@ -124,17 +122,17 @@ def convex_hull(trial: Trial) -> str | None:
             low, high = np.minimum(low, 0), np.maximum(high, 0)
     O = trial.outputs["O"].astype(np.float64)
     nearest = np.clip(O, low, high)
-    # Nothing lies between values one of which is NaN; an infinite one is an end like any other.
+    # There is no hull of values with NaN; infinite values are ordinary bounds.
     no_hull = np.isnan(low) | np.isnan(high)
     allowed = np.where(no_hull, np.inf, _allowed(trial, trial.inputs, trial.outputs)["O"])
     return apart(trial, "O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 
 def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64Array, Float64Array]:
-    """The smallest and the largest of the values first to end - 1 of each row, 0 where there are none; NaN spreads.
+    """Return the minimum and maximum of the values first to end - 1 of each row, or 0 for empty runs; NaN propagates.
 
-    V has shape (batch, heads, keys, d); the result has a row for each element of `first`. Runs of 2^k keys are
-    compared once, and two that overlap make any run.
+    V has shape (batch, heads, keys, d); the results have a row for each element of `first`. Extremes of runs of 2^k
+    keys are computed once, and any run is the union of two of them.
     """
     length = end - first
     low, high = (np.zeros((*V.shape[:2], len(first), V.shape[3])) for _ in range(2))
@@ -152,7 +150,7 @@ def _extremes(V: Float64Array, first: Integers, end: Integers) -> tuple[Float64A
 
 
 def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tuple[Float64Array, Float64Array]:
-    """`_extremes` under a mask that is no run: one head at a time where heads have different masks."""
+    """Return `_extremes` under a mask whose rows do not see runs, one head at a time if its heads differ."""
     if not problem.mask.tells_heads_apart:
         return _extremes_seen(V, problem.seen(sequence))
     heads = [_extremes_seen(V[:, [head]], problem.seen(sequence, head)) for head in range(problem.heads)]
@@ -161,7 +159,7 @@ def _extremes_of_heads(V: Float64Array, problem: Problem, sequence: int) -> tupl
 
 
 def _extremes_seen(V: Float64Array, seen: Visibility) -> tuple[Float64Array, Float64Array]:
-    """`_extremes` of the values that row i of `seen`, (rows, keys), selects."""
+    """Return `_extremes` of the values that each row of `seen`, (rows, keys), selects."""
     low, high = (np.zeros((*V.shape[:2], len(seen), V.shape[3])) for _ in range(2))
     for row in np.flatnonzero(seen.any(axis=1)):
         values = V[:, :, seen[row]]
@@ -185,14 +183,14 @@ PROPERTIES: dict[str, Property] = {
         Property("convex-hull", "O lies between the extremes of the values that the row sees", convex_hull),
     )
 }
-"""Every property by name. A new one is a function and a line here."""
+"""Every property by name. To add one, write a function and add a line."""
 
 
 def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
-    """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
+    """Return the largest allowed error of each element of the outputs, which is at least its rounding."""
     budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
     units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
-    # A budget of 0 is not one of no error: it means the answer, rounded.
+    # A budget of 0 means the correctly rounded answer, which still has a rounding error.
     return {
         name: np.fmax(budget[name].allowed, units[name] * np.abs(output.astype(np.float64)))
         for name, output in outputs.items()

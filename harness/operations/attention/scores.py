@@ -1,4 +1,4 @@
-"""From tau q.k to the logits of a softmax: the cap, ALiBi's penalty, sinks. The oracle's own rule, in float64."""
+"""Computes scores from tau q.k in float64 for the oracle: cap, ALiBi, sinks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoreRule:
-    """What becomes of the products of some heads and rows.
+    """How the scores of some query heads and rows are computed from products.
 
-    A sink is one more key, the last: products have a column for it, its values are zeros, and its score is the sink.
+    A sink is represented by an additional last key: products have a column for it, its values are zeros, and its score
+    is the sink.
     """
 
     softcap: float | None
     penalty: Float64Array | None
-    """(h, rows, keys): what ALiBi takes off; 0 for the sink. None: nothing."""
+    """(h, rows, keys): what ALiBi subtracts, 0 for the sink. None without ALiBi."""
     sinks: Float64Array | None
-    """(h,). None: there are none."""
+    """(h,): logits of the sinks. None without sinks."""
 
     @property
     def keeps_products(self) -> bool:
-        """Whether scores are tau q.k, but for sinks."""
+        """Whether scores, except for sinks, equal tau q.k."""
         return self.softcap is None and self.penalty is None
 
     @classmethod
     def of(cls, problem: Problem, inputs: Mapping[str, np.ndarray], heads: slice, rows: slice) -> ScoreRule:
-        """The rule for these query heads and rows."""
+        """Return the rule for these query heads and rows."""
         sinks = inputs["sinks"][heads].astype(np.float64) if problem.sinks else None
         penalty = None
         if problem.alibi:
@@ -45,13 +46,13 @@ class ScoreRule:
         return cls(problem.softcap, penalty, sinks)
 
     def with_sink(self, keys: Float64Array) -> Float64Array:
-        """Keys or values, (b, h, keys, d), and a row of zeros for the sink, if there is one."""
+        """Append a row of zeros for the sink, if there is one, to keys or values, (b, h, keys, d)."""
         if self.sinks is None:
             return keys
         return np.concatenate((keys, np.zeros((*keys.shape[:2], 1, keys.shape[3]))), axis=-2)
 
     def scores(self, products: Float64Array) -> Float64Array:
-        """`products` are tau q.k, (b, h, rows, keys): the scores, not yet masked."""
+        """Return the scores before the mask, given `products`, tau q.k, (b, h, rows, keys)."""
         scores = products
         if self.softcap is not None:
             scores = self.softcap * np.tanh(scores / self.softcap)

@@ -80,7 +80,7 @@ REGIMES = by_name(
     ),
     Regime(
         "non-finite-gradient",
-        "a NaN or infinity in dO: nobody else's gradients",
+        "a NaN or infinity in dO: must not leak into other gradients",
         BackwardDraw(FORWARD_REGIMES["normal"], _not_finite),
     ),
 )

@@ -1,4 +1,4 @@
-"""What is to be computed: the sizes and rules of one backward pass, which are those of its forward pass."""
+"""Defines a backward problem, which has the fields of its forward problem."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ class BackwardProblem(Problem):
 
     Q, O, dO and dQ have shape (batch, heads, q_len, head_dim), K, V, dK and dV (batch, kv_heads, kv_len, head_dim), all
     C-contiguous in `dtype`; lse, the natural logarithm of sum exp(scores), has (batch, heads, q_len) in float32. dK and
-    dV are sums over the query heads that share K and V. Under dropout O is the answer with it, and the same weights
-    drop out again.
+    dV are sums over the query heads that share K and V. With dropout, O is the output after dropout, and the backward
+    pass drops the same weights.
+
+    Raises `ProblemError` if a field is invalid, for `score_features`, and for masks that differ between heads.
     """
 
     operation: ClassVar[str] = "attention-backward"
@@ -38,10 +40,10 @@ class BackwardProblem(Problem):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, K, V, and of the forward pass O and lse; dO, the gradient of O; dQ, dK and dV.
+        """Q, K, V, O and lse of the forward pass, dO (the gradient of O); the outputs dQ, dK and dV.
 
-        Where the mask is no band, `first_keys` and `end_keys`, too, as in the forward pass; and `first_rows` and
-        `end_rows`, the run of rows that see each key, for kernels in which a block owns keys.
+        A mask that is not a band adds the inputs of the forward pass, such as `first_keys` and `end_keys`, and
+        `first_rows` and `end_rows`, the run of rows that see each key, for kernels in which a block owns keys.
         """
         of_mask = [tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV")]
         if not self.mask.runs.is_band:
@@ -52,7 +54,7 @@ class BackwardProblem(Problem):
     def flops(self) -> int:
         """Multiplications and additions of five products, over the keys that each row sees: 2.5 times the forward pass.
 
-        As FlashAttention's own benchmarks count (Dao 2023, arXiv 2307.08691, section 4.1).
+        As in FlashAttention's benchmarks (Dao 2023, arXiv 2307.08691, section 4.1).
         """
         return super().flops * BACKWARD_PRODUCTS // FORWARD_PRODUCTS
 
@@ -63,7 +65,7 @@ def _runs_of_keys(batch: int, kv_len: int) -> tuple[Tensor, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _tensors(q_shape: tuple[int, ...], kv_shape: tuple[int, ...], dtype: str) -> tuple[Tensor, ...]:
-    """Made once: a run of a small problem asks for them a dozen times."""
+    """Return the tensors. Cached, because a run of a small problem needs them a dozen times."""
     rows = ("batch", "head", "row", "column")
     return (
         *(

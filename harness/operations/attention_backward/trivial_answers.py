@@ -45,7 +45,7 @@ def _gradients(
     for block in blocks_of(problem, inputs, part):
         # Blocks of rows have all keys.
         first_key = 0 if part is WHOLE or block.keys is None else part.of("dK")[2].start
-        p = np.where(block.spoilt, 0.0, weights(block, first_key))
+        p = np.where(block.nonfinite, 0.0, weights(block, first_key))
         ds = p * (block.dp - block.delta)
         sums.add(
             block,

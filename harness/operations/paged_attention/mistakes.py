@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.model.operation import Part, TrivialAnswer
 from harness.operations.attention.mistakes.known_mistakes import known_mistakes as mistakes_of_attention
-from harness.operations.paged_attention.oracle import answer, asked, attention, by_length, gathered, posed
+from harness.operations.paged_attention.oracle import answer, attention, by_length, gathered, posed, sequences_of_part
 from harness.operations.paged_attention.problem import PagedProblem
 
 Float64Array = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ def trivial_answers(problem: PagedProblem, inputs: Mapping[str, np.ndarray]) -> 
         return attention().trivial_answers(posed(problem, group), gathered(problem, inputs, group))
 
     def answer_part(name: str, part: Part) -> dict[str, Float64Array]:
-        sequences, of_each = asked(problem, part)
+        sequences, of_each = sequences_of_part(problem, part)
         O = np.zeros(problem.q_shape)[part.where]
         for group in by_length(problem, sequences):
             if problem.lengths[group[0]] > 0:

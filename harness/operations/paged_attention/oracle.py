@@ -1,4 +1,4 @@
-"""What the answer is: the keys of each sequence are gathered from the pool, and attention is asked.
+"""Computes the answer: gathers the keys of each sequence from the pool and calls attention's oracle.
 
 Gathering is all that is added to attention's own oracle and budget. It follows the table entry by entry, as the problem
 is written down, and shares nothing with how kernels walk over pages.
@@ -24,35 +24,35 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def attention() -> Operation:
-    """The operation that each sequence is asked of, as anybody asks it."""
+    """Return the operation `attention`, whose oracle and budget apply to each sequence."""
     return operation_named("attention")
 
 
 def gathered(problem: PagedProblem, inputs: Arrays, sequences: Sequence[int]) -> dict[str, np.ndarray]:
-    """Q, K and V of sequences of one length, as attention has them: what the table scatters, side by side again."""
+    """Return Q, K and V of sequences of equal length as inputs of attention, gathered through the page table."""
     length = problem.lengths[sequences[0]]
     places = np.arange(length)
     pages = inputs["table"][list(sequences)][:, places // problem.page_size]
     rows = np.broadcast_to(places % problem.page_size, pages.shape)
-    # Indices side by side and a slice between them: (sequences, keys, kv_heads, head_dim).
+    # Advanced indexing with a slice in between gives (sequences, keys, kv_heads, head_dim).
     K, V = (np.ascontiguousarray(inputs[name][pages, :, rows].swapaxes(1, 2)) for name in "KV")
     return {"Q": inputs["Q"][list(sequences)], "K": K, "V": V}
 
 
 def posed(problem: PagedProblem, sequences: Sequence[int]) -> Problem:
-    """The problem of attention that these sequences of one length pose."""
+    """Return the attention problem of these sequences of equal length."""
     mask = parse_mask("causal") if problem.q_len > 1 else NO_MASK
     return sequences_of_length(problem, problem.lengths[sequences[0]], len(sequences), mask)
 
 
-def asked(problem: PagedProblem, part: Part) -> tuple[range, Part]:
-    """The sequences of a part, and the part of each of them as attention counts it."""
+def sequences_of_part(problem: PagedProblem, part: Part) -> tuple[range, Part]:
+    """Return the sequences of a part, and the corresponding part of each one's attention problem."""
     where = (*part.where, *(slice(None),) * (3 - len(part.where)))
     return range(problem.sequences)[where[0]], Part((slice(None), *where[1:]), part.name)
 
 
 def by_length(problem: PagedProblem, sequences: Sequence[int]) -> Iterator[list[int]]:
-    """The sequences, those of one length together."""
+    """Yield groups of sequences of equal length."""
     groups: dict[int, list[int]] = {}
     for sequence in sequences:
         groups.setdefault(problem.lengths[sequence], []).append(sequence)
@@ -60,8 +60,8 @@ def by_length(problem: PagedProblem, sequences: Sequence[int]) -> Iterator[list[
 
 
 def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[str, Float64Array]:
-    """O and lse in float64. A sequence without keys gives O = 0 and lse = -infinity."""
-    sequences, of_each = asked(problem, part)
+    """Compute O and lse in float64. A sequence without keys has O = 0 and lse = -infinity."""
+    sequences, of_each = sequences_of_part(problem, part)
     O, lse = _filled(problem, part, 0.0), _filled(problem, part, -np.inf)[..., 0]
     for group in by_length(problem, sequences):
         if problem.lengths[group[0]] > 0:
@@ -74,12 +74,12 @@ def answer(problem: PagedProblem, inputs: Arrays, part: Part = WHOLE) -> dict[st
 def tolerance(
     problem: PagedProblem, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
 ) -> dict[str, Tolerance]:
-    """Attention's budget for each sequence; `answer` is the oracle's. Without keys, only the very answer will do.
+    """Attention's budget for each sequence; `answer` is the oracle's. Without keys, the answer has to be exact.
 
     That budget holds for sums in any order and for weights that shrink whenever a maximum rises, or parts of the keys
     are put together that have a maximum each: so it is that of splits, too, however many there are.
     """
-    sequences, of_each = asked(problem, part)
+    sequences, of_each = sequences_of_part(problem, part)
     shapes = {"O": _filled(problem, part, 0.0), "lse": _filled(problem, part, 0.0)[..., 0]}
     found = {name: Tolerance(zeros.copy(), zeros.copy()) for name, zeros in shapes.items()}
     for group in by_length(problem, sequences):

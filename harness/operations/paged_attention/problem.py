@@ -1,4 +1,4 @@
-"""What is to be computed: the sizes of a batch of sequences whose keys and values lie in pages, without any arrays."""
+"""Defines a problem of attention over paged keys and values, without arrays."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from harness.support.override import override
 
 DTYPES = ("float16", "bfloat16", "float32")
 PAGE_SIZES = range(16, 257, 16)
-"""Rows of a page: whole tiles of 16 keys, as tensor cores take them, so that no tile lies in two pages."""
+"""Valid rows per page: multiples of 16, so that no tile of 16 keys of a tensor core lies in two pages."""
 MOST_SHOWN = 6
-"""Lengths that a headline names one by one."""
+"""Maximum number of lengths that a headline lists individually."""
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
-    """`17+300+4096` -> (17, 300, 4096). Raises `ValueError`, one line that says what is right."""
+    """Convert `17+300+4096` to (17, 300, 4096). Raises `ValueError` with a one-line message."""
     return tuple(whole_number(part) for part in text.split("+"))
 
 
 def require_page_size(page_size: int) -> None:
-    """Raise `ProblemError` where pages may not have so many rows."""
+    """Raise `ProblemError` if pages cannot have this many rows."""
     if page_size not in PAGE_SIZES:
         raise ProblemError(f"page_size is {page_size}; it has to be a multiple of 16 from 16 to {PAGE_SIZES[-1]}")
 
@@ -44,19 +44,18 @@ def require_page_size(page_size: int) -> None:
 class PagedProblem(BaseProblem):
     """O = softmax(scale * Q K^T + causal mask) V per sequence and head, with K and V of all sequences in one pool.
 
-    Page p holds `page_size` rows of each key/value head: K and V have shape (pages, kv_heads, page_size, head_dim). The
-    keys of sequence b are lengths[b] many: key j is row j % page_size of page table[b, j // page_size]. Where a page
-    lies says nothing of the sequence's order, sequences may share pages, and what no sequence has is garbage: pages
-    that nobody names, rows behind the last key, entries of the table behind the last page. Query rows are the last
-    `q_len` places of their sequence, such as a token that is decoded, or a few that were guessed ahead: row i sees key
-    j where j <= i + lengths[b] - q_len. Query head h reads key/value head h // (heads // kv_heads).
+    Q and O have shape (sequences, heads, q_len, head_dim). Page p holds `page_size` rows of each key/value head: K and
+    V have shape (pages, kv_heads, page_size, head_dim). Sequence b has lengths[b] keys, and key j is row j % page_size
+    of page table[b, j // page_size]. The pages of a sequence are in any order, and sequences may share pages. Unused
+    memory is garbage: pages of no sequence, rows after the last key, and table entries after the last page. Query rows
+    are the last `q_len` positions of their sequence, such as a decoded token or a few speculated ones: row i sees key j
+    if j <= i + lengths[b] - q_len. Query head h reads key/value head h // (heads // kv_heads).
 
     After Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with PagedAttention", arXiv
-    2309.06180. A page has its heads outside and its rows inside, as FlashInfer's layout HND: the rows of a page that a
-    head reads are one run, which begins at a sector's first byte whatever the page. Rows outside, vLLM's layout for
-    FlashAttention (NHD), would save the write of a new key one stride and cost each head runs of single rows.
+    2309.06180. Pages have FlashInfer's HND layout, so that the rows of a page that a head reads are contiguous and
+    start at a sector boundary. In vLLM's layout for FlashAttention (NHD), a head would read single rows.
 
-    Raises `ProblemError` where the fields do not fit together.
+    Raises `ProblemError` if a field is invalid or the fields contradict each other.
     """
 
     operation: ClassVar[str] = "paged-attention"
@@ -64,38 +63,38 @@ class PagedProblem(BaseProblem):
     batch: int | None = option(
         None, "sequences, where --lengths has one for all", default_text="as many as --lengths has"
     )
-    """Sequences; filled in from `lengths`."""
+    """Number of sequences, by default the number of `lengths`."""
     heads: int = option(8, "query heads")
-    """Query heads."""
+    """Number of query heads."""
     kv_heads: int = option(2, "key/value heads, a divisor of --heads")
-    """Key/value heads; divides `heads`."""
+    """Number of key/value heads, a divisor of `heads`."""
     q_len: int = option(1, "rows of Q of each sequence, its last places")
-    """Query rows per sequence and head. Beyond 1 they are causal."""
+    """Query rows per sequence and head, under a causal mask."""
     lengths: tuple[int, ...] = option(
         (17, 300, 4096), "keys of each sequence, 0 or more, or of every one", metavar="N[+N...]",
         parse=parse_lengths, default_text="17+300+4096",
     )  # fmt: skip
-    """Keys of each sequence, at least 0; a single one stands for all of `batch`."""
+    """Number of keys of each sequence, at least 0. A single number applies to all `batch` sequences."""
     head_dim: int = option(64, "elements per row")
     """Elements per row of Q, K, V and O."""
     dtype: str = option("float16", ", ".join(DTYPES), metavar="DTYPE", parse=str)
-    """How Q, K, V and O are stored: float16, bfloat16 or float32."""
+    """Data type of Q, K, V and O: float16, bfloat16 or float32."""
     page_size: int = option(16, f"rows of a page, a multiple of 16 up to {PAGE_SIZES[-1]}")
-    """Rows of a page, one of `PAGE_SIZES`."""
+    """Rows per page, one of `PAGE_SIZES`."""
     pages: int | None = option(None, "pages in the pool", default_text="a quarter more than are in use")
-    """Pages that there are, in use or not; None: see `pool_pages`."""
+    """Number of pages in the pool. None for a quarter more than are in use (`pool_pages`)."""
     prefix: int = option(0, "keys that all sequences begin with: whole pages of them are shared")
-    """Sequences have the pages in common that lie wholly in so many first keys, as far as they are long enough."""
+    """Number of first keys that all sequences have in common. Pages that lie entirely within them are shared."""
     table_len: int | None = option(
         None, "entries of a row of the table", metavar="N", default_text="the pages of the longest sequence"
     )
-    """Pages that the table has room for, per sequence; None: see `table_shape`."""
+    """Entries per row of the page table. None for as many as the longest sequence has pages (`table_shape`)."""
     scale: float | None = option(
         None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
     in_use: tuple[int, int] | None = None
-    """Pages, and rows of them, that some sequence has, where a table that is given shares otherwise than `prefix`."""
+    """Pages in use and their rows in use, if a given page table shares pages in another way than `prefix` does."""
 
     def __post_init__(self) -> None:
         self._fill_in_lengths()
@@ -118,9 +117,9 @@ class PagedProblem(BaseProblem):
             raise ProblemError(f"scale is {self.scale!r}; it has to be a finite number")
 
     def _require_room(self, field: str, least: int, what: str) -> None:
-        """Raise `ProblemError` where a field that is said leaves out pages that there have to be.
+        """Raise `ProblemError` if the field leaves no room for the necessary pages.
 
-        What is as it is by default is not said: equal problems are equal.
+        A value equal to the default becomes None, so that equal problems compare equal.
         """
         if (value := getattr(self, field)) is not None:
             require_extents(self, field)
@@ -147,7 +146,7 @@ class PagedProblem(BaseProblem):
 
     @property
     def sequences(self) -> int:
-        """`batch` after it was filled in."""
+        """Number of sequences, which is `batch` after its default was filled in."""
         return len(self.lengths)
 
     @property
@@ -163,17 +162,17 @@ class PagedProblem(BaseProblem):
 
     @property
     def sequence_pages(self) -> tuple[int, ...]:
-        """How many pages each sequence has."""
+        """Number of pages of each sequence."""
         return tuple(-(-length // self.page_size) for length in self.lengths)
 
     @property
     def shared_pages(self) -> tuple[int, ...]:
-        """How many of them, its first, each sequence has in common with others that have as many: full ones alone."""
+        """Number of leading pages of each sequence that lie in the common prefix and are shared; full pages only."""
         return tuple(min(self.prefix, length) // self.page_size for length in self.lengths)
 
     @property
     def pages_in_use(self) -> int:
-        """Pages that some sequence has, each counted once."""
+        """Number of distinct pages that the sequences use."""
         if self.in_use is not None:
             return self.in_use[0]
         shared = self.shared_pages
@@ -181,7 +180,7 @@ class PagedProblem(BaseProblem):
 
     @property
     def keys_in_use(self) -> int:
-        """Rows of the pool that some sequence has, each counted once."""
+        """Number of distinct rows of the pool that the sequences use."""
         if self.in_use is not None:
             return self.in_use[1]
         shared = self.shared_pages
@@ -189,12 +188,12 @@ class PagedProblem(BaseProblem):
 
     @property
     def pool_pages(self) -> int:
-        """`pages`, or a quarter more than are in use, at least one more."""
+        """Number of pages in the pool: `pages`, or by default a quarter more than are in use, at least one more."""
         return self.pages if self.pages is not None else self.pages_in_use + max(1, self.pages_in_use // 4)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What a variant has to take: a causal mask, where a sequence has more rows than one."""
+        """Features that a variant must support (`Variant.takes`): `causal` if a sequence has several rows."""
         return ("causal",) if self.q_len > 1 else ()
 
     @property
@@ -214,7 +213,7 @@ class PagedProblem(BaseProblem):
 
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Shape of the table: as wide as `table_len`, or as the longest sequence has pages, at least one."""
+        """Shape of the table: (sequences, `table_len`), by default the pages of the longest sequence, at least 1."""
         return (self.sequences, max(1, *self.sequence_pages) if self.table_len is None else self.table_len)
 
     @property
@@ -224,7 +223,7 @@ class PagedProblem(BaseProblem):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Q, the pool's K and V, the table and the lengths; O, and lse, which not all variants store."""
+        """Q, the pool's K and V, the page table and the lengths; O, and optionally lse."""
         rows, pool = ("sequence", "head", "row", "column"), ("page", "head", "row", "column")
         return (
             Tensor("Q", self.q_shape, self.dtype, INPUT, rows),
@@ -238,7 +237,7 @@ class PagedProblem(BaseProblem):
 
     @property
     def compulsory_read_bytes(self) -> int:
-        """Q, each row of K and V that some sequence has, its entries of the table, and the lengths: each once."""
+        """Bytes of Q, the used rows of K and V, the used table entries and the lengths, each read once."""
         row_bytes = self.kv_heads * self.head_dim * self.itemsize_bytes
         entries = sum(self.sequence_pages) + self.sequences
         q_bytes = math.prod(self.q_shape) * self.itemsize_bytes
@@ -252,17 +251,17 @@ class PagedProblem(BaseProblem):
     @property
     @override
     def size_class(self) -> tuple[Hashable, ...]:
-        """The orders of magnitude of all sizes; of the lengths, those of the longest and of their sum."""
+        """Order of magnitude of each size; the lengths count as their maximum and their sum."""
         sizes = (self.sequences * self.kv_heads, self.group * self.q_len, max(self.lengths), sum(self.lengths))
         return (*self.build_key, *(size.bit_length() for size in sizes))
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of Q K^T and P V, 4 d per query row and key that it sees, as attention's."""
+        """Multiplications and additions of Q K^T and P V: 4 head_dim for each pair of a query row and a key it sees."""
         return 4 * self.heads * self.head_dim * sum(map(self._pairs, self.lengths))
 
     def _pairs(self, length: int) -> int:
-        """Pairs of a row and a key that it sees, in a head of a sequence of that length."""
+        """Number of pairs of a row and a key that it sees, in one head of a sequence of that length."""
         before_all = max(0, self.q_len - length)  # rows that lie ahead of key 0
         rows = self.q_len - before_all
         return rows * length - rows * (rows - 1) // 2
@@ -282,7 +281,7 @@ class PagedProblem(BaseProblem):
 
     @override
     def to_fields(self) -> dict[str, Any]:
-        """The fields as JSON values; `in_use` only where it comes from a table that was given."""
+        """Return the fields as JSON values; with `in_use` only if it comes from a given page table."""
         fields = super().to_fields() | {
             "lengths": list(self.lengths), "pages": self.pool_pages, "table_len": self.table_shape[1],
         }  # fmt: skip
@@ -292,7 +291,7 @@ class PagedProblem(BaseProblem):
 
     @override
     def to_short_fields(self) -> dict[str, Any]:
-        """`to_fields` without defaults, but with lengths, heads and head_dim."""
+        """Return `to_fields` without defaults, but with lengths, heads and head_dim."""
         # What follows from other fields is left out where it does.
         plain = type(self)(lengths=self.lengths, prefix=self.prefix, page_size=self.page_size, head_dim=self.head_dim)
         always, expected = ("heads", "kv_heads", "lengths", "head_dim"), plain.to_fields()
@@ -301,7 +300,7 @@ class PagedProblem(BaseProblem):
 
 
 def lengths_in_words(lengths: Sequence[int]) -> str:
-    """Such as `3 sequences of 17+300+4096 keys`; of many, the shortest, the longest and their sum."""
+    """Describe lengths, e.g. `3 sequences of 17+300+4096 keys`; many by the shortest, the longest and their sum."""
     if len(set(lengths)) == 1:
         each = " each" if len(lengths) > 1 else ""
         return f"{len(lengths)} sequence{'s' * bool(each)} of {lengths[0]} key{'s' * (lengths[0] != 1)}{each}"

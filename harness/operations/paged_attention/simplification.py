@@ -65,7 +65,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield dataclasses.replace(case, edits=case.edits[:left_out] + case.edits[left_out + 1 :])
     if case.check is not None:
         yield dataclasses.replace(case, check=None)
-    for build in builds.plainer(builds.of(case)):
+    for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
     for regime in REGIMES:
         if regime == case.regime:

@@ -110,7 +110,7 @@ REGIMES = by_name(
     Regime("rising", "values rise along the row: the running maximum changes at every column", _rising),
     Regime("falling", "values fall along the row: the running maximum never changes", _falling),
     Regime("needle", "one column per row carries all the weight", _needle),
-    Regime("exact", "equal whole numbers, or one far above the others: often only the very answer will do", _exact),
+    Regime("exact", "equal whole numbers, or one far above the others: often the answer has to be exact", _exact),
     Regime("repeated", "eight values per row: the largest is met again and again", _repeated),
     Regime("subnormal", "weights around the smallest normal number of the dtype and below", _subnormal),
     Regime("non-finite", "every other row has NaN, inf or -inf in it, or is all -inf", _non_finite),

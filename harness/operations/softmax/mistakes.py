@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import Part, TrivialAnswer
-from harness.operations.softmax.oracle import asked_rows, blocks_of, softmax
+from harness.operations.softmax.oracle import blocks_of, rows_of_part, softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 
 Float64Array = npt.NDArray[np.float64]
@@ -36,13 +36,13 @@ def trivial_answers(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]) -
 
 
 def _equal_probabilities(problem: SoftmaxProblem, part: Part) -> dict[str, Float64Array]:
-    asked = asked_rows(problem, part)
-    return {"Y": np.full((asked.stop - asked.start, problem.columns), 1 / problem.columns)}
+    rows = rows_of_part(problem, part)
+    return {"Y": np.full((rows.stop - rows.start, problem.columns), 1 / problem.columns)}
 
 
 def _half_of_the_columns(problem: SoftmaxProblem, X: np.ndarray, part: Part) -> dict[str, Float64Array]:
-    asked, half = asked_rows(problem, part), (problem.columns + 1) // 2
-    Y = np.zeros((asked.stop - asked.start, problem.columns))
+    rows, half = rows_of_part(problem, part), (problem.columns + 1) // 2
+    Y = np.zeros((rows.stop - rows.start, problem.columns))
     for where, x in blocks_of(problem, X, part):
         with np.errstate(invalid="ignore"):
             weights = np.exp(x[:, :half] - np.max(x[:, :half], axis=1, keepdims=True))

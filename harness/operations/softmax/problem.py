@@ -1,4 +1,4 @@
-"""What is to be computed: the sizes of one softmax problem, without any arrays."""
+"""Defines a softmax problem, without arrays."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from harness.support.override import override
 
 FLOPS_PER_ELEMENT = 3
 """An exponential, an addition and a division, each counted as one: algorithm 1 of Milakov and Gimelshein 2018, arXiv
-1805.02867. The maximum, which is not needed where nothing overflows, is left out."""
+1805.02867. The maximum is not counted, because it is only needed to avoid overflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxProblem(BaseProblem):
-    """Y = softmax(X) in every row: y_i = exp(x_i) / sum_j exp(x_j).
+    """Y = softmax(X) per row: y_i = exp(x_i) / sum_j exp(x_j).
 
-    X and Y have shape (rows, columns), C-contiguous in `dtype`. Sums are float32 whatever the dtype.
+    X and Y have shape (rows, columns), C-contiguous in `dtype`. Sums are float32 for any dtype.
 
-    Raises `ProblemError` where a size is not a whole number of at least 1, or the dtype is unknown.
+    Raises `ProblemError` if a size is not a whole number of at least 1, or the dtype is unknown.
     """
 
     operation: ClassVar[str] = "softmax"
 
     rows: int = option(256, "rows of X, each with a softmax of its own")
-    """How many independent softmaxes."""
+    """Number of rows, each with an independent softmax."""
     columns: int = option(1024, "elements per row")
     """Elements per row of X and Y."""
     dtype: str = option("float32", ", ".join(NUMPY_DTYPES), metavar="DTYPE", parse=str)
-    """How X and Y are stored: float32, float16 or bfloat16."""
+    """Data type of X and Y: float32, float16 or bfloat16."""
 
     def __post_init__(self) -> None:
         require_extents(self, "rows", "columns")
@@ -57,7 +57,7 @@ class SoftmaxProblem(BaseProblem):
 
     @property
     def flops(self) -> int:
-        """`FLOPS_PER_ELEMENT` for every element of X."""
+        """Floating-point operations, `FLOPS_PER_ELEMENT` per element of X."""
         return FLOPS_PER_ELEMENT * self.rows * self.columns
 
     @property
@@ -74,5 +74,5 @@ class SoftmaxProblem(BaseProblem):
 
     @override
     def to_short_fields(self) -> dict[str, Any]:
-        """`to_fields` without defaults, but with both sizes."""
+        """Return `to_fields` without defaults, but with both sizes."""
         return {"rows": self.rows, "columns": self.columns, **super().to_short_fields()}

@@ -122,10 +122,10 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
                     points.append(BenchPoint(value, result))
             else:
                 from harness.execution.cluster.shipping import load_of
-                from harness.studies.bench.spread import PointAsked, spread_points
+                from harness.studies.bench.spread import PointTask, spread_points
 
-                asked = {
-                    value: PointAsked(
+                tasks = {
+                    value: PointTask(
                         cluster.token,
                         tuple(load_of(found.origins[variant.name], variant.name) for variant in chosen),
                         request.selection.tile,
@@ -140,7 +140,7 @@ def _sweep(request: BenchRequest) -> StudyResult[list[BenchPoint]]:
                     progress.step(f"{sweep.field} {value}")
                     work.finish(result, value)
 
-                points = spread_points(cluster, asked, known, done)
+                points = spread_points(cluster, tasks, known, done)
     fixed = what_is_fixed(sweep, problems)
     ran = any(point.result.something_ran for point in points)
     times = {"times": lambda suffix: draw_bench_sweep(sweep, points, fixed, suffix)} if sweep.is_numeric else {}

@@ -20,7 +20,7 @@ from harness.support.errors import SandboxError
 
 
 @dataclass(frozen=True)
-class PointAsked:
+class PointTask:
     """All contenders at one value of the swept field."""
 
     token: str
@@ -33,20 +33,20 @@ class PointAsked:
     libraries: bool
 
 
-def run_point(asked: PointAsked) -> BenchResult:
+def run_point(task: PointTask) -> BenchResult:
     """Time one point in a worker. Raises `Unfit` if the worker has no usable GPU."""
-    variants = [variant_here(asked.token, load) for load in asked.loads]
-    if asked.tile is not None:
-        wanted = parse_tile(asked.tile)
+    variants = [variant_here(task.token, load) for load in task.loads]
+    if task.tile is not None:
+        wanted = parse_tile(task.tile)
         variants = [with_tile(variant, wanted) for variant in variants]
     else:
-        variants = with_tuned_tiles(variants, asked.problem, GpuContext().device)
-    return time_on_gpu(variants, asked.problem, asked.settings, libraries=asked.libraries)
+        variants = with_tuned_tiles(variants, task.problem, GpuContext().device)
+    return time_on_gpu(variants, task.problem, task.settings, libraries=task.libraries)
 
 
 def spread_points(
     cluster: ClusterClient,
-    asked: Mapping[Value, PointAsked],
+    tasks: Mapping[Value, PointTask],
     known: Mapping[Value, BenchResult],
     done: Callable[[Value, BenchResult], None],
 ) -> list[BenchPoint]:
@@ -56,7 +56,7 @@ def spread_points(
     row. Raises `SandboxError` if all values did.
     """
     results, lost = dict(known), dict[Value, str]()
-    longest_first = sorted(asked.items(), key=lambda item: -item[1].problem.flops)
+    longest_first = sorted(tasks.items(), key=lambda item: -item[1].problem.flops)
     left = {value: point for value, point in longest_first if value not in known}
     for value, found in cluster.map_unordered(run_point, left):
         if isinstance(found, Exception):
@@ -69,7 +69,7 @@ def spread_points(
     like = next(iter(results.values()))
     for value, reason in lost.items():
         rows = tuple(
-            BenchRow(variant=load.name, kind="variant", verdict="error", reason=reason) for load in asked[value].loads
+            BenchRow(variant=load.name, kind="variant", verdict="error", reason=reason) for load in tasks[value].loads
         )
-        results[value] = replace(like, problem=asked[value].problem, rows=rows)
-    return [BenchPoint(value, results[value]) for value in asked]
+        results[value] = replace(like, problem=tasks[value].problem, rows=rows)
+    return [BenchPoint(value, results[value]) for value in tasks]

@@ -82,15 +82,15 @@ class Setting:
         return here == there and _problem_of(row.operation, row.problem) == self.problem
 
 
-def kept_candidates(store: Store, asked: Kept, setting: Setting, names: Sequence[str]) -> dict[str, list[KeptRow]]:
+def kept_candidates(store: Store, wanted: Kept, setting: Setting, names: Sequence[str]) -> dict[str, list[KeptRow]]:
     """Stored rows that can be a baseline for each variant, newest first. Call this before anything runs.
 
     Raises `UsageError` if there is no such row, or none for any of the variants.
     """
-    if asked.id is not None:
-        row = _row_numbered(store, asked.id, setting, names)
+    if wanted.id is not None:
+        row = _row_numbered(store, wanted.id, setting, names)
         return {name: [row] if name == row.variant else [] for name in names}
-    until = asked.until or "9999"
+    until = wanted.until or "9999"
     found = {}
     for name in names:
         rows = store.rows("variant = ? AND study = 'compare' AND kept_at <= ?", (name, until))
@@ -99,7 +99,7 @@ def kept_candidates(store: Store, asked: Kept, setting: Setting, names: Sequence
         who = names[0] if len(names) == 1 else f"any of the {len(names)} variants"
         raise UsageError(
             f"--against: nothing is kept of {who} for this problem, these inputs and this device"
-            f"{'' if asked.until is None else f' up to {asked.until[:10]}'}; --keep keeps what comes out now"
+            f"{'' if wanted.until is None else f' up to {wanted.until[:10]}'}; --keep keeps what comes out now"
         )
     return found
 
@@ -118,14 +118,14 @@ def _row_numbered(store: Store, id: int, setting: Setting, names: Sequence[str])
 
 
 def compare_with_kept(
-    comparison: Comparison, variants: Iterable[Variant], asked: Kept, candidates: Mapping[str, Sequence[KeptRow]]
+    comparison: Comparison, variants: Iterable[Variant], wanted: Kept, candidates: Mapping[str, Sequence[KeptRow]]
 ) -> list[BaselineComparison]:
     """Compare each variant with its newest candidate; if neither row nor date is requested, with other kernels."""
     rows = {row.variant: row for row in comparison.rows}
     found = []
     for variant in variants:
         after = _figures(rows[variant.name], variant, comparison)
-        kept = next((row for row in candidates[variant.name] if _is_meant(row, asked, after)), None)
+        kept = next((row for row in candidates[variant.name] if _is_meant(row, wanted, after)), None)
         if kept is None:
             absent = "has no kept row here" + (" with other kernels" if candidates[variant.name] else "")
             found.append(BaselineComparison(variant.name, KEPT, None, after, absent))
@@ -135,8 +135,8 @@ def compare_with_kept(
     return found
 
 
-def _is_meant(row: KeptRow, asked: Kept, now: Figures) -> bool:
-    if asked != Kept():
+def _is_meant(row: KeptRow, wanted: Kept, now: Figures) -> bool:
+    if wanted != Kept():
         return True
     return row.kernel_digest is not None and row.kernel_digest != now.kernel_digest
 

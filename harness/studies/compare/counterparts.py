@@ -55,20 +55,20 @@ class InGit(Counterparts):
 class InStore(Counterparts):
     """Stored rows."""
 
-    def __init__(self, asked: Kept) -> None:
-        self._asked = asked
+    def __init__(self, wanted: Kept) -> None:
+        self._wanted = wanted
         self._candidates: Mapping[str, Sequence[KeptRow]] = {}
 
     def look_up(self, setting: Setting, names: Sequence[str]) -> None:
         """Read the candidates from the store. Raises `UsageError` if there are none."""
         with open_store(create=False) as store:
-            self._candidates = kept_candidates(store, self._asked, setting, names)
+            self._candidates = kept_candidates(store, self._wanted, setting, names)
 
     def with_changes(
         self, report: Report, comparison: Comparison, variants: Sequence[Variant], twins: Mapping[str, Variant]
     ) -> Report:
         """The report, extended by the changes since the stored results."""
-        found = compare_with_kept(comparison, variants, self._asked, self._candidates)
+        found = compare_with_kept(comparison, variants, self._wanted, self._candidates)
         return with_changes(report, found, "what was kept")
 
 

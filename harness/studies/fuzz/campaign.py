@@ -23,7 +23,7 @@ from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.drawing.covering import Covering
 from harness.studies.fuzz.drawing.examples_per_build import FIRST_EXAMPLES
-from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, Held, Search, is_declared
+from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, CaseResult, Search, is_declared
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.examining.examiners import Examiners
 from harness.studies.fuzz.examining.isolation import Worker
@@ -50,12 +50,11 @@ if TYPE_CHECKING:
 WORKERS = 2
 """Worker processes of a long campaign; more would wait for Hypothesis."""
 
-MADE_UP_AT_ONCE = 32
+REPLACED_AT_A_TIME = 32
 """Examples per search when repeated examples are replaced, so that several workers are busy."""
 
 Progress = Callable[[int, float, str], None]
-"""Callback after each example, with the number of examples, the completed fraction, and a short summary of the
-coverage."""
+"""Callback after each example with the number of examples, the completed fraction, and a summary of the coverage."""
 
 
 def _ignore(examples: int, part: float, met: str) -> None:
@@ -144,7 +143,9 @@ class _Campaign:
     examples: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     undecided: Counter[str] = field(default_factory=Counter)
+    """Number of undecided cases by the wrong answer that would pass as well."""
     hardest: tuple[float, Case] | None = None
+    """The largest error over budget of a passing case, and that case."""
     first: tuple[Case, Finding] | None = None
     smallest: tuple[Case, Finding] | None = None
     found_at: float | None = None
@@ -222,9 +223,9 @@ class _Campaign:
         while self.first is None and before < self.examples < (self.how.examples or 0):
             before = self.examples
             more = []
-            for first in range(before, self.how.examples or 0, MADE_UP_AT_ONCE):
+            for first in range(before, self.how.examples or 0, REPLACED_AT_A_TIME):
                 searches += 1
-                examples = min(MADE_UP_AT_ONCE, (self.how.examples or 0) - first)
+                examples = min(REPLACED_AT_A_TIME, (self.how.examples or 0) - first)
                 more.append(sequence.search(self.workers.builds, max(FEWEST_DRAWN, examples), searches, True))
             upcoming = Upcoming(iter(more), self.workers, self._is_known)
             with contextlib.suppress(_ExamplesDone):
@@ -283,8 +284,8 @@ class _Campaign:
         """Run past failures that this campaign, with any seed, could have drawn."""
         for case in self.past.cases():
             known_check = case.check is None or case.check in (self.how.checks or ())
-            to_be_asked = case.regime in self.operation.regimes and not self._is_declared(case)
-            sizes = builds_with(self.sizes, case) if known_check and to_be_asked else None
+            is_relevant = case.regime in self.operation.regimes and not self._is_declared(case)
+            sizes = builds_with(self.sizes, case) if known_check and is_relevant else None
             if sizes is not None:
                 self.sizes = sizes
                 if self._run_and_record(case):
@@ -298,13 +299,13 @@ class _Campaign:
         found = self.log.searches.get(search.number) or self.workers.searched(search)
         met: dict[Case, None] = {}
         if found is None:
-            search.run(lambda case: self._hold(met.setdefault(case) or case))
+            search.run(lambda case: self._check(met.setdefault(case) or case))
         else:
             self.known.update((case, answer) for case, answer in found if case not in self.answers)
             for case, _ in found:
                 met[case] = None
-                if self._hold(case)[0]:
-                    search.run(self._hold)  # with the same answers so far
+                if self._check(case)[0]:
+                    search.run(self._check)  # with the same answers so far
         if self.first is None:
             self.log.searched(search.number, met)
 
@@ -312,7 +313,7 @@ class _Campaign:
         """Whether an entry was finished before the campaign was interrupted."""
         return entry.number in self.log.searches if isinstance(entry, Search) else entry.case in self.log.answers
 
-    def _hold(self, case: Case) -> Held:
+    def _check(self, case: Case) -> CaseResult:
         if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
             raise _ExamplesDone
         return self._run_and_record(case), self.answers[case].error_over_budget
@@ -330,7 +331,7 @@ class _Campaign:
         if known is None or (known == SUSPICIOUS and finding.kind != SUSPICIOUS):
             self.first = self.smallest = (case, finding)
             self.found_at, self.found_after = time.monotonic(), self.examples
-            self.workers.forget()
+            self.workers.cancel_all()
         assert self.smallest is not None
         is_smaller = self._size(case) < self._size(self.smallest[0])
         # What makes an lse wrong may make O wrong in a simpler case. Any other kind of finding is another mistake.
@@ -370,7 +371,7 @@ class _Campaign:
             self.past.keep(self.smallest[0])
 
     def _expect_candidates(self, candidates: Iterable[Case]) -> None:
-        self.workers.forget()
+        self.workers.cancel_all()
         new = [case for case in dict.fromkeys(candidates) if case not in self.answers and not self._is_declared(case)]
         for case in new[: self.workers.candidates(len(new))]:
             self.workers.expect(case)
@@ -435,7 +436,7 @@ class _Campaign:
 
 
 def _workers(how: CampaignSettings, machine: Machine) -> int:
-    """A default campaign is over before a second worker has started and compiled the same kernels."""
+    """Return the number of workers; 1 for a default campaign, which ends before a second one has compiled kernels."""
     is_long = how.examples is None or how.examples > FIRST_EXAMPLES
     return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
 

@@ -179,8 +179,8 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
                     database=failure_folder(variant.name),
                 )
                 log = logs[variant.name]
-                told = _speed(progress, variant.name, len(log.answers))
-                result = run_campaign(variant.name, load, machine, how, told, variant.operation, cluster, log)
+                on_progress = _speed(progress, variant.name, len(log.answers))
+                result = run_campaign(variant.name, load, machine, how, on_progress, variant.operation, cluster, log)
                 work.finish(result, variant.name, "result")
             results.append(result)
     options = [word for path in request.selection.plugin for word in ("--plugin", str(path))]
@@ -213,11 +213,11 @@ def _speed(progress: Progress, name: str, known: int) -> Callable[[int, float, s
     """Tells a campaign's progress: its examples, how many of those not `known` before came per second, what met."""
     began = time.monotonic()
 
-    def told(examples: int, part: float, met: str) -> None:
+    def on_progress(examples: int, part: float, met: str) -> None:
         rate = max(0, examples - known) / max(time.monotonic() - began, 1e-9)
         progress.part(part, f"{name}: {examples:,} examples, {rate:,.0f} per second; {met}".rstrip("; "))
 
-    return told
+    return on_progress
 
 
 def _properties(text: str) -> tuple[str, ...] | None:

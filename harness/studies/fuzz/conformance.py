@@ -55,7 +55,7 @@ class Subject:
     examples: int = DEFAULT_EXAMPLES
     """Number of cases for the demand on the answer."""
     seed: int = 0
-    """The same seed gives the same cases, on the same version of Hypothesis."""
+    """Random seed. A seed always draws the same cases, on the same version of Hypothesis."""
 
     @cached_property
     def attempts(self) -> Sequence[Attempt]:

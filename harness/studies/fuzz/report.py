@@ -22,9 +22,12 @@ _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds"
 
 def campaigns_report(results: Sequence[CampaignResult], device: str, options: Sequence[str] = ()) -> Report:
     """The report of campaigns."""
-    told = [result for result in results if result.reason is not None]
+    explained = [result for result in results if result.reason is not None]
     return Report(
-        paragraphs=lambda: [_table(results), *(part for result in told for part in _failure_text(result, options))],
+        paragraphs=lambda: [
+            _table(results),
+            *(part for result in explained for part in _failure_text(result, options)),
+        ],
         notes=lambda: [
             *(
                 f"{r.variant}: the harness itself failed, not the variant: {fault}"

@@ -23,7 +23,7 @@ class CampaignSettings:
     seconds: float | None = None
     """Time limit of the search, to which shrinking is added; None for no limit."""
     seed: int = 0
-    """The same seed gives the same cases, on the same version of Hypothesis."""
+    """Random seed. A seed always draws the same cases, on the same version of Hypothesis."""
     builds: tuple[Build, ...] | None = None
     """Builds of the kernels, the plainest first; None for the operation's own choice."""
     most_tiles: int | None = None

@@ -107,11 +107,11 @@ def _table(histories: Sequence[History]) -> Table:
     if any(line.figures.total_bytes is not None for line in lines):
         columns = [column for column in columns if column.header != "claimed\nMiB"]
     cells = {id(column): [column.cell(*each) for each in told_of] for column in columns}
-    told = [c for c in columns if c.is_kept or any(cell not in ("", UNKNOWN) for cell in cells[id(c)])]
+    shown = [c for c in columns if c.is_kept or any(cell not in ("", UNKNOWN) for cell in cells[id(c)])]
     return Table(
-        [column.header for column in told],
-        [[cells[id(column)][number] for column in told] for number in range(len(lines))],
-        [column.number for column in told],
+        [column.header for column in shown],
+        [[cells[id(column)][number] for column in shown] for number in range(len(lines))],
+        [column.number for column in shown],
     )
 
 

@@ -135,7 +135,7 @@ def _times(settings: RunSettings, chosen: list[Variant], problem: BaseProblem, p
 
 
 def _campaigns(request: ReportRequest, chosen: list[Variant], progress: Progress) -> list[dict[str, Any]] | None:
-    """One for each variant; None where nobody asked."""
+    """A campaign's result for each variant; None without --fuzz."""
     if request.fuzz is None:
         return None
     campaigns = []

@@ -48,8 +48,8 @@ def reveal_orders(
     planning, compiling and running raise.
     """
 
-    def run(asked: BaseProblem, inputs: Arrays) -> Arrays:
-        return executor.run(asked, make_plan(variant, asked), inputs).outputs
+    def run(other: BaseProblem, inputs: Arrays) -> Arrays:
+        return executor.run(other, make_plan(variant, other), inputs).outputs
 
     guesses: dict[str, dict[SummationTree, None]] = {}
     for order in (order for each in known for order in each.orders):

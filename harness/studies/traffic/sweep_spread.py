@@ -20,7 +20,7 @@ from harness.studies.traffic.sweep_run import Ask, Place, asked_once, blank_poin
 
 
 @dataclass(frozen=True)
-class PointAsked:
+class PointTask:
     """The parameters of one point."""
 
     token: str
@@ -33,19 +33,19 @@ class PointAsked:
 
 
 @functools.lru_cache(maxsize=1)
-def _asked_once(problem: BaseProblem, settings: RunSettings) -> Ask:
+def _cached_question(problem: BaseProblem, settings: RunSettings) -> Ask:
     return asked_once(problem, settings)
 
 
-def run_point(asked: PointAsked) -> SweepPoint:
+def run_point(task: PointTask) -> SweepPoint:
     """Compute a point in a worker. Failures of the variant are part of the point."""
-    variant = variant_here(asked.token, asked.load)
-    if asked.tile:
-        variant = with_tile(variant, dict(asked.tile))
-    executor = state(f"executor:{asked.token}", lambda: EmulatorExecutor(asked.settings))
+    variant = variant_here(task.token, task.load)
+    if task.tile:
+        variant = with_tile(variant, dict(task.tile))
+    executor = state(f"executor:{task.token}", lambda: EmulatorExecutor(task.settings))
     # A worker mostly receives consecutive points of the same problem, so the last question is cached.
-    ask = _asked_once(asked.problem, asked.settings)
-    return point_of(variant, asked.value, asked.problem, executor, asked.settings.count, ask)
+    ask = _cached_question(task.problem, task.settings)
+    return point_of(variant, task.value, task.problem, executor, task.settings.count, ask)
 
 
 def spread_sweep(
@@ -63,15 +63,15 @@ def spread_sweep(
     """
     here = replace(settings, threads=1)  # a worker has one core
     points = dict(known)
-    asked = [
-        (variant, PointAsked(cluster.token, here, load, tuple(sweep.tile_at(value).items()), value, problem))
+    tasks = [
+        (variant, PointTask(cluster.token, here, load, tuple(sweep.tile_at(value).items()), value, problem))
         for value, problem in zip(sweep.values, problems)
         for variant, load in variants
         if (variant.name, value) not in known
     ]
-    asked.sort(key=lambda each: -each[1].problem.flops)  # the longest first, so that the others fill the gaps
-    for place, found in cluster.map_unordered(run_point, {place: each for place, (_, each) in enumerate(asked)}):
-        variant, point = asked[place]
+    tasks.sort(key=lambda each: -each[1].problem.flops)  # the longest first, so that the others fill the gaps
+    for place, found in cluster.map_unordered(run_point, {place: each for place, (_, each) in enumerate(tasks)}):
+        variant, point = tasks[place]
         if isinstance(found, Exception):
             found = replace(blank_point(variant, point.value, point.problem), reason=str(found), failed=True)
         points[variant.name, point.value] = found

@@ -102,8 +102,8 @@ def _tune_by_bytes(
                 from harness.studies.tune.spread import TileTask, spread_counting
 
                 names, load = tuple(v.name for v in variants), load_of(found.origins[variant.name], variant.name)
-                asked = TileTask(cluster.token, load, names, problem, request.settings)
-                known = spread_counting(cluster, asked, known, done)
+                task = TileTask(cluster.token, load, names, problem, request.settings)
+                known = spread_counting(cluster, task, known, done)
         comparison = compare(variants, problem, executor, request.settings, known=known, step=progress.step, done=done)
     ranks = {row.variant: row.rank for row in comparison.rows}
     text = render_comparison(comparison, request.report.format)
@@ -155,9 +155,9 @@ def _tune_on_gpus(
             progress.step(f"{', '.join(heat[:2])} and others")
             work.finish(result, *heat)
 
-        asked = TileTask(cluster.token, load, names, problem, request.settings)
+        task = TileTask(cluster.token, load, names, problem, request.settings)
         heats = cluster.size
-        result = spread_timing(cluster, asked, known, done)
+        result = spread_timing(cluster, task, known, done)
     text = render_bench(result, request.report.format)
     if heats > 1 and request.report.format in ("table", "markdown"):
         text += (

@@ -43,24 +43,24 @@ class TileTask:
     """Those of `names` that are timed only as a reference."""
 
 
-def count_tiles(asked: TileTask) -> list[Row]:
+def count_tiles(task: TileTask) -> list[Row]:
     """Count the bytes of each tile in a worker. Rows have no rank."""
-    contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
-    variants = [contenders[name][1] for name in asked.names]
-    executor = EmulatorExecutor(replace(asked.settings, threads=1))
-    return list(compare(variants, asked.problem, executor, asked.settings).rows)
+    contenders = tile_contenders(variant_here(task.token, task.load), task.problem)
+    variants = [contenders[name][1] for name in task.names]
+    executor = EmulatorExecutor(replace(task.settings, threads=1))
+    return list(compare(variants, task.problem, executor, task.settings).rows)
 
 
 def spread_counting(
-    cluster: ClusterClient, asked: TileTask, known: Mapping[str, Row], done: Callable[[str, Row], None]
+    cluster: ClusterClient, task: TileTask, known: Mapping[str, Row], done: Callable[[str, Row], None]
 ) -> dict[str, Row]:
     """Rows of all requested tiles by name. Those in `known` are not run; `done` is called with each other one."""
     rows = dict(known)
-    left = [name for name in asked.names if name not in known]
+    left = [name for name in task.names if name not in known]
     groups = _dealt(left, GROUPS_PER_WORKER * max(1, cluster.size))
-    for group, found in cluster.map_unordered(count_tiles, {group: replace(asked, names=group) for group in groups}):
+    for group, found in cluster.map_unordered(count_tiles, {group: replace(task, names=group) for group in groups}):
         if isinstance(found, Exception):
-            found = [lost_row(name, str(found), asked.problem) for name in group]
+            found = [lost_row(name, str(found), task.problem) for name in group]
         for row in found:
             rows[row.variant] = row
             if row.verdict != ERROR:
@@ -68,30 +68,30 @@ def spread_counting(
     return rows
 
 
-def time_tiles(asked: TileTask) -> BenchResult:
+def time_tiles(task: TileTask) -> BenchResult:
     """Time tiles in a worker. Raises `Unfit` if it has no usable GPU."""
-    contenders = tile_contenders(variant_here(asked.token, asked.load), asked.problem)
-    variants = [contenders[name][1] for name in asked.names]
-    return time_on_gpu(variants, asked.problem, asked.settings, libraries=False, only_cold=asked.compared_with)
+    contenders = tile_contenders(variant_here(task.token, task.load), task.problem)
+    variants = [contenders[name][1] for name in task.names]
+    return time_on_gpu(variants, task.problem, task.settings, libraries=False, only_cold=task.compared_with)
 
 
 def spread_timing(
     cluster: ClusterClient,
-    asked: TileTask,
+    task: TileTask,
     known: Callable[[tuple[str, ...]], BenchResult | None],
     done: Callable[[tuple[str, ...], BenchResult], None],
 ) -> BenchResult:
     """Time one group of tiles per GPU, and return all rows as if one GPU had timed them (see `on_one_scale`).
 
-    `asked.names` begins with the default. Heats in `known` are not run; `done` is called with each other one. Raises
+    `task.names` begins with the default. Heats in `known` are not run; `done` is called with each other one. Raises
     `SandboxError` if no heat completed.
     """
-    default = asked.names[0]
-    dealt = _dealt(asked.names, max(1, cluster.size))
+    default = task.names[0]
+    dealt = _dealt(task.names, max(1, cluster.size))
     groups = [group if default in group else (default, *group) for group in dealt]
     heats = {group: found for group in groups if (found := known(group)) is not None}
     lost: dict[str, str] = {}
-    tasks = {group: _heat(asked, group, only_compared=group != groups[0]) for group in groups if group not in heats}
+    tasks = {group: _heat(task, group, only_compared=group != groups[0]) for group in groups if group not in heats}
     for group, found in cluster.map_unordered(time_tiles, tasks):
         if isinstance(found, Exception):
             lost |= dict.fromkeys(group, str(found))
@@ -105,8 +105,8 @@ def spread_timing(
     return replace(joined, rows=(*joined.rows, *_lost_rows({name: lost[name] for name in lost if name not in timed})))
 
 
-def _heat(asked: TileTask, names: tuple[str, ...], only_compared: bool) -> TileTask:
-    return replace(asked, names=names, compared_with=frozenset(names[:1]) if only_compared else frozenset())
+def _heat(task: TileTask, names: tuple[str, ...], only_compared: bool) -> TileTask:
+    return replace(task, names=names, compared_with=frozenset(names[:1]) if only_compared else frozenset())
 
 
 def on_one_scale(heats: Sequence[BenchResult], default: str) -> BenchResult:
@@ -126,8 +126,8 @@ def on_one_scale(heats: Sequence[BenchResult], default: str) -> BenchResult:
             if row.variant not in rows:
                 rows[row.variant] = row if base is None or here is None else _scaled(row, base, here)
     intervals = {name: interval for name, row in rows.items() if (interval := _interval(row)) is not None}
-    told = ranks(intervals)
-    return replace(first, rows=in_order_of_merit([replace(row, rank=told.get(name)) for name, row in rows.items()]))
+    rank_of = ranks(intervals)
+    return replace(first, rows=in_order_of_merit([replace(row, rank=rank_of.get(name)) for name, row in rows.items()]))
 
 
 def _interval(row: BenchRow | None) -> Interval | None:

@@ -24,7 +24,7 @@ class Stalls:
     together: float
     """Number of blocks, or warps, on a multiprocessor that hide each other's waits."""
     fitting: float
-    """The same number for a grid that is large enough to fill the GPU."""
+    """Number of blocks, or warps, on a multiprocessor that hide each other's waits in a grid that fills the GPU."""
     rounds: float
     """Number of consecutive rounds of that many blocks or warps on the busiest multiprocessor."""
     where: tuple[str, int] = PLACELESS

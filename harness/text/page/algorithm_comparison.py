@@ -75,18 +75,18 @@ def _step_of(cost: LineCost, steps: Sequence[AlgorithmStep]) -> int | None:
 def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
     """A section with every variant whose kernels name lines of an algorithm; two of them are shown at a time."""
     title = "Two variants, line by line of the algorithm"
-    told = {
+    step_costs = {
         each.variant: steps
         for each in comparison.rows
         if (report := reports.get(each.variant)) is not None and (steps := step_costs(report))
     }
-    if not told:
+    if not step_costs:
         nobody = "No kernel here names lines of an algorithm; a comment like '// Line 8: S = Q K^T.' does."
         return Section("algorithm", title, paragraph(nobody))
-    pair = _first_pair(comparison, told)
+    pair = _first_pair(comparison, step_costs)
     columns = "".join(
         _column(name, steps, comparison.problem.compulsory_bytes, pair.index(name) if name in pair else None)
-        for name, steps in told.items()
+        for name, steps in step_costs.items()
     )
     parts = [
         paragraph(
@@ -96,7 +96,7 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
             "with the fewest possible."
         ),
         '<div class="controls" id="algorithm-controls" hidden>',
-        *(_select(side, told, pair) for side in (0, 1)),
+        *(_select(side, step_costs, pair) for side in (0, 1)),
         "</div>",
         f'<div class="algorithms" id="algorithms">{columns}</div>',
     ]
@@ -110,17 +110,17 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
     )
 
 
-def _first_pair(comparison: Comparison, told: Mapping[str, Sequence[StepCost]]) -> tuple[str, str]:
+def _first_pair(comparison: Comparison, step_costs: Mapping[str, Sequence[StepCost]]) -> tuple[str, str]:
     """The best variant and the best one of another algorithm, else the next best, else itself."""
-    ranked = [row for row in comparison.rows if row.variant in told]
+    ranked = [row for row in comparison.rows if row.variant in step_costs]
     others = [row for row in ranked[1:] if row.algorithm != ranked[0].algorithm] or ranked[1:] or ranked
     return ranked[0].variant, others[0].variant
 
 
-def _select(side: int, told: Mapping[str, Sequence[StepCost]], pair: tuple[str, str]) -> str:
+def _select(side: int, step_costs: Mapping[str, Sequence[StepCost]], pair: tuple[str, str]) -> str:
     options = "".join(
         f'<option value="{escape(name)}"{" selected" if name == pair[side] else ""}>{escape(name)}</option>'
-        for name in told
+        for name in step_costs
     )
     words = "Left" if side == 0 else "Right"
     return f'<label>{words} <select id="algorithm-{side}">{options}</select></label>'

@@ -81,10 +81,10 @@ def _failure(each: Mapping[str, Any]) -> str:
             lines += [(name, case), ("there it looks like", finding["pattern"] or finding["reason"])]
     if not failure["repeatable"]:
         lines.append(("beware", "in a fresh process it did not fail the same way again"))
-    told = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)
-    told += f"<dt>replay</dt><dd><pre>{escape(each['replay'])}</pre></dd>"
+    details = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in lines)
+    details += f"<dt>replay</dt><dd><pre>{escape(each['replay'])}</pre></dd>"
     kind = escape(failure["kind"])
-    return f'<h3>{escape(each["variant"])}: {kind}</h3><dl class="case">{told}</dl>'
+    return f'<h3>{escape(each["variant"])}: {kind}</h3><dl class="case">{details}</dl>'
 
 
 def _case(fields: Mapping[str, Any]) -> str:

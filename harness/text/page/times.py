@@ -18,8 +18,8 @@ def times_section(comparison: Comparison, result: BenchResult | None) -> Section
         else:
             why = "No GPU ran the kernels, so no time is known: an emulator's would say nothing about a GPU's."
         return Section("times", title, paragraph(why))
-    told = bench_table(result)
-    headers = [Header(text, is_number) for text, is_number in zip(told.headers, told.numbers)]
-    rows = [row([Cell(escape(cell), n) for cell, n in zip(cells, told.numbers)]) for cells in told.cells]
+    bench = bench_table(result)
+    headers = [Header(text, is_number) for text, is_number in zip(bench.headers, bench.numbers)]
+    rows = [row([Cell(escape(cell), n) for cell, n in zip(cells, bench.numbers)]) for cells in bench.cells]
     notes = "".join(paragraph(note) for note in bench_notes(result))
     return Section("times", title, table("Times on the GPU", headers, rows, sortable=True) + notes)

@@ -22,7 +22,7 @@ def test_numba_compiles_to_ptx() -> None:
     assert len(re.findall(r"\.shared .*\[128\]", compiled.ptx)) == 2
 
 
-def test_numba_line_table_names_the_users_lines_inside_of_device_functions_too() -> None:
+def test_numba_line_table_includes_lines_of_device_functions() -> None:
     ptx = compile_kernel(staged, STAGED_ARGS, ARCH).ptx
     assert f'"{SAMPLES}"' in ptx
     for text in ("tile[0, cuda.threadIdx.x] = x[i, 0]", "    return x * np.float32(2)"):

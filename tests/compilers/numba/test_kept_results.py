@@ -43,7 +43,7 @@ def test_ptx_and_its_line_table_are_the_same(monkeypatch: pytest.MonkeyPatch, bu
     assert any(".loc" in line for line in kept)
 
 
-def test_the_installed_versions_have_all_that_is_replaced_and_have_it_back_afterwards() -> None:
+def test_replaced_functions_exist_and_are_restored() -> None:
     found = kept_results._replacements()
     assert [(owner.__name__, name) for owner, name, _, _ in found] == [
         ("DIValue", "__hash__"),
@@ -64,7 +64,7 @@ def test_the_installed_versions_have_all_that_is_replaced_and_have_it_back_after
     assert [vars(owner)[name] for owner, name, _, _ in found] == [own for _, _, own, _ in found]
 
 
-def test_a_size_is_asked_once_but_of_a_type_that_is_known_by_name_every_time() -> None:
+def test_sizes_are_kept_except_for_types_known_by_name() -> None:
     asked: list[str] = []
 
     def own(context: Any, kind: Any) -> int:
@@ -119,7 +119,7 @@ def test_a_configuration_has_the_same_values_in_the_same_order() -> None:
         assert list(CUDAFlags().values().items()) == plain
 
 
-def test_a_library_has_each_module_once_in_the_order_of_their_first_mention() -> None:
+def test_a_library_has_each_module_once_in_order() -> None:
     modules = kept_results._each_once(property(lambda library: library.listed)).fget
     assert modules(SimpleNamespace(listed=["kernel", "b", "a", "b", "a"])) == ["kernel", "b", "a"]
 
@@ -155,7 +155,7 @@ def test_an_operator_is_looked_for_once_for_each_context_and_types() -> None:
     assert function._impl_keys["i32", "i32"] == "add"
 
 
-def test_what_is_compiled_from_python_or_called_by_keyword_is_looked_for_every_time() -> None:
+def test_functions_from_python_or_called_by_keyword_are_not_kept() -> None:
     call_type = kept_results._called_once(Typed.call_type)
     compiled, by_keyword = Typed("compiled"), Typed("add")
     for _ in range(2):

@@ -142,9 +142,7 @@ def test_a_plugin_whose_import_does_it_is_named(call, how: str, study: str):
 
 
 @pytest.mark.parametrize("how", exhaustive_unless(lambda how: how == "ends", ["ends", "loops"]))
-def test_a_module_of_variants_whose_import_does_it_is_a_row_and_the_others_come(
-    call, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_hostile_module_costs_only_its_own_rows(call, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     package = tmp_path / "hostile_package"
     package.mkdir()
     (package / "__init__.py").write_text("")

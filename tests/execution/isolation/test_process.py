@@ -23,7 +23,7 @@ SMALL = Problem(heads=1, q_len=4, kv_len=6, head_dim=4)
 ASKING = 4
 
 
-def test_who_waits_while_planners_are_ended_gets_an_error_and_no_new_process(monkeypatch: pytest.MonkeyPatch):
+def test_a_waiting_call_fails_when_planners_are_ended(monkeypatch: pytest.MonkeyPatch):
     variant = {each.name: each for each in discover_isolated([HOSTILE]).registry}["sleeps-in-plan"]
     planner = variant.plan.__self__.planner.process  # type: ignore[attr-defined]
     asking = threading.Semaphore(0)

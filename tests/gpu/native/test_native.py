@@ -220,7 +220,7 @@ def test_a_store_into_an_input_is_a_fault_that_leaves_the_gpu_usable(executor: G
     assert run(executor, copy("Q", "Q"), copy("Q", "O")).outputs["O"].size
 
 
-def test_what_nobody_wrote_is_told_from_what_was_stored_from_unwritten_scratch(executor: GpuExecutor):
+def test_unwritten_output_differs_from_stored_unwritten_scratch(executor: GpuExecutor):
     scratch = Buffer("scratch", SMALL.q_shape, "float32")
     some = run(executor, copy("scratch", "O", n=13), buffers=(scratch,))
     assert np.isnan(some.outputs["O"]).all()

@@ -136,7 +136,7 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture):
     assert told["ceilings"]["copy_bytes_per_s"] > 0
 
 
-def test_a_contender_that_writes_into_an_input_is_out_and_the_others_have_theirs_back():
+def test_a_contender_that_writes_into_an_input_is_disqualified():
     plugin = Path(__file__).parents[2] / "plugins" / "spoilt_inputs.py"
     registry = discover_isolated([plugin]).registry
     variants = [registry.get("scales-q"), registry.get("fa2-cupy")]

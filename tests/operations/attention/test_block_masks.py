@@ -55,7 +55,7 @@ def test_kernels_are_told_the_blocks_that_pairs_lie_in(mask: Blocks, q_len: int,
     assert told.dtype == np.int32 and np.array_equal(told, blocks[None])
 
 
-def test_blocks_that_chance_decides_are_on_as_often_as_not_and_others_with_another_seed():
+def test_random_blocks_are_on_half_of_the_time_and_depend_on_the_seed():
     one, other = (Blocks((1, 1), seed).array(1, 200, 200)[0] for seed in (0, 1))
     assert abs(one.mean() - 0.5) < 0.01 and abs((one == other).mean() - 0.5) < 0.01
     assert abs((one[1:] == one[:-1]).mean() - 0.5) < 0.01 and abs((one[:, 1:] == one[:, :-1]).mean() - 0.5) < 0.01

@@ -213,9 +213,7 @@ MANY_SHORT_ROWS = {"mask": "causal", "q_len": 90, "kv_len": 30, "heads": 16, "kv
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("scaled", exhaustive_unless(lambda scaled: scaled == "tau log2 e", SCALED_Q))
-def test_q_scaled_in_16_bits_takes_a_declaration_which_hides_16_bit_sums_only_where_s_is_stored_in_them(
-    dtype: str, scaled: str
-):
+def test_q_scaled_in_16_bits_has_to_be_declared(dtype: str, scaled: str):
     factors, declared = SCALED_Q[scaled]
     silent = dataclasses.replace(declared, scaled_q=0)
     model = {"tile": 16, "q_factors": factors, "store_scores": declared.scores == "problem"}
@@ -259,7 +257,7 @@ def test_no_roundings_of_q_exceed_what_is_proved_and_the_worst_come_close(scalin
     assert closest > 0.3
 
 
-def test_q_that_is_scaled_may_leave_float16_and_a_count_of_roundings_is_checked():
+def test_scaled_q_may_overflow_float16_and_its_count_is_checked():
     problem = Problem(heads=1, q_len=2, kv_len=3, head_dim=4, dtype="float16", scale=1.0)
     inputs = {name: array * 0 for name, array in draw_inputs(problem).items()}
     inputs["Q"][0, 0, 1, 2] = 50000
@@ -288,7 +286,7 @@ def test_what_is_declared_narrows_the_budget_and_never_widens_it(dtype: str, reg
     assert (sharpest["lse"].expected <= sharpest["lse"].allowed).all()
 
 
-def test_values_far_from_zero_cost_no_more_than_their_spread_beside_the_output():
+def test_the_budget_depends_on_the_spread_of_values():
     # Errors that all weights share move nothing: beyond sums and output, the budget does not see the mean of V.
     problem = Problem(q_len=32, kv_len=32)
     inputs = draw_inputs(problem, "hot", 1)

@@ -133,7 +133,7 @@ def test_some_sinks_weigh_all_some_half_some_nothing():
 
 
 @pytest.mark.parametrize("kind", ["fast", "accurate"])
-def test_a_tangent_that_is_off_by_all_that_it_may_is_within_the_budget_and_comes_near(kind: str):
+def test_tanh_with_its_largest_error_nearly_exhausts_the_budget(kind: str):
     """Right kernels reach a good part of what is expected; four times that error is suspicious."""
     problem = Problem(heads=2, q_len=16, kv_len=4, head_dim=8, softcap=20.0, scale=4.0)
     inputs = draw_inputs(problem, "normal", 1)
@@ -156,7 +156,7 @@ def test_a_tangent_that_is_off_by_all_that_it_may_is_within_the_budget_and_comes
     assert kind == "accurate" or not wrong.passed or wrong.suspicious
 
 
-def test_a_tangent_of_exponentials_is_within_the_default_budget_where_scores_are_small():
+def test_tanh_from_exponentials_is_within_the_default_budget():
     problem = Problem(heads=1, q_len=64, kv_len=64, head_dim=8, softcap=1e4, scale=1e-2)
     inputs = draw_inputs(problem, "normal", 1)
     answer = attention(problem, inputs)

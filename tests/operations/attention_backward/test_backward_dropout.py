@@ -74,7 +74,7 @@ def kernel(
 
 def hold(problem: BackwardProblem, regime: str, seed: int, stored: bool = False, mistake: str = "") -> Accuracy:
     question = Question.draw(problem, regime, seed)
-    return question.hold(kernel(problem, question.inputs, stored, mistake), STORED if stored else ON_CHIP)
+    return question.check(kernel(problem, question.inputs, stored, mistake), STORED if stored else ON_CHIP)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

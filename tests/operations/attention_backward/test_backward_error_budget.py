@@ -99,7 +99,7 @@ def test_products_that_are_equal_but_for_a_few_are_not_taken_for_random(odd: flo
     inputs["Q"][..., 5] = odd
     answer = operation_named("attention").answer(problem, {name: inputs[name] for name in "QKV"})
     inputs |= {name: array.astype(np.float32) for name, array in answer.items()}
-    accuracy = Question.pose(problem, inputs).hold(kernel(problem, inputs, in_order=True), ON_CHIP)
+    accuracy = Question.pose(problem, inputs).check(kernel(problem, inputs, in_order=True), ON_CHIP)
     assert accuracy.passed and not accuracy.suspicious, accuracy.error_over_expected
 
 
@@ -122,7 +122,7 @@ def test_dS_may_be_scaled_before_it_is_multiplied(fields: dict[str, object], reg
 
 def hold(problem: BackwardProblem, regime: str, numerics: Numerics, seed: int = 1, **options: object) -> Accuracy:
     question = Question.draw(problem, regime, seed)
-    return question.hold(kernel(problem, question.inputs, **options), numerics)
+    return question.check(kernel(problem, question.inputs, **options), numerics)
 
 
 PROBLEMS = {
@@ -190,7 +190,7 @@ def test_equal_summands_are_rounded_alike(sizes: tuple[float, ...]):
     question = Question.pose(problem, {**inputs, "dO": dO})
     outputs = kernel(problem, question.inputs)
     outputs["dV"] = np.cumsum(dO.reshape(-1, 16), axis=0, dtype=np.float32)[-1].reshape(1, 1, 1, 16)
-    result = question.hold(outputs, ON_CHIP)
+    result = question.check(outputs, ON_CHIP)
     assert result.passed and not result.suspicious, result.error_over_expected
 
 

@@ -90,7 +90,7 @@ def test_a_part_is_that_part_of_the_whole_whatever_the_blocks(monkeypatch: pytes
         np.testing.assert_allclose(found[name], array[part.of(name)], rtol=1e-12, atol=1e-14)
 
 
-def test_large_problems_are_asked_in_parts_that_lie_in_them_and_small_ones_whole():
+def test_large_problems_are_checked_in_parts_and_small_ones_whole():
     problem = BackwardProblem(batch=3, heads=4, kv_heads=2, q_len=100, kv_len=70, head_dim=8)
     assert len(BACKWARD.parts(problem, 1e12)) == 1
     parts = BACKWARD.parts(problem, 1.0)

@@ -72,7 +72,7 @@ def test_what_mistakes_hide_behind_is_met_often():
     assert min(met.values()) >= 15 and len(met) == 9, met
 
 
-def test_one_row_where_no_more_are_taken_and_few_tiles_where_few_are_asked_for():
+def test_cases_respect_supported_rows_and_most_tiles():
     assert [value.name for value in PagedAxes(None, (), ()).values["q_len"]] == ["1"]
     for _, case in drawn(PLAIN, most_tiles=2):
         assert case.problem.sequences <= 3 and max(case.problem.lengths) <= 4 * 64

@@ -74,7 +74,7 @@ def test_a_right_kernel_in_float32_is_within_its_budget(regime: str):
     else:
         outputs = by_loops(PROBLEM, question.inputs, dtype=np.float32)
     outputs = {name: array.astype(np.float32) for name, array in outputs.items()}
-    held = question.hold(outputs, Numerics(scores="float32", weights="float32", functions="accurate", sums="nearest"))
+    held = question.check(outputs, Numerics(scores="float32", weights="float32", functions="accurate", sums="nearest"))
     assert held.passed and not held.suspicious, held.reason
 
 
@@ -96,7 +96,7 @@ def of_the_last_sequence(problem: PagedProblem, inputs: Arrays, sequence: int, k
 def test_keys_from_elsewhere_are_beyond_the_budget(look: Look):
     question = Question.draw(PROBLEM, "normal", 2)
     outputs = {n: a.astype(np.float32) for n, a in by_loops(PROBLEM, question.inputs, look).items()}
-    held = question.hold(outputs)
+    held = question.check(outputs)
     assert not held.passed
     wrong = held.by_output["O"].wrong.any(axis=(1, 2, 3))
     # Where a sequence has no keys there is nothing to mistake; the last one has the pages of the last one.
@@ -106,9 +106,9 @@ def test_keys_from_elsewhere_are_beyond_the_budget(look: Look):
 def test_an_output_that_is_not_zero_without_keys_fails():
     question = Question.draw(PROBLEM)
     outputs = {name: array.astype(np.float32) for name, array in question.answer.items()}
-    assert question.hold(outputs).passed
+    assert question.check(outputs).passed
     outputs["O"][0, 0, 0, 0] = 1e-30
-    assert not question.hold(outputs).passed
+    assert not question.check(outputs).passed
 
 
 def test_no_more_bytes_are_needed_than_are_compulsory():

@@ -106,7 +106,7 @@ def test_kernels_of_a_size_of_pages_are_their_own():
     assert len(keys) == 2
 
 
-def test_of_a_large_answer_the_shortest_and_the_longest_sequence_are_worked_out():
+def test_large_problems_check_the_shortest_and_longest_sequences():
     problem = PagedProblem(lengths=(70, 0, 9000, 300), heads=6, q_len=40)
     assert choose_parts(problem, problem.flops) == (WHOLE,)
     parts = OPERATION.parts(problem, 0.9 * problem.flops)

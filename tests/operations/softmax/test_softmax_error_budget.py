@@ -37,7 +37,7 @@ def one_after_the_other(X: np.ndarray) -> np.ndarray:
 
 
 def hold(question: Question, Y: np.ndarray, numerics: Numerics = ACCURATE) -> Accuracy:
-    return question.hold({"Y": Y}, numerics)
+    return question.check({"Y": Y}, numerics)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p.columns}-{p.dtype}")

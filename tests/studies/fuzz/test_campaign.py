@@ -176,7 +176,7 @@ def test_a_search_that_ends_before_its_time_passes():
     assert campaign(fuzzed_variants.right, examples=5, seconds=600.0).verdict == "pass"
 
 
-def test_what_fails_at_the_end_of_a_tile_is_told_by_its_lengths_and_by_what_it_equals():
+def test_a_failure_at_a_tiles_end_is_described_by_lengths_and_equals():
     result = edited("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = causal ?", shrink_seconds=200.0)
     assert result.failure is not None and result.failure.case.problem.kv_len == 1
     keys = result.failure.lengths[0]
@@ -222,7 +222,7 @@ def test_a_variant_that_declares_to_fail_everywhere_is_told_so():
     assert "fails with inputs of every regime" in result.reason
 
 
-def test_what_the_harness_fails_at_while_it_describes_a_failure_costs_no_verdict(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_while_a_failure_is_described_keeps_the_verdict(monkeypatch: pytest.MonkeyPatch):
     def broken(*arguments: object) -> None:
         raise KeyError("no such build")
 
@@ -235,7 +235,7 @@ def test_what_the_harness_fails_at_while_it_describes_a_failure_costs_no_verdict
     assert all("KeyError: 'no such build'" in fault for fault in result.faults)
 
 
-def test_what_the_harness_fails_at_in_an_example_is_not_the_variants_failure(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_the_harness_is_not_the_variants_failure(monkeypatch: pytest.MonkeyPatch):
     """Neither does it pass: nothing is known of that example."""
     fault = "ZeroDivisionError: division by zero (harness/somewhere.py:1)"
     ask, asked = Workers.ask, []

@@ -27,7 +27,7 @@ def test_rounds_end_at_the_number_of_examples(examples: int):
     assert all(part.builds for part in rounds(BUILDS, examples))
 
 
-def test_six_builds_have_two_looks_each_the_others_a_round_and_then_they_take_turns():
+def test_the_rounds_of_builds():
     own = [part.builds for part in islice(rounds(BUILDS, None), len(BUILDS) + 9)]
     assert own[:12] == [(build,) for build in (*BUILDS[:6], *BUILDS[:6])]
     assert own[12:-3] == [(build,) for build in BUILDS[6:]]
@@ -97,7 +97,7 @@ def met_by(name: str) -> list[AttentionBuild]:
 
 
 @pytest.mark.parametrize("name", ["fa1-cupy", "fa2-numba", "three-pass-cupy", "two-pass-numba"])
-def test_a_usual_campaign_meets_every_dtype_the_longest_rows_and_other_tiles(name: str):
+def test_a_usual_campaign_has_all_dtypes_longest_rows_and_other_tiles(name: str):
     met = met_by(name)
     assert {build.dtype for build in met} == {"float32", "float16", "bfloat16"}
     assert max(build.head_dim for build in met if build.dtype == "float32") >= 256
@@ -105,7 +105,7 @@ def test_a_usual_campaign_meets_every_dtype_the_longest_rows_and_other_tiles(nam
 
 
 @pytest.mark.parametrize("name", ["fa2-mma-cupy", "fa2-mma-numba"])
-def test_a_usual_campaign_meets_more_stages_than_two_and_the_sanitizer_looks_at_them(name: str):
+def test_a_usual_campaign_has_and_sanitizes_more_than_two_stages(name: str):
     staged = list(dict.fromkeys(build for build in met_by(name) if "stages=3" in (build.tile or "")))
     assert len(staged) == 1
     plainest, wide, *most_staged = sanitized_builds(builds_for(discover().registry.get(name), BUILDS))
@@ -116,7 +116,7 @@ def test_a_usual_campaign_meets_more_stages_than_two_and_the_sanitizer_looks_at_
 @pytest.mark.parametrize(
     ("takes", "longest"), [(lambda d: d <= 160, 160), (lambda d: d <= 512, 512), (lambda d: d in (16, 64), 64)]
 )
-def test_a_usual_campaign_compiles_for_the_longest_rows_that_the_variant_says_it_takes(takes, longest: int):
+def test_a_usual_campaign_compiles_for_the_longest_supported_rows(takes, longest: int):
     variant = Variant(
         name="some", plan=lambda p: Plan(()), supports=lambda p: None if takes(p.head_dim) else "too long"
     )
@@ -133,7 +133,7 @@ def test_rows_that_are_less_well_aligned_come_first_where_they_are_taken(multipl
 
 
 @pytest.mark.parametrize("operation", operation_names())
-def test_what_an_operations_kernels_may_have_compiled_in_makes_a_problem_of_it(operation: str):
+def test_compile_time_features_make_a_valid_problem(operation: str):
     builds = operation_named(operation).builds
     for build in builds:
         for each in (*build.preferred, build):

@@ -54,7 +54,7 @@ def test_a_rule_is_reported_only_where_all_that_was_tried_keeps_to_it():
     assert beyond.text.startswith("kv_len 33") and "passes at 1 to 32" in beyond.text and "%" not in beyond.text
 
 
-def test_lengths_that_are_refused_or_no_problem_or_unknown_are_in_neither_list():
+def test_refused_invalid_and_unknown_lengths_are_in_neither_list():
     def answer(length: int) -> Answer:
         if length == 2:
             return Answer(refusal="not two")
@@ -69,7 +69,7 @@ def test_lengths_that_are_refused_or_no_problem_or_unknown_are_in_neither_list()
     assert found.fails == (1,) and {2, 3, 4}.isdisjoint(found.passes) and 5 in found.passes
 
 
-def test_a_length_that_passes_with_one_draw_of_inputs_and_fails_with_another_fails():
+def test_a_length_fails_if_it_fails_with_any_draw_of_inputs():
     axes = [ProbedAxis("kv_len", 2, 32, at)]
 
     def answer(case: Case) -> Answer:

@@ -25,7 +25,7 @@ CAUSAL = Problem(batch=1, heads=2, q_len=7, kv_len=9, head_dim=4, mask=parse_mas
 
 def equals(question: Question, got: np.ndarray, output: str, tile_keys: int | None = None) -> str | None:
     """What is recognised in `got`, as a campaign holds it."""
-    held = question.hold({**question.answer, output: got}).by_output[output]
+    held = question.check({**question.answer, output: got}).by_output[output]
     assert held.wrong.any()
     operation = operation_of(question.problem)
     mistakes = operation.known_mistakes(question.problem, question.inputs, tile_keys)

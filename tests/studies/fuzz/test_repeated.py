@@ -10,7 +10,7 @@ from no_kernel import NoKernel
 from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.studies.fuzz import campaign
-from harness.studies.fuzz.campaign import MADE_UP_AT_ONCE, run_campaign
+from harness.studies.fuzz.campaign import REPLACED_AT_A_TIME, run_campaign
 from harness.studies.fuzz.drawing.search import Search
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence
 from harness.studies.fuzz.finding import Answer, Finding
@@ -56,7 +56,7 @@ def test_what_makes_up_for_them_is_expected_together(monkeypatch: pytest.MonkeyP
     entries, examples = told(monkeypatch)
     assert examples == EXAMPLES == len({entry for entry in entries if isinstance(entry, Case)})
     made_up = entries[2 + SEARCHED :]
-    together = -(-(EXAMPLES - SEARCHED) // MADE_UP_AT_ONCE)
+    together = -(-(EXAMPLES - SEARCHED) // REPLACED_AT_A_TIME)
     assert all(isinstance(entry, Search) for entry in made_up[:together])
     assert sum(entry.examples for entry in made_up[:together] if isinstance(entry, Search)) >= EXAMPLES - SEARCHED
     assert len({entry.number for entry in made_up if isinstance(entry, Search)}) >= together

@@ -42,7 +42,7 @@ def test_a_race_behind_right_answers_is_found_by_looking_on_only():
     assert replay(result.failure.case, RACING).finding is None
 
 
-def test_the_sanitizer_looks_at_some_cases_of_a_usual_campaign_and_their_replay_looks_again():
+def test_a_usual_campaign_sanitizes_some_cases_and_their_replays():
     result = campaign(RACING, Machine(), checks=None)
     assert result.failure is not None
     failure = result.failure

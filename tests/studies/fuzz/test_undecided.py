@@ -53,7 +53,7 @@ def test_a_campaign_that_decides_nothing_is_no_pass(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.compiles
-def test_a_right_kernel_is_undecided_by_one_case_alone_and_a_replay_says_it() -> None:
+def test_a_correct_kernel_is_undecided_by_one_case() -> None:
     variant = discover().registry.get("fa2-cupy")
     problem = Problem(heads=1, q_len=8, kv_len=70, head_dim=16, dtype="float16")
     weak = examine(Case(problem, "falling", 1), variant, emulator())

@@ -101,7 +101,7 @@ class NumpyWorkers(NoKernel):
             if made is None:
                 return Answer(error_over_budget=0.1)
             wrong = made if isinstance(made, np.ndarray) else answer(*made)
-            accuracy = Question.pose(case.problem, inputs).hold({"O": wrong.astype(inputs["Q"].dtype)})
+            accuracy = Question.pose(case.problem, inputs).check({"O": wrong.astype(inputs["Q"].dtype)})
         return Answer(None if accuracy.passed else Finding(WRONG_ANSWER, accuracy.reason or ""))
 
 

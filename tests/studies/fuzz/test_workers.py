@@ -57,7 +57,7 @@ def test_answers_are_those_of_their_cases_in_whatever_order_they_come():
         other = workers.ask(case(17))  # nobody expected that one
         ratios = {each: workers.ask(each).error_over_budget for each in reversed(cases)}
         workers.expect(case(18))
-        workers.forget()
+        workers.cancel_all()
         again = {each: workers.ask(each).error_over_budget for each in cases}
     assert other.error_over_budget is not None and ratios == again
     assert len({ratio for ratio in ratios.values() if ratio}) > 3, "answers that could be mixed up unseen"
@@ -68,7 +68,7 @@ def test_what_is_forgotten_is_not_examined_any_more():
         workers.start()
         for n in range(1, 10):
             workers.expect(case(n))
-        workers.forget()
+        workers.cancel_all()
         handed = []
         monitored = workers._first.hand
         workers._first.hand = lambda each: (handed.append(each), monitored(each))  # type: ignore[method-assign]

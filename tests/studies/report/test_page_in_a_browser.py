@@ -294,7 +294,7 @@ def test_equal_lines_of_an_algorithm_stand_beside_each_other(page):
     assert left < right
 
 
-def test_a_line_that_one_side_does_more_often_pushes_what_follows_down_on_both(page):
+def test_repeated_lines_keep_both_sides_aligned(page):
     change(page, "algorithm-0", "fa2-cupy")
     run(page, "document.querySelector('#algorithm-of-fa2-numba [data-number=\"7\"]').remove()")
     change(page, "algorithm-1", "fa2-numba")
@@ -429,7 +429,7 @@ def test_on_paper_there_are_no_controls_and_it_is_light(page):
     change(page, "theme", "")
 
 
-def test_without_a_script_tables_and_sources_are_there_and_controls_are_not(driver, path):
+def test_without_scripts_tables_and_sources_are_shown(driver, path):
     open_page(driver, path, script=False)
     try:
         tree = driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]

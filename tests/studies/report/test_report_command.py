@@ -101,7 +101,7 @@ def test_levels_behind_the_caches_are_there_where_asked_for(tmp_path, right):
     assert "<dt>L2</dt>" in page and "<dt>DRAM</dt>" in page and "Roofline of A100" in page
 
 
-def test_a_campaigns_failure_has_its_case_its_pattern_and_a_line_that_replays_it(tmp_path):
+def test_a_campaigns_failure_has_case_pattern_and_replay_line(tmp_path):
     plugin = PLUGINS / "broken_kernels.py"
     status, page = report(tmp_path, "--plugin", plugin, "--variants", "bad-answer", "--fuzz", 3)
     campaigns = words(section(page, "campaigns"))

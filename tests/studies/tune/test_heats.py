@@ -104,7 +104,7 @@ NAMES = ("3", "1", "4", "1.5", "9")
 ASKED = TileTask("token", None, NAMES, PROBLEM, RunSettings())  # type: ignore[arg-type]
 
 
-def test_each_gpu_has_a_group_and_the_default_and_that_one_runs_back_to_back_once():
+def test_each_gpu_times_a_group_and_the_default():
     cluster = ClusterClient(2)
     noted: list[tuple[str, ...]] = []
     result = spread_timing(cluster, ASKED, lambda names: None, lambda names, found: noted.append(names))  # type: ignore[arg-type]

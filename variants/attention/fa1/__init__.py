@@ -36,11 +36,11 @@ from variants._tiles.sectors import SECTOR_BYTES
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
 WARPS = BLOCK[0] * BLOCK[1] // 32
-"""Of a block: each reads for itself what all threads read."""
+"""Warps per thread block. Each reads for itself what all threads need, such as l and m."""
 ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
-"""See above."""
+"""Maximum keys per tile."""
 
 NUMERICS = Numerics(
     scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=False
@@ -55,7 +55,7 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that initialize O, attend and round O, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     options = tile_options(problem, tile)
@@ -64,7 +64,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels that initialize O, attend and round O; they take no lengths."""
     from variants.attention.fa1.numba_kernel import fa1_kernels
 
     kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem))

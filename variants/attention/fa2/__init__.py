@@ -82,7 +82,7 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`: that of the algorithm, and the one that lists tiles."""
+    """CUDA kernels of the algorithm and of the tile lists, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
 
     texts, options = cuda_parts(problem, tile)
@@ -93,7 +93,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels of the algorithm and of the tile lists; they take no lengths."""
     from variants.attention.fa2.numba_kernel import fa2_kernel
     from variants.attention.fa2.numba_visits import fa2_visits_kernel
 

@@ -106,7 +106,7 @@ def _is_crowded_by_notes(problem: Problem) -> bool:
 
 
 def numba_tile_of(problem: Problem) -> MmaTile:
-    """The same in Numba, whose kernel needs the room that `ROOMY_PART` leaves whatever the problem."""
+    """The default tile of the Numba kernel, which always needs the registers that `ROOMY_PART` leaves free."""
     tile = tile_of(problem)
     return tile if problem.dropout else _roomy(tile, problem.head_dim)
 
@@ -116,7 +116,7 @@ def _roomy(tile: MmaTile, head_dim: int) -> MmaTile:
 
 
 def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`: that of the algorithm, that which puts blocks of rows in order, and those that list tiles."""
+    """CUDA kernels of the algorithm, of the block order and of the tile lists, and the lengths (N_q, N_k) they take."""
     from variants._mma import rawkernel
     from variants._tiles.rawkernel import raw_kernel
 
@@ -150,7 +150,7 @@ def ends_at_once(problem: Problem) -> bool:
 
 
 def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels of the algorithm and of the block order; they take no lengths."""
     from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
     kernel = fa2_mma_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)

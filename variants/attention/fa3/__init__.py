@@ -126,7 +126,7 @@ def tiles_of_rows(problem: Problem, tile: WarpgroupTile) -> int:
 
 
 def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`: that of the algorithm, and the one that lists tiles."""
+    """CUDA kernels of the algorithm and of the tile lists, and the lengths (N_q, N_k) they take."""
     from variants._hopper.rawkernel import hopper_kernel
 
     flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem), "O_APART": tile.keeps_O_apart(problem.head_dim)}
@@ -135,7 +135,7 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any, ...]
 
 
 def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """The Numba kernel, which takes no lengths."""
     from variants.attention.fa3.numba_kernel import fa3_kernel
 
     kernel = fa3_kernel(padded(problem.head_dim), tile, masked(problem), windowed(problem), problem.dtype)

@@ -45,9 +45,9 @@ NUMERICS = Numerics(
 )
 """O is divided once, by the sum of P before it is rounded."""
 SCALES = 3
-"""Of Q, K and V, which each warp of a consumer reads for each tile of rows."""
+"""Number of scale factors, those of Q, K and V, that each consumer warp reads for each tile of rows."""
 WARPS = 4
-"""Of a consumer."""
+"""Warps per consumer warpgroup."""
 
 
 def default_tile(problem: Problem) -> ByteTile:
@@ -67,7 +67,7 @@ def default_tile(problem: Problem) -> ByteTile:
 
 
 def cupy_kernels(problem: Problem, tile: ByteTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that find the largest magnitudes, round to e4m3 and attend, and the lengths (N_q, N_k) they take."""
     from variants._hopper.rawkernel import e4m3_kernel, rounding_kernel
 
     head_dim, dtype = problem.head_dim, problem.dtype

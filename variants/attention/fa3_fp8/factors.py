@@ -41,7 +41,7 @@ class _Tensor:
 
     @property
     def runs(self) -> int:
-        """Of a head."""
+        """Number of runs per head."""
         return int(blocks(self.length, RUN))
 
 
@@ -107,7 +107,7 @@ def bytes_of_launches(p: Problem) -> Traffic:
 
 @functools.cache
 def _rounded_bytes(head_dim: int, rows: int, begins: int) -> int:
-    """Of reading a run of Q or K that begins at byte `begins` of a sector: a piece of 16 bytes per thread.
+    """Bytes of reading a run of Q or K that begins at byte `begins` of a sector, in pieces of 16 bytes per thread.
 
     Threads go through padded rows, and those at padding read nothing.
     """
@@ -118,7 +118,7 @@ def _rounded_bytes(head_dim: int, rows: int, begins: int) -> int:
 
 @functools.cache
 def _transposed_bytes(head_dim: int, rows: int, begins: int) -> int:
-    """Of reading a run of V: a thread takes a piece of each of the four keys whose places are neighbours."""
+    """Bytes of reading a run of V: a thread reads one piece of each of four keys that it stores side by side."""
     pieces = head_dim // PIECE
     word, piece = np.divmod(np.arange(RUN // 4 * pieces), pieces)
     total = 0
@@ -129,7 +129,7 @@ def _transposed_bytes(head_dim: int, rows: int, begins: int) -> int:
 
 
 def _sectors_bytes(pieces: Integers, begins: int) -> int:
-    """Of requests of 32 lanes each, a piece of 16 bytes or `NOTHING` per lane."""
+    """Bytes of the sectors of 32-lane requests, in which each lane reads a piece of 16 bytes or `NOTHING`."""
     requests = np.full((blocks(len(pieces), LANES), LANES), NOTHING)
     requests.reshape(-1)[: len(pieces)] = pieces
     sectors = np.sort(np.where(requests == NOTHING, NOTHING, (begins + 16 * requests) // SECTOR_BYTES), axis=1)

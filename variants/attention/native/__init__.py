@@ -34,14 +34,14 @@ FAILS_IN = {"cupy": (*BEYOND_EXP, "subnormal"), "numba": BEYOND_EXP}
 
 
 def cupy_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """See `Kernel`."""
+    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
     from variants._warps.rawkernel import warp_kernel
 
     return warp_kernel("native", problem), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """See `Kernel`."""
+    """The Numba kernel, which takes no lengths."""
     from variants.attention.native.numba_kernel import native_kernel
 
     return native_kernel(problem.head_dim, problem.dtype, has_spans(problem)), ()

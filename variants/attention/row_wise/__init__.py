@@ -32,14 +32,14 @@ NUMERICS = Numerics(
 
 
 def cupy_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """See `Kernel`."""
+    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
     from variants._warps.rawkernel import warp_kernel
 
     return warp_kernel("row_wise", problem), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """See `Kernel`."""
+    """The Numba kernel, which takes no lengths."""
     from variants.attention.row_wise.numba_kernel import row_wise_kernel
 
     return row_wise_kernel(problem.head_dim, problem.dtype, has_spans(problem)), ()

@@ -59,7 +59,7 @@ NUMERICS = Numerics(
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels of scores, softmax and output, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
 
     options = (*tile_options(problem, tile), *dropout_options(problem), f"-DON_CHIP={ON_CHIP}")
@@ -70,7 +70,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels of scores, softmax and output; they take no lengths."""
     from variants.attention.three_pass.numba_kernel import three_pass_kernels
 
     features = problem.compiled_features
@@ -127,7 +127,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
-    """Of the first launch: Q_i, K_j and S; of the third: O_i, V_j and P."""
+    """Shared memory of a block in floats: Q_i, K_j and S in the first launch; O_i, V_j and P in the third."""
     return rows_floats(tile.Br + tile.Bc, head_dim) + P_floats(tile)
 
 

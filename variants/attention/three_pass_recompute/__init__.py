@@ -36,7 +36,7 @@ NUMERICS = Numerics(
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     options = tile_options(problem, tile)
@@ -45,7 +45,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """The Numba kernel, which takes no lengths."""
     from variants.attention.three_pass_recompute.numba_kernel import three_pass_recompute_kernel
 
     return (three_pass_recompute_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem)),), ()

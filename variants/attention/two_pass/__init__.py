@@ -42,7 +42,7 @@ NUMERICS = Numerics(
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(problem, tile))
@@ -50,7 +50,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """The Numba kernel, which takes no lengths."""
     from variants.attention.two_pass.numba_kernel import two_pass_kernel
 
     return (two_pass_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.score_features),), ()

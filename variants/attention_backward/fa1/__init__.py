@@ -50,7 +50,7 @@ def default_tile(head_dim: int) -> Tile:
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that initialize dQ, compute the gradients and round dQ, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     options = tile_options(problem, turned(tile))
@@ -59,7 +59,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels that initialize dQ, compute the gradients and round dQ; they take no lengths."""
     from variants.attention_backward.fa1.numba_kernel import bwd_fa1_kernels
 
     kernels = bwd_fa1_kernels(problem.head_dim, turned(tile), problem.dtype, has_spans(problem))

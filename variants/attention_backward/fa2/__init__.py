@@ -73,7 +73,7 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that compute D, then all gradients, then round dQ, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     resident = f"-DBLOCKS_PER_SM={blocks_per_sm(problem.head_dim, tile)}"
@@ -84,7 +84,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels that compute D, then all gradients, then round dQ; they take no lengths."""
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
     resident = blocks_per_sm(problem.head_dim, tile)

@@ -42,7 +42,7 @@ from variants._tiles.space import P_floats, rows_floats
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that compute D, then dK and dV, then dQ, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     def kernel(name: str, tile: Tile) -> Any:
@@ -54,7 +54,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels that compute D, then dK and dV, then dQ; they take no lengths."""
     from variants.attention_backward.fa2_ordered.numba_kernel import bwd_fa2_of_keys, bwd_fa2_of_rows
 
     head_dim, dtype, spans = problem.head_dim, problem.dtype, has_spans(problem)
@@ -95,7 +95,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
-    """Of the second launch, or of the third: Q_i, dO_i, K_j, V_j, dS, and lse and D of every row."""
+    """Shared memory of a block in floats, in whichever of the launches that compute dK and dV, or dQ, needs more."""
     of_rows = rows_floats(2 * tile.Br + 2 * tile.Bc, head_dim) + P_floats(tile) + 2 * tile.Br
     return max(owning_keys_floats(head_dim, tile), of_rows)
 

@@ -53,13 +53,13 @@ from variants._tiles.registration import Kernels, pointer_lengths, register_lang
 
 
 def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that compute D, then all gradients, then round dQ, and the lengths (N_q, N_k) they take."""
     prepare, rounding = (end_kernel(problem, f"bwd_mma_{name}", sums_dQ=True) for name in ("prepare", "round"))
     return (prepare, keys_kernel(problem, tile, sums_dQ=True), rounding), pointer_lengths(problem)
 
 
 def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels that compute D, then all gradients, then round dQ; they take no lengths."""
     from variants._mma.numba_backward_ends import end_kernels
     from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
 

@@ -49,7 +49,7 @@ from variants._tiles.schedule import FLOAT32_BYTES
 
 
 def tile_owning_rows(head_dim: int) -> MmaTile:
-    """Of the launch that works out dQ: as many rows of a warp as registers have room for beside dQ, S and dP."""
+    """The tile of the launch that computes dQ: as many rows per warp as registers allow beside dQ, S and dP."""
     if head_dim <= 64:
         return MmaTile(Br=128, Bc=96, warps=4, stages=2)
     return MmaTile(Br=128, Bc=32, warps=4 if head_dim <= 128 else 8, stages=2)
@@ -62,7 +62,7 @@ def shared_bytes_owning_rows(head_dim: int) -> int:
 
 
 def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels that compute D, then dK and dV, then dQ, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import raw_kernel
 
     rows = tile_owning_rows(problem.head_dim)
@@ -76,7 +76,7 @@ def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ..
 
 
 def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels that compute D, then dK and dV, then dQ; they take no lengths."""
     from variants._mma.numba_backward_ends import end_kernels
     from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
     from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel

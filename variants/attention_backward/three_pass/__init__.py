@@ -44,7 +44,7 @@ NUMERICS = Numerics(scores="problem", weights="problem", functions="__expf", sum
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """CUDA kernels of the products, the weights, dK and dV, and dQ, and the lengths (N_q, N_k) they take."""
     from variants._tiles.rawkernel import raw_kernel, tile_options
 
     def kernel(name: str, tile: Tile) -> Any:
@@ -56,7 +56,7 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[n
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """See `Kernels`."""
+    """Numba kernels of the products, the weights, dK and dV, and dQ; they take no lengths."""
     from variants.attention_backward.three_pass.numba_kernel import (
         three_pass_of_keys,
         three_pass_of_rows,

@@ -37,14 +37,14 @@ NUMERICS = Numerics(
 )
 """Nothing is rounded to 16 bits before O, which is divided once."""
 LEAST_KEYS = 16
-"""Of a tile: what every page is a multiple of, and whole sectors in every dtype."""
+"""Minimum keys per tile: every page size is a multiple of it, and it is whole sectors in every dtype."""
 Sizes = Mapping[str, int]
 Kernel = Callable[[PagedProblem, Tile], tuple[Any, tuple[np.int32, ...]]]
 """The kernel in one language, and what it takes besides: q_len and `table_len` where its arrays do not know them."""
 
 
 def cupy_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32, ...]]:
-    """See `Kernel`."""
+    """The CUDA kernel, and the lengths it takes: q_len and the width of the page table."""
     from variants._tiles.rawkernel import raw_kernel, size_options
 
     options = (*size_options(problem.head_dim, tile, problem.dtype), f"-DPAGE={problem.page_size}")
@@ -53,7 +53,7 @@ def cupy_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32
 
 
 def numba_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32, ...]]:
-    """See `Kernel`."""
+    """The Numba kernel, which takes no lengths."""
     from variants.paged_attention.paged.numba_kernel import paged_kernel
 
     return paged_kernel(problem.head_dim, tile, problem.dtype, problem.page_size), ()

@@ -54,7 +54,7 @@ NUMERICS = Numerics(
 )
 """As attention's split-kv: see there."""
 MOST_BLOCKS = 2**31 - 1
-"""Of a grid along x."""
+"""Maximum thread blocks of a grid along x."""
 
 
 def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:

@@ -1,14 +1,14 @@
-"""How far values lie from the answer, added up over keys, without an array of (rows, keys, head_dim).
+"""Distances of values from the answer, summed over keys without an array of (rows, keys, head_dim).
 
-Dropout leaves a softmax's denominator as it is and multiplies weights by d_ij, which is 0 or c = 1 / (1 - P). So row i
-has values of its own, v'_j = d_ij v_j: with p the weights, o = sum p_j v'_j, and what a kernel computes is
+Dropout does not change the softmax's denominator, and multiplies weights by d_ij, which is 0 or c = 1 / (1 - P). So row
+i has its own values v'_j = d_ij v_j. With weights p, o = sum p_j v'_j, and a kernel computes
 
     o^ = sum p_j exp(c_j + a_j) v'_j / sum p_j exp(c_j + b_j)
 
-in the letters of `error_budget`. Nothing in its derivation asks that rows share their values, so all of it holds with
-v'_j in place of v_j. |v'_j - o| is |c v_j - o| where the weight is kept, and |o| where it drops out: the error of that
-weight still moves the denominator. What is a mean of values is one of c v_j and of 0. c itself is rounded, and so is
-its product: 2u more in a_j.
+in the notation of `error_budget`. Its derivation does not assume that rows share their values, so it holds with v'_j in
+place of v_j. |v'_j - o| is |c v_j - o| if the weight is kept and |o| if it is dropped, since the error of a dropped
+weight still affects the denominator. A mean of values is a mean of c v_j and 0. Rounding c and its product adds 2u to
+a_j.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ Array = npt.NDArray[np.float32]
 class Distances:
     """|v_j - o| for the keys j and the answers o of some heads. Weights are (b, h, rows, keys), sums (b, h, rows, d).
 
-    All is in float32 and relative to a centre c of the values: (v_j - o)^2 = x^2 - 2 x y + y^2 with x = v_j - c and
-    y = o - c comes from matrix products. What cancellation may lose is added, so that no sum is too small.
+    Everything is in float32 and relative to a centre c of the values: (v_j - o)^2 = x^2 - 2 x y + y^2, with x = v_j - c
+    and y = o - c, is computed by matrix products. A bound on the cancellation error is added, so that no sum is too
+    small.
     """
 
     moments: Array
-    """(b, h, keys, 3 d + 1): x^2, x, 1 and |x| side by side, so that one matrix product adds up all."""
+    """(b, h, keys, 3 d + 1): x^2, x, 1 and |x| concatenated, so that one matrix product computes all sums."""
     y: Array
     """(b, h, rows, d): o - c."""
     kept: Array | None = None
-    """(b, h, rows, keys): 1, and 0 where the weight drops out; c is 0 then. None: none does."""
+    """(b, h, rows, keys): 0 for dropped weights, else 1; c is 0 then. None without dropout."""
 
     @classmethod
     def of(
         cls, v: npt.NDArray[np.float64], o: npt.NDArray[np.float64], kept: npt.NDArray[np.bool_] | None = None
     ) -> Distances:
-        """`v` is (b, h, keys, d) and finite, `o` is (b, h, rows, d), both of a size whose squares do not overflow.
+        """Return the distances of values `v`, (b, h, keys, d) and finite, from answers `o`, (b, h, rows, d).
 
-        `kept`: see there; `v` are the values as weights that do not drop out are multiplied by them.
+        Squares of `v` and `o` must not overflow in float32. `kept` is the field. With dropout, `v` includes the factor
+        on kept weights.
         """
         centre = v.mean(axis=-2, keepdims=True) if kept is None else np.zeros(())
         x = (v - centre).astype(np.float32)
@@ -57,16 +59,16 @@ class Distances:
         return cls(moments, (o - centre).astype(np.float32), None if kept is None else kept.astype(np.float32))
 
     def squared(self, weights: Array) -> Array:
-        """Hardly more than sum w_j (v_j - o)^2; of weights that do not drop out."""
+        """Return sum w_j (v_j - o)^2, slightly increased, for weights that are not dropped."""
         d = self.y.shape[-1]
         sums = weights @ self.moments[..., : 2 * d + 1]
         return self._squared(sums[..., :d], sums[..., d : 2 * d], sums[..., 2 * d :])
 
     def root_of_squares(self, *errors: Array) -> Array:
-        """Hardly more than the root of sum e_j^2 (v_j - o)^2, e_j^2 being the sum of the squares of these `errors`."""
+        """Return sqrt(sum e_j^2 (v_j - o)^2), slightly increased, where e_j^2 is the sum of squares of the `errors`."""
         if self.kept is None:
             return np.sqrt(self.squared(_sum_of_squares(errors)))
-        # Where a key that has nearly all of the weight drops out, squares of what is left are no float32.
+        # If a key with nearly all weight is dropped, squares of the other weights may underflow in float32.
         kept = [each * self.kept for each in errors]
         unit = np.maximum.reduce([each.max(axis=-1, keepdims=True) for each in kept])
         unit[unit == 0] = 1.0
@@ -76,7 +78,7 @@ class Distances:
         return both
 
     def absolute(self, weights: Array) -> Array:
-        """At least sum w_j |v_j - o|: the smaller one of Cauchy's bound and of the triangle's over the centre."""
+        """Return an upper bound on sum w_j |v_j - o|: Cauchy's, or the triangle inequality's if it is smaller."""
         d = self.y.shape[-1]
         kept, dropped = self._split(weights)
         sums = kept @ self.moments
@@ -86,7 +88,7 @@ class Distances:
         return smaller + dropped * np.abs(self.y)
 
     def farthest(self) -> Array:
-        """The largest |v_j - o| over all keys, also those that a row does not see."""
+        """Return the largest |v_j - o| over all keys, including those that a row does not see."""
         d = self.y.shape[-1]
         x = self.moments[..., d : 2 * d]
         above, below = x.max(axis=-2, keepdims=True) - self.y, self.y - x.min(axis=-2, keepdims=True)
@@ -100,14 +102,14 @@ class Distances:
         return largest
 
     def _split(self, weights: Array) -> tuple[Array, Array | np.float32]:
-        """Weights of values, and the sum over those of what dropped out, (b, h, rows, 1)."""
+        """Split weights into the kept ones and the sum of the dropped ones, (b, h, rows, 1)."""
         if self.kept is None:
             return weights, np.float32(0)
         dropped: Array = (weights * (1 - self.kept)).sum(axis=-1, keepdims=True)
         return weights * self.kept, dropped
 
     def _squared(self, xx: Array, x: Array, total: Array) -> Array:
-        # An answer is a mean of values, so y^2 is at most the largest x^2; where weights drop out 0 is one, and c is 0.
+        # An answer is a mean of values, so y^2 is at most the largest x^2. With dropout, 0 is a value and c is 0.
         sums = xx + self.y * (self.y * total - 2 * x)
         squared: Array = np.maximum(sums, np.float32(0)) + np.float32(2.0**-20) * self._largest_square * total
         return squared

@@ -1,47 +1,47 @@
-"""What a kernel whose factors are e4m3 multiplies, and what is derived for it besides `error_budget`.
+"""Rounds factors to e4m3, and derives the error bounds that apply to such kernels in addition to `error_budget`.
 
-**Q, K and V.** `Numerics.factors` says how they are rounded. Scales are powers of two, so nothing but the rounding to
-e4m3 itself rounds, and two kernels that keep to the rule have the same factors to the bit. Hence their errors need no
-bound, they are known: with o' the exact answer from the rounded factors,
+**Q, K and V.** `Numerics.factors` defines how they are rounded. Scales are powers of two, so rounding to e4m3 is the
+only rounding, and all kernels that follow the rule have bitwise equal factors. So their errors are known and need no
+bound: with o' the exact answer from the rounded factors,
 
     |o^ - o| <= |o' - o| + B'
 
-where B' is the budget of `error_budget` for a problem with these very factors. Bounds would be 2^-4 of each element, in
-scores sums of that, and exponentials of those; such a budget lets wrong kernels pass.
+where B' is the budget of `error_budget` for a problem with these factors. A bound of 2^-4 per element, summed in scores
+and then exponentiated, would let wrong kernels pass.
 
-**P** is rounded as 2^6 exp(S - m) or more, and never beyond 448: by 2^-4 of itself, or by 2^-10 / 2^6 of the maximum's
-weight where it is no normal number of e4m3. These stand in place of 16 bits' in `error_budget`. Weights that are
-relative to an earlier maximum are rounded with a smaller step still.
+**P** is rounded as 2^6 exp(S - m) or more, and never exceeds 448. Its error is 2^-4 of itself, or 2^-10 / 2^6 of the
+maximum's weight if it is subnormal in e4m3. These replace the errors of 16 bits in `error_budget`. Weights relative to
+an earlier maximum are rounded with a smaller step.
 
-Exponentials may be relative to an earlier maximum, too, which rises behind them by m' - m <= 122 powers of two. Then
-the arguments that a weight meets do not add up to its distance from the maximum: its own is positive, and the rise
-takes as much off. What the two round besides is 2 x 122 ln 2 u = 170 u at most. `error_budget` has a rise and an
-addition at every key, 6u; who tests all exponentials of a tile together has one rise for its 32 keys or more, and adds
-up a quarter of them in a row: more than 170 u are left, not to speak of 2^-4 for P.
+Exponentials may also be relative to an earlier maximum m, with a later maximum m' up to 122 powers of two larger. Then
+the arguments of a weight's exponentials do not add up to its distance from the maximum: its own is positive, and the
+rise subtracts as much. This adds roundings of at most 2 x 122 ln 2 u = 170 u. `error_budget` allows a rise and an
+addition at every key, 6u. A kernel that tests all exponentials of a tile together has one rise for its 32 keys or more,
+and adds a quarter of them sequentially, which leaves more than 170 u, in addition to 2^-4 for P.
 
-**Sums of products.** Tensor cores add 32 products to a sum c at a time. What they add they align to the largest
-exponent e among the addends and cut off 2^(e - 13) behind it, 33 times, and then the sum, so
+**Sums of products.** Tensor cores add 32 products to a sum c at a time. They align all addends to the largest exponent
+e among them and truncate at 2^(e - 13), 33 times, and then truncate the sum, so
 
     |error of a step| <= 34 x 2^-13 max(|c|, products) <= 34 x 2^-13 sum |products so far|
 
-for the exponent of a product is that of its factors together, and its significand at least 1, where both are normal
-numbers. A factor that is too small for that has the exponent of the smallest normal number: it counts as that. In
-scores that is ceil(d / 32) times sum |q_i k_ji|; in O, n / 32 + 2 times sum p_j |v_j| for n keys in a row, and once
-more 2^-13 for each step whose keys the row does not see (`rounding.MOST_IDLE_STEPS`). It depends on no order of tiles;
-larger sums are only rescaled by factors of at most 1.
+because the exponent of a product is the sum of its factors' exponents, and its significand is at least 1, if both are
+normal numbers. A subnormal factor has the exponent of the smallest normal number, so it counts as that number. For
+scores this is ceil(d / 32) times sum |q_i k_ji|; for O, n / 32 + 2 times sum p_j |v_j| for n consecutive keys, plus
+2^-13 for each step whose keys the row does not see (`rounding_sizes.MOST_IDLE_STEPS`). It does not depend on the order
+of tiles, because larger sums are only rescaled by factors of at most 1.
 
-That is for keys in any order, and beyond what sums do: with n keys it is n / 7,700 of sum p_j |v_j|, more than O itself
-from some thousands of keys on. **Expected** is less. The unit that is cut off is 2^-13 of the largest addend, and of
-sums of keys in random order the squares are about o^2 + sum p_j^2 v_j^2 (see `error_budget`), so with
+This holds for keys in any order, but actual sums have smaller errors: with n keys it is n / 7,700 of sum p_j |v_j|,
+which exceeds O itself from some thousands of keys on. **Expected** errors are smaller. The truncation unit is 2^-13 of
+the largest addend. Squares of sums of keys in random order are about o^2 + sum p_j^2 v_j^2 (`error_budget`), so with
 
     M = |o| + 2 sqrt(sum p_j^2 v_j^2)               c = 2^-13 M
 
-the sum loses 2 c in each step, in one direction. A product loses at most c and at most itself, towards 0: where values
-have either sign their losses cancel but for what is random (Hoeffding, with a range of w_j = min(p_j, c)):
+the sum loses 2 c in each step, in one direction. A product loses at most c and at most itself, towards 0. For values of
+both signs the losses cancel except for a random part (Hoeffding, with a range of w_j = min(p_j, c)):
 
     |error| <= (2 steps + idle steps) c + |sum w_j sign(v_j)| + lambda / 2 sqrt(sum w_j^2)
 
-with v_j in units of the largest magnitude of its column.
+where v_j is relative to the largest magnitude of its column.
 """
 
 from __future__ import annotations
@@ -66,18 +66,17 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RoundedFactors:
-    """A block with Q, K and V rounded, and the smallest normal numbers of e4m3 in each head's scale, (b, h, 1, 1)."""
+    """A block with rounded Q, K, V, and the smallest normal numbers of e4m3 times each head's scale, (b, h, 1, 1)."""
 
     block: Block
-    """Scores that are not finite are those of the problem's own Q and K: a factor that is rounded to 0 has a sign
-    before an infinity."""
+    """Nonfinite scores are computed from the unrounded Q and K, because a factor rounded to 0 would change them."""
     normal_q: Float64Array
     normal_k: Float64Array
     normal_v: Float64Array
 
 
 def rounded_factors(problem: Problem, block: Block, inputs: Mapping[str, np.ndarray]) -> RoundedFactors:
-    """`inputs` are the problem's: the scale of Q is that of all rows of a head."""
+    """Round a block's factors. `inputs` are the problem's, because the scale of Q depends on all rows of a head."""
     scales = [_scales(x) for x in (inputs["Q"][block.whole_heads], block.k, block.v)]
     q, k, v = (_rounded(x, scale) for x, scale in zip((block.q, block.k, block.v), scales))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -89,21 +88,21 @@ def rounded_factors(problem: Problem, block: Block, inputs: Mapping[str, np.ndar
 
 
 def expected_cut(p: Array, v: Array, o: Array, n: Array) -> Array:
-    """What is expected to be cut off O's sums, (b, h, rows, d), in units of V.
+    """Return the expected truncation error of O's sums, (b, h, rows, d), in units of V.
 
     Weights `p` are (b, h, rows, keys), values `v` (b, h, keys, d) and |o| as the result, both in units of V's largest;
     `n`, (b or 1, h or 1, rows, 1), counts the keys that rows see.
     """
     largest = np.float32(1 + E4M3_UNIT_ROUNDOFF) * (o + 2 * np.sqrt(np.square(p) @ np.square(v)))
-    lost = np.minimum(p, np.float32(E4M3_CUT) * largest.max(axis=-1, keepdims=True))
-    products = np.abs(lost @ np.sign(v)) + np.float32(LAMBDA / 2) * np.sqrt(np.square(lost) @ np.square(np.sign(v)))
+    ranges = np.minimum(p, np.float32(E4M3_CUT) * largest.max(axis=-1, keepdims=True))
+    products = np.abs(ranges @ np.sign(v)) + np.float32(LAMBDA / 2) * np.sqrt(np.square(ranges) @ np.square(np.sign(v)))
     cuts = 2 * (n / np.float32(E4M3_DEPTH) + 2) + MOST_IDLE_STEPS
     found: Array = np.float32(E4M3_CUT) * cuts * largest + products
     return found
 
 
 def _scales(heads: np.ndarray) -> Float64Array:
-    """(b, h, 1, 1): the least power of two that brings the largest finite magnitude to at most 448."""
+    """Return the least powers of two that reduce heads' largest finite magnitudes to at most 448, (b, h, 1, 1)."""
     magnitude = np.abs(heads)
     largest = np.where(np.isfinite(magnitude), magnitude, magnitude.dtype.type(0)).max(axis=(-2, -1), keepdims=True)
     fraction, exponent = np.frexp(largest.astype(np.float64) / E4M3_LARGEST)
@@ -112,7 +111,7 @@ def _scales(heads: np.ndarray) -> Float64Array:
 
 
 def _rounded(x: Float64Array, scale: Float64Array) -> Float64Array:
-    # Float32 holds what is divided, but for what is far too small for e4m3.
+    # Quotients are exact in float32, except those far below the range of e4m3.
     scaled = (x / scale).astype(np.float32)
     rounded = scaled.astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * scale
     known: Float64Array = np.where(np.isfinite(x), rounded, x)

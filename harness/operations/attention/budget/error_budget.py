@@ -1,77 +1,77 @@
-"""How far off may a correct kernel be on these very inputs? Two limits for every output element, derived here.
+"""Derives the error budget of attention: the largest errors that a correct kernel can have on the given inputs.
 
-Notation: s_j = tau q.k_j, m = max s, p = softmax(s), o = sum p_j v_j, in exact arithmetic from the stored inputs; n
-keys are seen; u = 2^-24. How large single roundings are, and what a variant may declare of them, is in `rounding`.
+Each output element has two limits, a proved and an expected one. Notation: s_j = tau q.k_j, m = max s, p = softmax(s),
+o = sum p_j v_j, in exact arithmetic from the stored inputs; n keys are seen; u = 2^-24. `rounding_sizes` has the sizes
+of single roundings, and which of them a variant can declare.
 
-**What a kernel computes.** Whatever its loops, it ends with
+**What a kernel computes.** With any loops, its result is
 
     o^ = sum p_j exp(c_j + a_j) v_j / sum p_j exp(c_j + b_j)                                                     (1)
 
-c_j is the error of the score that both sums see, a_j and b_j are what each sum does for itself:
+c_j is the error of the score, which both sums share; a_j and b_j are the errors of each sum:
 
     |c_j| <= sigma_j + stored_j
         sigma_j = (d + 2) u |tau| sum_i |q_i k_ji|      d products and sums in any order, with or without fused
                                                         multiply-add; the scale's own rounding, and its product
-                + ((1 + u_16)^r - 1) |tau| sum_i |q_i k_ji|     where Q is scaled before the product, each element
-                                                        rounded to 16 bits r times (`scaled_q`); what is too small
-                                                        to be normal, an absolute step times sum_i |k_ji| besides
-        stored_j = u_16 (|s_j| + sigma_j)               where S is stored in 16 bits
+                + ((1 + u_16)^r - 1) |tau| sum_i |q_i k_ji|     if Q is scaled before the product, each element
+                                                        rounded to 16 bits r times (`scaled_q`); for subnormal
+                                                        elements, an absolute step times sum_i |k_ji| in addition
+        stored_j = u_16 (|s_j| + sigma_j)               if S is stored in 16 bits
     |a_j|, |b_j| <= u (m - s_j + |c_j| + max |c|)       the arguments of exponentials, rounded
         + 4u + n 5u                                     the exponential; rescaling at every key: exponential, product
         + n u                                           a sum over n keys in any order
     |a_j| also <= ... + 2u                              1 / l, and its product
 
-and P's own rounding where it is stored. What scores become after that, a cap, ALiBi and sinks, changes c_j: see
-`score_errors`. Where weights drop out, each row has values of its own: see `distances`. What all weights have in common
-cancels in (1): any number may be subtracted from the scores, so the error of the computed maximum is none. The
-arguments of all exponentials that a key's weight meets (its own, then one per rise of the running maximum, or where
-parts with maxima of their own are put together) add up to its computed distance from the maximum, whatever the tiles:
-that is why one term in m - s_j is enough for any loop order. Each of them but the first leads to another key with a
-larger score, so there are at most n. Factors (1 + delta)^k are written as exp(k u) (Higham 2002, Accuracy and Stability
-of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner products in any order); `SLACK` covers the
-difference. Where a variant does not declare `one_score`, sigma_j belongs to a_j and b_j, but for Q's scaling: a rounded
-Q is the same however often it is multiplied.
+and the rounding of P if it is stored. A cap, ALiBi and sinks change c_j (`score_errors`). With dropout, each row has
+its own values (`distances`). Common factors of all weights cancel in (1): any number may be subtracted from the scores,
+so an error of the computed maximum has no effect. A key's weight is multiplied by several exponentials (its own, then
+one per rise of the running maximum, or when parts with separate maxima are combined). Their arguments add up to its
+computed distance from the maximum for any tiles, so one term in m - s_j is enough for any loop order. Each of them but
+the first leads to another key with a larger score, so there are at most n. Factors (1 + delta)^k are written as
+exp(k u) (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner
+products in any order); `SLACK` covers the difference. If a variant does not declare `one_score`, sigma_j is part of a_j
+and b_j, except for Q's scaling, because a rounded Q is the same in every product.
 
 **Proved.** sum p_j (v_j - o) = 0, hence, with x_j = |c_j| + |a_j| and y_j = |a_j| + |b_j|,
 
     o^ - o = (sum p_j (e^(c_j + a_j) - 1) (v_j - o) + o sum p_j e^c_j (e^a_j - e^b_j)) / sum p_j e^(c_j + b_j)
     B = (sum p_j (e^x_j - 1) |v_j - o| + |o| sum p_j e^x_j y_j) exp(sum p_j (|c_j| + |b_j|))                     (2)
 
-for 1 / sum p_j e^-z_j <= exp(sum p_j z_j), since e^-z is convex (Jensen). So an error that keys share moves O only as
-far as their values differ. P's rounding adds min(p_j, max(u_16 p_j, step)) e^x_j to either sum's weights. However
-unsure the scores, weights that add up to 1 give a mean of values, so O is also no further off than the farthest value
-is from o, and expm1(max y + u_16) max |v| besides, for what the two sums do not have in common. At last come underflow
-(absolute) and the rounding of the output.
+because 1 / sum p_j e^-z_j <= exp(sum p_j z_j), since e^-z is convex (Jensen). So an error that keys share moves O only
+as far as their values differ. Rounding P adds min(p_j, max(u_16 p_j, step)) e^x_j to the weights of both sums. For any
+errors of scores, weights that add up to 1 give a mean of values. So the error of O is also at most the distance of the
+farthest value from o, plus expm1(max y + u_16) max |v| for the difference between the two sums. Underflow (absolute)
+and the rounding of the output are added last.
 
-lse = m + log(sum): subtracting any number is exact, so log sum p_j e^(x_j) bounds it either way, and no more than
-max x_j; the logarithm and its sum follow.
+lse = m + log(sum): subtracting any number is exact, so its error is at most log sum p_j e^(x_j), which is at most
+max x_j, plus the errors of the logarithm and of the final sum.
 
 **Expected.** Higham and Mary 2019, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41,
-A2815: take roundings for independent, of mean zero, at most u. Then, by Hoeffding's inequality,
+'A2815: assume that roundings are independent, of mean zero, at most u. Then, by Hoeffding's inequality,
 
     |sum_k w_k delta_k| <= lambda u sqrt(sum_k w_k^2)   with probability 1 - 2 exp(-lambda^2 / 2) at least,      (3)
 
-which turns n u into lambda sqrt(n) u. Roundings do not sit at +-u: spread evenly they have a standard deviation of
-u / sqrt(3), so that lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used for:
+which turns n u into lambda sqrt(n) u. Uniformly distributed roundings have a standard deviation of u / sqrt(3), so
+lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used for:
 
-    in a sum of x_k      weights are its partial sums. Met in random order their squares are on average at most
-                         (sum x)^2 + sum x^2: this stands in place of (sum |x|)^2 (see also Higham and Mary 2020,
+    a sum of x_k         weights are its partial sums. In random order their squares are on average at most
+                         (sum x)^2 + sum x^2, which replaces (sum |x|)^2 (see also Higham and Mary 2020,
                          "Sharper probabilistic backward error analysis", SIAM J. Sci. Comput. 42, A3427)
-    over keys            each key has errors of its own: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
-    over P's roundings   the same; but equal weights are rounded alike, so what they do to |o| stays a plain sum
-    over scaled Q        in a product, each element is rounded on its own; over keys, all meet the same roundings, so
-                         what each key gets is added up plainly. So it is with caps and ALiBi: scores that are alike are
-                        off by the same there
+    errors of keys       are independent: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
+    roundings of P       the same; but equal weights are rounded alike, so their effect on |o| remains a plain sum
+    scaled Q             in a product, each element is rounded independently; all keys share these roundings, so their
+                         effects on keys are added. This also applies to caps and ALiBi, where equal scores have equal
+                         errors
 
-It does not hold for tensor cores, which cut off in one direction (n u then stays), nor where products of q.k are equal,
-half of them or more: then each addition to the same binade repeats its rounding. lse has no differences that cancel,
-and keys that are equal share their errors: there, what (3) gives for a key is added up plainly. A kernel that goes
-beyond is suspicious and not proved wrong: inputs can conspire, in particular values that follow the scores.
+It does not hold for tensor cores, which truncate (n u remains), nor if half of the products of q.k or more are equal,
+since each addition to the same binade then repeats its rounding. lse has no differences that cancel, and equal keys
+share their errors, so the values of (3) for keys are added. A kernel with larger errors is suspicious but not proved
+wrong, because inputs can be adversarial, e.g. values that correlate with the scores.
 
-Where factors are e4m3, all of this is about the answer from the rounded factors: see `e4m3_factors`.
+If factors are e4m3, all of this is relative to the answer from the rounded factors (`e4m3_factors`).
 
-**Exact**, where a kernel has no choice, and the rows of which nothing is promised: see `exact_answers`. Rows whose
-answer is not finite have no budget but a contract: see `measure_accuracy`.
+**Exact** elements, and rows in which any result is accepted, are determined in `exact_answers`. Rows whose answer is
+not finite have no budget; `measure_accuracy` checks them.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference
 from harness.operations.attention.budget.distances import Distances
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
-from harness.operations.attention.budget.exact_answers import nothing_but_the_answer, nothing_promised
+from harness.operations.attention.budget.exact_answers import exact_elements, unconstrained_elements
 from harness.operations.attention.budget.product_errors import product_errors
 from harness.operations.attention.budget.rounding_sizes import NORMAL_WEIGHT, Roundings
-from harness.operations.attention.budget.score_errors import ScoreErrors, after_the_rule
+from harness.operations.attention.budget.score_errors import ScoreErrors, errors_after_rule
 from harness.operations.attention.oracle import Block, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 
@@ -100,12 +100,12 @@ Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
 
 ANY_KERNEL = Numerics()
-"""Nothing is declared."""
+"""Numerics without declarations."""
 SLACK = np.float32(1.01)
-"""Covers (1 + u)^k <= exp(k u (1 + u)), gamma_k <= k u / (1 - k u) for k up to 10^5, and the rounding in here."""
+"""Covers (1 + u)^k <= exp(k u (1 + u)), gamma_k <= k u / (1 - k u) for k up to 10^5, and roundings of this module."""
 SMALLEST = SMALLEST_STEP["float32"]
 LARGEST_ARGUMENT = np.float32(104)
-"""exp(-104) is below the smallest float32: a weight that is further down is 0 in either sum."""
+"""exp(-104) is below the smallest float32, so smaller weights are 0 in both sums."""
 
 
 def error_budget(
@@ -115,94 +115,96 @@ def error_budget(
     numerics: Numerics = ANY_KERNEL,
     part: Part = WHOLE,
 ) -> dict[str, Tolerance]:
-    """The budgets of O and lse for these very inputs; `answer` is the oracle's, `numerics` what is declared.
+    """Return the budgets of O and lse for the given inputs.
 
-    For a part of the problem, `answer` is that of the part, and so are the budgets.
+    `answer` is the oracle's, and `numerics` are the variant's declarations. `answer` and the budgets cover only `part`
+    of the problem.
     """
     shape_of_O, shape_of_lse = shapes_of(problem, part)
     O, expected_O = np.empty(shape_of_O), np.empty(shape_of_O)
     lse, expected_lse = np.empty(shape_of_lse), np.empty(shape_of_lse)
 
     @np.errstate(all="ignore")
-    def allow(block: Block) -> None:
-        at = block.where
-        exactly = {name: array[at] for name, array in answer.items()}
-        factors, near = None, exactly
+    def set_budget(block: Block) -> None:
+        where = block.where
+        exact_answer = {name: array[where] for name, array in answer.items()}
+        factors, rounded_answer = None, exact_answer
         if numerics.factors == "e4m3":
             factors = rounded_factors(problem, block, inputs)
             block = factors.block
-            near = answer_of(block)
-        rows = _Rows.of(problem, block, near, numerics, factors)
-        stored = _Stored.of(near, rows, block)
+            rounded_answer = answer_of(block)
+        rows = _Rows.of(problem, block, rounded_answer, numerics, factors)
+        stored = _Stored.of(rounded_answer, rows, block)
         O_error, log_error = _proved(rows)
-        O[at], lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
+        O[where], lse[where] = stored.of_O(O_error), stored.of_lse(log_error)
         O_error, log_error = _expected(rows)
-        expected_O[at], expected_lse[at] = stored.of_O(O_error), stored.of_lse(log_error)
+        expected_O[where], expected_lse[where] = stored.of_O(O_error), stored.of_lse(log_error)
 
         if factors is None:
-            exact = nothing_but_the_answer(problem, block, rows.p, rows.score_error, numerics)
-            # A NaN under a weight that float32 does not see is the answer all the same.
-            O[at][exact & np.isfinite(exactly["O"])] = 0.0
-        open_O, open_lse = nothing_promised(problem, block, np.abs(near["O"]) + O[at], numerics)
+            exact = exact_elements(problem, block, rows.p, rows.score_error, numerics)
+            # A NaN is the answer even if its weight underflows in float32.
+            O[where][exact & np.isfinite(exact_answer["O"])] = 0.0
+        largest_O = np.abs(rounded_answer["O"]) + O[where]
+        unconstrained_O, unconstrained_lse = unconstrained_elements(problem, block, largest_O, numerics)
         if factors is not None:
             for budget, moved in (
-                ((O, expected_O), _apart(near["O"], exactly["O"])),
-                ((lse, expected_lse), _apart(near["lse"], exactly["lse"])),
+                ((O, expected_O), _distance(rounded_answer["O"], exact_answer["O"])),
+                ((lse, expected_lse), _distance(rounded_answer["lse"], exact_answer["lse"])),
             ):
                 for tier in budget:
-                    tier[at] += moved
-        O[at][open_O] = np.inf
-        lse[at][open_lse] = np.inf
+                    tier[where] += moved
+        O[where][unconstrained_O] = np.inf
+        lse[where][unconstrained_lse] = np.inf
 
-    over_blocks(problem, inputs, allow, part, answer.blocks if isinstance(answer, Reference) else None)
+    over_blocks(problem, inputs, set_budget, part, answer.blocks if isinstance(answer, Reference) else None)
     return {"O": Tolerance(O, np.fmin(expected_O, O)), "lse": Tolerance(lse, np.fmin(expected_lse, lse))}
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a problem in the letters of the derivation, in float32: a budget needs three digits, and speed.
+    """Quantities of the derivation for some rows of a problem, in float32, which is fast and accurate enough.
 
-    Axes: (b, h, rows, keys), or (b, h, rows, 1) for what a row has once. Values and answers are divided by `unit`.
+    Shapes are (b, h, rows, keys), or (b, h, rows, 1) for quantities of a row. Values and answers are divided by `unit`.
     """
 
     rounding: Roundings
     one_score: bool
-    n: Array
-    """Keys that the row sees, (b or 1, h or 1, rows, 1)."""
-    m: Array
+    keys_seen: Array
+    """n: number of keys that the row sees, (b or 1, h or 1, rows, 1)."""
+    abs_max: Array
     """|m|."""
     log_p: Array
     p: Array
-    """0 at keys that the row does not see; other terms are finite there."""
-    s: Array
+    """softmax(s), 0 for keys that the row does not see. Other quantities are finite for these."""
+    abs_scores: Array
     """|s_j|."""
-    below: Array
+    max_minus_score: Array
     """m - s_j."""
-    dot: Array
-    """sigma_j: error of the score, its storage aside."""
+    sigma: Array
+    """sigma_j: error of the score before it is stored."""
     stored: Array | float
     """Error of storing the score."""
     largest_stored: Array
-    """The larger of |s_j| and what it was before ALiBi: either may be what is stored."""
+    """Maximum of |s_j| before and after ALiBi, since a kernel may store either."""
     query: Array | float
-    """The part of `dot` that is due to Q's scaling."""
+    """The part of `sigma` that is due to Q's scaling."""
     expected_query: Array | float
     """The part of `expected_common` that is due to Q's scaling."""
-    expected_dot: Array
-    """sigma_j in the expected tier, but for what follows."""
+    expected_sigma: Array
+    """sigma_j in the expected tier, without `expected_common`."""
     expected_common: Array | float
-    """What is no error of the key's own: of Q's scaling, and of what scores become besides."""
+    """Expected errors of a score that keys share: of Q's scaling, caps and ALiBi."""
     unit: Float64Array
     """(b, h, 1, d): the largest |v_j|."""
-    o: Array
+    abs_o: Array
     """|o|, (b, h, rows, d)."""
     distances: Distances
     kept: Array | None
-    """(b, h, rows, keys): 0 where a weight drops out, else 1; None: none does."""
+    """(b, h, rows, keys): 0 for dropped weights, else 1. None without dropout."""
     values: Array | None
-    """v, (b, h, keys, d), where factors are e4m3; else None."""
+    """v, (b, h, keys, d), if factors are e4m3; else None."""
     products: Array
-    """Error of O's sum where products are e4m3, relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
+    """Error of O's sum if products are e4m3, relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
     products_step: Float64Array | float
     """Absolute error of O's sum from the smallest products of e4m3."""
 
@@ -216,7 +218,7 @@ class _Rows:
         factors: RoundedFactors | None,
     ) -> _Rows:
         rounding = Roundings.of(problem, numerics)
-        n = block.keys_seen[..., None]
+        keys_seen = block.keys_seen[..., None]
         m, scores = block.largest_scores()[..., None], block.scores
         log_p = (scores - np.where(block.blind, 0.0, answer["lse"])[..., None]).astype(np.float32)
         finite = np.isfinite(scores)
@@ -224,32 +226,31 @@ class _Rows:
             scores = np.where(finite, scores, m)
         score: Array = scores.astype(np.float32)
         largest: Array = m.astype(np.float32)
-        s = np.abs(score)
         errors = _score_errors(problem, block, scores, rounding, factors)
         v = (factor := block.kept_factor) * _finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
         o = answer["O"] / unit
         distances = Distances.of(v / unit, o, block.kept)
-        products = rounding.value_products(n.astype(np.float32))
+        products = rounding.value_products(keys_seen.astype(np.float32))
         return cls(
             rounding=rounding,
             one_score=numerics.one_score,
-            n=n.astype(np.float32),
-            m=np.abs(largest),
+            keys_seen=keys_seen.astype(np.float32),
+            abs_max=np.abs(largest),
             log_p=log_p,
             p=np.exp(log_p),
-            s=s,
-            below=largest - score,
-            dot=errors.proved,
+            abs_scores=np.abs(score),
+            max_minus_score=largest - score,
+            sigma=errors.proved,
             stored=errors.stored(rounding),
             largest_stored=errors.largest,
             query=errors.query,
             expected_query=errors.expected_query,
-            expected_dot=errors.expected,
+            expected_sigma=errors.expected,
             expected_common=errors.common,
             unit=unit,
-            o=np.abs(o, dtype=np.float32, casting="same_kind"),
+            abs_o=np.abs(o, dtype=np.float32, casting="same_kind"),
             distances=distances,
             kept=distances.kept,
             values=None if factors is None else (v / unit).astype(np.float32),
@@ -260,74 +261,75 @@ class _Rows:
 
     @property
     def score_error(self) -> Array:
-        return self.dot + self.stored
+        return self.sigma + self.stored
 
 
 def _score_errors(
     problem: Problem, block: Block, scores: Float64Array, rounding: Roundings, factors: RoundedFactors | None
 ) -> ScoreErrors:
-    """The errors of scores in the two tiers, their storage aside; `scores` are the block's, all of them finite."""
+    """Return the errors of scores before they are stored. `scores` are the block's and finite."""
     q, k = _finite(block.q), _finite(block.k)
     products = scores if block.rule.keeps_products else problem.tau * (q @ k.mT)
     single_q, single_k, magnitudes = (x.astype(np.float32) for x in (q, k, np.abs(products)))
     of_products = product_errors(problem, single_q, single_k, magnitudes, rounding, factors)
-    errors = after_the_rule(block.rule, scores, products, of_products, rounding)
-    # A key that a row does not see, however large, is no concern of that row's.
+    errors = errors_after_rule(block.rule, scores, products, of_products, rounding)
+    # Keys that a row does not see may be arbitrarily large.
     return errors if block.visible.all() else errors.where(block.visible)
 
 
-def _apart(one: Float64Array, other: Float64Array) -> Float64Array:
+def _distance(one: Float64Array, other: Float64Array) -> Float64Array:
     return np.where(one == other, 0.0, np.abs(one - other))
 
 
 def _finite(x: Float64Array) -> Float64Array:
-    """Rows that see a key or value that is not finite have no budget: any number will do in its place."""
+    """Replace infinities and NaN by 0. Rows that see them have no budget, so the replacement is arbitrary."""
     finite = np.isfinite(x)
     return x if finite.all() else np.where(finite, x, 0.0)
 
 
 def _proved(rows: _Rows) -> tuple[Array, Array]:
-    """Bounds on the error of O, in units of V, and of log(sum exp), before either is stored."""
-    r, p, n = rows.rounding, rows.p, rows.n
+    """Return bounds on the errors of O, in units of V, and of log(sum exp), before they are stored."""
+    rounding, p, n = rows.rounding, rows.p, rows.keys_seen
     score_error = rows.score_error
     largest_score_error = _max(score_error)
-    argument = np.minimum(rows.below + score_error + largest_score_error, LARGEST_ARGUMENT)
-    apart = r.argument * argument + (r.exp + n * (r.rescale + r.addition))
-    if r.frame:
-        apart += r.frame * (rows.s + rows.m)
+    argument = np.minimum(rows.max_minus_score + score_error + largest_score_error, LARGEST_ARGUMENT)
+    own_error = rounding.argument * argument + (rounding.exp + n * (rounding.rescale + rounding.addition))
+    if rounding.frame:
+        own_error += rounding.frame * (rows.abs_scores + rows.abs_max)
     if not rows.one_score:
-        apart += rows.dot - rows.query
+        own_error += rows.sigma - rows.query
     shared = score_error if rows.one_score else rows.stored + rows.query
-    total = shared + apart
-    weight_error, factor = _perturbed(rows, SLACK * (total + r.division))
-    most_apart = _max(apart)
-    log_error = np.fmin(np.log1p(_sum(weight_error)), SLACK * (largest_score_error + most_apart))
+    total = shared + own_error
+    weight_error, factor = _perturbed(rows, SLACK * (total + rounding.division))
+    largest_own_error = _max(own_error)
+    log_error = np.fmin(np.log1p(_sum(weight_error)), SLACK * (largest_score_error + largest_own_error))
 
-    hull = np.expm1(SLACK * (2 * most_apart + r.division + r.weights + rows.products)) + 2 * n * r.weights_step
-    separate = 2 * apart + r.division
+    sum_difference = 2 * largest_own_error + rounding.division + rounding.weights + rows.products
+    sum_difference = np.expm1(SLACK * sum_difference) + 2 * n * rounding.weights_step
+    separate = 2 * own_error + rounding.division
     separate *= p
-    if r.weights:
-        rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
+    if rounding.weights:
+        rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step))
         weight_error += rounded * factor
         separate += rounded
-    if r.e4m3:
+    if rounding.e4m3:
         weight_error += rows.products * p * factor
         separate += rows.products * p
-    O_error = rows.distances.absolute(weight_error) + rows.o * _sum(separate * factor)
-    return np.fmin(O_error * np.exp(SLACK * _sum(p * total)), rows.distances.farthest() + hull), log_error
+    O_error = rows.distances.absolute(weight_error) + rows.abs_o * _sum(separate * factor)
+    return np.fmin(O_error * np.exp(SLACK * _sum(p * total)), rows.distances.farthest() + sum_difference), log_error
 
 
 def _expected(rows: _Rows) -> tuple[Array, Array]:
-    """Expected errors of O and of log(sum exp), as `_proved` returns them, as if roundings were random."""
-    r, p, n = rows.rounding, rows.p, rows.n
-    sums = r.expected_sum(n)
-    exp_error: Array = (r.argument + U) * np.minimum(rows.below, LARGEST_ARGUMENT) + r.exp
-    if r.frame:
-        exp_error += r.frame * (rows.s + rows.m)
-    variance = np.square(rows.expected_dot) + np.square(LAMBDA * exp_error)
-    variance += 2 * sums * sums + LAMBDA**2 * r.rescale**2 * n
-    if r.scores:
-        variance += (LAMBDA * r.scores) ** 2 * np.square(rows.largest_stored)
+    """Return expected errors of O, in units of V, and of log(sum exp), assuming random roundings."""
+    rounding, p, n = rows.rounding, rows.p, rows.keys_seen
+    sums = rounding.expected_sum(n)
+    exp_error: Array = (rounding.argument + U) * np.minimum(rows.max_minus_score, LARGEST_ARGUMENT) + rounding.exp
+    if rounding.frame:
+        exp_error += rounding.frame * (rows.abs_scores + rows.abs_max)
+    variance = np.square(rows.expected_sigma) + np.square(LAMBDA * exp_error)
+    variance += 2 * sums * sums + LAMBDA**2 * rounding.rescale**2 * n
+    if rounding.scores:
+        variance += (LAMBDA * rounding.scores) ** 2 * np.square(rows.largest_stored)
     weight_error, factor = _perturbed(rows, np.sqrt(variance))
     total = _sum(weight_error)
     common: Array | float = 0.0
@@ -338,23 +340,23 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
         common = rows.distances.absolute(common_error)
 
     errors = [weight_error]
-    each = exp_error
+    own_error = exp_error
     if not rows.one_score:
-        each = each + rows.expected_dot + (rows.expected_common - rows.expected_query)
+        own_error = own_error + rows.expected_sigma + (rows.expected_common - rows.expected_query)
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
-    separate: Array = 2 * (_sum(p * each) + sums + rescaled) + r.division
-    if r.weights:
-        rounded = np.minimum(p, np.maximum(r.weights * p, r.weights_step))
+    separate: Array = 2 * (_sum(p * own_error) + sums + rescaled) + rounding.division
+    if rounding.weights:
+        rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step))
         errors.append(LAMBDA * rounded * factor)
         separate += _sum(rounded)
-    O_error = rows.distances.root_of_squares(*errors) + common + rows.o * separate
+    O_error = rows.distances.root_of_squares(*errors) + common + rows.abs_o * separate
     if rows.values is not None:
-        O_error += expected_cut(p if rows.kept is None else p * rows.kept, rows.values, rows.o, n)
+        O_error += expected_cut(p if rows.kept is None else p * rows.kept, rows.values, rows.abs_o, n)
     return O_error * np.exp(total), np.log1p(total)
 
 
 def _perturbed(rows: _Rows, x: Array) -> tuple[Array, Array]:
-    """At least p (e^x - 1), and e^x, for x >= 0."""
+    """Return upper bounds on p (e^x - 1) and e^x, for x >= 0."""
     if x.max() < 1:
         # Up to 1 this is e^x - 1 or up to 2 % more, and much cheaper.
         growth = x * (1 + x * (0.5 + 0.25 * x))
@@ -376,36 +378,36 @@ def _sum(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Stored:
-    """What storing adds to an error: underflow, the rounding of the output, the logarithm."""
+    """Adds the errors of underflow, of the logarithm and of rounding the output."""
 
     rows: _Rows
     o: Float64Array
-    """|o|, as it is stored."""
-    lost: Float64Array
-    """What underflow costs O."""
+    """|o|, not divided by `unit`."""
+    underflow: Float64Array
+    """Absolute error of O due to underflow."""
     not_finite: npt.NDArray[np.bool_] | None
-    """Where O is not finite; None where it is everywhere."""
+    """Where O is not finite; None if it is finite everywhere."""
     without_keys: npt.NDArray[np.bool_]
-    """(b, h, rows): those that see no key."""
+    """(b, h, rows): whether the row sees no key."""
     blind: npt.NDArray[np.bool_]
-    """(b, h, rows): those that see nothing, not even a sink."""
+    """(b, h, rows): whether the row sees neither a key nor a sink."""
     lse_answer: Float64Array
 
     @classmethod
     def of(cls, answer: Mapping[str, Float64Array], rows: _Rows, block: Block) -> _Stored:
         o = np.abs(answer["O"])
         not_finite = ~np.isfinite(o)
-        # Weights are at most 1 and one of them is 1, so the denominator is at least 1 and what is too small costs this.
-        lost = SMALLEST * rows.n * (4 + rows.unit + o) + rows.products_step
+        # Weights are at most 1 and one of them is 1, so the denominator is at least 1.
+        underflow = SMALLEST * rows.keys_seen * (4 + rows.unit + o) + rows.products_step
         without_keys, blind = (np.broadcast_to(x, answer["lse"].shape) for x in (block.without_keys, block.blind))
-        return cls(rows, o, lost, not_finite if not_finite.any() else None, without_keys, blind, answer["lse"])
+        return cls(rows, o, underflow, not_finite if not_finite.any() else None, without_keys, blind, answer["lse"])
 
     def of_O(self, error: Array) -> Float64Array:
-        """The budget of O, from its error in units of V."""
-        r = self.rows.rounding
-        total: Float64Array = error * self.rows.unit + self.lost
-        stored = (self.o + total) * (SLACK * r.output)
-        total += np.maximum(stored, r.output_step, out=stored)
+        """Return the budget of O, given its error in units of V."""
+        rounding = self.rows.rounding
+        total: Float64Array = error * self.rows.unit + self.underflow
+        stored = (self.o + total) * (SLACK * rounding.output)
+        total += np.maximum(stored, rounding.output_step, out=stored)
         if self.not_finite is not None:
             total[self.not_finite] = np.nan
         total[self.without_keys] = 0.0
@@ -414,10 +416,10 @@ class _Stored:
         return total
 
     def of_lse(self, error: Array) -> Float64Array:
-        """The budget of lse, from the error of log(sum exp)."""
-        r, n, m = self.rows.rounding, self.rows.n[..., 0], self.rows.m[..., 0]
-        total: Float64Array = error[..., 0] + r.log * np.abs(self.lse_answer) + r.log_absolute
-        total += r.log_of_sum * np.log(np.maximum(n, 1)) + 2 * r.frame * m
+        """Return the budget of lse, given the error of log(sum exp)."""
+        rounding, n, m = self.rows.rounding, self.rows.keys_seen[..., 0], self.rows.abs_max[..., 0]
+        total: Float64Array = error[..., 0] + rounding.log * np.abs(self.lse_answer) + rounding.log_absolute
+        total += rounding.log_of_sum * np.log(np.maximum(n, 1)) + 2 * rounding.frame * m
         total[~np.isfinite(self.lse_answer)] = np.nan
         total[self.blind] = 0.0
         return total

@@ -1,4 +1,4 @@
-"""Where a kernel has no choice, and where nothing can be asked of it: the two ends of the budget."""
+"""Elements whose result is exact in every correct kernel, and elements in which any result is accepted."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 ABSORBED = 2.0**-26
-"""A float32 does not change when this much of it is added or taken away, rounded to nearest."""
+"""Relative size of a summand below which adding it to a float32, rounded to nearest, has no effect."""
 LARGEST_SUM = 2.0**24
-"""Whole numbers up to here are exact in float32, and so are sums of them that stay below."""
+"""Largest sum of whole numbers that is exact in float32 in any order."""
 LOG2_E = 1.4427
 MOST_KEYS = 2**14
-"""1 / n is a normal float16 up to here."""
+"""Maximum n for which 1 / n is a normal float16."""
 
 
-def nothing_but_the_answer(
+def exact_elements(
     problem: Problem, block: Block, p: npt.NDArray[np.float32], score_error: npt.NDArray[np.float32], numerics: Numerics
 ) -> Mask:
-    """(b, h, rows, d): where a kernel that declares `numerics` gives the answer, rounded to nearest, bit for bit.
+    """Return where a kernel with these `numerics` computes the exact answer, rounded to nearest: (b, h, rows, d).
 
-    That takes an exponential that is 1 at 0, as expf and __expf of S - m are, and additions that round to nearest. Two
-    kinds of rows:
+    This requires an exponential that is exactly 1 at 0, such as expf and __expf of S - m, and additions that round to
+    nearest. It applies to two kinds of rows:
 
-    needle      one key has all the weight that float32 can see: the others, added up, are absorbed by it in the sum
-                over V and in the denominator, in any order. Also rows that see one key only.
-    even        every score is 0, and a power of two many keys are seen: weights 1, l = n, weights 1 / n in whatever
-                order, each exact; so are sums of whole numbers, unless O is divided before the denominator is complete.
-                A sink of 0 is one of these keys.
+    needle      one key has nearly all weight: adding all the others has no effect in float32, in the sum over V and in
+                the denominator, in any order. Includes rows that see only one key.
+    even        every score is 0, and the number of seen keys is a power of two: the weights 1 or 1 / n and l = n are
+                exact in any order. So are sums of whole numbers, unless O is divided by an incomplete denominator. A
+                sink of 0 counts as a key.
 
-    Where weights drop out, those that do not have to be multiplied by a power of two, which changes no bits. A needle
-    that drops out leaves nothing that is exact, but where all that is left is 0.
+    With dropout, the factor on kept weights has to be a power of two. If the needle is dropped, only elements in which
+    the rest is 0 are exact.
 
-    `p` are the oracle's weights, `score_error` how far a computed score may be off; both (b, h, rows, keys).
+    `p` are the oracle's weights, and `score_error` bounds the error of computed scores; both (b, h, rows, keys).
     """
     exact = np.zeros((*block.scores.shape[:-1], problem.head_dim), np.bool_)
     if numerics.functions == "fast" or numerics.sums != "nearest" or not math.log2(block.kept_factor).is_integer():
@@ -54,17 +54,17 @@ def nothing_but_the_answer(
 
 def _mark_needles(exact: Mask, block: Block, p: npt.NDArray[np.float32], score_error: npt.NDArray[np.float32]) -> None:
     has_needle = p.max(axis=-1) > 1 - 2.0**-20
-    # One product for all heads is much quicker than the values gathered for each row: so rows are looked at that have
-    # a needle in some head.
+    # One product for all heads is much faster than gathering the values of each row, so this covers every row that has
+    # a needle in any head.
     rows = np.flatnonzero(has_needle.any(axis=(0, 1)))
     if not len(rows):
         return
     others = p[:, :, rows].astype(np.float64)
     needle = others.argmax(axis=-1)[..., None]
-    # A weight that float32 does not see may still be seen in O, where the needle's value is 0 or hardly more.
+    # A weight that is negligible in the denominator may affect O if the needle's value is 0 or tiny.
     np.maximum(others, SMALLEST_STEP["float32"], out=others, where=np.isfinite(block.scores[:, :, rows]))
     np.put_along_axis(others, needle, 0.0, axis=-1)
-    # Two scores may be off, and 6u of an argument up to -104, where weights end, is little beside the factor 2.
+    # Two scores have errors; 6u of an argument of at most 104 in magnitude is small compared to the factor 2.
     others *= 2 * np.exp(2 * score_error[:, :, rows].max(axis=-1, keepdims=True))
     magnitude = block.kept_factor * np.abs(block.v)
     carried = np.take_along_axis(magnitude, needle, axis=-2)
@@ -75,7 +75,7 @@ def _mark_needles(exact: Mask, block: Block, p: npt.NDArray[np.float32], score_e
         carried = carried * np.take_along_axis(kept, needle, axis=-1)
         others = others * kept
     seen = others @ largest + beside_needle * carried
-    # CuPy compiles with -ftz=true: what is not normal may come out as 0.
+    # CuPy compiles with -ftz=true, so subnormal results may become 0.
     absorbed = (seen <= ABSORBED * carried) & (
         (carried == 0) | (carried >= block.kept_factor * SMALLEST_STEP["float32"])
     )
@@ -87,7 +87,7 @@ def _mark_even_weights(exact: Mask, problem: Problem, block: Block) -> None:
     even = (n > 0) & (n & (n - 1) == 0) & (n <= MOST_KEYS)
     if not even.any() or (problem.tau != 0 and block.q.any(axis=-1).all()):
         return
-    # With q = 0 or tau = 0 every product is 0, and not a rounding of something small.
+    # With q = 0 or tau = 0 every product is exactly 0, not the rounding of a small number.
     zero = np.all((block.scores == 0) | ~block.visible, axis=-1)
     if problem.tau != 0:
         zero &= ~block.q.any(axis=-1)
@@ -95,15 +95,17 @@ def _mark_even_weights(exact: Mask, problem: Problem, block: Block) -> None:
     exact |= (zero & even)[..., None] & whole[:, :, None, :]
 
 
-def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, numerics: Numerics) -> tuple[Mask, Mask]:
-    """Where a right kernel may overflow, and what comes out may be anything: masks for O and for lse.
+def unconstrained_elements(
+    problem: Problem, block: Block, largest_O: Float64Array, numerics: Numerics
+) -> tuple[Mask, Mask]:
+    """Return masks for O and lse: where a correct kernel may overflow, so that any result is accepted.
 
-    A score may leave the dtype that it is stored in, or float32 on the way; a scaled Q may leave its dtype, and so may
-    a weight that dropout has made larger. A sum over V that is not divided yet may leave float32, and O its dtype. And
-    where a score is -inf, some kernels take the key for one that is not seen: all keys of a row may be such, or the
-    value of one of them not finite. `largest_O` is (b, h, rows, d): the answer's magnitude with its budget.
+    These may overflow: a score, in float32 or in the dtype in which it is stored; a scaled Q; a weight that dropout
+    increases; the sum over V before it is divided; O in its dtype. Moreover, some kernels treat a key whose score is
+    -inf as unseen, which matters if all scores of a row are -inf or the key's value is not finite. `largest_O` is the
+    answer's magnitude plus its budget, (b, h, rows, d).
     """
-    largest = LARGEST["float32"] / 4  # log2 e is folded in somewhere
+    largest = LARGEST["float32"] / 4  # log2 e may be folded in
     tau, n = max(abs(problem.tau), 1.0), block.keys_seen
     q, k, v = (_largest_finite(x) for x in (block.q, block.k, block.v))
     scores = np.full(block.scores.shape[:-1], False)
@@ -119,13 +121,13 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
         scores |= LOG2_E * tau * np.abs(block.q).max(axis=-1) * 1.01 > LARGEST["float16"]
     scores |= (n > 0) & (block.row_maxima == -np.inf) & ~block.blind
     finite_v = np.isfinite(block.v)
-    # A weight of 0 times NaN: some kernels skip the key, as some do where a weight drops out.
+    # A weight of 0 times NaN: some kernels skip keys with weight 0, and some skip dropped weights.
     skipped = np.zeros((), np.bool_)
     if not finite_v.all():
         no_weight = ~block.weighted & block.visible
         skipped = no_weight.astype(np.float64) @ (~finite_v).astype(np.float64) > 0
     if block.kept is not None:
-        # Where all weights of a row drop out, NaN ones too, some kernels are left with 0.
+        # If all weights of a row are dropped, including NaN ones, some kernels return 0.
         of_keys = block.kept[..., : problem.kv_len] & block.visible[..., : problem.kv_len]
         skipped = skipped | (~of_keys.any(axis=-1) & ~(block.row_maxima < np.inf))[..., None]
     sums = (block.kept_factor * np.maximum(n, 1)[..., None] * v > largest) | (largest_O > LARGEST[problem.dtype])
@@ -135,7 +137,7 @@ def nothing_promised(problem: Problem, block: Block, largest_O: Float64Array, nu
 
 
 def _largest_finite(x: Float64Array) -> Float64Array:
-    """The largest magnitude of each column, of what is finite there."""
+    """Return the largest finite magnitude of each column."""
     largest: Float64Array = np.maximum(x.max(axis=-2, keepdims=True), -x.min(axis=-2, keepdims=True))
     if np.isfinite(largest).all():  # neither a NaN nor an infinity can hide from both
         return largest

@@ -1,7 +1,7 @@
-"""How large a single rounding of a kernel is, from what its variant declares. In all of it, u = 2^-24.
+"""Sizes of a kernel's single roundings, given its variant's declarations; u = 2^-24.
 
-What all operations have in common, and its sources, is in `harness.model.arithmetic.rounding`. Besides, from the CUDA
-C++ Programming Guide: logf 1 ulp, __logf 2^-21.41 absolute near 1, tanhf 2 ulp. From the PTX manual:
+Roundings of all operations, and their sources, are in `harness.model.arithmetic.rounding`. In addition, the CUDA C++
+Programming Guide gives logf 1 ulp, __logf 2^-21.41 absolute near 1, tanhf 2 ulp, and the PTX manual gives
 tanh.approx.f32 2^-11.
 """
 
@@ -38,33 +38,33 @@ from harness.operations.attention.problem import Problem
 Array = npt.NDArray[np.float32]
 
 E4M3_WEIGHT = 2.0**6
-"""P of the maximum at least, where it is rounded to e4m3."""
+"""Minimum value to which P of the maximum is scaled before it is rounded to e4m3."""
 TANH = {"accurate": 4 * U, "fast": 2.0**-11}
-"""Error of a hyperbolic tangent: tanhf's, or that of tanh.approx."""
+"""Relative error of a hyperbolic tangent: of tanhf, or of tanh.approx."""
 TANH_ABSOLUTE = {"accurate": 0.0, "fast": 17 * U}
-"""Absolute error of a hyperbolic tangent. It may be 1 - 2 / (E + 1), E = exp(2 x). E is off by delta E, which moves
-that by 2 delta E / (E + 1)^2 = delta / (2 cosh^2 x), and delta <= 4u + |2 x| 6u (`EXP`, `ARGUMENT`): at most 4u. The
-sum is rounded by u, the quotient, up to 2, by 5u (`division`), the difference by u: 2 (u + 5u) + u.
-(E - 1) / (E + 1) is off by less."""
+"""Absolute error of a hyperbolic tangent computed as 1 - 2 / (E + 1), E = exp(2 x). An error delta E of E changes it by
+2 delta E / (E + 1)^2 = delta / (2 cosh^2 x), with delta <= 4u + |2 x| 6u (`EXP`, `ARGUMENT`): at most 4u. The sum is
+rounded by u, the quotient, at most 2, by 5u (`division`), and the difference by u: 2 (u + 5u) + u. The error of
+(E - 1) / (E + 1) is smaller."""
 NORMAL_WEIGHT = E4M3_SMALLEST_NORMAL / E4M3_WEIGHT
-"""The smallest weight that is a normal number of e4m3, beside the maximum's."""
+"""The smallest weight, relative to the maximum's, that is a normal number of e4m3."""
 MOST_IDLE_STEPS = 32
-"""Products of 32 keys that a row sees none of, in tiles that it sees some of or other rows of its block do: all that
-they do to its sum is to cut it off. Tiles have up to 256 keys, and blocks up to 256 rows."""
+"""Maximum steps of 32 keys of which a row sees none, in tiles of which some row of its block sees a key. They only
+truncate its sum. Tiles have up to 256 keys, and blocks up to 256 rows."""
 
 
 @dataclass(frozen=True)
 class Roundings:
-    """Largest relative errors, unless they are said to be absolute."""
+    """Largest errors of single roundings, relative unless stated otherwise."""
 
     scores: float
     """Storing S."""
     scores_step: float
     """Storing the smallest scores; absolute."""
     query: float
-    """All roundings of an element of Q that is scaled before the product, by factors that are normal numbers."""
+    """All roundings of an element of Q that is scaled before the product; subnormal elements aside."""
     query_random: float
-    """Roundings of each element of Q on its own, as expected over many elements."""
+    """Independent roundings of each element of Q, as expected over many elements."""
     query_common: float
     """Roundings of the factors that scale Q, which all elements share."""
     query_step: float
@@ -78,27 +78,27 @@ class Roundings:
     output_step: float
     """Storing the smallest elements of O; absolute."""
     e4m3: bool
-    """Whether tensor cores multiply and add up numbers of e4m3: `score_products` and `value_products`."""
+    """Whether tensor cores multiply numbers of e4m3, so that `score_products` and `value_products` apply."""
     addition: float
-    """One step of a sum, product included; for e4m3, what comes besides `score_products` and `value_products`."""
+    """One step of a sum, including the product; for e4m3, in addition to `score_products` and `value_products`."""
     random: bool
-    """Whether the roundings of a sum are as likely up as down."""
+    """Whether roundings of a sum are equally likely up and down."""
     exp: float
-    """An exponential, whatever its argument."""
+    """An exponential, independent of its argument."""
     argument: float
-    """An exponential, per unit of its argument, the subtraction of the maximum included."""
+    """An exponential, per unit of its argument, including the subtraction of the maximum."""
     frame: float
-    """An exponential, per unit of the score and of the maximum that is subtracted from it."""
+    """An exponential, per unit of the score and of the maximum subtracted from it."""
     rescale: float
-    """A weight, each time that the maximum rises or, where O is divided as it goes, a tile ends."""
+    """A weight, each time the maximum rises or, if O is divided incrementally, a tile ends."""
     division: float
     """The quotient O / l."""
     score_roundings: int
-    """Roundings of a score besides one per element of q.k: the scale, its product, log2 e; the cap, if any."""
+    """Number of roundings of a score in addition to one per element of q.k: scale, its product, log2 e, cap."""
     tanh: float
     """A capped score: the hyperbolic tangent, its product with the cap, the cap itself, log2 e."""
     tanh_absolute: float
-    """A capped score whose tangent is a difference of exponentials; absolute, per unit of the cap."""
+    """A capped score whose tanh is computed from exponentials; absolute, per unit of the cap."""
     penalty: float
     """ALiBi's penalty."""
     penalized: float
@@ -112,10 +112,10 @@ class Roundings:
 
     @classmethod
     def of(cls, problem: Problem, numerics: Numerics) -> Roundings:
-        """What one rounding amounts to where a variant that declares `numerics` solves `problem`."""
-        sixteen = problem.dtype != "float32"
+        """Return the sizes of roundings of a variant with these `numerics` on this problem."""
+        has_16_bits = problem.dtype != "float32"
         u, step = UNIT_ROUNDOFF[problem.dtype], SMALLEST_STEP[problem.dtype]
-        stores_scores, stores_weights = (sixteen and x == "problem" for x in (numerics.scores, numerics.weights))
+        stores_scores, stores_weights = (has_16_bits and x == "problem" for x in (numerics.scores, numerics.weights))
         fast = numerics.functions == "fast"
         nearest = numerics.sums == "nearest"
         scalings = numerics.scaled_q
@@ -137,36 +137,36 @@ class Roundings:
             random=nearest,
             exp=EXP,
             argument=ARGUMENT[numerics.functions],
-            # A product with the folded scale each for the key and for the maximum.
+            # A product with the folded scale for the key, and one for the maximum.
             frame=frame(numerics),
             # An exponential and a product. FlashAttention-1's weights: (exp l) / l_new, times O, four more.
             rescale=(5 if numerics.divides_last else 9) * U,
-            # Under dropout, the rounding of what kept weights are multiplied by, and of their product with it.
-            # Reciprocal and product; the product is part of the output's rounding where O is float32, all the same.
+            # With dropout, the roundings of the factor on kept weights and of its product.
+            # Reciprocal and product, although in float32 that product is the output's rounding.
             division=division(numerics) + (2 * U if problem.dropout else 0.0),
             score_roundings=(3 if fast else 2) + (2 if problem.softcap is not None else 0),
             tanh=TANH[numerics.tanh] + 4 * U,
             tanh_absolute=TANH_ABSOLUTE[numerics.tanh],
-            # The slope times log2 e, log2 e's own; the distance where it is beyond 2^24, and its product.
+            # The slope times log2 e, log2 e itself; the distance if it exceeds 2^24, and its product.
             penalty=4 * U,
             penalized=U,
-            # Sum; where it is fast, also times ln 2, ln 2's own rounding, and the maximum's product with log2 e.
+            # Sum; if fast, also the product with ln 2, ln 2 itself, and the maximum's product with log2 e.
             log=4 * U if fast else U,
             log_of_sum=4 * U if fast else 2 * U,
             log_absolute=2.0**-21 if fast else 0.0,
         )
 
     def expected_sum(self, terms: Array) -> Array:
-        """What `terms` roundings in a sum are expected to come to, relative to its partial sums."""
+        """Return the expected error of `terms` roundings in a sum, relative to its partial sums."""
         steps: Array = np.minimum(LAMBDA * np.sqrt(terms), terms) if self.random else terms
         return self.addition * steps
 
     def score_products(self, elements: int) -> float:
-        """What adding up products of e4m3 comes to in a score, relative to the sum of their magnitudes."""
+        """Return the error of summing e4m3 products in a score, relative to the sum of their magnitudes."""
         return E4M3_STEP * math.ceil(elements / E4M3_DEPTH) if self.e4m3 else 0.0
 
     def value_products(self, keys: Array) -> Array:
-        """What adding up e4m3 products comes to in O. Runs of `keys` begin and end within 32; P may be rounded up."""
+        """Return the relative error of summing e4m3 products in O. Runs of `keys` need not be aligned to 32."""
         visited = np.float32(E4M3_STEP * (1 + E4M3_UNIT_ROUNDOFF)) * (keys / np.float32(E4M3_DEPTH) + 2)
         steps: Array = (visited + np.float32(E4M3_CUT * MOST_IDLE_STEPS)).astype(np.float32)
         return steps if self.e4m3 else np.zeros_like(steps)
@@ -179,5 +179,5 @@ NUMERICS_USED = (
 
 
 def numerics_used(problem: Problem) -> tuple[str, ...]:
-    """Those of a problem: a hyperbolic tangent is computed under a cap alone."""
+    """Return the fields of `Numerics` that affect errors on this problem; `tanh` only with a cap."""
     return tuple(name for name in NUMERICS_USED if name != "tanh" or problem.softcap is not None)

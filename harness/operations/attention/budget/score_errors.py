@@ -1,19 +1,19 @@
-"""How far off a score may be once it is capped and penalized, from how far its product tau q.k may be.
+"""Errors of scores after the cap and ALiBi, derived from the errors of the products tau q.k.
 
-With x = tau q.k / C, off by dx = sigma / C, in which C's own rounding and its product are two more of the product's,
-and sech^2 the derivative of tanh, which falls with |x|:
+Let x = tau q.k / C with error dx = sigma / C, where rounding C and multiplying by it add two roundings to sigma.
+sech^2 is the derivative of tanh, which decreases with |x|:
 
     |C tanh^(x^) - C tanh(x)| <= sigma sech^2(max(|x| - dx, 0)) + |C tanh x| eps + C eps_absolute,   at most 2 C
 
-since x^ is within dx of x. eps is the tangent's own error, and of its product with the cap (`rounding.TANH`). So a
-score that is near its cap is surer than the product it comes from. Where S is stored in 16 bits before the cap,
-u_16 |x| sech^2 x <= u_16 |tanh x| is no more than after it.
+since x^ is within dx of x. eps is the error of tanh and of its product with the cap (`rounding_sizes.TANH`). So scores
+near the cap are more accurate than their products. If S is stored in 16 bits before the cap, the error
+u_16 |x| sech^2 x <= u_16 |tanh x| is at most that of storing it afterwards.
 
-ALiBi takes b = slope distance off: b is off by 4u b, and the difference by u of itself. A sink is no product: nothing
-is off but what its exponential adds.
+ALiBi subtracts b = slope * distance. The error of b is 4u b, and the difference is rounded by u. A sink is not a
+product, so its score has no error.
 
-In the expected tier sigma shrinks by the same derivative. What the cap and ALiBi add is not taken for random: equal
-scores have equal tangents, and a slope that is rounded is so for all keys.
+Expected errors are scaled by the same derivative. The errors of the cap and of ALiBi are not assumed to be random,
+because equal scores have equal errors of tanh, and all keys share the rounding of the slope.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ScoreErrors:
-    """All (b, h, rows, keys)."""
+    """Errors of scores, (b, h, rows, keys)."""
 
     proved: Array
     expected: Array
@@ -44,14 +44,14 @@ class ScoreErrors:
     expected_query: Array | float
     """The part of `common` that is due to Q's scaling."""
     largest: Array
-    """The largest magnitude of the score from the cap on: where it is stored in between, that is what is rounded."""
+    """The largest magnitude of the score after the cap or ALiBi, since a kernel may store it after either."""
 
     def stored(self, rounding: Roundings) -> Array | float:
-        """What storing the score costs."""
+        """Return the error of storing the score."""
         return rounding.scores * (self.largest + self.proved) + rounding.scores_step if rounding.scores else 0.0
 
     def where(self, visible: npt.NDArray[np.bool_]) -> ScoreErrors:
-        """Nothing elsewhere."""
+        """Return the errors of visible keys, and 0 for the others."""
 
         def seen(error: Array | float) -> Array | float:
             return np.where(visible, error, np.float32(0)) if isinstance(error, np.ndarray) else error
@@ -66,27 +66,27 @@ class ScoreErrors:
         )
 
 
-def after_the_rule(
+def errors_after_rule(
     rule: ScoreRule,
     scores: Float64Array,
     products: Float64Array,
     errors: ProductErrors,
     rounding: Roundings,
 ) -> ScoreErrors:
-    """`errors` are those of tau q.k, `products`."""
+    """Return the errors of `scores`, given the `errors` of `products`, tau q.k."""
     expected, query, expected_query = errors.expected, errors.query, errors.expected_query
     proved = errors.proved + query
     common: Array | float = expected_query
     largest: Array = np.abs(scores).astype(np.float32)
     if rule.softcap is not None:
         cap = np.float32(rule.softcap)
-        x, off = np.abs(products).astype(np.float32) / cap, proved / cap
-        slope = (1 / np.square(np.cosh(np.maximum(x - off, np.float32(0))))).astype(np.float32)
+        x, dx = np.abs(products).astype(np.float32) / cap, proved / cap
+        derivative = (1 / np.square(np.cosh(np.maximum(x - dx, np.float32(0))))).astype(np.float32)
         capped = cap * np.tanh(x)
         own = np.float32(rounding.tanh) * capped + np.float32(rounding.tanh_absolute) * cap
-        proved = np.minimum(slope * proved + own, 2 * cap)
-        query, expected_query = (np.minimum(slope * each, 2 * cap) for each in (query, expected_query))
-        expected, common = np.minimum(slope * expected, 2 * cap), np.minimum(slope * common + own, 2 * cap)
+        proved = np.minimum(derivative * proved + own, 2 * cap)
+        query, expected_query = (np.minimum(derivative * each, 2 * cap) for each in (query, expected_query))
+        expected, common = np.minimum(derivative * expected, 2 * cap), np.minimum(derivative * common + own, 2 * cap)
         largest = np.maximum(largest, capped)
     elif rule.penalty is not None:
         largest = np.maximum(largest, np.abs(products).astype(np.float32))

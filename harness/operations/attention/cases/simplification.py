@@ -94,7 +94,7 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     if case.check is not None:
         yield dataclasses.replace(case, check=None)
     build: AttentionBuild
-    for build in builds.plainer(builds.of(case)):
+    for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
         if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
             # Features that it needs, in the plainest build.

@@ -13,7 +13,7 @@ own, for whatever computes attention:
     @given(cases())
     def test_my_attention(case):
         inputs = case.inputs()  # Q, K and V as NumPy arrays
-        accuracy = Question.pose(case.problem, inputs).hold({"O": my_attention(case.problem, **inputs)})
+        accuracy = Question.pose(case.problem, inputs).check({"O": my_attention(case.problem, **inputs)})
         assert accuracy.passed, accuracy.reason
 
 What is plain comes first in every draw, and shrinking goes there: one tile, one head, batch 1, the first build, regime

@@ -1,4 +1,4 @@
-"""An array in a .npy file that a mask is read from: the mask holds where it lies and what was in it, not the array."""
+"""An array in a .npy file that defines a mask. The mask stores the path and a digest, not the array."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from harness.support.errors import ProblemError
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array that is read when it is asked for."""
+    """An array that is loaded on access."""
 
     path: str
-    """As it was given."""
+    """Path as the user gave it."""
     digest: str
-    """SHA-256 of shape and elements, so that another content is another mask."""
+    """SHA-256 of shape and elements, so that masks with other contents compare unequal."""
     shape: tuple[int, ...]
 
     @classmethod
-    def read(cls, mask: str, path: str, is_right: Callable[[np.ndarray], bool], needed: str) -> ArrayFile:
-        """The file at `path`, of a mask of the kind `mask`. Raises `ProblemError` where its array `is_right` not.
+    def read(cls, mask: str, path: str, is_valid: Callable[[np.ndarray], bool], needed: str) -> ArrayFile:
+        """Open the file at `path` for a mask of kind `mask`. Raises `ProblemError` if `is_valid` rejects its array.
 
-        `needed`: what it has to be, for that error.
+        `needed` describes valid arrays in the message.
         """
         array = _load(f"mask {mask}:{path}", path)
-        if not isinstance(array, np.ndarray) or not array.size or not is_right(array):
-            said = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "no array"
-            raise ProblemError(f"mask {mask}:{path}: it has to be {needed}, not {said}")
+        if not isinstance(array, np.ndarray) or not array.size or not is_valid(array):
+            actual = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "no array"
+            raise ProblemError(f"mask {mask}:{path}: it has to be {needed}, not {actual}")
         return cls(path, _digest(array), array.shape)
 
     @property
     def array(self) -> np.ndarray:
-        """What is in it. Raises `ProblemError` where that is no longer what it was."""
+        """The array. Raises `ProblemError` if the file has changed."""
         return _array(self)
 
 

@@ -1,4 +1,4 @@
-"""What a mask gives kernels as inputs of the problem: each row's run of keys, where it is no band, and other rules."""
+"""Arrays that kernels get as inputs for masks that are not bands: runs of keys, blocks, hidden rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem
 
 FIRST_KEYS, END_KEYS = "first_keys", "end_keys"
-"""Their names: int32, (batch, q_len)."""
+"""Names of the first key that each row sees, and of the end of its run: int32, (batch, q_len)."""
 FIRST_ROWS, END_ROWS = "first_rows", "end_rows"
-"""Names of the runs of rows that see each key: int32, (batch, kv_len)."""
+"""Names of the first row that sees each key, and of the end of that run: int32, (batch, kv_len)."""
 BLOCKS = "blocks"
-"""Which blocks of a mask are on: int32, (heads that differ, rows of blocks, blocks in each)."""
+"""Name of the array of a block mask that says which blocks are on: int32, (heads or 1, row blocks, key blocks)."""
 
 HIDDEN_ROWS = "hidden_rows"
-"""Where the spans of rows that do not see a key start and end: int32, (2 x spans of a key, kv_len)."""
+"""Name of the starts and ends of the spans of rows that do not see a key: int32, (2 x spans per key, kv_len)."""
 
 
 def mask_arrays(problem: Problem) -> dict[str, np.ndarray]:
-    """By name; none of a band."""
+    """Return the arrays of the problem's mask by name; none for a band."""
     arrays = runs_of_rows(problem)
     if problem.blocks is not None:
         arrays[BLOCKS] = problem.blocks.array(problem.heads, problem.q_len, problem.kv_len).astype(np.int32)
@@ -31,7 +31,7 @@ def mask_arrays(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def runs_of_rows(problem: Problem) -> dict[str, np.ndarray]:
-    """`first_keys` and `end_keys`; none of a band. Neither ever goes down from a row to the next."""
+    """Return `first_keys` and `end_keys`, which never decrease from a row to the next; none for a band."""
     if problem.mask.runs.is_band:
         return {}
     first, end = _runs(problem)
@@ -39,27 +39,27 @@ def runs_of_rows(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def runs_of_keys(problem: Problem) -> dict[str, np.ndarray]:
-    """`first_rows` and `end_rows`; none of a band. Neither ever goes down from a key to the next.
+    """Return `first_rows` and `end_rows`, which never decrease from a key to the next; none for a band.
 
-    Since runs of rows never move backwards, the rows that see a key are a run, too: from the first that ends behind the
-    key up to the first that begins behind it. FlashMask's column-wise spans say the same (Wang et al. 2024, arXiv
-    2410.01359), of the rows that do not see a key.
+    Since the runs of rows never move backwards, the rows that see a key are also a run: from the first one whose run
+    ends after the key to the first one whose run starts after it. FlashMask's columns describe the rows that do not see
+    a key in the same way (Wang et al. 2024, arXiv 2410.01359).
     """
     if problem.mask.runs.is_band:
         return {}
     first, end = _runs(problem)
     keys = np.arange(problem.kv_len)
 
-    def behind(limits: np.ndarray) -> np.ndarray:
+    def rows_up_to(limits: np.ndarray) -> np.ndarray:
         return np.stack([np.searchsorted(of_sequence, keys, side="right") for of_sequence in limits])
 
-    return _of_all_sequences(problem.batch, {FIRST_ROWS: behind(end), END_ROWS: behind(first)})
+    return _of_all_sequences(problem.batch, {FIRST_ROWS: rows_up_to(end), END_ROWS: rows_up_to(first)})
 
 
 def _runs(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """(first, end) of each row, once for all sequences that see alike: (sequences, q_len)."""
+    """Return (first, end) of each row, (sequences or 1, q_len); 1 if all sequences are the same."""
     first, end = problem.spans
-    # A row that sees nothing ends where it begins, which keeps runs from moving backwards.
+    # The run of a row that sees no key ends at its start, so that runs do not move backwards.
     return first, np.maximum(first, end)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of rows and keys that are on or off, so that what a row sees is no run of keys.
+"""Block masks: blocks of rows and keys are on or off, so that a row does not see a run of keys.
 
 Child et al. 2019, arXiv 1904.10509; Dao et al. 2022, arXiv 2205.14135, section 3.3 (block-sparse FlashAttention).
 """
@@ -25,17 +25,18 @@ _BY_SEED = re.compile(rf"{_SIZE}(?:,(?P<seed>[0-9]{{1,9}})(?P<by_head>,heads)?)?
 
 @dataclass(frozen=True)
 class Blocks(Scattered):
-    """Row i sees key j where block (i // rows, j // keys) is on. Blocks are counted from row 0 and key 0."""
+    """Row i sees key j if block (i // rows, j // keys) is on."""
 
     size: tuple[int, int] | None
-    """Rows and keys of a block; None: as few as let the file's blocks cover the problem."""
+    """Rows and keys per block. None for the smallest with which the file's blocks cover the problem."""
     seed: int = 0
-    """Blocks are on or off, as likely as not, by this number; of a file it says nothing."""
+    """Random seed, with which each block is on with probability 1/2; ignored if there is a file."""
     file: ArrayFile | None = None
+    """File that says which blocks are on; None for random blocks."""
     by_head: bool = False
-    """Whether each query head has blocks of its own: what a file with three axes says, and chance if it is told to."""
+    """Whether blocks differ between query heads, as in a file with three axes."""
     head: int = 0
-    """Whose they are, where they are those of one head."""
+    """Index of the head, in a mask of a single head (`of_head`)."""
 
     kind: ClassVar[str] = "blocks"
     spelling: ClassVar[str] = "blocks:FILE.npy[,ROWSxKEYS]"
@@ -65,7 +66,7 @@ class Blocks(Scattered):
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
         t = tile_keys
         few, half = max(1, t - 1), max(1, t // 2)
-        # The edges of most lie within tiles: those that divide tiles hide from where blocks are counted.
+        # Most edges lie within tiles, because sizes that divide tiles would hide errors in the position of blocks.
         sizes = (
             (2 * t, t),
             (7, 5),
@@ -81,7 +82,7 @@ class Blocks(Scattered):
         return (*of_all, *(cls(mask.size, mask.seed, by_head=True) for mask in of_all[:4]))
 
     def size_for(self, q_len: int, kv_len: int) -> tuple[int, int]:
-        """Rows and keys of a block in a problem of these sizes."""
+        """Return the rows and keys per block in a problem of these sizes."""
         if self.size is not None:
             return self.size
         assert self.file is not None
@@ -89,15 +90,15 @@ class Blocks(Scattered):
         return -(-q_len // rows), -(-kv_len // columns)
 
     def array_shape(self, q_len: int, kv_len: int) -> tuple[int, int]:
-        """Rows of blocks, and blocks in each, in a problem of these sizes."""
+        """Return the number of blocks along rows and along keys in a problem of these sizes."""
         rows, keys = self.size_for(q_len, kv_len)
         return -(-q_len // rows), -(-kv_len // keys)
 
     def array(self, heads: int, q_len: int, kv_len: int) -> Visibility:
-        """Which blocks are on in a problem of these sizes, (heads, ...) or (1, ...): as kernels are told."""
+        """Return which blocks are on, (heads or 1, blocks along rows, blocks along keys), an input of kernels."""
         rows, columns = (np.arange(extent, dtype=np.int64) for extent in self.array_shape(q_len, kv_len))
-        told_apart = [self.of_head(head) for head in range(heads)] if self.by_head else [self]
-        return np.stack([mask._are_on(rows[:, None], columns[None, :]) for mask in told_apart])
+        masks = [self.of_head(head) for head in range(heads)] if self.by_head else [self]
+        return np.stack([mask._are_on(rows[:, None], columns[None, :]) for mask in masks])
 
     @property
     @override
@@ -110,7 +111,7 @@ class Blocks(Scattered):
 
     @property
     def heads(self) -> int | None:
-        """Query heads that its file has blocks for; None: however many there are."""
+        """Number of query heads in its file; None if it applies to any number."""
         return self.file.shape[0] if self.file is not None and self.by_head else None
 
     @override
@@ -143,7 +144,7 @@ class Blocks(Scattered):
 
     @override
     def simplified(self) -> Iterator[Mask]:
-        """Masks with fewer rows and keys in a block, or another seed."""
+        """Yield masks with fewer rows and keys per block, or another seed."""
         if self.file is None and self.size is not None:
             rows, keys = self.size
             smaller = {(64, 32), (rows, 1), (1, keys), (rows // 2 or 1, keys), (rows, keys // 2 or 1)}
@@ -166,7 +167,7 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
-    """SplitMix64's finalizer (Steele et al. 2014, doi:10.1145/2660193.2660195): bits that look independent."""
+    """SplitMix64's finalizer (Steele et al. 2014, doi:10.1145/2660193.2660195): a pseudorandom hash."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""The causal mask: a row sees the keys up to its own place, aligned bottom-right."""
+"""The causal mask: a row sees the keys up to its position, aligned bottom-right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.support.override import override
 
 @dataclass(frozen=True)
 class Causal(Band):
-    """Row i sees key j where j <= i + kv_len - q_len."""
+    """Row i sees key j if j <= i + kv_len - q_len."""
 
     kind: ClassVar[str] = "causal"
     spelling: ClassVar[str] = "causal"
@@ -32,7 +32,7 @@ class Causal(Band):
 
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        # Counted from the end: as many keys may lie behind the last one that a row sees as there are rows after it.
+        # Counted from the end: the number of hidden keys of a row equals the number of rows after it.
         visible: Visibility = (kv_len - keys) > (q_len - 1 - rows)
         return visible
 

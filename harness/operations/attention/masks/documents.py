@@ -1,4 +1,4 @@
-"""Packed documents: several in one sequence, and none sees another (Krell et al. 2021, arXiv 2107.02027)."""
+"""Packed documents: several in one sequence, each seeing only itself (Krell et al. 2021, arXiv 2107.02027)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from harness.support.override import override
 
 _LENGTHS = re.compile(r" *[0-9]{1,9} *(\+ *[0-9]{1,9} *)*")
 _SHOWN = 5
-"""Documents of a list that is shown in full."""
+"""Maximum number of documents of a list that is shown in full."""
 
 Lengths = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Documents(Mask):
-    """Row i sees key j where key i + kv_len - q_len and key j are of the same document.
+    """Row i sees key j if key i + kv_len - q_len and key j belong to the same document.
 
-    Documents lie one after the other from key 0 on. The last one goes on to the last key, however long it is said to
-    be. A row that lies ahead of key 0 is of no document and sees nothing.
+    Documents are consecutive from key 0 on. The last one always extends to the last key. A row before key 0 belongs to
+    no document and sees no key.
     """
 
     lengths: tuple[Lengths, ...]
-    """Keys of each document, 0 and more; one list for all sequences of a batch, or one for each."""
+    """Number of keys of each document, at least 0; one list for all sequences of a batch, or one for each."""
 
     kind: ClassVar[str] = "documents"
     spelling: ClassVar[str] = "documents:KEYS+KEYS+...[/KEYS+...]"
@@ -59,31 +59,31 @@ class Documents(Mask):
     @classmethod
     @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """Masks around the edges of tiles. They may have more documents than keys: `clipped_to` cuts them off."""
+        """Return masks with boundaries around edges of tiles; `clipped_to` limits them to the problem's keys."""
         t = tile_keys
         lists: tuple[tuple[Lengths, ...], ...] = (
             ((1, 0),),
             ((t, 0),),
             ((t - 1, 2),),
             ((t + 1, t - 1, 1),),
-            ((1, 1, 1, 1, 1, t, 1),),  # one key each, and a tile that begins beside an edge
+            ((1, 1, 1, 1, 1, t, 1),),  # one key each, and a tile that starts next to an edge
             ((t // 2 + 1,) * 24,),  # boundaries everywhere within tiles, and in long problems, too
             ((1,) * (t + 2) + (2 * t, 3),),
-            ((3 * t + 1, 1, 2 * t),),  # longer than all that a tile of rows or keys has
+            ((3 * t + 1, 1, 2 * t),),  # longer than any tile
             ((0, t, 0, 0, 1, 0),),
             ((t - 1, 1, t, t + 1) * 4,),
             ((max(t // 3, 1), 2, 3 * t) * 3,),
-            # In one sequence a row sees the first tiles, or all, in another the last ones.
+            # A row sees the first tiles, or all, in one sequence, and the last ones in another.
             ((t, 1), (1, t + 1)),
             ((10**6,), (t, t, t, 0)),
             ((3 * t + 2, 1), (t // 2, t, 2 * t, t, t), (1, 0)),
             ((t + 1,) * 12, (10**6,)),
             ((2, t - 1, t), (t + 2, 1, 1), (1, 1, 1)),
-            # What begins in a later tile in one begins earlier in another, and the other way round.
+            # Documents start in later tiles in one sequence than in another.
             ((t + t // 2, 0), (t // 3 + 1, 0)),
             ((t // 3 + 1, 0), (2 * t, 0)),
             ((2 * t, 0), (t // 2 + 1, t + 1, 0)),
-            # One document beside several, in a sequence of any length.
+            # One document in one sequence and several in another, for any length.
             ((10**6,), (1, 2, 1, 0)),
             ((t // 2, 1, 0, 2, 0), (3, 0)),
         )
@@ -91,7 +91,7 @@ class Documents(Mask):
 
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        # A key's document has the number of documents that have ended by then; the last one never ends.
+        # The index of a key's document is the number of documents that end before it; the last one never ends.
         ends = np.cumsum(self._only[:-1])
         own = rows + kv_len - q_len
         same = np.searchsorted(ends, own, side="right") == np.searchsorted(ends, keys, side="right")
@@ -109,7 +109,7 @@ class Documents(Mask):
 
     @property
     def _only(self) -> Lengths:
-        (only,) = self.lengths  # who asks about one sequence of several has to say of which
+        (only,) = self.lengths  # `of_sequence` has been called if there are several
         return only
 
     @property
@@ -136,13 +136,13 @@ class Documents(Mask):
 
     @override
     def clipped_to(self, batch: int, kv_len: int) -> Mask:
-        """The mask for these sizes: lists are cut off at the last key, and sequences take them in turn."""
+        """Return the mask for these sizes: lists end at the last key and are repeated for all sequences."""
         lists = [_cut(self.lengths[number % len(self.lengths)], kv_len) for number in range(batch)]
         return Documents(tuple(lists) if len(set(lists)) > 1 else (lists[0],))
 
     @override
     def simplified(self) -> Iterator[Mask]:
-        """One sequence's list for all; two documents; one document fewer, or without those at an end."""
+        """Yield masks with one list for all sequences, two documents, one document fewer, or half of them."""
         if len(self.lengths) > 1:
             yield from (Documents((each,)) for each in self.lengths)
             return
@@ -172,7 +172,7 @@ class Documents(Mask):
 
 
 def _cut(lengths: Lengths, kv_len: int) -> Lengths:
-    """As many of the documents as begin before the last key, the last of them no longer than there are keys."""
+    """Return the documents that start before key `kv_len`, with the last one shortened to end there."""
     kept: list[int] = []
     for length in lengths:
         left = kv_len - sum(kept)

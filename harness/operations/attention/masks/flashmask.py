@@ -18,27 +18,27 @@ from harness.support.override import override
 
 _BY_SEED = re.compile(r"(?P<columns>[124])(?:,(?P<seed>[0-9]{1,9}))?")
 _PIECES = (1, 4, 15, 33, 70, 90, 200)
-"""Keys that follow each other and are hidden alike, or nearly so, where chance decides."""
+"""Lengths of runs of keys with equal or similar spans, in random masks."""
 _SLOPES = (0, 1, 1, -1)
-"""By how many rows their spans move from key to key."""
+"""Number of rows by which spans move from one key to the next, in random masks."""
 
 
 @dataclass(frozen=True)
 class FlashMask(Scattered):
-    """Each key is hidden from the rows of one span, or of two: one in the lower triangle and one in the upper.
+    """Each key is hidden from the rows of one or two spans: one in the lower triangle and one in the upper.
 
-    In the paper's words and order, a key's columns are where they start and end. One: LTS, from which on no row sees
-    the key. Two: LTS and UTE, before which no row sees it; beside the causal mask, LTS and LTE. Four: LTS, LTE, UTS,
-    UTE. Ends are not hidden themselves.
+    A key's columns are the starts and ends of its spans, with the paper's names and order. One column: LTS, the first
+    row that does not see the key, nor do later rows. Two: LTS, and UTE, before which no row sees the key; with the
+    causal mask, LTS and LTE. Four: LTS, LTE, UTS, UTE. Ends are exclusive.
     """
 
     columns: int
-    """1, 2 or 4."""
+    """Number of columns: 1, 2 or 4."""
     seed: int = 0
-    """What is in them where there is no file; of a file it says nothing."""
+    """Random seed of the columns; ignored if there is a file."""
     file: ArrayFile | None = None
-    beside_causal: bool = False
-    """Whether two columns are both of the lower triangle."""
+    with_causal: bool = False
+    """Whether it is combined with a causal mask, so that two columns are both of the lower triangle."""
 
     kind: ClassVar[str] = "flashmask"
     spelling: ClassVar[str] = "flashmask:FILE.npy"
@@ -67,15 +67,15 @@ class FlashMask(Scattered):
         return tuple(cls(columns, seed) for seed in range(8) for columns in (1, 2, 4))
 
     @override
-    def beside(self, kinds: frozenset[str]) -> Mask:
-        return dataclasses.replace(self, beside_causal=self.columns == 2 and "causal" in kinds)
+    def in_combination_with(self, kinds: frozenset[str]) -> Mask:
+        return dataclasses.replace(self, with_causal=self.columns == 2 and "causal" in kinds)
 
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         of_keys = self._of_keys(q_len, kv_len)[keys]
         if self.columns == 1:
             seen: Visibility = rows < of_keys[..., 0]
-        elif self.columns == 2 and not self.beside_causal:
+        elif self.columns == 2 and not self.with_causal:
             seen = (of_keys[..., 1] <= rows) & (rows < of_keys[..., 0])
         else:
             seen = (rows < of_keys[..., 0]) | (rows >= of_keys[..., 1])
@@ -85,26 +85,26 @@ class FlashMask(Scattered):
 
     @property
     def spans_per_key(self) -> int:
-        """Spans of rows, each with a start and an end."""
-        return 1 if self.columns == 1 or self.beside_causal else 2
+        """Number of spans of rows per key, each with a start and an end."""
+        return 1 if self.columns == 1 or self.with_causal else 2
 
     def hidden_rows(self, q_len: int, kv_len: int) -> Integers:
-        """(2 x spans, kv_len): where each of a key's spans starts and where it ends, as kernels are told."""
+        """Return the starts and ends of each key's spans, (2 x spans, kv_len), which kernels get as an input."""
         columns = self._of_keys(q_len, kv_len).T
         if self.columns == 1:
             return np.stack([columns[0], np.full_like(columns[0], q_len)])
-        if self.columns == 2 and not self.beside_causal:
+        if self.columns == 2 and not self.with_causal:
             return np.stack([columns[0], np.full_like(columns[0], q_len), np.zeros_like(columns[1]), columns[1]])
         return np.ascontiguousarray(columns)
 
     def _of_keys(self, q_len: int, kv_len: int) -> Integers:
-        """(kv_len, columns)."""
+        """Return the columns of all keys, (kv_len, columns)."""
         if self.file is not None:
             of_file: Integers = self.file.array.astype(np.int64)
             return of_file
         by_chance = _by_chance(self.columns, self.seed, q_len, kv_len)
-        # The rows from LTS to LTE are hidden, those from UTE to LTS are seen: as many, as far from the other end.
-        return q_len - by_chance if self.columns == 2 and not self.beside_causal else by_chance
+        # Random columns hide the rows from LTS to LTE. Mirrored, they hide all but the rows from UTE to LTS.
+        return q_len - by_chance if self.columns == 2 and not self.with_causal else by_chance
 
     @override
     def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
@@ -131,10 +131,10 @@ def _has_columns(array: np.ndarray) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _by_chance(columns: int, seed: int, q_len: int, kv_len: int) -> Integers:
-    """(kv_len, columns): pieces of keys that each span hides from the same rows: none, all, the first, the last, some.
+    """Draw columns, (kv_len, columns), in runs of keys hidden from the same rows: none, all, the first, the last, some.
 
-    In some pieces each key's spans begin and end a few rows away from its neighbours', in others a row later than those
-    of the key before it, or sooner, as a window's do.
+    In some runs the bounds of neighbouring keys differ by a few rows; in others they move by one row per key, as those
+    of a window do.
     """
     rng = np.random.Generator(np.random.Philox([seed, columns]))
     lengths: list[int] = []

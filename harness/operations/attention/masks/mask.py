@@ -1,8 +1,8 @@
-"""What a mask is: a rule for pairs of a row and a key, told twice.
+"""Base classes of masks, which define which keys each query row sees.
 
-`visible` is the rule as the oracle reads it, pair by pair. `span` is the same as kernels and claims want it: the run of
-keys that a row sees. They are written independently, on purpose, and a test holds the two together. Both speak of one
-sequence and one head: a mask that tells those apart is asked for that of each, `of_sequence` and `of_head`.
+A mask defines its rule twice: `visible` decides single pairs, for the oracle; `span` is the run of keys that a row
+sees, for kernels and claims. They are implemented independently, and a test compares them. Both are for one sequence
+and one head: for masks that differ between sequences or heads, call `of_sequence` and `of_head` first.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ Visibility = npt.NDArray[np.bool_]
 
 
 class Mask(ABC):
-    """Which keys each query row sees. Frozen, hashable, without arrays; it knows no sizes until it is asked."""
+    """Which keys each query row sees. Frozen and hashable, without arrays, and independent of the problem's sizes."""
 
     kind: ClassVar[str]
-    """The word that the command line knows it by, such as `window`; also the feature that a variant `takes`."""
+    """Its name on the command line, such as `window`; also the feature that a variant lists in `takes`."""
     spelling: ClassVar[str]
-    """How it is written, with its parameters, such as `window:LEFT[,RIGHT]`."""
+    """Its syntax with parameters, such as `window:LEFT[,RIGHT]`."""
     idea: ClassVar[str]
     """One line for `--help`."""
     implied_by: ClassVar[tuple[str, ...]] = ()
-    """Kinds that let rows see no more than this one does: together with one of them it says nothing."""
+    """Kinds of masks in which rows see at most what they see in this one, so that it is redundant beside them."""
 
     @classmethod
     @abstractmethod
     def parse(cls, parameters: str) -> Mask:
-        """The mask from what stands behind its colon ("" where nothing does). Raises `ProblemError`."""
+        """Return the mask for the text after its colon, "" if there is none. Raises `ProblemError`."""
 
     @abstractmethod
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
-        """Whether row i sees key j, as the oracle asks: `rows` (R, 1) and `keys` (1, K) broadcast to (R, K)."""
+        """Return whether row i sees key j. `rows` (R, 1) and `keys` (1, K) broadcast to (R, K)."""
 
     @abstractmethod
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-        """The run of keys that each of `rows` sees: (first, end), each as long as `rows`.
+        """Return the run of keys that each of `rows` sees: (first, end), each as long as `rows`.
 
-        0 <= first <= kv_len and 0 <= end <= kv_len; a row that sees nothing has end <= first. Kernels rely on two
-        things besides. Runs never move backwards: neither first nor end is less than that of the row before. And a row
-        that lies on a key sees that key, so that rows which follow each other see one run together; a row that lies
-        ahead of all keys may see nothing.
+        0 <= first <= kv_len and 0 <= end <= kv_len; a row that sees no key has end <= first. Kernels rely on two more
+        properties. Runs never move backwards: neither first nor end is less than that of the previous row. And a row
+        whose position i + kv_len - q_len is a key sees that key, so that consecutive rows together see one run; a row
+        before all keys may see none.
 
-        Where the mask `is_run` not, what a row sees lies within its span, and need not be all of it.
+        If `is_run` is false, the keys that a row sees lie within its span, but need not fill it.
         """
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """As the command line takes it; `parse_mask` reads it."""
+        """Its text on the command line, which `parse_mask` converts back."""
 
     @classmethod
     @abstractmethod
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """Masks of this kind for campaigns, the plainest first; limits lie at and beside the edges of tiles of keys."""
+        """Return masks of this kind for campaigns, the simplest first, with limits at and next to tiles' edges."""
 
     @property
     def parts(self) -> tuple[Mask, ...]:
-        """The masks that this one is the intersection of; itself where it is a single one, none for no mask."""
+        """The masks whose intersection this is: itself for a single mask, and empty for no mask."""
         return (self,)
 
     @property
     def is_band(self) -> bool:
-        """Whether it is a `Band`, or an intersection of some: two numbers say it all, and no kernel is given runs."""
+        """Whether it is a `Band` or an intersection of bands. Kernels then get two numbers in place of runs."""
         return False
 
     @property
@@ -81,54 +81,54 @@ class Mask(ABC):
 
     @property
     def sequences(self) -> int:
-        """How many sequences of a batch it tells apart; 1: what rows see is the same in all."""
+        """Number of sequences of a batch that it distinguishes; 1 if it is the same for all."""
         return 1
 
     def of_sequence(self, number: int) -> Mask:
-        """What it is to that sequence of a batch alone."""
+        """Return the mask of a single sequence of the batch."""
         return self
 
     @property
     def tells_heads_apart(self) -> bool:
-        """Whether it may be another in each query head."""
+        """Whether it can differ between query heads."""
         return False
 
     def of_head(self, number: int) -> Mask:
-        """What it is to that query head alone."""
+        """Return the mask of a single query head."""
         return self
 
     def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
-        """Why a problem of these sizes cannot have it, or None."""
+        """Return the reason why a problem of these sizes cannot have this mask, or None if it can."""
         return None
 
     def clipped_to(self, batch: int, kv_len: int) -> Mask:
-        """The nearest mask that a problem of these sizes can have."""
+        """Return the most similar mask that is valid for these sizes."""
         return self
 
     def simplified(self) -> Iterator[Mask]:
-        """Masks of the same kind that are easier to look at, the plainest first."""
+        """Return simpler masks of the same kind, the simplest first."""
         return iter(())
 
     @property
     def shown(self) -> str:
-        """`text` as people want it: what is long is cut short."""
+        """`text` for display, with long parameters abbreviated."""
         return self.text
 
-    def beside(self, kinds: frozenset[str]) -> Mask:
-        """What it is together with masks of these kinds, its own among them."""
+    def in_combination_with(self, kinds: frozenset[str]) -> Mask:
+        """Return what this mask contributes to an intersection of masks of these kinds, which include its own."""
         return self
 
     def without(self, kind: str) -> Mask:
-        """What is left without the parts of that kind."""
+        """Return the mask without its parts of that kind."""
         return intersection(part for part in self.parts if part.kind != kind)
 
     @property
     def runs(self) -> Mask:
-        """What is left of it where only the parts are looked at of which each row sees a run."""
+        """The intersection of only those parts in which each row sees a run of keys."""
         return self if self.is_run else intersection(part for part in self.parts if part.is_run)
 
     def __and__(self, other: Mask) -> Mask:
-        """Rows see what both let them see."""
+        """Return the intersection, in which rows see the keys that both masks let them see."""
         return intersection((*self.parts, *other.parts))
 
     def __str__(self) -> str:
@@ -136,15 +136,15 @@ class Mask(ABC):
 
 
 class Band(Mask):
-    """A mask whose span moves with the row: keys from some before the diagonal to some behind it.
+    """A mask in which a row sees the keys within fixed distances of the diagonal.
 
-    The diagonal is aligned bottom-right: row i lies on key i + kv_len - q_len. None is without a limit.
+    The diagonal is aligned bottom-right: row i is at key i + kv_len - q_len.
     """
 
     @property
     @abstractmethod
     def limits(self) -> tuple[int | None, int | None]:
-        """(left, right): how many keys before and behind its place a row sees at most."""
+        """(left, right): maximum distance of keys before and after the row's position; None for no limit."""
 
     @property
     @override
@@ -161,7 +161,7 @@ class Band(Mask):
 
 
 class Scattered(Mask):
-    """A mask whose rows may see keys anywhere: the span of each row is all keys."""
+    """A mask whose rows can see any set of keys, so that the span of each row is all keys."""
 
     @property
     @override
@@ -176,7 +176,7 @@ class Scattered(Mask):
 
 @dataclass(frozen=True)
 class Intersection(Mask):
-    """What all parts let a row see; no parts: every key. Made by `intersection`, which puts the parts in order."""
+    """A mask in which rows see the keys that all parts let them see. `intersection` creates it and sorts the parts."""
 
     masks: tuple[Mask, ...] = ()
 
@@ -186,12 +186,12 @@ class Intersection(Mask):
 
     @classmethod
     def parse(cls, parameters: str) -> Mask:
-        """Never spelled by its own name: see `parse_mask`."""
+        """Not supported, because an intersection has no name of its own; `parse_mask` creates it."""
         raise NotImplementedError(parameters)
 
     @classmethod
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        """None of its own: campaigns draw the parts."""
+        """Return no masks, because campaigns draw the parts."""
         return ()
 
     @override
@@ -254,7 +254,7 @@ class Intersection(Mask):
 
     @property
     def text(self) -> str:
-        """Such as `causal+window:8`, or `none`."""
+        """Its text on the command line, such as `causal+window:8`, or `none`."""
         return "+".join(mask.text for mask in self.masks) or "none"
 
     @property
@@ -268,18 +268,18 @@ NO_MASK: Mask = Intersection()
 
 
 def intersection(masks: Iterable[Mask]) -> Mask:
-    """One mask of many, each once, in the order of their kinds, so that equal ones are written alike."""
+    """Return the intersection of masks, without duplicates and sorted by kind, so that equal ones have equal text."""
     parts = tuple(masks)
     kinds = frozenset(mask.kind for mask in parts)
-    unique = dict.fromkeys(mask.beside(kinds) for mask in parts)
+    unique = dict.fromkeys(mask.in_combination_with(kinds) for mask in parts)
     ordered = sorted(unique, key=lambda mask: (mask.kind, mask.text))
     return ordered[0] if len(ordered) == 1 else Intersection(tuple(ordered)) if ordered else NO_MASK
 
 
 def band_limits(mask: Mask) -> tuple[int | None, int | None]:
-    """(before, after): keys ahead of row i's place, i + kv_len - q_len, and behind it; None: no limit.
+    """Return the limits of a mask that `is_band`: (before, after), the maximum distances of keys from the diagonal.
 
-    Of a mask that `is_band`.
+    None means no limit.
     """
     limits = [part.limits for part in mask.parts if isinstance(part, Band)]
     assert len(limits) == len(mask.parts)

@@ -1,4 +1,4 @@
-"""`causal+window:256` -> a mask. The kinds are the modules of this package that define one under the name `KIND`."""
+"""Parses masks, such as `causal+window:256`. Modules of this package define their kind of mask as `KIND`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.support.suggestion import did_you_mean
 
 @functools.cache
 def mask_kinds() -> Mapping[str, type[Mask]]:
-    """Every kind of mask by its word."""
+    """Return every kind of mask by its name."""
     modules = (
         importlib.import_module(f"{masks.__name__}.{found.name}") for found in pkgutil.iter_modules(masks.__path__)
     )
@@ -24,7 +24,7 @@ def mask_kinds() -> Mapping[str, type[Mask]]:
 
 
 def parse_mask(text: str) -> Mask:
-    """The mask that `text` spells: `none`, one of the kinds, or several joined by `+`. Raises `ProblemError`."""
+    """Return the mask for a text: `none`, one of the kinds, or several joined by `+`. Raises `ProblemError`."""
     words = _words(text)
     if words == ["none"]:
         return NO_MASK
@@ -32,7 +32,7 @@ def parse_mask(text: str) -> Mask:
 
 
 def _words(text: str) -> list[str]:
-    """One for each mask. A mask begins with a letter: what does not belongs to the list of numbers before it."""
+    """Split into the texts of single masks. They start with a letter, unlike further numbers of a list."""
     words: list[str] = []
     for word in (each.strip() for each in text.split("+")):
         if words and word and not word[0].isalpha():
@@ -54,5 +54,5 @@ def _parse_one(word: str, text: str) -> Mask:
 
 
 def mask_help() -> list[tuple[str, str]]:
-    """How each kind is spelled, and its idea: for `--help`."""
+    """Return the syntax and the description of each kind for `--help`."""
     return [("none", "every row sees every key"), *((k.spelling, k.idea) for k in mask_kinds().values())]

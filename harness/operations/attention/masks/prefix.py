@@ -1,4 +1,4 @@
-"""The prefix mask: causal, but for the first keys, which all rows see (Raffel et al. 2019, arXiv 1910.10683, 3.2.1)."""
+"""The prefix mask: causal, except that all rows see the first keys (Raffel et al. 2019, arXiv 1910.10683, 3.2.1)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """Row i sees key j where j < keys or j <= i + kv_len - q_len: a mask of its own, `prefix:0` is the causal one."""
+    """Row i sees key j if j < keys or j <= i + kv_len - q_len. `prefix:0` equals the causal mask."""
 
     keys: int
-    """Keys of the prefix; a number beyond kv_len means all keys."""
+    """Number of keys of the prefix; beyond kv_len, all keys."""
 
     kind: ClassVar[str] = "prefix"
     spelling: ClassVar[str] = "prefix:KEYS"

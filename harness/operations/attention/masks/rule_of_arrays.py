@@ -1,4 +1,4 @@
-"""Which keys a row sees, from the arrays that kernels are given: in whatever library these arrays are."""
+"""Evaluates a mask from the arrays that kernels get, in any array library."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem
 
 Rule = Callable[[Any, Any, Any, Any], Any]
-"""Batch entry, query head, row and key, arrays of whole numbers that are broadcast against each other -> booleans."""
+"""Maps batch entry, query head, row and key, integer arrays that broadcast against each other, to booleans."""
 
 
 def rule_of_arrays(problem: Problem, arrays: Mapping[str, Any]) -> Rule | None:
-    """Whether a row sees a key; None: it sees all.
+    """Return a function that says whether a row sees a key, or None if all rows see all keys.
 
-    `arrays` has the inputs of the problem that are its mask's (`mask_arrays`), by name. The rule takes no array but
-    these: where they are on a GPU, so is what it gives. It is what `flex_attention` calls a mask_mod.
+    `arrays` are the inputs of the problem's mask (`mask_arrays`) by name. If they are on a GPU, so is the result. The
+    function is a mask_mod in the terms of `flex_attention`.
     """
     rules = (*_runs(problem, arrays), *_blocks(problem, arrays), *_flashmask(problem, arrays))
     if not rules:

@@ -1,4 +1,4 @@
-"""The sliding window: a row sees keys near its own place (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
+"""The sliding window: a row sees keys near its position (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class Window(Band):
-    """Row i sees key j where -left <= j - (i + kv_len - q_len) <= right, both ends included."""
+    """Row i sees key j if -left <= j - (i + kv_len - q_len) <= right."""
 
     left: int
-    """Keys before the row's own place that it sees."""
+    """Number of visible keys before the row's position."""
     right: int
-    """Keys behind it."""
+    """Number of visible keys after the row's position."""
 
     kind: ClassVar[str] = "window"
     spelling: ClassVar[str] = "window:LEFT[,RIGHT]"

@@ -24,7 +24,7 @@ NO_CAUSAL_MASK, CAUSAL_LOWER_RIGHT = 0, 2
 
 
 class BackwardKernel(TorchContender):
-    """One of them."""
+    """A backward kernel of PyTorch."""
 
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
         """`forward`: the same library's row for attention, which knows how the library expects the mask."""

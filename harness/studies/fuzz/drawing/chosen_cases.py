@@ -16,7 +16,7 @@ from harness.studies.fuzz.drawing.examples_per_build import Round
 SANITIZED_EACH = 3
 """In a build for the sanitizer, one of this many examples is sanitized, which is about one in ten of all."""
 COMMON_EACH, COMMON_AT = 12, (1, 4, 9)
-"""Of every this many first examples of a build, those at these indices use common problem sizes. None of them is a
+"""Out of every 12 first examples of a build, those at these indices use common problem sizes. None of them is a
 sanitized one."""
 MOST_DRAWN_AGAIN = 20
 """After this many consecutive draws without a new case, no more are drawn."""

@@ -26,7 +26,7 @@ FEWEST_DRAWN = 20
 SMALLEST_RATIO = 1e-9
 """The target value for an error of 0."""
 
-Held = tuple[bool, float | None]
+CaseResult = tuple[bool, float | None]
 """Whether a case fails, and its error over budget if known."""
 
 
@@ -63,8 +63,8 @@ class Search:
     plainest_is_known: bool = False
     """Whether an earlier search began with the same plainest example, so that this one skips it."""
 
-    def run(self, hold: Callable[[Case], Held]) -> None:
-        """Call `hold` on one case after the other. If one fails, Hypothesis shrinks it with more calls."""
+    def run(self, check: Callable[[Case], CaseResult]) -> None:
+        """Call `check` on one case after the other. If one fails, Hypothesis shrinks it with more calls."""
         met: set[Case] = set()
         failed = False
 
@@ -74,7 +74,7 @@ class Search:
                 if len(met) >= self.examples:
                     raise _Over
                 met.add(case)
-            fails, ratio = hold(case)
+            fails, ratio = check(case)
             if fails:
                 failed = True
                 raise _Found

@@ -92,9 +92,9 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
         return answer  # a variant that does not declare determinism need not repeat its bits
     assert done.execution is not None
 
-    def run(asked: BaseProblem, values: Arrays) -> Arrays:
-        prefetch_replies(isolated, asked, wanted)
-        return executor.run(asked, make_plan(variant, asked), values).outputs
+    def run(other: BaseProblem, values: Arrays) -> Arrays:
+        prefetch_replies(isolated, other, wanted)
+        return executor.run(other, make_plan(variant, other), values).outputs
 
     try:
         reason = held.violation(Trial(problem, inputs, done.execution.outputs, run, variant.numerics))

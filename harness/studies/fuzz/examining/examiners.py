@@ -57,7 +57,7 @@ class Examiners(Protocol):
     def candidates(self, number: int) -> int:
         """How many of `number` simpler cases to announce at once."""
 
-    def forget(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel all announcements."""
 
     def end(self) -> None:

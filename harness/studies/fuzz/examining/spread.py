@@ -18,7 +18,7 @@ from harness.execution.isolation.server import Load
 from harness.model.cases.build import Build
 from harness.model.cases.case import Case
 from harness.options.machine import Machine
-from harness.studies.fuzz.drawing.search import Held, Search
+from harness.studies.fuzz.drawing.search import CaseResult, Search
 from harness.studies.fuzz.examining.examiners import Searched
 from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import CRASH, Answer, Finding
@@ -82,7 +82,7 @@ def examine(assignment: Assignment, cases: tuple[Case, ...]) -> list[Answer]:
     except SandboxError as error:
         raise Unfit(str(error)) from error
     finally:
-        workers.forget()
+        workers.cancel_all()
 
 
 def make_search(assignment: Assignment, search: Search) -> list[tuple[Case, Answer]]:
@@ -90,7 +90,7 @@ def make_search(assignment: Assignment, search: Search) -> list[tuple[Case, Answ
     workers = _examiner(assignment)
     met: dict[Case, Answer] = {}
 
-    def hold(case: Case) -> Held:
+    def check(case: Case) -> CaseResult:
         if is_cancelled():
             raise _Stop
         answer = met.get(case)
@@ -104,7 +104,7 @@ def make_search(assignment: Assignment, search: Search) -> list[tuple[Case, Answ
         return False, answer.error_over_budget
 
     try:
-        search.run(hold)
+        search.run(check)
     except _Stop as stop:
         if stop.args:
             raise Unfit(*stop.args) from stop.__cause__
@@ -147,7 +147,7 @@ class ClusterExaminers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.forget()
+        self.cancel_all()
 
     @property
     def builds(self) -> tuple[Build, ...]:
@@ -221,7 +221,7 @@ class ClusterExaminers:
         self._adapt_batch_size()
         return answer
 
-    def forget(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel everything that is expected."""
         self._cluster.cancel_all()
         self._tasks.clear()
@@ -229,7 +229,7 @@ class ClusterExaminers:
 
     def end(self) -> None:
         """Let the next case run in a fresh process."""
-        self.forget()
+        self.cancel_all()
         self._assignment = dataclasses.replace(self._assignment, name=secrets.token_hex(8))
 
     def _submit_batch(self) -> None:

@@ -115,7 +115,7 @@ class Workers:
             self._feed()
         return self._answers.pop(case)
 
-    def forget(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel all queued cases."""
         self._waiting.clear()
         self._handed.clear()
@@ -123,7 +123,7 @@ class Workers:
 
     def end(self) -> None:
         """End the processes. The next case runs in a fresh one."""
-        self.forget()
+        self.cancel_all()
         for worker in self._workers:
             worker.end()
 

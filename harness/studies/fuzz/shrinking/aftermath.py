@@ -100,20 +100,20 @@ def look_into(
     if not shrink_seconds:
         return Aftermath(tiles, takes, repeatable)
 
-    def ask(asked: Case) -> Answer:
-        answer = known.get(asked)
-        return workers.ask(asked) if answer is None else answer
+    def ask(case: Case) -> Answer:
+        answer = known.get(case)
+        return workers.ask(case) if answer is None else answer
 
-    def expect(asked: Case) -> None:
-        if asked not in known:
-            workers.expect(asked)
+    def expect(case: Case) -> None:
+        if case not in known:
+            workers.expect(case)
 
     # A case that kills or hangs its process takes too long to be repeated many times.
     if finding.kind not in (CRASH, TIMEOUT):
         with faults.listed("trying other lengths"):
             lengths = try_lengths(operation.probed_axes(case, sizes), ask, expect, SHARE_OF_SHRINKING * shrink_seconds)
         with faults.listed("trying other lengths"):
-            workers.forget()
+            workers.cancel_all()
     with faults.listed("enlarging the smallest case"):
         for enlarged in _larger_cases(case, operation, sizes, lengths):
             found = ask(enlarged).finding
