@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -92,3 +93,25 @@ def until_cancelled(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end and not is_cancelled():
         time.sleep(0.01)
+
+
+class UnreadableError(Exception):
+    """Cannot be unpickled: its arguments are not those of its constructor."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+class Unreadable:
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("no number",)
+
+
+def returns(what: str) -> object:
+    return {"unreadable": Unreadable(), "lock": threading.Lock()}[what]
+
+
+def raises_unreadable(_: object) -> None:
+    raise UnreadableError("unreadable error", "the task")

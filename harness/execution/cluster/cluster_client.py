@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from harness.execution.cluster.fingerprint import Fingerprint, fingerprint
-from harness.execution.cluster.local_cluster import LocalCluster
+from harness.execution.cluster.local_cluster import LocalCluster, silence_dask
 from harness.execution.cluster.worker_side import Unfit, WorkerInfo, end_soon, perform, worker_info
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 
@@ -80,16 +79,6 @@ class _Worker:
     """Whether the worker may still be running a cancelled task."""
     last_seen: Any = None
     seen_at: float = 0.0
-
-
-def silence_dask() -> None:
-    """Turn off Dask's own log messages; `ClusterClient` reports what matters to the user."""
-    import distributed  # importing it sets the levels of its loggers
-
-    assert distributed
-    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
-    for name in ("distributed", "tornado", "asyncio", *names):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class ClusterClient:
@@ -396,6 +385,7 @@ class ClusterClient:
     def _collect(self, future: Any, result: Any) -> None:
         """Store the outcome of a completed future."""
         from distributed import KilledWorker
+        from distributed.protocol.pickle import loads
 
         if future.key not in self._running:
             return  # the task was cancelled
@@ -405,7 +395,15 @@ class ClusterClient:
         if task.is_setup:
             return
         if future.status == "finished":
-            task.result, task.is_done = result, True
+            # Unpickled here, because a future whose result Dask cannot unpickle never completes.
+            try:
+                task.result = loads(result)
+            except Exception as unreadable:
+                what = " ".join(f"{type(unreadable).__name__}: {unreadable}".split())
+                task.error = SandboxError(
+                    f"worker {worker.name} sent a result of {task.function.__name__}() that cannot be unpickled: {what}"
+                )
+            task.is_done = True
         elif future.status == "error":
             _, error, _ = result
             if isinstance(error, Unfit):

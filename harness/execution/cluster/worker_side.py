@@ -54,21 +54,23 @@ def worker_info(device_of: Callable[[], str | None] | None = None) -> WorkerInfo
     return WorkerInfo(now, None if device_of is None else device_of())
 
 
-def perform(work: bytes) -> Any:
-    """Call `function(*arguments)`.
+def perform(work: bytes) -> bytes:
+    """Call `function(*arguments)` and return the pickled result.
 
     `work` is the pickled pair. A lock allows one call at a time, even with several threads.
     """
-    from distributed.protocol.pickle import loads
+    from distributed.protocol.pickle import dumps, loads
 
     global _last_used
     with _one_at_a_time:
         _last_used = time.monotonic()
         try:
-            if is_cancelled():
-                return None
-            function, arguments = loads(work)
-            return function(*arguments)
+            result = None
+            if not is_cancelled():
+                function, arguments = loads(work)
+                result = function(*arguments)
+            pickled: bytes = dumps(result)
+            return pickled
         finally:
             _last_used = time.monotonic()
 

@@ -25,7 +25,7 @@ import numpy as np
 from harness.compilers.remote_kernel import RemoteArgument
 from harness.compilers.toolchains import check_backend, toolchain_of
 from harness.execution.isolation.replies import Json, error_to_json, message_of
-from harness.execution.isolation.server import Load, Surroundings, leave_server
+from harness.execution.isolation.server import Load, leave_server
 from harness.execution.isolation.supervisor import fork_planner
 from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
@@ -64,11 +64,10 @@ right away."""
 
 def serve(
     connection: Connection,
-    load: Load | None,
     log: ProcessLog,
-    surroundings: Surroundings,
     lifeline: Connection,
     output: Connection,
+    load: Load | None,
     packages: Sequence[str],
     most_bytes: int,
 ) -> None:
@@ -81,7 +80,6 @@ def serve(
     fork_planner(lifeline, (connection, output), most_bytes)
     leave_server()
     _end_with(lifeline)
-    surroundings.take_on()
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()

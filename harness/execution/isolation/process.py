@@ -9,18 +9,16 @@ import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
-from harness.execution.isolation.forked_process import ForkedProcess
 from harness.execution.isolation.plugin_output import PluginOutput
 from harness.execution.isolation.replies import Json, Malformed, checked, data_of, error_from_json
 from harness.execution.isolation.server import STARTING, Load, enter
+from harness.execution.isolation.worker_process import WorkerProcess, kill
 from harness.support.errors import PlannerDied, PlannerHung, SandboxError
 from harness.support.memory import available_bytes
 from harness.support.processes import child_process
 from harness.support.processes.child_process import CpuTimeSample
-from harness.support.processes.process_tree import end_tree
 
 LOAD_SECONDS = 60.0
 """Limit for importing a module, or the packages that a first plan needs. All limits are seconds of processor time."""
@@ -64,7 +62,7 @@ def end_planners() -> None:
         _none_may_start.clear()
 
 
-class PlannerProcess(ForkedProcess):
+class PlannerProcess(WorkerProcess):
     """Manages one planner process, which is replaced after a crash or hang. Requests from threads are serialized."""
 
     def __init__(self, load: Load | None = None, packages: Sequence[str] = ()) -> None:
@@ -73,7 +71,8 @@ class PlannerProcess(ForkedProcess):
         `load` creates its only variant; with None, it serves variants of any origin. `packages` are imported before the
         first request if they are installed.
         """
-        super().__init__(load)
+        super().__init__()
+        self._load = load
         self._packages = tuple(packages)
         self._lifeline: Connection | None = None
         self._output: PluginOutput | None = None
@@ -98,10 +97,10 @@ class PlannerProcess(ForkedProcess):
         # Nothing is ever written to this pipe. It breaks when this process ends, which ends the planner.
         lifeline, self._lifeline = Pipe(duplex=False)
         printed, output = Pipe(duplex=False)
-        process = self._fork(enter, self._packages, planner_bytes(), daemon=True, pipes=(lifeline, output))
+        process = self._start_process(enter, self._load, self._packages, planner_bytes(), pipes=(lifeline, output))
         # If this object is garbage-collected without `end`, multiprocessing would send SIGTERM and wait. Kill it
         # instead.
-        self._dropped = weakref.finalize(self, _kill, process)
+        self._dropped = weakref.finalize(self, kill, process)
         self._output = PluginOutput(printed)
         self._asked.clear()
         self.loading = None
@@ -147,21 +146,17 @@ class PlannerProcess(ForkedProcess):
         """Kill the process and all of its descendants."""
         process = self._process
         if process is not None:
-            _kill(process)  # without the lock, which a thread that waits for an answer holds
+            kill(process)  # without the lock, which a thread that waits for an answer holds
         with self._lock:
-            if self._process is not None:
-                _kill(self._process)
-                self._process.join()
-                self._process = None
+            self._end_process()
             if self._dropped is not None:
                 self._dropped.detach()
             if self._output is not None:
                 self._output.finish(OUTPUT_SECONDS)
                 self._output = None
-            for connection in (self._connection, self._lifeline):
-                if connection is not None:
-                    connection.close()
-            self._connection = self._lifeline = None
+            if self._lifeline is not None:
+                self._lifeline.close()
+                self._lifeline = None
 
     @contextlib.contextmanager
     def _losses(self, seconds: float) -> Iterator[None]:
@@ -213,9 +208,3 @@ class PlannerProcess(ForkedProcess):
 def planner_bytes() -> int:
     """Return the memory limit of a planner in bytes, less than is available so that it runs out before others do."""
     return max(LEAST_PLANNER_BYTES, int(MEMORY_SHARE * available_bytes()))
-
-
-def _kill(process: BaseProcess) -> None:
-    """Kill a process and its descendants, if it is running."""
-    if process.exitcode is None and process.pid is not None:
-        end_tree(process.pid)

@@ -10,10 +10,11 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from harness.support.processes.child_process import ONE_THREAD, environment, import_path
@@ -27,11 +28,13 @@ Load = Callable[[], "Variant"]
 """Function that creates a variant in another process. It must be picklable: a module's function, or a partial of
 one."""
 PRELOADED = [
-    "harness.execution.isolation.sealed_server",
     "harness.execution.isolation.planner",
     "harness.operations.attention.operation",
 ]
 """Modules that the server imports, in this order, so that all planners have them loaded."""
+PRELOAD_VARIABLE = "ATTENTION_SANDBOX_PRELOAD"
+"""Environment variable of the server with their names. The server itself would ignore an `ImportError`, and end with
+any other exception."""
 COMPILERS = ("cupy", "numba.cuda")
 """Packages whose import takes most of a planner's start."""
 STARTING = threading.RLock()
@@ -45,8 +48,8 @@ def begin_server() -> ForkServerContext:
     """
     protect_memory()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    with STARTING, environment(import_path() | ONE_THREAD):
+    context.set_forkserver_preload(["harness.execution.isolation.sealed_server"])
+    with STARTING, environment(import_path() | ONE_THREAD | {PRELOAD_VARIABLE: " ".join(PRELOADED)}):
         forkserver.ensure_running()
     return context
 
@@ -72,9 +75,9 @@ class Surroundings:
     folder: str
 
     @staticmethod
-    def of_this_process() -> Surroundings:
-        """Capture those of this process."""
-        return Surroundings(dict(os.environ), os.getcwd())
+    def of_this_process(variables: Mapping[str, str] = MappingProxyType({})) -> Surroundings:
+        """Capture those of this process, with these environment variables added."""
+        return Surroundings({**os.environ, **variables}, os.getcwd())
 
     def take_on(self) -> None:
         """Apply them to this process. Called first in each process that the server forked."""

@@ -16,7 +16,7 @@ from distributed.comm import CommClosedError
 
 from harness.execution.cluster import cluster_client as client_module
 from harness.execution.cluster.cluster_client import ClusterClient, WorkerLost
-from harness.support.errors import UsageError
+from harness.support.errors import SandboxError, UsageError
 
 pytestmark = pytest.mark.compiles(False)
 
@@ -55,6 +55,16 @@ def test_the_scheduler_imports_nothing_of_the_work(cluster: ClusterClient):
 def test_what_is_raised_is_raised_here(cluster: ClusterClient):
     with pytest.raises(ValueError, match="a mistake of ours"):
         results(cluster, pieces_of_work.wrong, [None])
+
+
+def test_what_cannot_cross_is_one_error_and_is_not_waited_for(cluster: ClusterClient):
+    with pytest.raises(SandboxError, match=r"sent a result of returns\(\) that cannot be unpickled: ValueError.*$"):
+        results(cluster, pieces_of_work.returns, ["unreadable"])
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        results(cluster, pieces_of_work.returns, ["lock"])
+    with pytest.raises(Exception, match="unreadable error"):
+        results(cluster, pieces_of_work.raises_unreadable, [None])
+    assert results(cluster, pieces_of_work.squared, [3]) == [9] and not said
 
 
 def test_a_worker_whose_connection_fails_when_it_joins_is_tried_again(monkeypatch: pytest.MonkeyPatch):

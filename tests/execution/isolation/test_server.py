@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -13,6 +15,7 @@ import pytest
 
 from harness.execution.isolation.server import Surroundings, begin_server
 
+ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 30.0
 UNKNOWN = 255
 """How a process ended that has lost its server, which alone could tell."""
@@ -72,3 +75,22 @@ def test_who_has_lost_the_server_starts_another():
     said = told(outlive_server, 1, 1)
     assert len(said) == 1
     assert len(told(tell_parents, 0, 1)) == 1  # and this process does, too
+
+
+def test_what_the_server_cannot_import_ahead_is_one_line(tmp_path: Path):
+    (tmp_path / "broken_ahead.py").write_text("raise RuntimeError('a driver\\nis missing')")
+    program = (
+        "import os; from harness.execution.isolation.server import begin_server, preload;"
+        "preload('not_installed.at_all', 'broken_ahead');"
+        "processes = [begin_server().Process(target=os.getcwd) for _ in range(2)];"
+        "[(each.start(), each.join()) for each in processes];"
+        "assert [each.exitcode for each in processes] == [0, 0]"
+    )
+    paths = os.pathsep.join([str(ROOT), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    said = (
+        "harness: the fork server cannot import broken_ahead, so each process has to: RuntimeError: a driver is missing"
+    )
+    assert ended.stderr == said + "\n"

@@ -100,6 +100,11 @@ def kept(own: Processes) -> bool:
             return False  # it is being made
 
 
+def cluster_workers(own: Processes) -> list[int]:
+    """Those of a local cluster, whose processes alone are spawned, the scheduler first."""
+    return sorted(own.left("spawn_main"))[1:]
+
+
 def test_nothing_of_dask_is_loaded_without_workers():
     program = (
         "import sys; from harness.cli import main;"
@@ -138,7 +143,7 @@ def test_two_workers_and_none_come_to_the_same(own: Processes, wrong: Path, tmp_
 def test_ctrl_c_ends_all_processes_soon(own: Processes):
     started = fuzz(own, "--seconds", "200", "--workers", "2")
     # Each worker has a server of processes, one that examines cases, and its planner.
-    until(lambda: len(own.left("cluster_process worker")) == 2 and len(own.left("forkserver")) >= 6)
+    until(lambda: len(cluster_workers(own)) == 2 and len(own.left("forkserver")) >= 6)
     time.sleep(3)
     assert len(own.left()) >= 6
     began = time.monotonic()
@@ -151,14 +156,17 @@ def test_ctrl_c_ends_all_processes_soon(own: Processes):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["alone", "two workers"])
-def test_after_a_killed_client_the_same_command_resumes(own: Processes, words: tuple[str, ...]):
+def test_after_a_killed_client_the_same_command_resumes(own: Processes, words: tuple[str, ...], tmp_path: Path):
     command = (*LONG, *words)
     whole, _ = outcome(fuzz(own, *command))
-    started = fuzz(own, *command)
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    started = fuzz(own, *command, env={"TMPDIR": str(folders)})
     until(lambda: kept(own))
     started.kill()
     assert started.communicate()[0] == "", "it was done by then"
     assert own.all_gone_within(10.0)
+    assert not list(folders.glob("attention-sandbox-*"))
     again, said = outcome(fuzz(own, *command))
     assert GOES_ON in said and said.count("\n") == 1
     assert differences(again, whole) == {}
@@ -183,9 +191,9 @@ def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes):
     whole, _ = outcome(fuzz(own, "--examples", "100"))
     started = fuzz(own, "--examples", "100", "--workers", "2")
     for _ in range(2):
-        until(lambda: len(own.left("cluster_process worker")) == 2)
+        until(lambda: len(cluster_workers(own)) == 2)
         time.sleep(2.0)
-        os.kill(own.left("cluster_process worker")[0], signal.SIGKILL)
+        os.kill(cluster_workers(own)[0], signal.SIGKILL)
     result, said = outcome(started)
     assert differences(result, whole) == {}
     assert 1 <= said.count("another takes its place") == said.count("\n") <= 2, said

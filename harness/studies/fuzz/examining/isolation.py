@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Hashable
 from multiprocessing.connection import Connection, wait
 
-from harness.execution.isolation.forked_process import ForkedProcess
 from harness.execution.isolation.server import Load, preload
+from harness.execution.isolation.worker_process import WorkerProcess
 from harness.model.cases.build import Build
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
@@ -41,7 +41,7 @@ Kernel = tuple[Hashable, ...]
 """Cases with an equal one share their kernels."""
 
 
-class Worker(ForkedProcess):
+class Worker(WorkerProcess):
     """Examines cases in a process of its own. A context manager; one thread may use it."""
 
     def __init__(self, load: Load, machine: Machine, case_seconds: float, builds: tuple[Build, ...] = ()) -> None:
@@ -50,8 +50,8 @@ class Worker(ForkedProcess):
         It is processor time, so that a busy machine does not make a fast kernel slow. The limit is larger for the
         sanitizer, and for a case whose blocks keep finishing.
         """
-        super().__init__(load)
-        self._machine, self._case_seconds = machine, case_seconds
+        super().__init__()
+        self._load, self._machine, self._case_seconds = load, machine, case_seconds
         self.builds = builds
         """The requested builds; after the first start, those that the variant supports, with its tiles."""
         self.takes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Worker(ForkedProcess):
             return
         # Spawned, not forked: CUDA and LLVM do not survive a fork, and the child must inherit no state.
         preload(serve.__module__)
-        self._fork(serve, self._machine, self.builds, daemon=False)  # it has a planner of its own
+        self._start_process(serve, self._load, self._machine, self.builds, daemon=False)  # it has a planner of its own
         self._compiled, self.met = set(), set()
 
     def start(self) -> None:
@@ -179,13 +179,7 @@ class Worker(ForkedProcess):
         self._lose()
 
     def _lose(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._end_process()
         self._is_ready = False
 
     def _send(self, case: Case) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
-import multiprocessing
 import os
-import signal
-import threading
 import time
 from multiprocessing.connection import Connection
 
 from harness.execution.isolation.plugin_output import print_on
 from harness.execution.isolation.process import end_planners
-from harness.execution.isolation.server import Load, Surroundings
+from harness.execution.isolation.server import Load
 from harness.execution.isolation.variants import isolate
+from harness.execution.isolation.worker_process import attach
 from harness.model.cases.build import Build
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
@@ -31,9 +28,8 @@ IN_PROGRESS = "in progress"
 
 def serve(
     connection: Connection,
-    load: Load,
     log: ProcessLog,
-    surroundings: Surroundings,
+    load: Load,
     machine: Machine,
     builds: tuple[Build, ...],
 ) -> None:
@@ -45,16 +41,8 @@ def serve(
     This process's standard output and error go to `log`, which has its last output if it dies. The variant's prints go
     to standard error, by way of `plugin_output`.
     """
-    # Ctrl-C is handled by the parent.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    surroundings.take_on()
     print_on(os.dup(2))
-    descriptor = log.begin()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    faulthandler.enable()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    attach(log, end_planners)
     tell = _ProgressReporter(connection)
     try:
         variant, executor, sanitizer = isolate(load), machine.executor(tell), machine.sanitizer(tell)
@@ -92,11 +80,3 @@ class _ProgressReporter:
         if done != self._done and now > self._reported_at + LOOK_SECONDS:
             self._done, self._reported_at = done, now
             self._connection.send(IN_PROGRESS)
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent is killed, even during a long case."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
