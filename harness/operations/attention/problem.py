@@ -76,8 +76,8 @@ class Problem(BaseProblem):
     )
     """C: a score s = tau q.k becomes C tanh(s / C) (Gemma Team 2024, arXiv 2408.00118, section 2). None for no cap."""
     alibi: bool = option(False, "scores fall with distance: minus slope |row's place - key|", is_flag=True)
-    """Whether score s of row i, key j and head h becomes s - slopes[h] |i + kv_len - q_len - j| (Press, Smith and Lewis
-    2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the row's position."""
+    """Whether score s of row i, key j and head h becomes s - slopes[h] abs(i + kv_len - q_len - j) (Press, Smith and
+    Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys behind the row's place."""
     sinks: bool = option(
         False, "each head's softmax has one more logit in its denominator, without a value, as in gpt-oss", is_flag=True
     )
