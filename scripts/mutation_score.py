@@ -49,19 +49,20 @@ HEADERS = ("bug", "variant", "killed by", "examples", "seconds", "tiles\nq x kv"
 RIGHT = (False, False, False, True, True, True, *(False for _ in RULES))
 INTRODUCTION = """# Mutation score
 
-A mutant is a correct variant with one mistake planted: a patch of a few words, in CUDA and in Numba
-(`tests/mutants/*.py`, one file per family). "Written outside" are mistakes in kernels whose author knew the README and
-the page on variants, but not the fuzzer (`tests/mutants/outside.py`). A campaign with the default settings, at most
-{examples} examples, has to find each one. This page summarizes `scores.jsonl`: {measured} of {all} mutants, in
-campaigns from {first_date} to {last_date}. Regenerate it with
-`scripts/mutation_score.py --kept --format markdown --output tests/mutants/README.md`; `--format table` lists every
-mutant.
+A mutant is a correct variant with one planted bug: a small patch of its CUDA or Numba code (`tests/mutants/*.py`, one
+file per family). The families "Written outside" are bugs in kernels whose author knew the README and the page on
+variants, but not the fuzzer (`tests/mutants/outside.py`). A campaign with the default settings has to find each bug
+within {examples} examples.
 
-- *median*, *most*: examples run up to the one that killed the mutant.
-- *allclose* to *triton*: how many of the killed mutants the acceptance rules of these projects' own tests would have
-  accepted on the very same case (`tests/mutants/peers.py`). They look neither at the log-sum-exp nor for races. This
-  is no verdict on those test suites, which draw other inputs: a campaign often kills with values around 1e-38, where
-  any fixed tolerance accepts anything.
+This page summarizes `scores.jsonl`: {measured} of {all} mutants, in campaigns from {first_date} to {last_date}.
+Regenerate it with `scripts/mutation_score.py --kept --format markdown --output tests/mutants/README.md`;
+`--format table` lists every mutant.
+
+- *median*, *most*: number of examples up to the one that killed the mutant.
+- *allclose*, *flash-attention*, *xformers*, *triton*: number of killed mutants that the acceptance rules of these
+  projects' own tests would accept on the same case (`tests/mutants/peers.py`). The rules check neither the log-sum-exp
+  nor races. The numbers do not rate those test suites, which draw other inputs: a campaign often kills a mutant with
+  values around 1e-38, where any fixed tolerance accepts every result.
 """
 FAMILY_HEADERS = ("family", "mutants", "killed", "median", "most", *RULES)
 OF_HARNESS = {mutant.name for mutant in HARNESS_MUTANTS}

@@ -57,41 +57,43 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}
 
 EQUIVALENT: dict[str, str] = {
-    "dS from P that is not masked, in a product that is": "each product of the backward pass leaves out by itself what "
-    "the row does not see, so that NaN behind the mask stays there; the mutant that dies forgets it in dQ as well",
-    "loop one tile long": "the extra tile holds no key: nothing is loaded, all scores are masked, m, l and O stay",
-    "m of any finite size": "softmax is shift invariant: as long as no exponential overflows, any m gives the same; "
-    "the mutants of the running maximum die where one does",
-    "(-inf) - (-inf) in two-pass": "only a row that sees no key meets it: its l and P become NaN, but P meets no "
-    "V behind the mask and no lse is written, so its O stays 0",
-    "V ahead of a window times a weight of 0": "takes NaN or infinity in V in the tile in which a row's window begins, "
-    "ahead of it: tests/variants/test_conformance.py has that, and campaigns of 200 cases meet it too seldom",
-    "the first sequence's list, in fa3": "takes sequences of other documents under blocks or FlashMask besides: "
-    "tests/variants/test_fa3.py has that, and campaigns of 200 cases meet it too seldom",
-    "32-bit offset overflow": "needs 2^31 elements, which no campaign on the emulator holds",
-    "heads that meet in a tile overlooked": "the first query of the second head is then taken to see as much as the "
-    "first row of the tile; only NaN or infinity in one key shows it, where a tile of keys ends in between: "
-    "tests/variants/test_split_kv.py looks there, and no campaign finds it",
-    "a zero weight times NaN ahead of a window": "in split-kv, where every row sees the end of a tile and some see its "
-    "beginning, only NaN or infinity there shows it: tests/variants/test_split_kv.py looks there, and no campaign "
-    "finds it",
-    "keys ahead of the first copied": "in split-kv, those that share a tile with the first that any row sees: their "
-    "weights are 0, so only NaN or infinity there, or the bytes, show it: tests/variants/test_split_kv.py looks for "
-    "both, and no campaign finds it",
-    "splits not brought to one maximum, by a warp": "takes more splits than warps; tests/variants/test_split_kv.py has "
-    "and campaigns of a few tiles do not; the mutant that dies forgets it between warps as well",
-    "weights of a pair of keys swapped for infinity in V": "brings NaN for infinity at worst, where the other key is "
-    "behind the mask, and NaN is taken there",
-    "rescaling decided by each lane": "the four lanes that share a row share its maximum, and with it the decision",
-    "K given back before the wait, in the loop of fa3": "before the producer fetches K into that stage it waits for V "
-    "of the tile before, which each consumer gives back behind its wait for S",
-    "the last V given back before the wait, in fa3": "before the producer fetches V into that stage it waits for Q's "
-    "place, which each consumer gives back once it has stored O",
-    "P's offset left out, in fa3-fp8": "e4m3 then has 0 for weights below 2^-10 of the largest, which is within the "
-    "budget of any kernel whose weights have 8 bits; tests/variants/test_fa3_fp8.py holds this one to less",
-    "sums left beyond float, in fa3-fp8": "a tile's weights have to lie within a factor of 32 of float's largest "
-    "number; tests/variants/test_fa3_fp8.py has that, and no campaign draws it",
-    "an oracle whose maximum alone swallows NaN": "the weight of a NaN score is NaN all the same, and with it O and "
-    "lse; the mutant of the oracle gives such a score no weight either",
+    "dS from unmasked P, in a masked product": "each product of the backward pass skips masked elements itself, so "
+    "NaN behind the mask has no effect. The counted mutant omits the mask in dQ as well",
+    "loop one tile too long": "the extra tile holds no key: nothing is loaded, all scores are masked, and m, l and O "
+    "do not change",
+    "any finite m": "softmax is invariant to shifts, so any m gives the same result unless an exponential overflows. "
+    "The counted mutants of the running maximum cause an overflow",
+    "(-inf) - (-inf) in two-pass": "this occurs only in rows that see no key. Their l and P become NaN, but P meets "
+    "no V behind the mask and no lse is written, so O stays 0",
+    "V before a window times a weight of 0": "this needs NaN or infinity in V in the tile in which a row's window "
+    "begins, before the window. Campaigns of 200 cases draw this too rarely; tests/variants/test_conformance.py tests "
+    "it",
+    "the first sequence's list, in fa3": "this needs sequences with different documents, combined with blocks or "
+    "FlashMask. Campaigns of 200 cases draw this too rarely; tests/variants/test_fa3.py tests it",
+    "32-bit offset overflow": "this needs 2^31 elements, which no campaign on the emulator allocates",
+    "boundary between packed heads ignored": "the first query of the second head is then assumed to see as much as "
+    "the first row of the tile. Only NaN or infinity in one key shows this, if a tile of keys ends in between. No "
+    "campaign finds it; tests/variants/test_split_kv.py tests it",
+    "zero weight times NaN before a window": "in split-kv, if every row sees the end of a tile and some see its "
+    "beginning, only NaN or infinity there shows this. No campaign finds it; tests/variants/test_split_kv.py tests it",
+    "keys before the first visible one copied": "in split-kv, these keys share a tile with the first key that any row "
+    "sees. Their weights are 0, so only NaN or infinity there, or the byte counts, show this. No campaign finds it; "
+    "tests/variants/test_split_kv.py tests both",
+    "splits not rescaled to one maximum, by a warp": "this needs more splits than warps, which campaigns of a few "
+    "tiles do not have; tests/variants/test_split_kv.py does. The counted mutant also omits the rescaling between "
+    "warps",
+    "weights of a pair of keys swapped for infinity in V": "at worst, the result is NaN instead of infinity if the "
+    "other key is behind the mask, and NaN is accepted there",
+    "rescaling decided by each lane": "the four lanes that share a row share its maximum, so they decide alike",
+    "K released before the wait, in the loop of fa3": "before the producer loads K into that stage, it waits for V of "
+    "the previous tile, which each consumer releases after its wait for S",
+    "the last V released before the wait, in fa3": "before the producer loads V into that stage, it waits for the "
+    "space of Q, which each consumer releases after it has stored O",
+    "P's offset omitted, in fa3-fp8": "in e4m3, weights below 2^-10 of the largest then become 0, which is within the "
+    "budget of any kernel with 8-bit weights. tests/variants/test_fa3_fp8.py has a smaller tolerance for this variant",
+    "sums beyond the range of float, in fa3-fp8": "a tile's weights must lie within a factor of 32 of the largest "
+    "float. No campaign draws this; tests/variants/test_fa3_fp8.py tests it",
+    "an oracle in which only the maximum ignores NaN": "the weight of a NaN score is still NaN, and so are O and lse. "
+    "The counted mutant of the oracle also gives such a score no weight",
 }
-"""Bugs that were thought through and are not counted, each with the reason."""
+"""Bugs that campaigns cannot find or that change no result, each with the reason. They are not counted."""
