@@ -6,11 +6,13 @@ never initializes a compiler or CUDA, which do not survive a fork. All processes
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
@@ -37,6 +39,8 @@ PRELOAD_VARIABLE = "ATTENTION_SANDBOX_PRELOAD"
 any other exception."""
 COMPILERS = ("cupy", "numba.cuda")
 """Packages whose import takes most of a planner's start."""
+LONGEST_SOCKET_FOLDER = 70
+"""Largest length of a temporary folder in bytes. A socket's path has at most 107, of which Python adds up to 33."""
 STARTING = threading.RLock()
 """Lock held while a process starts, because starting changes this process's environment temporarily."""
 
@@ -49,9 +53,22 @@ def begin_server() -> ForkServerContext:
     protect_memory()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.execution.isolation.sealed_server"])
-    with STARTING, environment(import_path() | ONE_THREAD | {PRELOAD_VARIABLE: " ".join(PRELOADED)}):
+    variables = import_path() | ONE_THREAD | {PRELOAD_VARIABLE: " ".join(PRELOADED)}
+    with STARTING, environment(variables), _room_for_a_socket():
         forkserver.ensure_running()
     return context
+
+
+@contextlib.contextmanager
+def _room_for_a_socket() -> Iterator[None]:
+    """Use /tmp for temporary files if the path of a socket in the temporary folder would be too long for Linux."""
+    before = tempfile.tempdir
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_SOCKET_FOLDER:
+        tempfile.tempdir = "/tmp"
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def preload(*modules: str) -> None:

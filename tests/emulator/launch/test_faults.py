@@ -154,7 +154,7 @@ def test_all_warps_of_a_block_share_a_limit_that_nobody_chose(monkeypatch: pytes
     assert step_limits(None, problem.flops) == (1 << 24, 1 << 25)
     assert step_limits(None, 10**7) == (16 * 10**7, 32 * 10**7) and step_limits(None, 10**12)[0] == 10**9
     assert step_limits(7, 10**12) == (7, 0)
-    monkeypatch.setattr("harness.emulator.executor.FEWEST", 1 << 17)
+    monkeypatch.setattr("harness.emulator.executor.FEWEST_STEPS", 1 << 17)
     monkeypatch.setattr("harness.emulator.executor.STEPS_PER_FLOP", 0)
     inputs = draw_inputs(problem)
 

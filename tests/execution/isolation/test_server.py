@@ -94,3 +94,17 @@ def test_what_the_server_cannot_import_ahead_is_one_line(tmp_path: Path):
         "harness: the fork server cannot import broken_ahead, so each process has to: RuntimeError: a driver is missing"
     )
     assert ended.stderr == said + "\n"
+
+
+def test_the_name_of_a_temporary_folder_may_be_long(tmp_path: Path):
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    program = (
+        "import os, tempfile; from harness.execution.isolation.server import begin_server;"
+        "process = begin_server().Process(target=os.getcwd); process.start(); process.join();"
+        "assert process.exitcode == 0; print(tempfile.gettempdir())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"{folder}\n"

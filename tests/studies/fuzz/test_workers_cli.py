@@ -231,7 +231,10 @@ def test_workers_of_another_version_are_left_out_and_named(own: Processes, tmp_p
     time.sleep(5)
     result, said = outcome(fuzz(own, *words))
     assert "worker theirs is left out" in said and result["examples"] == 12
-    start_worker(own, address, tmp_path / "without", "without", "--no-nanny", env={"PYTHONPATH": ""})
+    (tmp_path / "none" / "harness").mkdir(parents=True)
+    (tmp_path / "none" / "harness" / "__init__.py").write_text("raise ImportError('there is none')\n")
+    env = {"PYTHONPATH": str(tmp_path / "none")}
+    start_worker(own, address, tmp_path / "without", "without", "--no-nanny", env=env)
     time.sleep(5)
     _, said = outcome(fuzz(own, *words))
     assert "worker without is left out: it cannot load the sandbox" in said
