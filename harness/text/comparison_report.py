@@ -132,8 +132,8 @@ def comparison_headline(comparison: Comparison) -> str:
 
 
 _RATIO = (
-    "error / budget: the largest error over the most that a right kernel may make on these very inputs; "
-    "/ expected: over\nwhat it is expected to make if roundings are random, above which it is suspicious."
+    "error / budget: largest error / largest error a correct kernel could make on these inputs; error / expected: "
+    "the same\nfor random rounding; above 1 it is suspicious."
 )
 
 
@@ -212,7 +212,7 @@ def finding_text(finding: Finding) -> str:
 def _ranking(comparison: Comparison) -> str:
     if comparison.device.is_gpu:
         return "Ranked by the time of all launches together (CUDA events, median), shortest first."
-    return "Ranked by total bytes moved, fewest first; an emulator's time would say nothing."
+    return "Ranked by total bytes moved; the emulator does not measure time."
 
 
 def _units(comparison: Comparison) -> str:

@@ -216,7 +216,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "bench",
-    "honest timing on a GPU, beside PyTorch's and cuDNN's kernels where they are installed",
+    "time variants on a GPU, together with PyTorch's and cuDNN's kernels if they are installed",
     add_options,
     BenchRequest,
     run_bench,

@@ -143,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "compare",
-    "run every variant on one problem, check it, count its bytes, rank",
+    "run all variants on one problem, check their results, count their bytes, rank them",
     add_options,
     CompareRequest,
     run_compare,

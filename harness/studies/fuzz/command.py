@@ -249,7 +249,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "fuzz",
-    "search for a problem that breaks a variant, shrink it, print a line that replays it",
+    "search for a problem that a variant computes wrongly, shrink it, print a command that replays it",
     add_options,
     FuzzRequest,
     run_fuzz,

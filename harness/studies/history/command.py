@@ -131,7 +131,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "history",
-    "how bytes, error and time of variants went, over what --keep has kept",
+    "show how bytes, error and time of variants changed over stored results",
     add_options,
     HistoryRequest,
     run_history,

@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "list",
-    "the registered variants: name, algorithm, backend, idea",
+    "list the registered variants: name, algorithm, backend, idea",
     add_options,
     ListRequest,
     run_list,

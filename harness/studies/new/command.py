@@ -1,4 +1,4 @@
-"""`new`: write a variant that runs and passes, ready to be edited."""
+"""`new`: write a working variant to start from."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "new",
-    "write a variant that runs and passes, ready to be edited",
+    "write a working variant to start from",
     add_options,
     NewRequest,
     run_new,

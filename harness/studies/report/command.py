@@ -189,7 +189,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "report",
-    "a page for a browser: ranking, source lines with their bytes, roofline, errors, two variants side by side",
+    "write a web page: ranking, bytes by source line, roofline, errors, two variants side by side",
     add_options,
     ReportRequest,
     run_report,

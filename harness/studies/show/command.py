@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "show",
-    "a variant's source or PTX, registers, spills, shared memory, or the order in which it adds",
+    "show a variant's source or PTX, registers, spills, shared memory, or its order of addition",
     add_options,
     ShowRequest,
     run_show,

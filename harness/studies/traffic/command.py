@@ -303,7 +303,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     "traffic",
-    "a variant's bytes by level, buffer, launch and source line, or a sweep over many",
+    "show a variant's bytes by level, buffer, launch and source line, or sweep over many",
     add_options,
     TrafficRequest,
     run_traffic,

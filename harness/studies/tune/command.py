@@ -185,7 +185,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "tune",
-    "try every tile size that a variant declares, and keep the fastest for this GPU",
+    "try all tile sizes that a variant declares, and store the fastest for this GPU",
     add_options,
     TuneRequest,
     run_tune,

@@ -118,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "why",
-    "why a variant is slower than another, or than the roofline: causes, with their predicted cost",
+    "explain why a variant is slower than another, or than the roofline: causes and their predicted cost",
     add_options,
     WhyRequest,
     run_why,

@@ -14,7 +14,7 @@ def times_section(comparison: Comparison, result: BenchResult | None) -> Section
     if comparison.device.is_gpu:
         why = "Not benched: the ranking has the time of a few runs; --bench measures until each median is known."
     else:
-        why = "No GPU ran the kernels, so no time is known: an emulator's would say nothing about a GPU's."
+        why = "No GPU ran the kernels, so no time is known; the emulator does not measure time."
     table = bench_table(result) if result is not None else None
     html = render(
         "times.html",
