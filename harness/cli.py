@@ -52,7 +52,7 @@ def _operation_in(words: Sequence[str]) -> str:
     return name
 
 
-def _with_options(words: Sequence[str]) -> list[str]:
+def _help_as_option(words: Sequence[str]) -> list[str]:
     """Return the words with `help COMMAND` replaced by `COMMAND --help`, and no words at all by `--help`.
 
     Raises `UsageError` for an unknown command.
@@ -68,7 +68,7 @@ def _with_options(words: Sequence[str]) -> list[str]:
 
 def _run(words: Sequence[str]) -> int:
     """Parse and run a command. Returns the exit status, which is 0 after `--help`."""
-    words = _with_options(words)
+    words = _help_as_option(words)
     try:
         # A named command does not import the other commands.
         names = [word for word in words[:1] if word in COMMANDS] or COMMANDS

@@ -44,8 +44,9 @@ class Progress:
         """Draw from now on."""
         from tqdm import TqdmWarning
 
-        warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has a bar of text
-        from tqdm.auto import notebook_tqdm, tqdm
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has a bar of text
+            from tqdm.auto import notebook_tqdm, tqdm
         from tqdm.std import tqdm as text_bar
 
         width = ":30" if notebook_tqdm is text_bar else ""  # a widget chooses its own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
@@ -24,33 +24,36 @@ class ListRequest(Request):
 
 def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
     """Render the registered variants in one of `FORMATS`, ending in a line break."""
-    from harness.text.report import Report, Table
-
-    keys = ["name", "algorithm", "backend", "idea"]
+    keys = ("name", "algorithm", "backend", "idea")
     listing = [
         {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}
         for v in variants
     ]
-    return Report(
-        paragraphs=lambda: [Table(keys, [[entry[key] for key in keys] for entry in listing], [False] * len(keys))],
-        notes=lambda: [],
-        records=lambda: (listing, [*keys, "origin", "operation"]),
-        document=lambda: {"variants": listing},
-    ).render(format)
+    return _rendered(listing, keys, (*keys, "origin", "operation"), {"variants": listing}, format)
 
 
 def render_regimes(operation: Operation, format: str) -> str:
     """Render the operation's regimes of inputs in one of `FORMATS`, ending in a line break."""
+    keys = ("regime", "idea")
+    listing = [{"regime": regime.name, "idea": regime.idea} for regime in operation.regimes.values()]
+    return _rendered(listing, keys, keys, {"operation": operation.name, "regimes": listing}, format)
+
+
+def _rendered(
+    listing: Sequence[Mapping[str, str]],
+    shown: Sequence[str],
+    keys: Sequence[str],
+    document: Mapping[str, object],
+    format: str,
+) -> str:
+    """Render a table of the `shown` keys, records of all `keys`, or the document for JSON."""
     from harness.text.report import Report, Table
 
-    keys = ["regime", "idea"]
-    rows = [[regime.name, regime.idea] for regime in operation.regimes.values()]
-    records = [dict(zip(keys, row)) for row in rows]
     return Report(
-        paragraphs=lambda: [Table(keys, rows, [False, False])],
+        paragraphs=lambda: [Table(shown, [[entry[key] for key in shown] for entry in listing], [False] * len(shown))],
         notes=lambda: [],
-        records=lambda: (records, keys),
-        document=lambda: {"operation": operation.name, "regimes": records},
+        records=lambda: (listing, keys),
+        document=lambda: document,
     ).render(format)
 
 
