@@ -12,20 +12,17 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.execution.cluster.fingerprint import fingerprint
 from harness.execution.results.place import store_path
+from harness.execution.results.plain_data import from_plain, to_plain
 from harness.execution.results.store import Store, unit_key
-from harness.model.cases.case import Case
 from harness.model.discovery import Discovery
-from harness.model.operation import operation_named
-from harness.model.problem import BaseProblem
 from harness.options.command import add_fields_of
 from harness.options.request import StudyRequest
 from harness.options.standard_streams import complain
@@ -167,64 +164,3 @@ def tell_going_on(done: int, what: str) -> None:
     """Report that a command resumes, if any work is done. `what` names the units, such as `of 120 points`."""
     if done:
         complain(f"going on where it was cut off: {done:,} {what} were done (--afresh begins again)")
-
-
-KIND = "="
-"""The key that holds an object's type: `tuple`, `dict`, `problem`, `case`, or a class as `module:Name`."""
-
-
-# Results as JSON values and back: numbers, texts, containers, problems, and dataclasses of `harness`. Deserialization
-# runs no code but the constructors of dataclasses of `harness`, since others may write to a store.
-def to_plain(value: Any) -> Any:
-    """Convert a value for `from_plain`. Raises `TypeError` for unsupported types."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list):
-        return [to_plain(each) for each in value]
-    if isinstance(value, tuple):
-        return {KIND: "tuple", "of": [to_plain(each) for each in value]}
-    if isinstance(value, Mapping):
-        return {KIND: "dict", "of": [[to_plain(key), to_plain(each)] for key, each in value.items()]}
-    if isinstance(value, BaseProblem):
-        return {KIND: "problem", "operation": value.operation, "fields": value.to_fields()}
-    if isinstance(value, Case):
-        return {KIND: "case", "of": value.to_json()}
-    kind = type(value)
-    if not dataclasses.is_dataclass(value) or not kind.__module__.startswith("harness."):
-        raise TypeError(f"{kind.__module__}.{kind.__name__} is no plain data")
-    fields = {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-    return {KIND: f"{kind.__module__}:{kind.__qualname__}", **fields}
-
-
-def from_plain(plain: Any) -> Any:
-    """Restore a value. Raises `TypeError` or `ValueError` for data that `to_plain` did not produce."""
-    if isinstance(plain, list):
-        return [from_plain(each) for each in plain]
-    if not isinstance(plain, dict):
-        return plain
-    content = dict(plain)
-    kind = content.pop(KIND, None)
-    if kind == "tuple":
-        return tuple(from_plain(each) for each in content["of"])
-    if kind == "dict":
-        return {from_plain(key): from_plain(each) for key, each in content["of"]}
-    if kind == "problem":
-        problem: type[BaseProblem] = operation_named(content["operation"]).problem
-        return problem.from_fields(content["fields"])
-    if kind == "case":
-        return Case.from_json(content["of"])
-    made = _dataclass(kind)
-    return made(**{name: from_plain(each) for name, each in content.items()})
-
-
-def _dataclass(kind: Any) -> type[Any]:
-    module, colon, name = str(kind).partition(":")
-    if not colon or not module.startswith("harness.") or not name.isidentifier():
-        raise ValueError(f"{kind!r} is no dataclass of the sandbox")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{kind!r} is no dataclass of this version") from error
-    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
-        raise ValueError(f"{kind!r} is no dataclass")
-    return found

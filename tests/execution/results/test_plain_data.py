@@ -8,9 +8,9 @@ import math
 import pytest
 
 from harness.execution.outcome import OutputErrors, Row
+from harness.execution.results.plain_data import from_plain, to_plain
 from harness.model.cases.case import Case, Edit
 from harness.operations.attention.problem import Problem
-from harness.options.resume import from_plain, to_plain
 from harness.studies.fuzz.finding import Answer, Finding
 
 pytestmark = pytest.mark.compiles(False)
