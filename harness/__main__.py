@@ -47,6 +47,7 @@ if status != INTERRUPTED:
 # Python would destroy every object first, which takes a twentieth of a second, and wait for threads that run a compiler,
 # which cannot be stopped.
 for stream in (sys.stdout, sys.stderr):
-    with contextlib.suppress(OSError, ValueError):
-        stream.flush()
+    if stream is not None:  # None: the shell has closed it
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 os._exit(status)
