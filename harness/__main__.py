@@ -44,8 +44,8 @@ status = main()
 end_strays()
 if status != INTERRUPTED:
     atexit._run_exitfuncs()
-# Python would destroy every object first, which takes a twentieth of a second, and wait for threads that run a compiler,
-# which cannot be stopped.
+# Python would first destroy every object, which takes a twentieth of a second, and wait for threads that run a
+# compiler, which cannot be stopped.
 for stream in (sys.stdout, sys.stderr):
     if stream is not None:  # None: the shell has closed it
         with contextlib.suppress(OSError, ValueError):

@@ -106,6 +106,11 @@ class Execution:
         return tuple(dict.fromkeys(note for launch in self.launches for note in launch.notes))
 
     @property
+    def accesses(self) -> tuple[SiteTraffic, ...]:
+        """The counted accesses of all launches."""
+        return tuple(site for launch in self.launches for site in launch.traffic or ())
+
+    @property
     def read_bytes(self) -> int | None:
         """Bytes of global memory read at the `sectors` level, including atomics."""
         return self.sector_bytes(READS)
