@@ -28,8 +28,8 @@ COUNTED = Traffic(9 * SIZE, SIZE)
     [
         (Traffic(5 * SIZE, SIZE), "read: 524,288 bytes more than claimed; the claim lacks what the kernel moves of K"),
         (Traffic(3 * SIZE, SIZE), "the claim has every byte once, the kernel moves K 4 times (kernel.cu:8), V 4 times"),
-        (Traffic(9 * SIZE, 2 * SIZE), "written: 131,072 bytes fewer than claimed; the claim has what the kernel moves of O"),
-        (Traffic(9 * SIZE - 4, SIZE), "read: 4 bytes more than claimed; most is K, 524,288 bytes (kernel.cu:8): 4 sectors"),
+        (Traffic(9 * SIZE, 2 * SIZE), "131,072 bytes fewer than claimed; the claim has what the kernel moves of O"),
+        (Traffic(9 * SIZE - 4, SIZE), "4 bytes more than claimed; most is K, 524,288 bytes (kernel.cu:8): 4 sectors"),
     ],
 )  # fmt: skip
 def test_the_buffers_that_explain_a_difference_are_named(claim: Traffic, words: str):
