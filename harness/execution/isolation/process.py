@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from harness.execution.isolation.plugin_output import PluginOutput
@@ -47,8 +46,6 @@ class _NoAnswer(Exception):
 
 
 _alive: weakref.WeakSet[PlannerProcess] = weakref.WeakSet()
-_ending: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads that end processes whose `PlannerProcess` was garbage-collected."""
 _none_may_start = threading.Event()
 
 
@@ -61,21 +58,8 @@ def end_planners() -> None:
     try:
         for process in list(_alive):
             process.end()
-        for thread in list(_ending):
-            thread.join()
     finally:
         _none_may_start.clear()
-
-
-def _kill_meanwhile(process: BaseProcess) -> None:
-    """Kill a process and its descendants in a thread, since waiting for their ends takes a hundredth of a second."""
-    thread = threading.Thread(target=kill, args=(process,))
-    try:
-        thread.start()
-    except RuntimeError:  # at interpreter shutdown no thread can start
-        kill(process)
-    else:
-        _ending.add(thread)
 
 
 class PlannerProcess(WorkerProcess):
@@ -116,7 +100,7 @@ class PlannerProcess(WorkerProcess):
         process = self._start_process(enter, self._load, self._packages, planner_bytes(), pipes=(lifeline, output))
         # If this object is garbage-collected without `end`, multiprocessing would send SIGTERM and wait. Kill it
         # instead.
-        self._dropped = weakref.finalize(self, _kill_meanwhile, process)
+        self._dropped = weakref.finalize(self, kill, process)
         self._output = PluginOutput(printed)
         self._asked.clear()
         self.loading = None
