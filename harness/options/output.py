@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,14 @@ from harness.execution.results.place import keeps_always
 from harness.options.command import add_fields_of, option
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.keep import keep_result
-from harness.options.standard_streams import print_result
+from harness.options.standard_streams import print_result, print_styled
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
 from harness.support.printable import printable
+from harness.text.terminal import ColourChoice, terminal_of
 
 if TYPE_CHECKING:
+    from harness.text.report import Report
     from harness.text.study_result import StudyResult
 
 
@@ -33,6 +36,10 @@ class ReportOptions:
         default="table",
     )
     output: Path | None = option("FILE", "write it there instead of to the terminal", type=Path)
+    color: ColourChoice = option(
+        None, "colours of verdicts: auto (on a terminal, see NO_COLOR and FORCE_COLOR), always, never",
+        choices=("auto", "always", "never"), default="auto",
+    )  # fmt: skip
     keep: bool | None = None
     """Whether the result is stored; None if the command has nothing to store."""
 
@@ -43,8 +50,8 @@ class ReportOptions:
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add --format and --output."""
-    add_fields_of(ReportOptions, parser.add_argument_group("report"), "format", "output")
+    """Add --format, --output and --color."""
+    add_fields_of(ReportOptions, parser.add_argument_group("report"), "format", "output", "color")
 
 
 def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
@@ -65,15 +72,18 @@ def conclude(report: ReportOptions, shown: StudyResult[Any]) -> int:
 
     Raises `UsageError` if nothing ran, which must not count as passed, or if the result cannot be stored.
     """
-    publish(report, shown.render(report.format))
+    publish(report, shown.report)
     keep_result(report, shown)
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 
 
-def publish(report: ReportOptions, text: str) -> None:
-    """Print `text`, or write it to `--output`. Unprintable characters are escaped."""
-    if report.output is None:
-        print_result(text)
-    else:
+def publish(report: ReportOptions, shown: Report | str) -> None:
+    """Print a report or a text, or write it to `--output`. Unprintable characters are escaped."""
+    if report.output is not None:
+        text = shown if isinstance(shown, str) else shown.render(report.format)
         replace_files({report.output: printable(text).encode()})
+    elif isinstance(shown, str):
+        print_result(shown)
+    else:
+        print_styled(shown.render(report.format, terminal_of(sys.stdout, report.color)))

@@ -7,12 +7,15 @@ import io
 import os
 import re
 import sys
+from textwrap import fill
 
 from harness.support.errors import UsageError
 from harness.support.printable import printable
+from harness.text.terminal import terminal_of
 
 CLEAR_SCREEN = "\x1b[2J\x1b[3J\x1b[H"
 _SHOWN = 80
+_COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
 _LONG_WORD = re.compile(r"\S{300,}")
 
 
@@ -42,6 +45,14 @@ def print_result(text: str) -> None:
     _write(printable(text))
 
 
+def print_styled(text: str) -> None:
+    """Write text with colours to standard output and flush it. Other unprintable characters are escaped.
+
+    Raises `UsageError` if it cannot be written.
+    """
+    _write("".join(part if _COLOUR.fullmatch(part) else printable(part) for part in _COLOUR.split(text)))
+
+
 def clear_screen() -> None:
     """Clear the terminal on standard output. Raises `UsageError` if it cannot be written."""
     _write(CLEAR_SCREEN)
@@ -65,8 +76,11 @@ def _write(text: str) -> None:
 def complain(message: str) -> None:
     """Print a message on standard error, if possible. Long words are cut and unprintable characters escaped."""
     cut = printable(_LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}...", message))
+    text, width = f"harness: {cut}", terminal_of(sys.stderr).width
+    if width is not None:
+        text = "\n".join(fill(line, width, break_on_hyphens=False) for line in text.splitlines())
     with contextlib.suppress(OSError):
-        print(f"harness: {cut}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def discard_output() -> None:

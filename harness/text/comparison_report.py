@@ -57,6 +57,7 @@ def _table(comparison: Comparison) -> Table:
         [column.header for column in columns],
         [[column.cell(row) for column in columns] for row in rows],
         [column.number for column in columns],
+        expendable=("launches", "allocated\nMiB", "error /\nexpected", "written\nMiB", "read\nMiB"),
     )
 
 

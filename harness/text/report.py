@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import fill
+from textwrap import wrap
 from typing import Any
 
 from harness.support.printable import printable
-from harness.text.tables import csv_text, json_text, table
+from harness.text.tables import Styled, csv_text, json_text, table
+from harness.text.terminal import PLAIN, Terminal
 
 NOTE_WIDTH = 120
-"""Characters per line of notes, in a terminal."""
+"""Largest number of characters per line of notes."""
+KEPT_COLUMNS = 2
+"""Columns of a table that are shown at any width."""
+LEAST_TEXT = 28
+"""Characters to which a text is cut before a column is left out: more than the name of a variant has."""
+GAP = 2
+"""Blanks between two columns."""
+DOTS = "..."
 
 
 @dataclass(frozen=True)
@@ -23,11 +32,61 @@ class Table:
     cells: Sequence[Sequence[str]]
     numbers: Sequence[bool]
     """Which columns are right-aligned."""
+    expendable: Sequence[str] = ()
+    """Headers of the columns that a narrow terminal can do without, the first to go first."""
 
     def text(self, markdown: bool) -> str:
         """The table without a final line break."""
         headers = [header.replace("-\n", "-") for header in self.headers] if markdown else self.headers
         return table(headers, self.cells, self.numbers, markdown)
+
+    def fitted(self, terminal: Terminal) -> tuple[str, Sequence[str]]:
+        """The table in a terminal's width, without a final line break, and the columns that were left out for that.
+
+        Long texts are cut first. If that is not enough, expendable columns are left out, then others from the right.
+        """
+        widths = [
+            max((len(line) for cell in (header, *cells) for line in cell.splitlines()), default=0)
+            for header, *cells in zip(self.headers, *self.cells)
+        ]
+        kept = [*range(len(widths))]
+        order = [self.headers.index(header) for header in self.expendable if header in self.headers]
+        order += [place for place in reversed(kept[KEPT_COLUMNS:]) if place not in order]
+        left_out: list[int] = []
+        if terminal.width is not None:
+            least = [width if number else min(width, LEAST_TEXT) for width, number in zip(widths, self.numbers)]
+            while order and _line_width(least, kept) > terminal.width:
+                left_out.append(order.pop(0))
+                kept.remove(left_out[-1])
+            _narrow(widths, [place for place in kept if not self.numbers[place]], kept, terminal.width)
+        cells = [[_cut(line[place], widths[place]) for place in kept] for line in self.cells]
+        if "verdict" in self.headers and self.headers.index("verdict") in kept:
+            place = kept.index(self.headers.index("verdict"))
+            cells = [[*line[:place], Styled(terminal.verdict(line[place])), *line[place + 1 :]] for line in cells]
+        text = table([self.headers[place] for place in kept], cells, [self.numbers[place] for place in kept])
+        return text, [" ".join(self.headers[place].split()) for place in left_out]
+
+
+def _line_width(widths: Sequence[int], places: Sequence[int]) -> int:
+    return sum(widths[place] + GAP for place in places) - GAP
+
+
+def _narrow(widths: list[int], texts: Sequence[int], kept: Sequence[int], most: int) -> None:
+    """Reduce the widest of the `texts` columns until a line of the `kept` ones has at most so many characters."""
+    while (excess := _line_width(widths, kept) - most) > 0 and texts:
+        widest = max(texts, key=lambda place: widths[place])
+        second = max((widths[place] for place in texts if place != widest), default=LEAST_TEXT)
+        reduced = max(widths[widest] - excess, min(second, widths[widest] - 1), 1)
+        if widths[widest] <= 1:
+            return
+        widths[widest] = reduced
+
+
+def _cut(cell: str, width: int) -> str:
+    """The cell, with its end replaced by dots if it is longer than `width`."""
+    if all(len(line) <= width for line in cell.splitlines()):
+        return cell
+    return cell[: max(0, width - len(DOTS))].rstrip() + DOTS
 
 
 @dataclass(frozen=True)
@@ -70,24 +129,56 @@ class Report:
     wraps_notes: bool = True
     """Whether notes are wrapped at `NOTE_WIDTH`; otherwise their line breaks are kept."""
 
-    def render(self, format: str) -> str:
+    def render(self, format: str, terminal: Terminal = PLAIN) -> str:
         """Render in one of `tables.FORMATS`, ending in a line break.
 
-        For people, characters that are not printable are escaped.
+        For people, characters that are not printable are escaped; `table` is laid out for the `terminal`.
         """
         if format == "json":
             return json_text(self.document())
         if format == "csv":
             return csv_text(*self.records())
-        markdown = format == "markdown"
-        parts = [part if isinstance(part, str) else part.text(markdown) for part in self.paragraphs()]
-        notes = list(self.notes())
-        if markdown:
-            parts.append("\n\n".join(notes))
-        else:
-            parts.append("\n".join(_filled(note) for note in notes) if self.wraps_notes else "\n".join(notes))
-        return printable("\n\n".join(part for part in parts if part)) + "\n"
+        if format == "markdown":
+            parts = [part if isinstance(part, str) else part.text(True) for part in self.paragraphs()]
+            parts.append("\n\n".join(self.notes()))
+            return printable("\n\n".join(part for part in parts if part)) + "\n"
+        return "\n\n".join(part for part in self._for_terminal(terminal) if part) + "\n"
+
+    def _for_terminal(self, terminal: Terminal) -> Iterator[str]:
+        """The paragraphs and then the notes."""
+        left_out: list[str] = []
+        for part in self.paragraphs():
+            if isinstance(part, Table):
+                text, columns = part.fitted(terminal)
+                left_out += [name for name in columns if name not in left_out]
+            else:
+                text = _wrapped(printable(part if isinstance(part, str) else part.text(False)), terminal.width)
+            yield text
+        notes = [*self.notes()]
+        if left_out:
+            notes.insert(0, f"Left out for want of width: {', '.join(left_out)}. A wider terminal, or a pipe, has all.")
+        if self.wraps_notes or terminal.width is not None:
+            width = min(NOTE_WIDTH, terminal.width or NOTE_WIDTH)
+            notes = ["\n".join(_wrapped(line, width) for line in unbroken(note).splitlines()) for note in notes]
+        yield printable("\n".join(notes))
 
 
-def _filled(note: str) -> str:
-    return fill(note, NOTE_WIDTH, break_on_hyphens=False)
+_BROKEN_LINE = re.compile(r"\n(?! )")
+
+
+def unbroken(note: str) -> str:
+    """The note without the line breaks of a text that was wrapped; indented lines are kept apart."""
+    return _BROKEN_LINE.sub(" ", note)
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    """Text whose lines have at most `width` characters, if it is known. A line's indentation is kept."""
+    if width is None:
+        return text
+    lines = []
+    for line in text.splitlines():
+        indentation = line[: len(line) - len(line.lstrip())]
+        lines += (
+            [line] if len(line) <= width else wrap(line, width, subsequent_indent=indentation, break_on_hyphens=False)
+        )
+    return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from harness.execution.results.kept_row import KeptRow
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
 from harness.text.page.templates import render
-from harness.text.report import Report
+from harness.text.report import Report, unbroken
 
 T = TypeVar("T")
 
@@ -94,12 +93,8 @@ class StudyResult(Generic[T]):
         return Picture(self.pictures[name](suffix), suffix)
 
 
-_BROKEN_LINE = re.compile(r"\n(?! )")
-"""A line break in a note that was wrapped for a terminal; indented lines are kept apart."""
-
-
 def inline_html(report: Report) -> str:
     """The content of `Report.render` for people, without scripts, colours or page-wide styles."""
     parts = [(type(part).__name__, part) for part in report.paragraphs() if part]
-    notes = [_BROKEN_LINE.sub(" ", note) for note in report.notes() if note]
+    notes = [unbroken(note) for note in report.notes() if note]
     return render("inline_report.html", parts=parts, notes=notes)

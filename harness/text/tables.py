@@ -28,6 +28,10 @@ class Wrapped(str):
     """A cell of several lines. Line breaks in other cells become blanks, so that no text makes a row of its own."""
 
 
+class Styled(str):
+    """A cell with a terminal's escape sequences, which are not escaped."""
+
+
 def table(
     headers: Sequence[str], cells: Sequence[Sequence[str]], numbers: Sequence[bool], markdown: bool = False
 ) -> str:
@@ -50,6 +54,8 @@ def table(
 
 
 def _cell(text: str) -> str:
+    if isinstance(text, Styled):
+        return text
     shown = printable(text)
     return shown if isinstance(text, Wrapped) else shown.replace("\n", " ")
 

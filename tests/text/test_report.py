@@ -13,7 +13,7 @@ from harness.execution.protocol import Device
 from harness.model.plan import Plan
 from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
-from harness.studies.listing.command import render_listing
+from harness.studies.listing.command import variants_report
 from harness.text.comparison_report import render_comparison
 from harness.text.tables import FORMATS
 
@@ -212,17 +212,17 @@ def test_the_users_own_arrays_have_no_regime():
 @pytest.mark.parametrize("format", FORMATS)
 def test_no_rows_is_no_crash(format: str):
     assert render_comparison(comparison(), format).endswith("\n")
-    assert render_listing([], Registry(), format).endswith("\n")
+    assert variants_report([], Registry()).render(format).endswith("\n")
 
 
 def test_the_listing():
     registry = Registry()
     registry.origin = "plugin mine.py"
     registry.add(Variant(name="mine", plan=lambda problem: Plan(()), algorithm="fa9", backend="numba", idea="a | b"))
-    table = render_listing(list(registry), registry, "table").splitlines()
+    table = variants_report(list(registry), registry).render("table").splitlines()
     assert table[0].split() == ["name", "algorithm", "backend", "idea"]
     assert table[2].split() == ["mine", "fa9", "numba", "a", "|", "b"]
-    assert json.loads(render_listing(list(registry), registry, "json")) == {
+    assert json.loads(variants_report(list(registry), registry).render("json")) == {
         "variants": [
             {
                 "name": "mine",
@@ -235,7 +235,7 @@ def test_the_listing():
         ]
     }
     assert (
-        render_listing(list(registry), registry, "csv").splitlines()[0]
+        variants_report(list(registry), registry).render("csv").splitlines()[0]
         == "name,algorithm,backend,idea,origin,operation"
     )
-    assert "a \\| b" in render_listing(list(registry), registry, "markdown")
+    assert "a \\| b" in variants_report(list(registry), registry).render("markdown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_names
 from harness.model.variant import Registry, Variant
@@ -14,6 +15,9 @@ from harness.options.output import add_report, check_output, publish
 from harness.options.request import Request
 from harness.options.variants import add_plugins, add_selection
 
+if TYPE_CHECKING:
+    from harness.text.report import Report
+
 
 @dataclass(frozen=True, kw_only=True)
 class ListRequest(Request):
@@ -22,31 +26,27 @@ class ListRequest(Request):
     regimes: bool = flag("list the regimes of inputs instead, which other commands take as --regime")
 
 
-def render_listing(variants: Sequence[Variant], registry: Registry, format: str) -> str:
-    """Render the registered variants in one of `FORMATS`, ending in a line break."""
+def variants_report(variants: Sequence[Variant], registry: Registry) -> Report:
+    """The report of the registered variants."""
     keys = ("name", "algorithm", "backend", "idea")
     listing = [
         {key: getattr(v, key) for key in keys} | {"origin": registry.origin_of(v.name), "operation": v.operation}
         for v in variants
     ]
-    return _rendered(listing, keys, (*keys, "origin", "operation"), {"variants": listing}, format)
+    return _report(listing, keys, (*keys, "origin", "operation"), {"variants": listing})
 
 
-def render_regimes(operation: Operation, format: str) -> str:
-    """Render the operation's regimes of inputs in one of `FORMATS`, ending in a line break."""
+def regimes_report(operation: Operation) -> Report:
+    """The report of the operation's regimes of inputs."""
     keys = ("regime", "idea")
     listing = [{"regime": regime.name, "idea": regime.idea} for regime in operation.regimes.values()]
-    return _rendered(listing, keys, keys, {"operation": operation.name, "regimes": listing}, format)
+    return _report(listing, keys, keys, {"operation": operation.name, "regimes": listing})
 
 
-def _rendered(
-    listing: Sequence[Mapping[str, str]],
-    shown: Sequence[str],
-    keys: Sequence[str],
-    document: Mapping[str, object],
-    format: str,
-) -> str:
-    """Render a table of the `shown` keys, records of all `keys`, or the document for JSON."""
+def _report(
+    listing: Sequence[Mapping[str, str]], shown: Sequence[str], keys: Sequence[str], document: Mapping[str, object]
+) -> Report:
+    """A table of the `shown` keys, records of all `keys`, and the document for JSON."""
     from harness.text.report import Report, Table
 
     return Report(
@@ -54,7 +54,7 @@ def _rendered(
         notes=lambda: [],
         records=lambda: (listing, keys),
         document=lambda: document,
-    ).render(format)
+    )
 
 
 def run_list(request: ListRequest) -> int:
@@ -62,11 +62,11 @@ def run_list(request: ListRequest) -> int:
     check_output(request.report.output)
     if request.regimes:
         operation = operation_named(request.operation or DEFAULT_OPERATION)
-        publish(request.report, render_regimes(operation, request.report.format))
+        publish(request.report, regimes_report(operation))
         return PASSED
     registry = request.discover().registry
     chosen = registry.select(request.selection.variants, request.operation)
-    publish(request.report, render_listing(chosen, registry, request.report.format))
+    publish(request.report, variants_report(chosen, registry))
     return PASSED
 
 

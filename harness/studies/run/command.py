@@ -53,7 +53,7 @@ def run_one(request: RunRequest) -> int:
     from harness.execution.planning.variant_calls import make_plan
     from harness.studies.run.user_arrays import load_arrays
     from harness.support.progress import progress_bar
-    from harness.text.comparison_report import render_comparison
+    from harness.text.comparison_report import comparison_report
 
     operation = operation_named(request.problem.operation)
     plain = operation.problem()
@@ -93,7 +93,7 @@ def run_one(request: RunRequest) -> int:
     if done.execution is not None:
         outputs = done.execution.outputs
         replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path is not None})
-    publish(request.report, render_comparison(comparison, request.report.format))
+    publish(request.report, comparison_report(comparison))
     passed = comparison.nothing_wrong if request.allow_undecided else comparison.all_passed
     return PASSED if passed else FAILED
 

@@ -48,7 +48,7 @@ def run_show(request: ShowRequest) -> int:
 
 
 def _show_order(request: ShowRequest) -> int:
-    from harness.studies.show.order_report import OrderReport, render_order
+    from harness.studies.show.order_report import OrderReport, order_report
     from harness.studies.show.orders import reveal_if_it_runs, reveal_orders
     from harness.support.progress import progress_bar
 
@@ -69,7 +69,7 @@ def _show_order(request: ShowRequest) -> int:
             progress.step(other.name)
             found.append(reveal_if_it_runs(other, problem, executor, known=found))
     report = OrderReport(problem, tile, executor.device, found[0], tuple(found[1:]))
-    publish(request.report, render_order(report, request.report.format))
+    publish(request.report, order_report(report))
     return PASSED
 
 

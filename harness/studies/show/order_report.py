@@ -39,15 +39,15 @@ class OrderReport:
     """The variants that it is compared with."""
 
 
-def render_order(report: OrderReport, format: str) -> str:
-    """Render the report in one of `FORMATS`, ending in a line break."""
+def order_report(report: OrderReport) -> Report:
+    """The report of the orders of sums."""
     letters = _letters((report.shown, *report.others))
     return Report(
         paragraphs=lambda: _paragraphs(report, letters),
         notes=lambda: [*_notes(report)],
         records=lambda: _records(report, letters),
         document=lambda: _object(report, letters),
-    ).render(format)
+    )
 
 
 def _records(

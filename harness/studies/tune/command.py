@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harness.execution.results.kept_row import KeptRow
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
+    from harness.text.report import Report
 
     Ranks = dict[str, int | None]
     Rows = Callable[[], list[KeptRow]]
@@ -63,19 +64,18 @@ def run_tune(request: TuneRequest) -> int:
     contenders = tile_contenders(variant, problem)
     variants = [contender for _, contender in contenders.values()]
     if by_bytes:
-        text, ranks, rows = _tune_by_bytes(request, found, variant, variants, problem)
+        shown, ranks, rows = _tune_by_bytes(request, found, variant, variants, problem)
         best = best_tile(ranks, contenders)
         verdict = fewest_bytes_verdict(variant.name, ranks, contenders)
     else:
         from harness.execution.planning.tuned_tiles import remember
 
-        text, ranks, rows, gpu = _tune_by_time(request, found, variant, variants, problem)
+        shown, ranks, rows, gpu = _tune_by_time(request, found, variant, variants, problem)
         best = best_tile(ranks, contenders)
         kept = best is not None and remember(variant, problem, gpu, contenders[best][0])
         verdict = shortest_time_verdict(variant.name, best, contenders, gpu.name if kept else None)
-    if report.format in ("table", "markdown"):
-        text += f"\n{fill(verdict, NOTE_WIDTH, break_on_hyphens=False)}\n"
-    publish(report, text)
+    summary = fill(verdict, NOTE_WIDTH, break_on_hyphens=False)
+    publish(report, dataclasses.replace(shown, paragraphs=lambda: [*shown.paragraphs(), summary]))
     if report.is_kept:
         keep_rows(report, [dataclasses.replace(row, variant=variant.name, asked_tile=row.tile) for row in rows()])
     return FAILED if best is None else PASSED
@@ -83,14 +83,14 @@ def run_tune(request: TuneRequest) -> int:
 
 def _tune_by_bytes(
     request: TuneRequest, found: Discovery, variant: Variant, variants: list[Variant], problem: BaseProblem
-) -> tuple[str, Ranks, Rows]:
+) -> tuple[Report, Ranks, Rows]:
     from harness.execution.cluster.shipping import load_of
     from harness.execution.comparison import compare
     from harness.execution.judging.verdict import ERROR
     from harness.execution.outcome import Row
     from harness.execution.results.rows import comparison_rows
     from harness.support.progress import progress_bar
-    from harness.text.comparison_report import render_comparison
+    from harness.text.comparison_report import comparison_report
 
     with (
         unfinished_work(request, found, "tune", "by bytes") as work,
@@ -114,37 +114,35 @@ def _tune_by_bytes(
                 known = spread_counting(cluster, task, known, done)
         comparison = compare(variants, problem, executor, request.settings, known=known, step=progress.step, done=done)
     ranks = {row.variant: row.rank for row in comparison.rows}
-    text = render_comparison(comparison, request.report.format)
-    return text, ranks, lambda: comparison_rows("tune", comparison, variants)
+    return comparison_report(comparison), ranks, lambda: comparison_rows("tune", comparison, variants)
 
 
 def _tune_by_time(
     request: TuneRequest, found: Discovery, variant: Variant, variants: list[Variant], problem: BaseProblem
-) -> tuple[str, Ranks, Rows, Device]:
+) -> tuple[Report, Ranks, Rows, Device]:
     if request.workers is not None:
         return _tune_on_gpus(request, found, variant, variants, problem)
     from harness.execution.results.rows import bench_rows
     from harness.gpu.contenders import bench_on_gpu, steps_of
     from harness.support.progress import progress_bar
-    from harness.text.bench_report import render_bench
+    from harness.text.bench_report import bench_report
 
     with progress_bar(steps_of(len(variants), problem, libraries=False)) as progress:
         result = bench_on_gpu(variants, problem, request.settings, libraries=False, step=progress.step)
     ranks = {row.variant: row.rank for row in result.rows}
-    text = render_bench(result, request.report.format)
-    return text, ranks, lambda: bench_rows("tune", result, variants), result.device
+    return bench_report(result), ranks, lambda: bench_rows("tune", result, variants), result.device
 
 
 def _tune_on_gpus(
     request: TuneRequest, found: Discovery, variant: Variant, variants: list[Variant], problem: BaseProblem
-) -> tuple[str, Ranks, Rows, Device]:
+) -> tuple[Report, Ranks, Rows, Device]:
     from harness.execution.cluster.shipping import load_of
     from harness.execution.results.rows import bench_rows
     from harness.execution.timings import BenchResult
     from harness.gpu.context import own_gpu
     from harness.studies.tune.spread import TileTask, spread_timing
     from harness.support.progress import progress_bar
-    from harness.text.bench_report import render_bench
+    from harness.text.bench_report import bench_report
 
     with (
         unfinished_work(request, found, "tune", "by time") as work,
@@ -166,14 +164,15 @@ def _tune_on_gpus(
         task = TileTask(cluster.token, load, names, problem, request.settings)
         heats = cluster.size
         result = spread_timing(cluster, task, known, done)
-    text = render_bench(result, request.report.format)
-    if heats > 1 and request.report.format in ("table", "markdown"):
-        text += (
-            f"\nTimed on {heats} GPUs, a group of tiles on each, in turns with the default: times are relative to its "
-            "own there, on the scale of the first GPU.\n"
+    shown = bench_report(result)
+    if heats > 1:
+        note = (
+            f"Timed on {heats} GPUs, a group of tiles on each, in turns with the default: times are relative to its "
+            "own there, on the scale of the first GPU."
         )
+        shown = dataclasses.replace(shown, notes=lambda: [*bench_report(result).notes(), note])
     ranks = {row.variant: row.rank for row in result.rows}
-    return text, ranks, lambda: bench_rows("tune", result, variants), result.device
+    return shown, ranks, lambda: bench_rows("tune", result, variants), result.device
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:

@@ -11,7 +11,7 @@ from summation_orders import butterfly, running, strided, tree_of
 from harness.execution.protocol import Device
 from harness.model.operation import OrderedSum
 from harness.operations.attention.problem import Problem
-from harness.studies.show.order_report import OrderReport, render_order
+from harness.studies.show.order_report import OrderReport, order_report
 from harness.studies.show.orders import RevealedOrder, VariantOrders
 
 pytestmark = pytest.mark.compiles(False)
@@ -45,7 +45,7 @@ def text(format: str = "table", others: bool = True) -> str:
         orders_of("mine", CHAIN, LANES, SHORT),
         (*beside, VariantOrders("narrow", (), "only\nwide problems")) if others else (),
     )
-    return render_order(report, format)
+    return order_report(report).render(format)
 
 
 def test_the_outline_and_who_adds_alike():
@@ -79,8 +79,8 @@ def test_one_variant_alone():
 
 def test_what_is_not_revealed_says_why():
     report = OrderReport(Problem(), None, Device("gpu", "H200", "sm_90"), orders_of("mine", None, LANES, SHORT), ())
-    assert f"O = sum of P V over keys\n    not revealed: {ONCE}\n" in render_order(report, "table")
-    assert "Device: H200 (sm_90)." in render_order(report, "table")
+    assert f"O = sum of P V over keys\n    not revealed: {ONCE}\n" in order_report(report).render("table")
+    assert "Device: H200 (sm_90)." in order_report(report).render("table")
 
 
 def test_an_order_without_pattern_is_cut_off():
@@ -89,7 +89,7 @@ def test_an_order_without_pattern_is_cut_off():
         drawn.shuffle(parts)
         parts.append((parts.pop(), parts.pop()))
     shown = orders_of("mine", tree_of(parts[0]), LANES, SHORT)
-    found = render_order(OrderReport(Problem(), None, Device("gpu", "H200", "sm_90"), shown, ()), "table")
+    found = order_report(OrderReport(Problem(), None, Device("gpu", "H200", "sm_90"), shown, ())).render("table")
     assert " lines more; --format json has every addition\n" in found
     assert len(found.splitlines()) < 60
 
