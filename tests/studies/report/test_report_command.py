@@ -12,6 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.execution.run_settings import RunSettings
+from harness.support.version import VERSION
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 SMALL = ["--seq-len", "20", "--head-dim", "8", "--device", "emulator"]
@@ -171,3 +172,9 @@ def test_a_campaign_that_dies_is_an_error_of_its_own(monkeypatch):
     )
     result = module.campaign_or_error("x", asked)
     assert result["verdict"] == "error" and "no variant 'x'" in result["reason"]
+
+
+def test_the_page_names_its_version_date_and_device(right):
+    footer = words(right[right.index("<footer>") : right.index("</footer>")])
+    assert re.search(rf"Written on \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by attention-sandbox {re.escape(VERSION)}\.", footer)
+    assert "Device: " in footer
