@@ -46,19 +46,19 @@ class ReportData:
 
 
 def sections_of(data: ReportData) -> list[Section]:
-    """The sections: first the result and the ranking, then explanations, then campaigns."""
+    """The result, the ranking, explanations and campaigns; sections with nothing to show are left out."""
     comparison, reports = data.comparison, data.reports
     return [
         result_section(comparison, reports),
         ranking_section(comparison),
         bytes_section(comparison, reports),
         roofline_section(comparison, reports, data.gpu),
-        times_section(comparison, data.times),
+        *([times_section(data.times)] if data.times is not None else []),
         errors_section(comparison, reports),
         sources_section(comparison, reports),
         algorithm_section(comparison, reports),
-        replay_section(_ranked(data)),
-        campaigns_section(data.campaigns),
+        *([replay_section(_ranked(data))] if data.replays else []),
+        *([campaigns_section(data.campaigns)] if data.campaigns is not None else []),
     ]
 
 

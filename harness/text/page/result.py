@@ -18,7 +18,7 @@ COLOURS = 10
 
 
 def result_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """The sentence, and a chart of the variants whose bytes were counted, best variant first."""
+    """The sentence, the reasons of variants that fail, and a chart of those whose bytes were counted, best first."""
     found = {}
     for row in comparison.rows:
         report = reports.get(row.variant)
@@ -33,8 +33,14 @@ def result_section(comparison: Comparison, reports: Mapping[str, VariantReport])
         if row.variant in found:
             parts = found[row.variant]
             bars.append((row, sum(parts.values()), _pieces(parts, colours, most)))
-    smallest = comparison.problem.compulsory_bytes
-    html = render("result.html", sentence=result_sentence(comparison), bars=bars, colours=colours, smallest=smallest)
+    html = render(
+        "result.html",
+        sentence=result_sentence(comparison),
+        failing=[row for row in comparison.rows if row.reason and row.verdict not in (PASS, UNSUPPORTED)],
+        bars=bars,
+        colours=colours,
+        smallest=comparison.problem.compulsory_bytes,
+    )
     return Section("result", "Result", html, style=resource("result.css"))
 
 
