@@ -23,8 +23,8 @@ def result_section(comparison: Comparison, reports: Mapping[str, VariantReport])
     for row in comparison.rows:
         report = reports.get(row.variant)
         if report is not None and report.account is not None:
-            parts = bytes_of_buffers(report.account, "sectors")
-            found[row.variant] = {name: part.total_bytes or 0 for name, part in parts.items()}
+            levels = bytes_of_buffers(report.account, "sectors")
+            found[row.variant] = {name: part.total_bytes or 0 for name, part in levels.items()}
     names = list(dict.fromkeys(name for parts in found.values() for name in parts))
     colours = {name: min(number, COLOURS - 1) for number, name in enumerate(names)}
     most = max((sum(parts.values()) for parts in found.values()), default=0)
@@ -91,7 +91,7 @@ def _who_passes(judged: Sequence[Row], passing: Sequence[Row]) -> str:
     if not passing:
         return f"None of {len(judged)} variants passes"
     if len(passing) == len(judged):
-        return f"All {len(judged)} variants pass"
+        return "Both variants pass" if len(judged) == 2 else f"All {len(judged)} variants pass"
     others = [row for row in judged if row.verdict != PASS]
     who = _names(passing) if len(passing) <= len(others) else f"all but {_names(others)}"
     return f"{len(passing)} of {len(judged)} variants {'passes' if len(passing) == 1 else 'pass'} ({who})"

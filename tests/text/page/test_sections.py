@@ -184,7 +184,7 @@ def test_steps_of_an_algorithm_and_what_is_outside_are_all_that_there_is(folder)
 def test_the_page_opens_with_who_passes_and_who_moves_the_fewest_bytes():
     two = [row("a", total_bytes=768), row("b", total_bytes=1024)]
     begin = "a moves the fewest bytes, 0.0007 MiB, 25 % less than b (2.00 times the compulsory bytes)."
-    assert result_sentence(comparison(*two)) == f"All 2 variants pass; {begin}"
+    assert result_sentence(comparison(*two)) == f"Both variants pass; {begin}"
     wrong = [row("c", verdict="fail", total_bytes=384), row("d", verdict="unsupported")]
     assert result_sentence(comparison(*two, *wrong)) == f"2 of 3 variants pass (all but c); {begin}"
     tie = result_sentence(comparison(two[0], row("e", total_bytes=768)))
