@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from harness.execution.outcome import Comparison
@@ -11,6 +12,7 @@ from harness.execution.schedule.replay import Replay
 from harness.execution.timings import BenchResult
 from harness.execution.variant_report import VariantReport
 from harness.support.gpu_data_sheets import Gpu
+from harness.support.version import VERSION
 from harness.text.comparison_report import comparison_headline, general_notes
 from harness.text.page.algorithm_comparison import algorithm_section
 from harness.text.page.bytes_by_level import bytes_section
@@ -20,6 +22,7 @@ from harness.text.page.kernel_sources import sources_section
 from harness.text.page.page import render_page
 from harness.text.page.ranking_table import ranking_section
 from harness.text.page.replay import replay_section
+from harness.text.page.result import result_section
 from harness.text.page.roofline import roofline_section
 from harness.text.page.section import Section
 from harness.text.page.times import times_section
@@ -43,18 +46,19 @@ class ReportData:
 
 
 def sections_of(data: ReportData) -> list[Section]:
-    """The sections: first the ranking, then explanations, then campaigns."""
+    """The result, the ranking, explanations and campaigns; sections with nothing to show are left out."""
     comparison, reports = data.comparison, data.reports
     return [
+        result_section(comparison, reports),
         ranking_section(comparison),
         bytes_section(comparison, reports),
         roofline_section(comparison, reports, data.gpu),
-        times_section(comparison, data.times),
+        *([times_section(data.times)] if data.times is not None else []),
         errors_section(comparison, reports),
         sources_section(comparison, reports),
         algorithm_section(comparison, reports),
-        replay_section(_ranked(data)),
-        campaigns_section(data.campaigns),
+        *([replay_section(_ranked(data))] if data.replays else []),
+        *([campaigns_section(data.campaigns)] if data.campaigns is not None else []),
     ]
 
 
@@ -69,4 +73,5 @@ def render_report(data: ReportData) -> str:
     comparison = data.comparison
     title = f"{comparison.problem.operation}: {len(comparison.rows)} variants on one problem"
     notes = [" ".join(note.split()) for note in general_notes(comparison)[:1]]
+    notes.append(f"Written on {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC by attention-sandbox {VERSION}.")
     return render_page(title, comparison_headline(comparison), sections_of(data), notes)

@@ -59,7 +59,7 @@ class _Buffers:
 
     @classmethod
     def of(cls, accounts: Sequence[TrafficAccount], level: str) -> _Buffers:
-        found = [_of_buffers(each, level) for each in accounts]
+        found = [bytes_of_buffers(each, level) for each in accounts]
         names = list(dict.fromkeys(name for parts in found for name in parts))
         rows = []
         for each, parts in zip(accounts, found):
@@ -69,7 +69,7 @@ class _Buffers:
         return cls(level, names, smallest, rows)
 
 
-def _of_buffers(each: TrafficAccount, level: str) -> dict[str, Level]:
+def bytes_of_buffers(each: TrafficAccount, level: str) -> dict[str, Level]:
     """Bytes at that level by buffer; empty if that level is not known."""
     if level in ("L2", "DRAM"):
         parts = () if each.caches is None else each.caches.buffers

@@ -13,8 +13,8 @@ from harness.text.page.templates import render
 from harness.text.tables import UNKNOWN
 
 
-def campaigns_section(campaigns: Sequence[Mapping[str, Any]] | None) -> Section:
-    """`campaigns` are those in the JSON of `fuzz`; None if none were requested."""
+def campaigns_section(campaigns: Sequence[Mapping[str, Any]]) -> Section:
+    """`campaigns` are those in the JSON of `fuzz`."""
     html = render("campaigns.html", campaigns=campaigns, facts=_facts)
     return Section("campaigns", "Campaigns", html, style=resource("campaigns.css") if campaigns else "")
 

@@ -283,4 +283,6 @@ document.getElementById("replay").addEventListener("keydown", (event) => {
 });
 document.addEventListener("themechange", show);
 new ResizeObserver(show).observe(document.querySelector(".replay-sides"));
-show();
+// Open in the middle of the steps, where tiles are read and held; nothing has happened at the start.
+const longer = tracks().reduce((one, other) => (other.before.length > one.before.length ? other : one));
+go(longer.before[longer.before.length >> 1]);

@@ -108,6 +108,8 @@ def page(driver: Any, tmp_path: Path) -> Any:
     file = tmp_path / "page.html"
     file.write_text(page_of(replay("long", "fa1", rounds=6), replay("short", "fa2")), encoding="utf-8")
     open_page(driver, file)
+    assert at(driver, "left")[0] == 6  # of 13 steps
+    click(driver, "first")
     yield driver
     assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 

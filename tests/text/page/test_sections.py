@@ -25,8 +25,8 @@ from harness.text.page.bytes_by_level import bytes_section
 from harness.text.page.error_maps import errors_section
 from harness.text.page.kernel_sources import sources_section
 from harness.text.page.ranking_table import ranking_section
+from harness.text.page.result import result_section, result_sentence
 from harness.text.page.roofline import roofline_points, roofline_section
-from harness.text.page.times import times_section
 
 EMULATOR, GPU = Device("emulator", "by hand", "sm_90"), Device("gpu", "NVIDIA H200", "sm_90")
 
@@ -81,11 +81,6 @@ def test_every_figure_of_the_roofline_is_a_number():
     html = roofline_section(comparison(row("a")), {"a": seen("a")}, GPUS["t4"]).html
     numbers = re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy)="([^"]*)"', html)
     assert len(numbers) > 20 and all(math.isfinite(float(number)) for number in numbers)
-
-
-@pytest.mark.parametrize(("device", "said"), [(EMULATOR, "no time is known"), (GPU, "--bench measures")])
-def test_why_there_are_no_times(device, said):
-    assert said in times_section(comparison(row("a"), device=device), None).html
 
 
 def test_levels_that_nobody_knows_are_a_dash_and_not_nothing():
@@ -184,3 +179,29 @@ def test_steps_of_an_algorithm_and_what_is_outside_are_all_that_there_is(folder)
         None: [("a.cu", 9), ("b.cu", 1), ("b.cu", 2)],
     }
     assert sum(step.sector_bytes for step in steps) == make().sector_bytes
+
+
+def test_the_page_opens_with_who_passes_and_who_moves_the_fewest_bytes():
+    two = [row("a", total_bytes=768), row("b", total_bytes=1024)]
+    begin = "a moves the fewest bytes, 0.0007 MiB, 25 % less than b (2.00 times the compulsory bytes)."
+    assert result_sentence(comparison(*two)) == f"Both variants pass; {begin}"
+    wrong = [row("c", verdict="fail", total_bytes=384), row("d", verdict="unsupported")]
+    assert result_sentence(comparison(*two, *wrong)) == f"2 of 3 variants pass (all but c); {begin}"
+    tie = result_sentence(comparison(two[0], row("e", total_bytes=768)))
+    assert "a and e move equally many bytes" in tie
+    assert result_sentence(comparison(*wrong)) == "c does not pass."
+    assert result_sentence(comparison(wrong[1])) == "No variant supports this problem."
+
+
+def test_bars_by_buffer_fill_the_width_of_the_largest_variant():
+    html = result_section(comparison(row("a"), row("b", verdict="fail")), {"a": seen("a"), "b": seen("b")}).html
+    bar = re.findall(r"<dd>.*?</dd>", html, re.S)
+    assert len(bar) == 2 and '<span class="bad">fail</span>' in html
+    assert sum(float(width) for width in re.findall(r' width="([^"]*)"', bar[0])) == pytest.approx(100)
+    assert "<figure" not in result_section(comparison(row("a")), {}).html
+
+
+def test_the_reason_of_a_failing_variant_stands_at_the_top_in_full():
+    html = result_section(comparison(row("a"), row("c", verdict="fail", reason="O[3] is <wrong>")), {}).html
+    assert "c fail : O[3] is <wrong>" in words(html) and "&lt;wrong&gt;" in html
+    assert "<ul" not in result_section(comparison(row("a")), {}).html
