@@ -47,3 +47,33 @@ def drawn(form: str, rng: np.random.Generator) -> np.ndarray:
     if form == "add.f32":
         values[:4] = [1e-40, -1e-40, 1.2e-38, -1.2e-38]
     return values
+
+
+def every_form() -> str:
+    """One kernel for all: each form has its own 64 bytes of `x` and `y`."""
+    statements = "\n".join(
+        f'asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%0], [%1], {RUN};"'
+        f'::"l"(y + {RUN * i}), "r"(place_of(s) + {RUN * i}) : "memory");'
+        for i, form in enumerate(FORMS)
+    )
+    return f"""extern "C" __global__ void k(unsigned char* x, unsigned char* y) {{
+      extern __shared__ __align__(128) unsigned char s[];
+      for (int i = 0; i < {RUN * len(FORMS)}; ++i) s[i] = x[i];
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      {statements}
+      COMMIT(); STORED();
+    }}"""
+
+
+TENSOR = """extern "C" __global__ void k(const __grid_constant__ Map to, float* x, int x0, int y0) {
+  __shared__ __align__(1024) float s[256]; int t = threadIdx.x;
+  for (int i = t; i < 256; i += 32) s[i] = x[i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (t == 0) {
+    for (int i = 0; i < 2; ++i)
+      asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
+        ::"l"(&to), "r"(place_of(s)), "r"(x0), "r"(y0) : "memory");
+    COMMIT(); STORED();
+  }
+}"""

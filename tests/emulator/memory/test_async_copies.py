@@ -16,17 +16,9 @@ from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
+from tests.emulator.async_copies import COPIES
 from tests.emulator.cuda_kernel import run
 
-COPIES = """
-__device__ unsigned place_of(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-#define COPY(size, how, to, from) \\
-    asm volatile("cp.async." how ".shared.global [%0], [%1], " #size ";" :: "r"(place_of(to)), "l"(from) : "memory")
-#define FILL(size, to, from, bytes) asm volatile("cp.async.ca.shared.global [%0], [%1], " #size ", %2;" \\
-    :: "r"(place_of(to)), "l"(from), "r"(bytes) : "memory")
-#define COMMIT() asm volatile("cp.async.commit_group;" ::: "memory")
-#define WAIT(n) asm volatile("cp.async.wait_group " #n ";" ::: "memory")
-"""
 X = np.arange(1, 1025, dtype=np.float32)
 
 

@@ -7,25 +7,9 @@ import pytest
 
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import KernelFault
-from tests.emulator.bulk_reductions import FORMS, RUN, TYPES, drawn, model
+from tests.emulator.bulk_reductions import FORMS, RUN, TENSOR, TYPES, drawn, every_form, model
 from tests.emulator.hopper_kernel import HEAD, run_hopper
 from tests.emulator.sanitized_kernel import find, lines
-
-
-def every_form() -> str:
-    """One kernel for all: each form has its own 64 bytes of `x` and `y`."""
-    statements = "\n".join(
-        f'asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%0], [%1], {RUN};"'
-        f'::"l"(y + {RUN * i}), "r"(place_of(s) + {RUN * i}) : "memory");'
-        for i, form in enumerate(FORMS)
-    )
-    return f"""extern "C" __global__ void k(unsigned char* x, unsigned char* y) {{
-      extern __shared__ __align__(128) unsigned char s[];
-      for (int i = 0; i < {RUN * len(FORMS)}; ++i) s[i] = x[i];
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      {statements}
-      COMMIT(); STORED();
-    }}"""
 
 
 def test_every_operation_on_every_type() -> None:
@@ -62,20 +46,6 @@ def test_zeros_and_nan_of_sixteen_bits(operation: str) -> None:
     expected = [0x8000 if least else 0, 0x8000 if least else 0, 0x4200, 0x3C00, 0x7FFF, 0x4000]
     expected += [0x3C00, 0xFC00] if least else [0x7C00, 0x3C00]
     assert found.tolist() == expected
-
-
-TENSOR = """extern "C" __global__ void k(const __grid_constant__ Map to, float* x, int x0, int y0) {
-  __shared__ __align__(1024) float s[256]; int t = threadIdx.x;
-  for (int i = t; i < 256; i += 32) s[i] = x[i];
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncwarp();
-  if (t == 0) {
-    for (int i = 0; i < 2; ++i)
-      asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
-        ::"l"(&to), "r"(place_of(s)), "r"(x0), "r"(y0) : "memory");
-    COMMIT(); STORED();
-  }
-}"""
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])

@@ -13,9 +13,9 @@ from harness.emulator.launch.configuration import Geometry, with_cluster
 from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import KernelFault, PlanError
+from tests.emulator.bulk_copies import swizzled
 from tests.emulator.cluster_kernels import HELPERS, MATRIX, MEETING, PRODUCT, REDUCTION, TILE, product_arguments
 from tests.emulator.hopper_kernel import run_hopper
-from tests.emulator.memory.test_bulk_copies import swizzled
 
 
 def meeting(body: str, blocks: int = 2, threads: int = 64, grid: int = 0, cores: int = 1, **launch: Any) -> np.ndarray:

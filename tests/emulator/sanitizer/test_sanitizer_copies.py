@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.emulator.memory.test_async_copies import COPIES
+from tests.emulator.async_copies import COPIES
 from tests.emulator.sanitized_kernel import find, lines
 
 X = np.arange(1024, dtype=np.float32)

@@ -15,10 +15,9 @@ from harness.gpu.executor import GpuExecutor
 from harness.model.operation import draw_inputs
 from harness.model.plan import Launch
 from harness.model.tensor_map import TensorMap
-from tests.emulator.bulk_reductions import FORMS, drawn
+from tests.emulator.bulk_copies import WHOLE, X
+from tests.emulator.bulk_reductions import FORMS, TENSOR, drawn, every_form
 from tests.emulator.hopper_kernel import HEAD, run_hopper
-from tests.emulator.memory.test_bulk_copies import WHOLE, X
-from tests.emulator.memory.test_bulk_reductions import TENSOR, every_form
 from tests.emulator.numba_boxes import PROBLEM, moved, moves_boxes, whole
 from tests.emulator.warpgroup_kernels import COLUMNS, ROWS, TYPES, fragments, register_count
 
