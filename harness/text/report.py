@@ -8,6 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from harness.support.printable import printable
+from harness.support.version import with_version
 from harness.text.tables import csv_text, json_text, table
 
 NOTE_WIDTH = 120
@@ -76,7 +77,7 @@ class Report:
         For people, characters that are not printable are escaped.
         """
         if format == "json":
-            return json_text(self.document())
+            return json_text(with_version(self.document()))
         if format == "csv":
             return csv_text(*self.records())
         markdown = format == "markdown"
