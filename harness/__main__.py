@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import signal
 import sys
@@ -40,9 +42,12 @@ if interruptible:
     heed_interrupts()
 status = main()
 end_strays()
-if status == INTERRUPTED:
-    # At exit Python would wait for threads that run a compiler, which cannot be stopped.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-sys.exit(status)
+if status != INTERRUPTED:
+    atexit._run_exitfuncs()
+# Python would first destroy every object, which takes a twentieth of a second, and wait for threads that run a
+# compiler, which cannot be stopped.
+for stream in (sys.stdout, sys.stderr):
+    if stream is not None:  # None: the shell has closed it
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+os._exit(status)

@@ -20,6 +20,7 @@ from harness.execution.judging.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSU
 from harness.execution.planning.tiles import tile_of
 from harness.execution.planning.variant_calls import claimed_traffic, make_plan
 from harness.execution.protocol import Execution, Executor, Sanitizer
+from harness.execution.traffic.claim_gap import claim_gap
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -269,8 +270,9 @@ def _with_claim_held(done: Attempt) -> Attempt:
     assert claim is not None and counted is not None
     local = (counted.local_read_bytes or 0) + (counted.local_write_bytes or 0)
     beside = f", and {local:,} bytes of local memory, which is no part of a claim" if local else ""
+    gap = "; ".join(claim_gap(claim, done.problem, counted.accesses))
     return dataclasses.replace(
-        done,
+        _with_note(done, f"claim: {gap}") if gap else done,
         claim_failure=f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
         f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}{beside}",
     )

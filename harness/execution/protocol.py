@@ -19,6 +19,7 @@ from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+from harness.ptx.arithmetic import uses_tensor_cores
 from harness.support.intervals import Interval
 from harness.support.memory_units import SECTOR_BYTES
 
@@ -104,6 +105,19 @@ class Execution:
     def notes(self) -> tuple[str, ...]:
         """Notes of all launches, without duplicates."""
         return tuple(dict.fromkeys(note for launch in self.launches for note in launch.notes))
+
+    @property
+    def uses_tensor_cores(self) -> bool | None:
+        """Whether any of its kernels has matrix instructions; None if the code of one that may is not known."""
+        texts = [launch.ptx for launch in self.launches]
+        if any(text is not None and uses_tensor_cores(text) for text in texts):
+            return True
+        return None if any(text is None for text in texts) else False
+
+    @property
+    def accesses(self) -> tuple[SiteTraffic, ...]:
+        """The counted accesses of all launches."""
+        return tuple(site for launch in self.launches for site in launch.traffic or ())
 
     @property
     def read_bytes(self) -> int | None:

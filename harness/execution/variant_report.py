@@ -9,12 +9,11 @@ from harness.compilers import toolchains
 from harness.execution.attempt import Attempt
 from harness.execution.judging.error_map import ErrorMap
 from harness.execution.judging.question import Question
-from harness.execution.protocol import Device, LaunchReport
+from harness.execution.protocol import Device
 from harness.execution.run_settings import RunSettings
 from harness.execution.traffic.line_costs import LineCost, line_costs
 from harness.execution.traffic.traffic_account import TrafficAccount, account
 from harness.model.problem import OPTIONAL_OUTPUT
-from harness.ptx.arithmetic import uses_tensor_cores
 from harness.support.errors import SandboxError
 from harness.support.intervals import Interval
 
@@ -77,7 +76,7 @@ class VariantReport:
             lines=lines,
             texts=() if lines else _texts(done),
             errors=tuple(ErrorMap.of(t.name, t.axes, held[t.name]) for t in outputs),
-            uses_tensor_cores=None if counted is None else _uses_tensor_cores(counted.launches),
+            uses_tensor_cores=None if counted is None else counted.uses_tensor_cores,
             time_ms=None if done.execution is None else done.execution.time_ms,
         )
 
@@ -100,10 +99,3 @@ def _texts(done: Attempt) -> tuple[tuple[str, str], ...]:
         with contextlib.suppress(SandboxError):
             found.setdefault(toolchains.toolchain_of(launch.kernel).source(launch.kernel), launch.kernel_name)
     return tuple((kernel, text) for text, kernel in found.items())
-
-
-def _uses_tensor_cores(launches: tuple[LaunchReport, ...]) -> bool | None:
-    texts = [launch.ptx for launch in launches]
-    if any(text is not None and uses_tensor_cores(text) for text in texts):
-        return True
-    return None if any(text is None for text in texts) else False

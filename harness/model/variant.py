@@ -42,8 +42,9 @@ class Variant:
     """One line for the command `list`."""
     supports: Callable[[Any], str | None] = field(default=_supports_all)
     """Returns the reason why a problem is not supported, or None if it is."""
-    claim: Callable[..., Traffic] | None = None
-    """Closed form of the bytes that it moves, called with the arguments of `plan`. None to claim nothing."""
+    claim: Callable[..., Traffic | None] | None = None
+    """Closed form of the bytes that it moves, called with the arguments of `plan`. None to claim nothing; it may return
+    None for problems that the formula does not cover."""
     tiles: Callable[[Any], Sequence[TileSizes]] | None = None
     """Returns the tile sizes to choose from for a problem, the default first. None if there is no choice."""
     takes: tuple[str, ...] = ("causal",)

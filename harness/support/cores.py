@@ -8,9 +8,10 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 KEPT_BYTES = 32 * 2**20
 """The array size up to which malloc reuses freed memory."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
@@ -21,6 +22,14 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def begin(work: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
+    """Begin `work(*arguments)` in a thread. The function returned waits for its result, and raises its exception."""
+    thread = ThreadPoolExecutor(1)
+    result = thread.submit(work, *arguments).result
+    thread.shutdown(wait=False)
+    return result
 
 
 def on_all_cores(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:

@@ -1,7 +1,8 @@
-"""A progress bar for operations longer than two seconds, on a terminal or in a notebook only."""
+"""Progress of operations that take seconds: a bar on a terminal or in a notebook, one line elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import warnings
@@ -12,6 +13,9 @@ from typing import Any
 from harness.support.printable import printable
 
 DELAY_SECONDS = 2.0
+"""Time before the bar appears."""
+LINE_DELAY_SECONDS = 5.0
+"""Time before the line is written, if standard error is a file or a pipe."""
 
 
 class Progress:
@@ -61,6 +65,15 @@ class Progress:
                     bar_format=f"{{desc}} {{bar{width}}} {{percentage:3.0f}} %",
                 )
 
+    def tell(self) -> None:
+        """Write one line that says what is being done."""
+        with self._lock:
+            if self._begun:
+                step = f"step {self._begun} of {self._steps}: {self._name}" if self._name else "at work"
+                with contextlib.suppress(OSError, ValueError):
+                    words = f"harness: {printable(step)}; kernels are compiled on their first run, which takes longer"
+                    print(words, file=sys.stderr, flush=True)
+
     def close(self) -> None:
         """Erase the bar and stop drawing."""
         with self._lock:
@@ -88,14 +101,16 @@ def in_notebook() -> bool:
 def progress_bar(steps: int) -> Iterator[Progress]:
     """A context manager with a `Progress` over so many steps.
 
-    It draws only if visible, and erases the bar at the end.
+    The bar is erased at the end.
     """
     progress = Progress(steps)
     # The timer runs in a thread of its own: a step such as the oracle may report nothing for a minute.
-    late = threading.Timer(DELAY_SECONDS, progress.show)
-    late.daemon = True
     if sys.stderr.isatty() or in_notebook():
-        late.start()
+        late = threading.Timer(DELAY_SECONDS, progress.show)
+    else:
+        late = threading.Timer(LINE_DELAY_SECONDS, progress.tell)
+    late.daemon = True
+    late.start()
     try:
         yield progress
     finally:

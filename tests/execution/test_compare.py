@@ -165,6 +165,12 @@ def test_claims_are_held_against_counts():
     assert (rows["none"].verdict, rows["none"].claim_holds) == ("pass", None)
 
 
+def test_a_formula_may_claim_nothing_for_a_problem():
+    some = dataclasses.replace(numpy_variant("some"), claim=lambda problem: None)
+    (row,) = compare([some], PROBLEM, NumpyExecutor()).rows
+    assert (row.verdict, row.claim_holds, row.claimed_bytes) == ("pass", None, None)
+
+
 def test_a_wrong_answer_and_a_wrong_claim_are_both_told():
     wrong = numpy_variant("wrong", mutant="scale missing", claim=Traffic(1, 2))
     (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows

@@ -32,6 +32,7 @@ def written(monkeypatch: pytest.MonkeyPatch, terminal: bool, delay: float, takes
     stderr = Stderr(terminal)
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(harness.support.progress, "DELAY_SECONDS", delay)
+    monkeypatch.setattr(harness.support.progress, "LINE_DELAY_SECONDS", delay)
     with progress_bar(2) as progress:
         progress.step("the oracle")
         deadline = time.monotonic() + takes
@@ -54,8 +55,13 @@ def test_it_does_not_appear_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
     assert written(monkeypatch, terminal=True, delay=60, takes=0.1) == ""
 
 
-def test_it_does_not_appear_where_nobody_looks(monkeypatch: pytest.MonkeyPatch):
-    assert written(monkeypatch, terminal=False, delay=0.01, takes=0.2) == ""
+def test_a_pipe_gets_one_line_when_it_takes_long(monkeypatch: pytest.MonkeyPatch):
+    text = written(monkeypatch, terminal=False, delay=0.05, takes=10)
+    assert text.startswith("harness: step 1 of 2: the oracle; ") and text.count("\n") == 1
+
+
+def test_a_pipe_gets_nothing_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
+    assert written(monkeypatch, terminal=False, delay=60, takes=0.1) == ""
 
 
 def test_a_notebook_has_a_bar_though_its_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch):

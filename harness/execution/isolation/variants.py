@@ -323,9 +323,11 @@ class _Functions:
         """Return the tile sizes that the variant offers (`Variant.tiles`)."""
         return [tile_from_json(tile) for tile in checked(self._ask("tiles", problem), list)]
 
-    def claim(self, problem: Any, tile: TileSizes | None = None) -> Traffic:
+    def claim(self, problem: Any, tile: TileSizes | None = None) -> Traffic | None:
         """Return the traffic that the variant claims (`Variant.claim`)."""
         said = self._ask("claim", problem, tile)
+        if said is None:
+            return None
         read_bytes, write_bytes = checked(said, list)
         return Traffic(checked(read_bytes, int), checked(write_bytes, int))
 

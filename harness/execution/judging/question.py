@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance, draw_inputs, operation_of
 from harness.model.problem import ELEMENT_BYTES, BaseProblem
 from harness.model.traffic import Traffic
+from harness.support.cores import begin
 
 ANY_KERNEL = Numerics()
 """Numerics of kernels that declare nothing, such as third-party kernels."""
@@ -32,7 +33,9 @@ class Question:
     """The oracle's answer by output."""
     part: Part = WHOLE
     """The part of the outputs that `answer` covers."""
-    _tolerances: dict[Numerics, Mapping[str, Tolerance]] = field(default_factory=dict, repr=False, compare=False)
+    _tolerances: dict[Numerics, Callable[[], Mapping[str, Tolerance]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     _powers: dict[tuple[Numerics, bool], Power] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -62,11 +65,18 @@ class Question:
     def tolerance(self, numerics: Numerics = ANY_KERNEL) -> Mapping[str, Tolerance]:
         """The tolerated error of a kernel that rounds where `numerics` says, by output. Cached by numerics."""
         if numerics not in self._tolerances:
-            operation = operation_of(self.problem)
-            self._tolerances[numerics] = operation.tolerance(
-                self.problem, self.inputs, self.answer, numerics, self.part
-            )
-        return self._tolerances[numerics]
+            tolerance = self._derived_tolerance(numerics)
+            self._tolerances[numerics] = lambda: tolerance
+        return self._tolerances[numerics]()
+
+    def begin_tolerance(self, numerics: Numerics) -> None:
+        """Begin to derive `tolerance(numerics)` in a thread, so that a kernel can run at the same time."""
+        if numerics not in self._tolerances:
+            self._tolerances[numerics] = begin(self._derived_tolerance, numerics)
+
+    def _derived_tolerance(self, numerics: Numerics) -> Mapping[str, Tolerance]:
+        operation = operation_of(self.problem)
+        return operation.tolerance(self.problem, self.inputs, self.answer, numerics, self.part)
 
     def power(self, numerics: Numerics = ANY_KERNEL, in_full: bool = True) -> Power:
         """How well the tolerance under `numerics` separates right answers from trivial wrong ones.

@@ -95,7 +95,10 @@ def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:
 
 
 def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Traffic | None:
-    """The traffic that the variant claims; None if it claims nothing. Raises `PlanError` if its formula fails."""
+    """The traffic that the variant claims; None if it claims nothing for this problem.
+
+    Raises `PlanError` if its formula fails.
+    """
     if variant.claim is None:
         return None
     try:
@@ -103,8 +106,11 @@ def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | No
     except BaseException as error:
         raise_interrupt(error)
         raise _failed("claim", error) from error
+    if claim is None:
+        return None
     if not isinstance(claim, Traffic):
-        raise PlanError(f"claim() returned a {type(claim).__name__}; it has to return a Traffic")
+        kind = type(claim).__name__
+        raise PlanError(f"claim() returned a {kind}; it has to return a Traffic, or None to claim nothing")
     for field in ("read_bytes", "write_bytes"):
         size = getattr(claim, field)
         if isinstance(size, bool) or not hasattr(size, "__index__"):

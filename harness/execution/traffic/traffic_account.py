@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.execution.run_settings import RunSettings
+from harness.execution.traffic.claim_gap import claim_gap
 from harness.execution.traffic.counts import (
     LOCAL,
     READS,
@@ -169,6 +170,8 @@ class TrafficAccount:
     """Why the verdict is not `pass`; None if it is."""
     error_over_budget: float | None = None
     """Largest ratio of error to budget of the main output; above 1 is wrong."""
+    claim_gap: tuple[str, ...] = ()
+    """What a wrong claim lacks, in words; empty if it is right."""
 
     def level(self, name: str) -> Level:
         """The level with the given name."""
@@ -216,6 +219,7 @@ def account(
         device=device,
         levels=_levels(problem, claim, whole, local) + (() if caches is None else caches.levels),
         claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
+        claim_gap=() if claim is None else tuple(claim_gap(claim, problem, sites)),
         buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
         launches=tuple(
             _part(launch.kernel, [site for site in rows if site.buffer != LOCAL])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.numerics import Numerics
+from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
+from harness.support.cores import begin
+
+if TYPE_CHECKING:
+    from harness.model.operation import Tolerance
 
 Arrays = Mapping[str, np.ndarray]
 Float64Array = npt.NDArray[np.float64]
@@ -26,8 +30,28 @@ class Trial:
     """All outputs that are not optional, and the optional ones that the kernel stores."""
     run: Callable[[Any, Arrays], Arrays]
     """Runs the kernel on a problem and inputs, and returns its outputs."""
-    numerics: Numerics
-    """Declared numerics of the kernel, from which budgets are derived."""
+    tolerance: Callable[[Arrays], Mapping[str, Tolerance]]
+    """Returns the tolerances of the outputs for other inputs of `problem`, by output."""
+
+    def begin_allowed(self, inputs: Arrays) -> Callable[[Arrays], dict[str, Float64Array]]:
+        """Begin to derive the largest errors allowed for `inputs`, while the kernel runs on them.
+
+        The function returned takes the outputs, and returns the largest error allowed of each element: at least its own
+        rounding, since a tolerance of 0 means the correctly rounded answer.
+        """
+        tolerance = begin(self.tolerance, inputs)
+
+        def allowed(outputs: Arrays) -> dict[str, Float64Array]:
+            limits = tolerance()
+            roundoff = {
+                tensor.name: UNIT_ROUNDOFF[tensor.dtype] for tensor in self.problem.tensors if tensor.name in outputs
+            }
+            return {
+                name: np.fmax(limits[name].allowed, roundoff[name] * np.abs(output.astype(np.float64)))
+                for name, output in outputs.items()
+            }
+
+        return allowed
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from harness.model.reference import Reference
 from harness.operations.attention.dropout import kept_keys
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.products import Products
 from harness.operations.attention.scores import ScoreRule
 from harness.support.cores import on_all_cores
 
@@ -50,6 +51,8 @@ class Block:
     scores: Float64Array
     """(b, h, rows, kv_len): `rule` applied to tau q.k, and -inf for keys that are not visible."""
     rule: ScoreRule
+    tau: float
+    """Factor on the products q.k."""
     kept: Mask | None = None
     """(b, h, rows, kv_len): which weights are not dropped. None without dropout."""
     kept_factor: float = 1.0
@@ -74,6 +77,17 @@ class Block:
         none = np.ones((1, 1), np.bool_) if sinks is None else np.isneginf(sinks)[:, None]
         blind: Mask = self.without_keys & none
         return blind
+
+    @cached_property
+    def products(self) -> Products:
+        """The products tau q.k, with what bounds on their errors need of q and k."""
+        return Products.of(self.q, self.k, self.tau, self.finite_scores if self.rule.keeps_products else None)
+
+    @cached_property
+    def finite_scores(self) -> Float64Array:
+        """(b, h, rows, kv_len): the scores, with those that are not finite replaced by the row's largest."""
+        is_finite = np.isfinite(self.scores)
+        return self.scores if is_finite.all() else np.where(is_finite, self.scores, self.largest_scores()[..., None])
 
     @cached_property
     def row_maxima(self) -> Float64Array:
@@ -149,7 +163,7 @@ def _block(
     if problem.dropout:
         kept = np.ones(scores.shape, np.bool_)  # includes a sink, whose values are zeros
         kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
-    return Block(where, (batches, heads), q, k, v, visible, scores, rule, kept, problem.kept_factor)
+    return Block(where, (batches, heads), q, k, v, visible, scores, rule, problem.tau, kept, problem.kept_factor)
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:

@@ -14,11 +14,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
-from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
-from harness.operations.attention.budget.error_budget import error_budget
+from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_bits
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
-from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
 Float64Array = npt.NDArray[np.float64]
@@ -54,8 +51,9 @@ def key_order(trial: Trial) -> str | None:
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
     moved = {name: np.ascontiguousarray(trial.inputs[name][:, :, order]) for name in "KV"}
     other = {**trial.inputs, **moved}
+    allowed_errors, errors_of_permuted = trial.begin_allowed(trial.inputs), trial.begin_allowed(other)
     permuted = trial.run(trial.problem, other)
-    allowed, also_allowed = _allowed(trial, trial.inputs, trial.outputs), _allowed(trial, other, permuted)
+    allowed, also_allowed = allowed_errors(trial.outputs), errors_of_permuted(permuted)
     for name, array in permuted.items():
         both = allowed[name] + also_allowed[name]
         if reason := apart(trial, name, trial.outputs[name], array, both, "keys in another order"):
@@ -76,8 +74,9 @@ def score_shift(trial: Trial) -> str | None:
     x = np.where(np.arange(problem.head_dim) % 2, -SHIFT, SHIFT)
     shifted = (K.astype(np.float64) + x).astype(K.dtype)
     before, after = {**trial.inputs, "K": K}, {**trial.inputs, "K": shifted}
+    allowed_before, allowed_after = trial.begin_allowed(before), trial.begin_allowed(after)
     first, second = trial.run(problem, before), trial.run(problem, after)
-    allowed, also_allowed = _allowed(trial, before, first), _allowed(trial, after, second)
+    allowed, also_allowed = allowed_before(first), allowed_after(second)
     what = "all scores of a row moved by one number"
     reason = apart(trial, "O", first["O"], second["O"], allowed["O"] + also_allowed["O"], what)
     if reason is None and "lse" in first:
@@ -94,10 +93,11 @@ def value_sum(trial: Trial) -> str | None:
     W = np.ascontiguousarray(np.roll(V, 1, axis=-1))
     total = (V.astype(np.float64) + W.astype(np.float64)).astype(V.dtype)
     inputs = [{**trial.inputs, "V": values} for values in (V, W, total)]
+    errors_of_v, errors_of_sum = trial.begin_allowed(inputs[0]), trial.begin_allowed(inputs[2])
     outputs = [trial.run(trial.problem, each) for each in inputs]
-    allowed_v = _allowed(trial, inputs[0], outputs[0])["O"]
+    allowed_v = errors_of_v(outputs[0])["O"]
     allowed_w = np.roll(allowed_v, 1, axis=-1)  # each column of O has a budget of its own, and W has the columns of V
-    allowed = allowed_v + allowed_w + _allowed(trial, inputs[2], outputs[2])["O"]
+    allowed = allowed_v + allowed_w + errors_of_sum(outputs[2])["O"]
     of_v, of_w, of_sum = (made["O"].astype(np.float64) for made in outputs)
     return apart(trial, "O", of_v + of_w, of_sum, allowed, "the sum of two V")
 
@@ -124,7 +124,7 @@ def convex_hull(trial: Trial) -> str | None:
     nearest = np.clip(O, low, high)
     # There is no hull of values with NaN; infinite values are ordinary bounds.
     no_hull = np.isnan(low) | np.isnan(high)
-    allowed = np.where(no_hull, np.inf, _allowed(trial, trial.inputs, trial.outputs)["O"])
+    allowed = np.where(no_hull, np.inf, trial.begin_allowed(trial.inputs)(trial.outputs)["O"])
     return apart(trial, "O", nearest, O, allowed, "the nearest mean of values that the row sees")
 
 
@@ -184,14 +184,3 @@ PROPERTIES: dict[str, Property] = {
     )
 }
 """Every property by name. To add one, write a function and add a line."""
-
-
-def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
-    """Return the largest allowed error of each element of the outputs, which is at least its rounding."""
-    budget = error_budget(trial.problem, inputs, attention(trial.problem, inputs), trial.numerics)
-    units = {"O": UNIT_ROUNDOFF[trial.problem.dtype], "lse": UNIT_ROUNDOFF["float32"]}
-    # A budget of 0 means the correctly rounded answer, which still has a rounding error.
-    return {
-        name: np.fmax(budget[name].allowed, units[name] * np.abs(output.astype(np.float64)))
-        for name, output in outputs.items()
-    }

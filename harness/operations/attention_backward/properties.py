@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
-from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid
+from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid
 from harness.model.operation import operation_named
-from harness.operations.attention_backward.error_budget import error_budget
-from harness.operations.attention_backward.oracle import gradients
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -24,8 +22,9 @@ def gradient_sum(trial: Trial) -> str | None:
     other = np.ascontiguousarray(np.roll(one, 1, axis=-1))
     both = (one.astype(np.float64) + other.astype(np.float64)).astype(one.dtype)
     inputs = [{**trial.inputs, "dO": dO} for dO in (one, other, both)]
+    errors = [trial.begin_allowed(each) for each in inputs]
     outputs = [trial.run(trial.problem, each) for each in inputs]
-    allowed = [_allowed(trial, each, made) for each, made in zip(inputs, outputs)]
+    allowed = [of_outputs(made) for of_outputs, made in zip(errors, outputs)]
     for name in trial.outputs:
         of_one, of_other, of_both = (made[name].astype(np.float64) for made in outputs)
         total = sum(each[name] for each in allowed)
@@ -50,7 +49,7 @@ def weights_sum(trial: Trial) -> str | None:
     grouped = (problem.batch, problem.kv_heads_count, problem.group * problem.q_len, problem.head_dim)
     expected, off = (x.reshape(grouped).sum(axis=2) for x in (seen, off))
     dV = trial.outputs["dV"].astype(np.float64).sum(axis=2)
-    allowed = _allowed(trial, trial.inputs, trial.outputs)["dV"].sum(axis=2) + off
+    allowed = trial.begin_allowed(trial.inputs)(trial.outputs)["dV"].sum(axis=2) + off
     with np.errstate(invalid="ignore"):
         wrong = ~(np.abs(dV - expected) <= allowed) & np.isfinite(allowed)
     if not wrong.any():
@@ -72,12 +71,3 @@ PROPERTIES: dict[str, Property] = {
     )
 }
 """Every property by name. A new one is a function and a line here."""
-
-
-def _allowed(trial: Trial, inputs: Arrays, outputs: Arrays) -> dict[str, Float64Array]:
-    """How far off each element of the outputs for `inputs` may be; at least its own rounding."""
-    budget = error_budget(trial.problem, inputs, gradients(trial.problem, inputs), trial.numerics)
-    u = UNIT_ROUNDOFF[trial.problem.dtype]
-    return {
-        name: np.fmax(budget[name].allowed, u * np.abs(output.astype(np.float64))) for name, output in outputs.items()
-    }

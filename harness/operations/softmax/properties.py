@@ -11,10 +11,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
-from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, apart, on_grid, other_bits
-from harness.operations.softmax.error_budget import error_budget
-from harness.operations.softmax.oracle import softmax
+from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_bits
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -37,8 +34,10 @@ def column_order(trial: Trial) -> str | None:
     """Columns in another order: Y follows."""
     order = np.random.Generator(np.random.Philox(trial.problem.columns)).permutation(trial.problem.columns)
     other = {"X": np.ascontiguousarray(trial.inputs["X"][:, order])}
-    permuted = trial.run(trial.problem, other)["Y"]
-    allowed = _allowed(trial, trial.inputs, trial.outputs["Y"])[:, order] + _allowed(trial, other, permuted)
+    allowed_errors, errors_of_permuted = trial.begin_allowed(trial.inputs), trial.begin_allowed(other)
+    outputs = trial.run(trial.problem, other)
+    permuted = outputs["Y"]
+    allowed = allowed_errors(trial.outputs)["Y"][:, order] + errors_of_permuted(outputs)["Y"]
     return apart(trial, "Y", trial.outputs["Y"][:, order], permuted, allowed, "columns in another order")
 
 
@@ -46,15 +45,16 @@ def shift(trial: Trial) -> str | None:
     """One number added to every element: Y stays."""
     X = on_grid(trial.inputs["X"])
     before, after = ({"X": (X.astype(np.float64) + by).astype(X.dtype)} for by in (0.0, SHIFT))
-    first, second = (trial.run(trial.problem, inputs)["Y"] for inputs in (before, after))
-    allowed = _allowed(trial, before, first) + _allowed(trial, after, second)
-    return apart(trial, "Y", first, second, allowed, "all elements moved by one number")
+    allowed_before, allowed_after = trial.begin_allowed(before), trial.begin_allowed(after)
+    first, second = (trial.run(trial.problem, inputs) for inputs in (before, after))
+    allowed = allowed_before(first)["Y"] + allowed_after(second)["Y"]
+    return apart(trial, "Y", first["Y"], second["Y"], allowed, "all elements moved by one number")
 
 
 def unit_sum(trial: Trial) -> str | None:
     """Every row adds up to 1."""
     Y = trial.outputs["Y"]
-    allowed = _allowed(trial, trial.inputs, Y)
+    allowed = trial.begin_allowed(trial.inputs)(trial.outputs)["Y"]
     budget = allowed.sum(axis=1)
     with np.errstate(invalid="ignore"):
         total = Y.astype(np.float64).sum(axis=1)
@@ -79,10 +79,3 @@ PROPERTIES: dict[str, Property] = {
     )
 }
 """Every property by name. A new one is a function and a line here."""
-
-
-def _allowed(trial: Trial, inputs: Arrays, Y: np.ndarray) -> Float64Array:
-    """How far off each element may be; at least its own rounding, for a budget of 0 means the answer, rounded."""
-    allowed = error_budget(trial.problem, inputs, softmax(trial.problem, inputs), trial.numerics)["Y"].allowed
-    rounding = UNIT_ROUNDOFF[trial.problem.dtype] * np.abs(Y.astype(np.float64))
-    return np.where(allowed == 0, rounding, allowed)

@@ -28,6 +28,7 @@ from harness.options.output import check_output
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
 from harness.options.request import StudyRequest
+from harness.options.standard_streams import print_result
 from harness.options.variants import add_plugins, add_selection, add_tile, require_some
 from harness.support.errors import UsageError
 
@@ -58,6 +59,7 @@ def run_report(request: ReportRequest) -> int:
     check_output(output)
     shown = report_page(request)
     shown.save(output)
+    print_result(f"Wrote {output}. Open it in a browser.\n")
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from harness.model.discovery import Discovery
     from harness.model.variant import Variant
     from harness.options.sweep import Sweep, Value
+    from harness.studies.traffic.claim_draft import ClaimDraft
     from harness.studies.traffic.sweep_point import SweepPoint
     from harness.studies.traffic.sweep_run import UnfinishedSweep
     from harness.support.progress import Progress
@@ -73,6 +74,7 @@ class TrafficRequest(StudyRequest):
     roofline: Path | None = option(
         "FILE.png|.svg", "draw each variant's arithmetic intensity under a GPU's roof", type=Path
     )
+    claim_draft: bool = flag("print a first 'claim' for the variant, fitted to the counts of small problems")
 
 
 def run_traffic(request: TrafficRequest) -> int:
@@ -91,8 +93,25 @@ def run_traffic(request: TrafficRequest) -> int:
 
 
 def account_or_sweep(request: TrafficRequest) -> StudyResult[Any]:
-    """What `traffic` comes to: one variant's account, or the points of a sweep."""
-    return _account(request) if request.sweep is None else _sweep(request)
+    """What `traffic` comes to: one variant's account, a draft of its claim, or the points of a sweep."""
+    if request.sweep is not None:
+        return _sweep(request)
+    return _draft(request) if request.claim_draft else _account(request)
+
+
+def _draft(request: TrafficRequest) -> StudyResult[ClaimDraft]:
+    from harness.studies.traffic.claim_draft import draft_claim, draft_report
+    from harness.support.progress import progress_bar
+    from harness.text.study_result import StudyResult
+
+    if request.variant is None:
+        raise UsageError("--claim-draft needs the name of a variant; 'list' shows all")
+    variant = request.discover().registry.get(request.variant)
+    settings = replace(request.settings, arch=counted_arch(request.settings))
+    with progress_bar(1) as progress:
+        progress.step(variant.name)
+        draft = draft_claim(variant, request.problem.make(), emulator_of(settings, progress))
+    return StudyResult(draft, draft_report(draft), draft.is_complete and not draft.unlike)
 
 
 def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
@@ -269,7 +288,7 @@ def _spread(
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `traffic`."""
-    add_fields_of(TrafficRequest, parser, "variant", "lines", "trace", "trace_events")
+    add_fields_of(TrafficRequest, parser, "variant", "lines", "trace", "trace_events", "claim_draft")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)

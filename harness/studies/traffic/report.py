@@ -236,6 +236,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
             else f"Claim: does not hold. It says {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
             f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
         )
+        notes += [f"Claim, {gap}." for gap in account.claim_gap]
     notes.append(_caches(report))
     if account.hardware is not None:
         notes.append(

@@ -28,6 +28,12 @@ class Series:
     marker: str
     dashes: str
 
+    def peak_flops(self, gpu: Gpu) -> float:
+        """Peak FLOP per second of the cores that compute its products."""
+        on_tensor_cores = any(point.uses_tensor_cores for point in self.points)
+        peak = gpu.tensor_flops.get(self.points[-1].problem.outputs[0].dtype) if on_tensor_cores else None
+        return gpu.float32_flops if peak is None else peak
+
 
 def series_of(points: Sequence[SweepPoint]) -> tuple[Series, ...]:
     """One series for each set of variants with equal bytes; variants without known bytes are left out."""
@@ -37,7 +43,8 @@ def series_of(points: Sequence[SweepPoint]) -> tuple[Series, ...]:
             by_variant.setdefault(point.variant, []).append(point)
     groups: dict[tuple[Any, ...], list[list[SweepPoint]]] = {}
     for line in by_variant.values():
-        groups.setdefault(tuple((p.value, p.total_bytes, p.source) for p in line), []).append(line)
+        key = (any(p.uses_tensor_cores for p in line), *((p.value, p.total_bytes, p.source) for p in line))
+        groups.setdefault(key, []).append(line)
     return tuple(
         Series(
             _label([line[0] for line in lines]),
@@ -124,7 +131,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     """Draw each variant's arithmetic intensity under a GPU's roofline. The point with the last value is labelled."""
     figure, axes = figure_with_room(width=0.86)
     lines = series_of(points)
-    dtypes = list(dict.fromkeys(p.problem.outputs[0].dtype for p in points))
+    dtypes = list(dict.fromkeys(p.problem.outputs[0].dtype for p in points if p.uses_tensor_cores))
     peaks = {"float32, CUDA cores": gpu.float32_flops}
     peaks |= {f"{t}, tensor cores": gpu.tensor_flops[t] for t in dtypes if t in gpu.tensor_flops}
     last = next(p.problem for p in points if p.value == sweep.values[-1])
@@ -160,13 +167,13 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
         end = line.points[-1]
         for point in line.points[:-1]:
             at = point.intensity or left
-            axes.plot([at], [attainable_flops(gpu, gpu.float32_flops, at) / TERA], line.marker, color=line.colour,
+            axes.plot([at], [attainable_flops(gpu, line.peak_flops(gpu), at) / TERA], line.marker, color=line.colour,
                       markersize=4, alpha=0.45, zorder=2)  # fmt: skip
         face = "white" if end.source == "claimed" else line.colour
         label = f"{line.label}: {three_digits(end.intensity or 0)}"
         if end.value != sweep.values[-1]:
             label += f" (at {end.value})"
-        _drop(axes, end.intensity or left, gpu, gpu.float32_flops, label, line.colour, line.marker, face,
+        _drop(axes, end.intensity or left, gpu, line.peak_flops(gpu), label, line.colour, line.marker, face,
               number, len(lines) + 1)  # fmt: skip
     axes.xaxis.set_major_formatter(plain_numbers())
     axes.yaxis.set_major_formatter(plain_numbers())
@@ -175,7 +182,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     at_last = f"{sweep.field} {sweep.values[-1]}" + (" (smaller, paler: the values before)" if sweep.values[1:] else "")
     axes.set_title(f"Roofline of {gpu.name}, {at_last}\n{fixed}", fontsize=10, loc="left")
     axes.grid(True, color="#eeeeee", linewidth=0.6)
-    note = f"Peaks: {gpu.source}. Variants stand under the roof of the CUDA cores."
+    note = f"Peaks: {gpu.source}. A variant stands under the roof of the cores that compute its products."
     if any(p.source == "claimed" for p in points):
         note += f"\n{CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
     figure.text(0.01, 0.01, note, fontsize=8, color=GREY)

@@ -29,6 +29,8 @@ class SweepPoint:
     """Bytes of local memory, read plus written, at the `sectors` level; None if not counted."""
     requested_bytes: int | None = None
     """Bytes requested by the lanes, read plus written; None if not counted."""
+    uses_tensor_cores: bool | None = None
+    """Whether a kernel has matrix instructions; None if it was not compiled."""
     claim_holds: bool | None = None
     """Whether claimed and counted bytes are equal; None if either is unknown."""
     tile: TileSizes | None = None

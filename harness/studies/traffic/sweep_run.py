@@ -131,6 +131,7 @@ def point_of(
         write_bytes=counted.write_bytes,
         local_bytes=(counted.local_read_bytes or 0) + (counted.local_write_bytes or 0),
         requested_bytes=sum(s.requested_bytes * (2 if s.kind == "atomic" else 1) for s in sites),
+        uses_tensor_cores=counted.uses_tensor_cores,
         claim_holds=done.claim_holds,
         answer_failure="; ".join(filter(None, (done.answer_failure, done.bytes_failure))) or None,
     )

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
@@ -43,7 +44,13 @@ class TuneRequest(StudyRequest):
 def run_tune(request: TuneRequest) -> int:
     """Run `tune`; the exit status."""
     from harness.gpu.context import gpu_available
-    from harness.studies.tune.tile_contenders import best_tile, tile_contenders, tuning_verdict
+    from harness.studies.tune.tile_contenders import (
+        best_tile,
+        fewest_bytes_verdict,
+        shortest_time_verdict,
+        tile_contenders,
+    )
+    from harness.text.report import NOTE_WIDTH
 
     problem, report = request.problem.make(), request.report
     check_output(report.output)
@@ -57,16 +64,17 @@ def run_tune(request: TuneRequest) -> int:
     variants = [contender for _, contender in contenders.values()]
     if by_bytes:
         text, ranks, rows = _tune_by_bytes(request, found, variant, variants, problem)
-        best, kept_for = best_tile(ranks, contenders), None
+        best = best_tile(ranks, contenders)
+        verdict = fewest_bytes_verdict(variant.name, ranks, contenders)
     else:
         from harness.execution.planning.tuned_tiles import remember
 
         text, ranks, rows, gpu = _tune_by_time(request, found, variant, variants, problem)
         best = best_tile(ranks, contenders)
         kept = best is not None and remember(variant, problem, gpu, contenders[best][0])
-        kept_for = gpu.name if kept else None
+        verdict = shortest_time_verdict(variant.name, best, contenders, gpu.name if kept else None)
     if report.format in ("table", "markdown"):
-        text += f"\n{tuning_verdict(variant.name, best, next(iter(contenders)), kept_for)}\n"
+        text += f"\n{fill(verdict, NOTE_WIDTH, break_on_hyphens=False)}\n"
     publish(report, text)
     if report.is_kept:
         keep_rows(report, [dataclasses.replace(row, variant=variant.name, asked_tile=row.tile) for row in rows()])

@@ -17,12 +17,15 @@ from dataclasses import replace
 from harness.execution.planning.tiles import with_tile
 from harness.execution.planning.variant_calls import declared_tiles
 from harness.model.problem import BaseProblem
-from harness.model.tile_sizes import TileSizes
+from harness.model.tile_sizes import TileSizes, tile_text
 from harness.model.variant import Variant
 from harness.support.errors import UsageError
 
+Contenders = Mapping[str, tuple[TileSizes, Variant]]
+"""Tiles by name, each with a variant that has only this tile, the default first."""
 
-def tile_contenders(variant: Variant, problem: BaseProblem) -> dict[str, tuple[TileSizes, Variant]]:
+
+def tile_contenders(variant: Variant, problem: BaseProblem) -> Contenders:
     """Tiles by name, each with a variant that has only this tile, the default first.
 
     Raises `UsageError` without tiles.
@@ -37,7 +40,7 @@ def tile_contenders(variant: Variant, problem: BaseProblem) -> dict[str, tuple[T
     return {name: (tile, replace(with_tile(variant, tile), name=name)) for name, tile in named.items()}
 
 
-def best_tile(ranks: Mapping[str, int | None], contenders: Mapping[str, tuple[TileSizes, Variant]]) -> str | None:
+def best_tile(ranks: Mapping[str, int | None], contenders: Contenders) -> str | None:
     """The name of the best contender. `ranks` is sorted from best to worst. The default wins a tie."""
     default = next(iter(contenders))
     if ranks.get(default) == 1:
@@ -45,11 +48,22 @@ def best_tile(ranks: Mapping[str, int | None], contenders: Mapping[str, tuple[Ti
     return next((name for name, rank in ranks.items() if rank == 1), None)
 
 
-def tuning_verdict(variant: str, best: str | None, default: str, kept_for: str | None) -> str:
-    """A one-line summary of the result. `kept_for` is the GPU for which it was stored."""
+def fewest_bytes_verdict(variant: str, ranks: Mapping[str, int | None], contenders: Contenders) -> str:
+    """A summary of tiles that were ranked by bytes, of which several may be equal."""
+    first = [tile_text(contenders[name][0]) for name, rank in ranks.items() if rank == 1]
+    if not first:
+        return f"No tile of {variant} has a right answer here."
+    equal = "" if len(first) == 1 else f", which are equal in bytes, but perhaps not in time ({len(first)} tiles)"
+    return f"{variant} moves the fewest bytes here with --tile {' or '.join(first)}{equal}; {_default(contenders)}."
+
+
+def shortest_time_verdict(variant: str, best: str | None, contenders: Contenders, stored_for: str | None) -> str:
+    """A summary of tiles that were timed. `stored_for` is the GPU for which the best one was stored."""
     if best is None:
-        return f"No tile of {variant} came out right here."
-    what = f"Best tile of {variant} here: {best}" + (", its default" if best == default else f" (default: {default})")
-    if kept_for is None:
-        return f"{what}. Choose it with --tile."
-    return f"{what}; kept for {kept_for}, where compare and bench take it up."
+        return f"No tile of {variant} has a right answer here."
+    stored = "" if stored_for is None else f" Stored for {stored_for}: compare and bench use it there."
+    return f"{variant} is fastest here with --tile {tile_text(contenders[best][0])}; {_default(contenders)}.{stored}"
+
+
+def _default(contenders: Contenders) -> str:
+    return f"its default is {tile_text(next(iter(contenders.values()))[0])}"

@@ -12,7 +12,6 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -60,10 +59,12 @@ def _parents() -> dict[int, int]:
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third one on; empty if the process is gone."""
     try:
-        # The second field is the program's name in parentheses, which may contain spaces.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read()
     except OSError:
         return []
+    # The second field is the program's name in parentheses, which may contain spaces.
+    return stat.rpartition(b")")[2].decode().split()
 
 
 def tree_seconds(pid: int) -> float:

@@ -10,9 +10,9 @@ import math
 import numpy as np
 import pytest
 from attention_answers import hold
+from trials import trial_of
 
 from harness.model.cases.case import Case
-from harness.model.cases.property import Trial
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
 from harness.operations.attention.budget.error_budget import error_budget
@@ -309,13 +309,13 @@ def test_a_right_kernel_has_every_property(name: str):
 
     for regime in ("normal", "exact", "hot"):
         inputs = draw_inputs(BUDGETED, regime, 1)
-        assert PROPERTIES[name].violation(Trial(BUDGETED, inputs, run(BUDGETED, inputs), run, STRICT)) is None, regime
+        assert PROPERTIES[name].violation(trial_of(BUDGETED, inputs, run, STRICT)) is None, regime
 
 
 def test_a_row_beyond_what_weights_may_reach_is_no_mean():
     inputs = draw_inputs(BUDGETED, "normal", 1)
     outputs = {"O": 4 * kernel(BUDGETED, inputs)["O"]}
-    trial = Trial(BUDGETED, inputs, outputs, lambda problem, inputs: outputs, STRICT)
+    trial = trial_of(BUDGETED, inputs, lambda problem, inputs: outputs, STRICT)
     assert PROPERTIES["convex-hull"].violation(trial) is not None
 
 

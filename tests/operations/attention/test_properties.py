@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from attention_model import online_softmax
+from trials import trial_of
 
-from harness.model.cases.property import Trial
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
 from harness.operations.attention.inputs import REGIMES
@@ -34,7 +34,7 @@ STRICT = Numerics(
 def held(
     name: str, kernel: Kernel, problem: Problem, inputs: dict[str, np.ndarray], numerics: Numerics | None = None
 ) -> str | None:
-    trial = Trial(problem, inputs, kernel(problem, inputs), kernel, numerics or Numerics())
+    trial = trial_of(problem, inputs, kernel, numerics or Numerics())
     return PROPERTIES[name].violation(trial)
 
 

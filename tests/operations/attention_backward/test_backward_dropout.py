@@ -6,10 +6,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from trials import trial_of
 
 from harness.execution.judging.accuracy import Accuracy
 from harness.execution.judging.question import Question
-from harness.model.cases.property import Trial
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.discovery import discover
 from harness.model.numerics import Numerics
@@ -116,7 +116,7 @@ def test_a_part_has_the_gradients_that_it_has_in_the_whole():
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_a_right_kernel_has_every_property(name: str):
     inputs = draw_inputs(PROBLEM, "normal", 1)
-    trial = Trial(PROBLEM, inputs, kernel(PROBLEM, inputs), kernel, ON_CHIP)
+    trial = trial_of(PROBLEM, inputs, kernel, ON_CHIP)
     assert PROPERTIES[name].violation(trial) is None
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from trials import trial_of
 
-from harness.model.cases.property import Arrays, Trial
+from harness.model.cases.property import Arrays
 from harness.model.cases.regime import NUMPY_DTYPES
-from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs
 from harness.operations.attention_backward.oracle import gradients
 from harness.operations.attention_backward.problem import BackwardProblem
@@ -26,7 +26,7 @@ def right(problem: BackwardProblem, inputs: Arrays) -> Arrays:
 
 def violation(name: str, kernel: Kernel, regime: str = "normal") -> str | None:
     inputs = draw_inputs(PROBLEM, regime, 1)
-    return PROPERTIES[name].violation(Trial(PROBLEM, inputs, kernel(PROBLEM, inputs), kernel, Numerics()))
+    return PROPERTIES[name].violation(trial_of(PROBLEM, inputs, kernel))
 
 
 def changes_its_mind() -> Kernel:

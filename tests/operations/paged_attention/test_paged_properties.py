@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from trials import trial_of
 
-from harness.model.cases.property import Arrays, Trial
-from harness.model.numerics import Numerics
+from harness.model.cases.property import Arrays
 from harness.model.operation import draw_inputs, operation_named
 from harness.operations.paged_attention.problem import PagedProblem
 from harness.operations.paged_attention.properties import PROPERTIES
@@ -24,7 +24,7 @@ def right(problem: PagedProblem, inputs: Arrays) -> Arrays:
 
 def violation(name: str, kernel: Kernel, problem: PagedProblem = PROBLEM, regime: str = "normal") -> str | None:
     inputs = draw_inputs(problem, regime, 1)
-    return PROPERTIES[name].violation(Trial(problem, inputs, kernel(problem, inputs), kernel, Numerics()))
+    return PROPERTIES[name].violation(trial_of(problem, inputs, kernel))
 
 
 def needs_company(problem: PagedProblem, inputs: Arrays) -> Arrays:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from trials import trial_of
 
-from harness.model.cases.property import Arrays, Trial
-from harness.model.numerics import Numerics
+from harness.model.cases.property import Arrays
 from harness.model.operation import draw_inputs
 from harness.operations.softmax.oracle import softmax
 from harness.operations.softmax.problem import SoftmaxProblem
@@ -24,7 +24,7 @@ def right(problem: SoftmaxProblem, inputs: Arrays) -> Arrays:
 
 def violation(name: str, kernel: Kernel, regime: str = "normal") -> str | None:
     inputs = draw_inputs(PROBLEM, regime, 1)
-    return PROPERTIES[name].violation(Trial(PROBLEM, inputs, kernel(PROBLEM, inputs), kernel, Numerics()))
+    return PROPERTIES[name].violation(trial_of(PROBLEM, inputs, kernel))
 
 
 def changes_its_mind() -> Kernel:

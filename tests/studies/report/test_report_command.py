@@ -140,10 +140,11 @@ def test_the_page_is_one_file_that_asks_for_nothing(right):
     assert len(right) < 5_000_000
 
 
-def test_another_operation_has_a_page_too(tmp_path):
+def test_another_operation_has_a_page_too(tmp_path, capsys):
     path = tmp_path / "page.html"
     words_ = ["report", "--operation", "softmax", "--rows", "8", "--columns", "64", "--device", "emulator"]
     assert main([*words_, "--output", str(path)]) == 0
+    assert capsys.readouterr().out == f"Wrote {path}. Open it in a browser.\n"
     page = path.read_text()
     assert "Each picture is all of Y" in page
     assert "<title>softmax" in page and 'id="error-maps-data"' in page

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,18 @@ MIB = 2**20
 SWEEP = Sweep("q_len", (64, 128, 256))
 
 
-def point(variant: str, value: Value, total: int | None, source: str | None = "counted", **problem: int) -> SweepPoint:
+def point(
+    variant: str, value: Value, total: int | None, source: str | None = "counted", **problem: int | str
+) -> SweepPoint:
     name, _, backend = variant.rpartition("-")
     made = Problem(**({"q_len": value} | problem))  # type: ignore[arg-type]
     return SweepPoint(variant, name, backend, value, made, source, total, None if total is None else 0)
 
 
-def line(variant: str, scale: int, sources: tuple[str, ...] = ("counted",) * 3) -> list[SweepPoint]:
-    return [point(variant, n, scale * int(n) * MIB, s) for n, s in zip(SWEEP.values, sources)]
+def line(
+    variant: str, scale: int, sources: tuple[str, ...] = ("counted",) * 3, problem: dict[str, str] | None = None
+) -> list[SweepPoint]:
+    return [point(variant, n, scale * int(n) * MIB, s, **(problem or {})) for n, s in zip(SWEEP.values, sources)]
 
 
 def words(svg: bytes) -> str:
@@ -107,3 +112,14 @@ def test_the_name_says_which_kind_of_picture(tmp_path: Path):
     for name in ("a.pdf", "a", "png"):
         with pytest.raises(UsageError, match=r"has to end in \.png or \.svg"):
             require_drawable(tmp_path / name)
+
+
+def test_a_variant_on_tensor_cores_stands_under_their_roof():
+    points = [replace(each, uses_tensor_cores=True) for each in line("fa2-mma-cupy", 1, problem={"dtype": "float16"})]
+    series = series_of([*points, *line("fa2-cupy", 1)])
+    gpu = GPUS["h200"]
+    assert {each.label: each.peak_flops(gpu) for each in series} == {
+        "fa2-mma-cupy": gpu.tensor_flops["float16"],
+        "fa2-cupy": gpu.float32_flops,
+    }
+    assert "float16, tensor cores: 989" in words(draw_roofline(points, SWEEP, gpu, "", ".svg"))

@@ -100,7 +100,7 @@ def three_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("three_tiles")
 def test_without_a_gpu_the_fewest_bytes_win(capsys: pytest.CaptureFixture):
     assert main(COMMAND) == 0
-    assert "Best tile of fa2-cupy here: Br128-Bc16 (default: Br64-Bc64)" in capsys.readouterr().out
+    assert "fa2-cupy moves the fewest bytes here with --tile Br=128,Bc=16; its default is Br=64,Bc=64." in capsys.readouterr().out
 
 
 @pytest.mark.thorough

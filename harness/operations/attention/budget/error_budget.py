@@ -94,6 +94,7 @@ from harness.operations.attention.budget.rounding_sizes import NORMAL_WEIGHT, Ro
 from harness.operations.attention.budget.score_errors import ScoreErrors, errors_after_rule
 from harness.operations.attention.oracle import Block, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.products import finite
 
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
@@ -218,15 +219,11 @@ class _Rows:
     ) -> _Rows:
         rounding = Roundings.of(problem, numerics)
         keys_seen = block.keys_seen[..., None]
-        m, scores = block.largest_scores()[..., None], block.scores
-        log_p = (scores - np.where(block.blind, 0.0, answer["lse"])[..., None]).astype(np.float32)
-        finite = np.isfinite(scores)
-        if not finite.all():
-            scores = np.where(finite, scores, m)
-        score: Array = scores.astype(np.float32)
-        largest: Array = m.astype(np.float32)
-        errors = _score_errors(problem, block, scores, rounding, factors)
-        v = (factor := block.kept_factor) * _finite(block.v)
+        log_p = (block.scores - np.where(block.blind, 0.0, answer["lse"])[..., None]).astype(np.float32)
+        score: Array = block.finite_scores.astype(np.float32)
+        largest: Array = block.largest_scores()[..., None].astype(np.float32)
+        errors = _score_errors(block, rounding, factors)
+        v = (factor := block.kept_factor) * finite(block.v)
         unit = np.abs(v).max(axis=-2, keepdims=True)
         unit[unit == 0] = 1.0
         o = answer["O"] / unit
@@ -263,27 +260,17 @@ class _Rows:
         return self.sigma + self.stored
 
 
-def _score_errors(
-    problem: Problem, block: Block, scores: Float64Array, rounding: Roundings, factors: RoundedFactors | None
-) -> ScoreErrors:
-    """Return the errors of scores before they are stored. `scores` are the block's and finite."""
-    q, k = _finite(block.q), _finite(block.k)
-    products = scores if block.rule.keeps_products else problem.tau * (q @ k.mT)
-    single_q, single_k, magnitudes = (x.astype(np.float32) for x in (q, k, np.abs(products)))
-    of_products = product_errors(problem, single_q, single_k, magnitudes, rounding, factors)
-    errors = errors_after_rule(block.rule, scores, products, of_products, rounding)
+def _score_errors(block: Block, rounding: Roundings, factors: RoundedFactors | None) -> ScoreErrors:
+    """Return the errors of scores before they are stored."""
+    products = block.products
+    of_products = product_errors(products, np.float32(abs(block.tau)), rounding, factors)
+    errors = errors_after_rule(block.rule, block.finite_scores, products.values, of_products, rounding)
     # Keys that a row does not see may be arbitrarily large.
     return errors if block.visible.all() else errors.where(block.visible)
 
 
 def _distance(one: Float64Array, other: Float64Array) -> Float64Array:
     return np.where(one == other, 0.0, np.abs(one - other))
-
-
-def _finite(x: Float64Array) -> Float64Array:
-    """Replace infinities and NaN by 0. Rows that see them have no budget, so the replacement is arbitrary."""
-    finite = np.isfinite(x)
-    return x if finite.all() else np.where(finite, x, 0.0)
 
 
 def _proved(rows: _Rows) -> tuple[Array, Array]:

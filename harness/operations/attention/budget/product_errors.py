@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.arithmetic.equal_products import mostly_equal_products
 from harness.model.arithmetic.rounding import SMALLEST_STEP
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors
 from harness.operations.attention.budget.rounding_sizes import Roundings
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.products import Products
 
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
@@ -32,35 +31,33 @@ class ProductErrors:
 
 
 def product_errors(
-    problem: Problem, q: Array, k: Array, s: Array, rounding: Roundings, factors: RoundedFactors | None
+    products: Products, tau: np.float32, rounding: Roundings, factors: RoundedFactors | None
 ) -> ProductErrors:
-    """Return the errors of tau q.k.
-
-    `q`, (b, h, rows, d), and `k`, (b, h, keys, d), are finite. `s` is |tau q.k|, (b, h, rows, keys).
-    """
-    d, tau = problem.head_dim, np.float32(abs(problem.tau))
+    """Return the errors of `products`, tau q.k. `tau` is its magnitude."""
+    q, k, squares = products.q, products.k, products.sums_of_squares
+    d = q.shape[-1]
     terms = np.float32(d + rounding.score_roundings)
-    magnitude = tau * (np.abs(q) @ np.abs(k).mT)
-    proved = rounding.addition * terms * magnitude + np.float32(d * SMALLEST_STEP["float32"]) * tau
-    squared_sum, sum_of_squares = s * s, tau * tau * ((q * q) @ (k * k).mT)
-    expected = rounding.expected_sum(terms) * np.sqrt(squared_sum + sum_of_squares)
+    proved = rounding.addition * terms * products.sums_of_magnitudes + np.float32(d * SMALLEST_STEP["float32"]) * tau
+    squared_sum = np.square(products.magnitudes)
+    expected = rounding.expected_sum(terms) * np.sqrt(squared_sum + squares)
     if factors is not None:
         # A product of subnormal numbers is truncated as if they were normal.
         larger_q, larger_k = (_at_least(x, smallest) for x, smallest in ((q, factors.normal_q), (k, factors.normal_k)))
         proved = proved + np.float32(rounding.score_products(d)) * tau * (larger_q @ larger_k.mT)
         larger_squares = tau * tau * (np.square(larger_q) @ np.square(larger_k).mT)
         expected = expected + np.float32(rounding.score_products(d)) * np.sqrt(squared_sum + larger_squares)
-    # Equal products are rounded alike, which is not random. In the case of equality in Cauchy's bound, all are equal.
-    repeating = (squared_sum > np.float32(1 - 1e-4) * d * sum_of_squares) | mostly_equal_products(q, k)
+    # Equal products are rounded alike, which is not random.
+    repeating = products.repeating
     if repeating.any():
         expected = np.where(repeating, proved, expected)
     query: Array | float = 0.0
     expected_query: Array | float = 0.0
     if rounding.query:
         smallest = np.float32(rounding.query_step) * np.abs(k).sum(axis=-1)[..., None, :]
-        rounded = np.float32(rounding.query) * magnitude + smallest
+        rounded = np.float32(rounding.query) * products.sums_of_magnitudes + smallest
         expected_query = (
-            np.float32(rounding.query_random) * np.sqrt(sum_of_squares) + np.float32(rounding.query_common) * s
+            np.float32(rounding.query_random) * np.sqrt(squares)
+            + np.float32(rounding.query_common) * products.magnitudes
         )
         expected_query = np.minimum(np.where(repeating, rounded, expected_query + smallest), rounded)
         query, proved = rounded, (1 + np.float32(rounding.query)) * proved

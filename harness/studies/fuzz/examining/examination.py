@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Executor
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER, Arrays, Trial
-from harness.model.operation import operation_of
+from harness.model.operation import Tolerance, operation_of
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 from harness.studies.fuzz.finding import (
@@ -80,6 +81,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
         if finding is not None:
             return Answer(finding)
     question = Question.pose(problem, inputs)
+    question.begin_tolerance(variant.numerics)
     done = attempt(variant, problem, executor, question=question, holds_bytes=False, power_in_full=False)
     answer = _answer_of(done, question, on_gpu=executor.device.is_gpu)
     ends_here = answer.finding is not None or answer.refusal is not None or answer.fault is not None
@@ -95,8 +97,12 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
         prefetch_replies(isolated, other, wanted)
         return executor.run(other, make_plan(variant, other), values).outputs
 
+    def tolerance(values: Arrays) -> Mapping[str, Tolerance]:
+        posed = question if values is inputs else Question.pose(problem, values)
+        return posed.tolerance(variant.numerics)
+
     try:
-        reason = held.violation(Trial(problem, inputs, done.execution.outputs, run, variant.numerics))
+        reason = held.violation(Trial(problem, inputs, done.execution.outputs, run, tolerance))
     except UnsupportedProblem as refusal:
         return Answer(refusal=refusal.reason)
     except SandboxError as error:
