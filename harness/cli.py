@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from harness.execution.isolation.process import end_planners
 from harness.execution.results.place import keeps_always
 from harness.model.operation import DEFAULT_OPERATION, operation_named
-from harness.options.command import CommandParser, add_examples
+from harness.options.command import SCRIPT, CommandParser, add_examples, program_name
 from harness.options.exit_status import BROKEN_PIPE, FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from harness.options.standard_streams import complain, discard_output, prepare_streams, print_result
 from harness.options.watch import watching
@@ -19,14 +18,11 @@ from harness.support.errors import SandboxError, UsageError
 from harness.support.suggestion import did_you_mean
 from harness.support.version import VERSION
 
-SCRIPT = "attention-sandbox"
-"""Name of the installed script."""
-
 
 def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMMANDS) -> CommandParser:
     """Build the parser of these commands, each option with help. Raises `UsageError` for an unknown operation."""
     chosen = operation_named(operation)
-    program = SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m harness"
+    program = program_name()
     parser = CommandParser(
         prog=program,
         description="Compares attention kernels: correctness, bytes moved, speed.",

@@ -1,5 +1,6 @@
 # Sourced by the scripts beside it. `prepare FILE...` sets $python to an interpreter that has these requirements:
 # the one in .venv, built on first use and brought up to date when a file changed, or $SANDBOX_PYTHON as it is.
+# $SANDBOX_CUDA, 12 or 13, selects the CUDA packages of .venv: by default those that it has, or 12.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
@@ -17,6 +18,12 @@ prepare() {
         return
     fi
     python=$venv/bin/python
+    : "${SANDBOX_CUDA:=$(cat "$venv/cuda" 2>/dev/null || echo 12)}"
+    export SANDBOX_CUDA
+    case "$SANDBOX_CUDA" in
+        12 | 13) ;;
+        *) fail "SANDBOX_CUDA is '$SANDBOX_CUDA'; set it to 12 or 13, or unset it" ;;
+    esac
     is_ready "$@" && return
     # One at a time: the lock is on the repository's folder, so it leaves no file behind.
     (! command -v flock >/dev/null || flock 9; is_ready "$@" || build "$@") 9<"$root" || exit
@@ -26,19 +33,33 @@ prepare() {
 # is .venv/unfinished, so what an interruption leaves behind is never taken as ready.
 is_ready() {
     local file
-    [ ! -e "$venv/unfinished" ] && [ -x "$python" ] || return
+    [ ! -e "$venv/unfinished" ] && [ -x "$python" ] && has_cuda || return
     for file in "$@"; do cmp -s "$root/$file" "$venv/installed-$file" || return; done
+}
+
+# An environment without a note is one for CUDA 12.
+has_cuda() {
+    [ "$(cat "$venv/cuda" 2>/dev/null || echo 12)" = "$SANDBOX_CUDA" ]
+}
+
+# With CUDA 13, leave out the packages for CUDA 12; setup.py requires the others.
+without_other_cuda() {
+    local line
+    while IFS= read -r line || [ -n "$line" ]; do
+        [ "$SANDBOX_CUDA" = 13 ] && [[ $line == *cu12* || $line == *cuda12x* ]] || printf '%s\n' "$line"
+    done
 }
 
 build() {
     local file
-    if [ -e "$venv/unfinished" ] || ! "$python" -m pip --version >/dev/null 2>&1; then
+    if [ -e "$venv/unfinished" ] || ! has_cuda || ! "$python" -m pip --version >/dev/null 2>&1; then
         create
     fi
     : >"$venv/unfinished"
     for file in "$@"; do
         cmp -s "$root/$file" "$venv/installed-$file" && continue
-        if ! (cd "$root" && "$python" -m pip install --quiet --disable-pip-version-check -r "$file") >&2; then
+        without_other_cuda <"$root/$file" >"$venv/requested-$file"
+        if ! (cd "$root" && "$python" -m pip install --quiet --disable-pip-version-check -r "$venv/requested-$file") >&2; then
             [ -e "$venv/installed-$1" ] || rm -rf "$venv"
             fail "pip could not install $file (see above); to use packages that are installed elsewhere, set SANDBOX_PYTHON"
         fi
@@ -57,6 +78,7 @@ create() {
     rm -rf "$venv"
     mkdir "$venv"
     : >"$venv/unfinished"
+    echo "$SANDBOX_CUDA" >"$venv/cuda"
     "$base" -m venv "$venv" >&2 || fail "$base could not create .venv (see above)"
 }
 

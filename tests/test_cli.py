@@ -25,6 +25,7 @@ from harness.model.operation import draw_inputs
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.studies.commands import COMMANDS, command_named
+from harness.support.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = str(ROOT / "tests" / "plugins" / "one_thread_per_row.py")
@@ -645,3 +646,8 @@ def test_inputs_that_prove_nothing_are_no_pass_unless_that_is_allowed(call):
     assert row["power"] < 1 and row["nearest_wrong_answer"] in row["reason"] and "--regime normal" in row["reason"]
     allowed = call(*words, "--allow-undecided", "--format", "json")
     assert (allowed.status, json.loads(allowed.out)["rows"]) == (0, [row])
+
+
+def test_json_names_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == VERSION

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from harness.model.operation import Operation
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="Request")
 T = TypeVar("T")
+
+SCRIPT = "attention-sandbox"
+"""Name of the installed script."""
+
+
+def program_name() -> str:
+    """Return the words that start the command line as the user started it."""
+    return SCRIPT if Path(sys.argv[0]).name == SCRIPT else "python -m harness"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from harness.support.printable import printable
+from harness.support.version import with_version
 from harness.text.tables import Styled, csv_text, json_text, table
 from harness.text.terminal import PLAIN, Terminal
 
@@ -135,7 +136,7 @@ class Report:
         For people, characters that are not printable are escaped; `table` is laid out for the `terminal`.
         """
         if format == "json":
-            return json_text(self.document())
+            return json_text(with_version(self.document()))
         if format == "csv":
             return csv_text(*self.records())
         if format == "markdown":

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from harness.execution.results.kept_row import KeptRow
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
+from harness.support.version import with_version
 from harness.text.page.templates import render
 from harness.text.report import Report, unbroken
 
@@ -75,7 +76,7 @@ class StudyResult(Generic[T]):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--format json` writes."""
-        return dict(self.report.document())
+        return with_version(self.report.document())
 
     def render(self, format: str) -> str:
         """The command's output as `table`, `markdown`, `csv` or `json`, ending in a line break."""

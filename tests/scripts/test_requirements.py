@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+dependencies = runpy.run_path(str(ROOT / "setup.py"))["dependencies"]
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 
 
@@ -17,10 +19,22 @@ def test_the_development_environment_has_all_dependencies() -> None:
     (own,) = (line for line in lines if line.startswith("-e"))
     extras = re.fullmatch(r"-e \.\[([\w,]+)\]", own)[1].split(",")
     required = [
-        *project["dependencies"],
+        *dependencies("12"),
         *(each for extra in extras for each in project["optional-dependencies"][extra]),
     ]
     assert sorted(line for line in lines if line != own) == sorted(required)
+
+
+def test_each_cuda_version_has_its_own_packages() -> None:
+    twelve, thirteen = set(dependencies("12")), set(dependencies("13"))
+    assert {"cupy-cuda12x>=14.0", "numba-cuda[cu12]>=0.23"} <= twelve - thirteen
+    assert {"cupy-cuda13x>=14.0", "numba-cuda[cu13]>=0.23"} <= thirteen - twelve
+    assert not [each for each in thirteen if "cu12" in each or "cuda12" in each]
+
+
+def test_an_unknown_cuda_version_is_one_line() -> None:
+    with pytest.raises(SystemExit, match="SANDBOX_CUDA is '11'; set it to 12 or 13, or unset it"):
+        dependencies("11")
 
 
 def test_the_site_of_the_pages_has_all_dependencies() -> None:

@@ -161,6 +161,27 @@ def test_an_environment_whose_python_is_gone_is_built_again(checkout: Checkout) 
     assert (checkout.created, checkout.installed) == (1, 1)
 
 
+def test_cuda_13_leaves_out_the_packages_for_cuda_12(checkout: Checkout) -> None:
+    (checkout.root / "requirements.txt").write_text("-e .\ncupy-cuda12x>=14.0\nnumba-cuda[cu12]\nnumpy\n")
+    requested = checkout.root / ".venv" / "requested-requirements.txt"
+    checkout.run("compare")
+    assert requested.read_text() == (checkout.root / "requirements.txt").read_text()
+    assert checkout.run("compare", SANDBOX_CUDA="13").returncode == 0
+    assert (checkout.created, checkout.installed) == (1, 1)
+    assert requested.read_text() == "-e .\nnumpy\n"
+    checkout.run("compare")
+    assert (checkout.created, checkout.installed) == (0, 0)
+    checkout.run("compare", SANDBOX_CUDA="12")
+    assert (checkout.created, checkout.installed) == (1, 1)
+
+
+def test_an_unknown_cuda_version_is_one_line(checkout: Checkout) -> None:
+    done = checkout.run("compare", SANDBOX_CUDA="11")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "compare: SANDBOX_CUDA is '11'; set it to 12 or 13, or unset it\n"
+    assert not (checkout.root / ".venv").exists()
+
+
 def test_somebody_elses_environment_is_not_removed(checkout: Checkout) -> None:
     (checkout.root / ".venv").mkdir()
     (checkout.root / ".venv" / "precious").write_text("")

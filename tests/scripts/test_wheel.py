@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGED = ("harness", "variants", "pyproject.toml", "README.md", "LICENSE")
+PACKAGED = ("harness", "variants", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 pytestmark = [pytest.mark.compiles, pytest.mark.thorough]
 

@@ -14,6 +14,7 @@ from harness.model.plan import Plan
 from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.listing.command import variants_report
+from harness.support.version import VERSION
 from harness.text.comparison_report import render_comparison
 from harness.text.tables import FORMATS
 
@@ -232,7 +233,8 @@ def test_the_listing():
                 "origin": "plugin mine.py",
                 "operation": "attention",
             }
-        ]
+        ],
+        "version": VERSION,
     }
     assert (
         variants_report(list(registry), registry).render("csv").splitlines()[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.support.errors import UsageError
+from harness.support.version import VERSION
 from harness.text.report import Report, Table, Title, Verbatim
 from harness.text.study_result import Picture, StudyResult, inline_html
 
@@ -59,7 +60,7 @@ def test_html_is_well_formed_and_escaped() -> None:
 
 def test_rows_have_the_columns_of_csv() -> None:
     assert RESULT.rows == [{"name": "x", "bytes": None, "missing": None}]
-    assert RESULT.to_dict() == {"rows": []} and RESULT.result == (1, 2)
+    assert RESULT.to_dict() == {"rows": [], "version": VERSION} and RESULT.result == (1, 2)
     assert repr(RESULT) == RESULT.render("table").rstrip("\n")
 
 

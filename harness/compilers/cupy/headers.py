@@ -44,7 +44,8 @@ def include_directories() -> tuple[str, ...]:
                 found[str(path)] = None
     if not any(Path(directory, "cuda_fp16.h").is_file() for directory in found):
         raise CompileError(
-            "the CUDA headers are not installed; run: pip install nvidia-cuda-runtime-cu12 (or -r requirements.txt)"
+            "the CUDA headers are not installed; run: pip install nvidia-cuda-runtime-cu12 "
+            "(CUDA 13: nvidia-cuda-runtime)"
         )
     return tuple(found)
 

@@ -79,7 +79,7 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError) as error:
         raise CompileError(
             f"NVRTC is not available ({error}); run: pip install cuda-bindings nvidia-cuda-nvrtc-cu12 "
-            "(or -r requirements.txt)"
+            "(CUDA 13: nvidia-cuda-nvrtc)"
         ) from error
     return nvrtc
 

@@ -62,7 +62,7 @@ def _nvvm_identity() -> str:
         status = os.stat(str(pathfinder.load_nvidia_dynamic_lib("nvvm").abs_path))
     except RuntimeError as error:  # raised by pathfinder if the library is not found
         raise CompileError(
-            f"libNVVM is not available ({error}); run: pip install nvidia-cuda-nvcc-cu12 (or -r requirements.txt)"
+            f"libNVVM is not available ({error}); run: pip install nvidia-cuda-nvcc-cu12 (CUDA 13: nvidia-nvvm)"
         ) from error
     return f"libnvvm {status.st_size} {status.st_mtime_ns}"
 

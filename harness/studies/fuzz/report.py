@@ -13,6 +13,7 @@ from harness.model.cases.case import Case
 from harness.studies.fuzz.drawing.covering import BUILD
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.result import CampaignResult, Failure
+from harness.support.version import with_version
 from harness.text.report import Report, Table, Verbatim
 from harness.text.tables import UNKNOWN, finite, json_text
 
@@ -90,7 +91,7 @@ def _not_met(result: CampaignResult) -> list[str]:
 def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
     """Render one case that was run again."""
     if format in ("json", "csv"):
-        return json_text(_replay_object(variant, case, answer))
+        return json_text(with_version(_replay_object(variant, case, answer)))
     return f"{variant}\n{_aligned(_replay_lines(case, answer))}\n"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.model.discovery import REPOSITORY_ROOT
 from harness.model.operation import DEFAULT_OPERATION, Operation
-from harness.options.command import Command, add_fields_of, argument, flag, option
+from harness.options.command import Command, add_fields_of, argument, flag, option, program_name
 from harness.options.exit_status import PASSED
 from harness.options.problem import add_operation
 from harness.options.request import Request
@@ -30,9 +31,16 @@ class NewRequest(Request):
     numba: bool = flag("a Numba kernel (default: a CuPy RawKernel)")
     folder: Path | None = option(
         "DIR",
-        "write it there, for --plugin (default: variants/OPERATION/, where it is found without a word)",
+        "write it there, for --plugin (default: in a checkout variants/OPERATION/, where it is found without --plugin, "
+        "and elsewhere the current folder)",
         type=Path,
     )
+
+
+def default_folder() -> Path | None:
+    """The folder if none is named: the current one outside of the checkout, and None for variants/ in it."""
+    is_checkout = (REPOSITORY_ROOT / "pyproject.toml").is_file() and Path.cwd().is_relative_to(REPOSITORY_ROOT)
+    return None if is_checkout else Path()
 
 
 def path_of(name: str, operation: str, folder: Path | None) -> Path:
@@ -63,7 +71,8 @@ def run_new(request: NewRequest) -> int:
     from harness.support.file_replacement import replace_files
 
     language = "numba" if request.numba else "cupy"
-    path = path_of(request.name, request.operation, request.folder)
+    folder = default_folder() if request.folder is None else request.folder
+    path = path_of(request.name, request.operation, folder)
     text = new_variant(request.name, request.operation, language)
     if path.exists():
         raise UsageError(f"{path} is there already; choose another NAME, or remove it")
@@ -74,13 +83,13 @@ def run_new(request: NewRequest) -> int:
     except OSError as error:
         raise UsageError(f"cannot make the folder {path.parent}: {error.strerror}") from error
     replace_files({path: text.encode()})
-    plugin = f" --plugin {os.path.relpath(path)}" if request.folder is not None else ""
+    plugin = f" --plugin {shlex.quote(os.path.relpath(path))}" if folder is not None else ""
     operation = "" if request.operation == DEFAULT_OPERATION else f" --operation {request.operation}"
     shown = os.path.relpath(path)
     print_result(
         f"wrote {shown}: it is right and slow, and yours to change.\n"
-        f"  python -m harness compare{operation} --variants {request.name}{plugin}\n"
-        f"  python -m harness fuzz {request.name}{plugin}\n",
+        f"  {program_name()} compare{operation} --variants {request.name}{plugin}\n"
+        f"  {program_name()} fuzz {request.name}{plugin}\n",
     )
     return PASSED
 

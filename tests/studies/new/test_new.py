@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,29 @@ def test_what_it_writes_runs_and_passes(operation: str, language: str, tmp_path:
     assert main(["compare", *option, "--plugin", str(path), "--variants", name, "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["variant"], row["backend"], row["verdict"]) == (name, language, "pass")
+
+
+def test_outside_the_checkout_it_lies_in_the_current_folder_and_the_printed_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my-idea"]) == 0
+    assert (tmp_path / "my_idea.py").is_file()
+    (command,) = re.findall(r"python -m harness (compare .*)", capsys.readouterr().out)
+    assert command == "compare --variants my-idea --plugin my_idea.py"
+    assert main([*command.split(), "--seq-len", "32", "--format", "json"]) == 0
+    assert [row["verdict"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["pass"]
+
+
+def test_the_commands_name_the_installed_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr("sys.argv", ["/bin/attention-sandbox"])
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my-idea", "--folder", "two words"]) == 0
+    assert "  attention-sandbox compare --variants my-idea --plugin 'two words/my_idea.py'\n" in capsys.readouterr().out
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture):

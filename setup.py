@@ -1,0 +1,58 @@
+"""The dependencies of the package for the CUDA version in the environment variable SANDBOX_CUDA, 12 or 13.
+
+An extra cannot replace a dependency, and the CuPy packages for CUDA 12 and 13 exclude each other.
+"""
+
+from __future__ import annotations
+
+import os
+
+from setuptools import setup
+
+# What `list`, `compare`, `traffic`, `why`, `show` and `report` need. requirements.txt has these and the extras for work
+# on the project.
+DEPENDENCIES = [
+    # llvmlite, which the emulator compiles with, comes with numba: 0.62 is the first with an LLVM that has opaque
+    # pointers.
+    "numba>=0.62",
+    "numpy>=2.0,<2.5",  # 2.5 removed np.row_stack, which numba-cuda 0.30 uses
+    "ml_dtypes>=0.5",
+    "jinja2>=3.1",  # the page of `report`, and results in notebooks
+    "nvidia-ml-py>=12",  # reads the GPU's clocks during `bench`
+    "tabulate>=0.9",
+    "threadpoolctl>=3.1",  # limits the threads of NumPy's BLAS while the reference is computed on all cores
+    "tqdm>=4.60",
+]
+
+# The kernels' packages, then NVRTC, the headers that kernels include (cuda_fp16.h, mma.h, cuda/std), libNVVM and ptxas.
+# None of them needs a GPU.
+CUDA_DEPENDENCIES = {
+    "12": [
+        "cupy-cuda12x>=14.0",
+        "numba-cuda[cu12]>=0.23",
+        "nvidia-cuda-nvrtc-cu12",
+        "nvidia-cuda-runtime-cu12",
+        "nvidia-cuda-nvcc-cu12",
+        "nvidia-cuda-cccl-cu12",
+    ],
+    "13": [
+        "cupy-cuda13x>=14.0",
+        "numba-cuda[cu13]>=0.23",
+        "nvidia-cuda-nvrtc==13.*",
+        "nvidia-cuda-runtime==13.*",
+        "nvidia-cuda-nvcc==13.*",
+        "nvidia-cuda-cccl==13.*",
+        "nvidia-nvvm==13.*",
+    ],
+}
+
+
+def dependencies(cuda: str) -> list[str]:
+    """Return the requirements of the package with this CUDA version. Exits with one line for an unknown version."""
+    if cuda not in CUDA_DEPENDENCIES:
+        raise SystemExit(f"SANDBOX_CUDA is {cuda!r}; set it to {' or '.join(CUDA_DEPENDENCIES)}, or unset it (12)")
+    return [*DEPENDENCIES, *CUDA_DEPENDENCIES[cuda]]
+
+
+if __name__ == "__main__":
+    setup(install_requires=dependencies(os.environ.get("SANDBOX_CUDA") or "12"))
