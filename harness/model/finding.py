@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNINITIALISED_READ = "uninitialised read"
+RACES = ("RAW race", "WAR race", "WAW race")
 KINDS = (
-    "uninitialised read", "output not written", "input written", "RAW race", "WAR race", "WAW race",
+    UNINITIALISED_READ, "output not written", "input written", *RACES,
     "undefined shuffle", "undefined register", "masks differ", "missing proxy fence", "accumulator read early",
     "register written early", "missing wgmma fence", "store not awaited", "not deterministic",
 )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any
 
 from harness.execution.judging.verdict import UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
-from harness.model.finding import Finding
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
+from harness.text.findings import findings_by_cause, findings_in_words
 from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib
 
@@ -88,10 +88,16 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
     if comparison.tile is not None:
         columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
     if comparison.sanitized_by is not None:
-        columns.append(Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(r.findings))))
+        columns.append(
+            Column("findings", lambda r: UNKNOWN if r.findings is None else str(len(findings_by_cause(r.findings))))
+        )
     if comparison.device.is_gpu:
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
+
+
+def _findings(row: Row) -> str:
+    return UNKNOWN if row.findings is None else str(len(findings_by_cause(row.findings)))
 
 
 def _uses_local(comparison: Comparison) -> bool:
@@ -163,11 +169,7 @@ def _footnotes(comparison: Comparison) -> list[str]:
             notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
         if row.error_over_strictest is not None:
             notes.append(f"{row.variant}: {_inferred_numerics(row)}")
-        notes += [f"{row.variant}: {finding_text(finding)}" for finding in _further_findings(row)[:MOST_FINDINGS]]
-        if len(_further_findings(row)) > MOST_FINDINGS:
-            notes.append(
-                f"{row.variant}: and {len(_further_findings(row)) - MOST_FINDINGS} findings more; --format json has all"
-            )
+        notes += [f"{row.variant}: {text}" for text in findings_in_words(row.findings or (), row.reason)]
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
@@ -193,21 +195,6 @@ def _alike(comparison: Comparison) -> dict[tuple[str, str], list[str]]:
         if row.reason is not None:
             names.setdefault((row.verdict, row.reason), []).append(row.variant)
     return names
-
-
-MOST_FINDINGS = 5
-"""Maximum findings per variant in text for people."""
-
-
-def _further_findings(row: Row) -> list[Finding]:
-    """Findings that are not already the verdict's reason."""
-    return [f for f in row.findings or () if row.reason is None or not row.reason.endswith(f.message)]
-
-
-def finding_text(finding: Finding) -> str:
-    """The finding's kind, its count, and its details."""
-    times = f" ({finding.count:,} times)" if finding.count > 1 else ""
-    return f"{finding.kind}{times}: {finding.message}"
 
 
 def _ranking(comparison: Comparison) -> str:

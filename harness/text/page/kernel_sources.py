@@ -11,7 +11,7 @@ from harness.execution.outcome import Comparison
 from harness.execution.traffic.line_costs import LineCost
 from harness.execution.variant_report import VariantReport
 from harness.support.source_text import short_name, source_lines
-from harness.text.comparison_report import finding_text
+from harness.text.findings import finding_text
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
 from harness.text.page.templates import render
