@@ -1,0 +1,66 @@
+"""Three hundred bad calls of all commands: each ends in one message and a documented status, none in a traceback."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from harness.cli import build_parser, main
+from harness.model.operation import operation_names
+from harness.options.command import CommandParser
+
+pytestmark = pytest.mark.compiles(False)
+
+CALLS = 300
+BAD_VALUES = (
+    "", " ", "-1", "0", "nan", "inf", "-inf", "1e999", "9" * 40, "0x10", "1_0", "1.5", "\u0663", "true", "None",
+    ",", ",,", "=", "a=b", "Br=0", "Br=1,Br=2", "q_len=", "q_len=1..0", "q_len=0", "window:", "window:-1", "causal+",
+    "nothing", "fa2-cupy,nothing", "*", "[", "../..", "/", "/dev/null", "/dev/full", "/proc/self/mem", "no/such/x",
+    "a\nb", "a\x1b[31mb", "\ud800", "x" * 300, "{", "[]", '{"problem": 1}', "\u202eabc", "%s", "$(id)", "gpu9", "sm_1",
+)  # fmt: skip
+NOT_OPTIONS = ("--nothing", "--seq", "-x", "--", "---", "--head-dim", "--plugin", "--format", "--operation", "@file")
+
+
+def options_of(parser: CommandParser) -> list[str]:
+    """Options that take a value."""
+    return [action.option_strings[-1] for action in parser._actions if action.option_strings and action.nargs != 0]
+
+
+def bad_calls() -> Iterator[list[str]]:
+    """Calls with one to three wrong words. Where all words happen to be right, the variant does not exist."""
+    rng = random.Random(0)
+    parsers = {name: build_parser(name) for name in operation_names()}
+    for _ in range(CALLS):
+        operation = rng.choice(operation_names())
+        command, parser = rng.choice(sorted(parsers[operation].commands.items()))
+        words = [command, "--operation", operation] if rng.random() < 0.8 else [command]
+        if command not in ("list", "history", "new"):
+            words += ["no-such-variant"] if command in ("traffic", "why", "tune", "show", "fuzz", "run") else [
+                "--variants", "no-such-variant"
+            ]  # fmt: skip
+        for _ in range(rng.randint(1, 3)):
+            if rng.random() < 0.15:
+                words.insert(rng.randint(1, len(words)), rng.choice(NOT_OPTIONS))
+            else:
+                words += [rng.choice(options_of(parser)), rng.choice(BAD_VALUES)]
+        yield words
+
+
+def test_three_hundred_bad_calls(
+    capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path_factory.mktemp("calls"))
+    refused = 0
+    for words in bad_calls():
+        status = main(words)
+        out, err = capsys.readouterr()
+        call = shlex.join(words)
+        assert status in (0, 1, 2), call
+        assert "Traceback" not in out + err, call
+        if status == 2:
+            assert err.startswith("harness: ") and "\x1b" not in err and len(err) < 1500, (call, err)
+            refused += 1
+    assert refused > 0.9 * CALLS
