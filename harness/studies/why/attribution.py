@@ -65,9 +65,11 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
         account.add(causes.FEW_WARPS, account.seconds.pop(causes.DEPENDENT, 0.0))
     found = [_attributed(account, cause) for cause in account.seconds]
     if fast is not None:
-        decision = decision_between(slow, fast) or decision_between(fast, slow)
-        if decision is not None and figure(decision.cause, slow, a) != figure(decision.cause, fast, b):
-            found = _merged(found, decision.cause, decision.effects)
+        for one, other, sign in ((slow, fast, 1), (fast, slow, -1)):
+            decision = decision_between(one, other)
+            if decision is not None and figure(decision.cause, slow, a) != figure(decision.cause, fast, b):
+                found = _merged(found, decision.cause, decision.effects, sign)
+                break
     there = [each for each in found if abs(each.seconds) > NOTHING_SECONDS]
     return tuple(sorted(there, key=lambda each: -each.seconds))
 
@@ -91,14 +93,16 @@ def _attributed(account: _Account, cause: Cause) -> Attributed:
     return Attributed(cause, seconds, where if by_line.get(where, 0) > 0 else PLACELESS, buffer)
 
 
-def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...]) -> list[Attributed]:
-    """Merge causes that follow from one decision into one line."""
+def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...], sign: int) -> list[Attributed]:
+    """Merge causes that follow from one decision into one line, unless their sum has not the decision's sign."""
     inside = [each for each in found if each.cause in parts]
     most = max(inside, key=lambda each: abs(each.seconds), default=None)
     if most is None:
         return found
     names = tuple(each.cause for each in sorted(inside, key=lambda each: -abs(each.seconds)))
     whole = replace(most, cause=cause, seconds=sum(each.seconds for each in inside), includes=names)
+    if whole.seconds * sign < 0:
+        return found
     return [*(each for each in found if each.cause not in parts), whole]
 
 

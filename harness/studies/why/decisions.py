@@ -77,9 +77,9 @@ def _has_smaller_tiles(one: Profile, other: Profile) -> bool:
     """Whether `one` has smaller tiles.
 
     Either it has many more blocks, which together read notably more, because each tile of rows reads all keys; or its
-    blocks execute many more waits and barriers, with fewer bytes each, because the tiles of keys are smaller. A
-    repeated read of a buffer would leave the bytes per wait equal; a missing stage would leave the number of waits
-    equal.
+    blocks execute many more waits, with fewer bytes each, and notably more barriers, because the tiles of keys are
+    smaller. Barriers need not grow as much: two kernels may have two and three of them a tile. A repeated read of a
+    buffer would leave the bytes per wait equal; a missing stage would leave the number of waits equal.
     """
     if len(one.launches) != len(other.launches):
         return False
@@ -88,7 +88,7 @@ def _has_smaller_tiles(one: Profile, other: Profile) -> bool:
     if not (a.barriers and b.barriers and a.waits and b.waits and reads_a and reads_b):
         return False
     more_blocks = a.blocks >= MANY_MORE * b.blocks and reads_a >= NOTABLY_MORE * reads_b
-    more_steps = a.waits >= MANY_MORE * b.waits and a.barriers >= MANY_MORE * b.barriers
+    more_steps = a.waits >= MANY_MORE * b.waits and a.barriers >= NOTABLY_MORE * b.barriers
     return more_blocks or (more_steps and reads_a / a.waits <= reads_b / b.waits / MANY_MORE)
 
 

@@ -8,7 +8,7 @@ from harness.execution.traffic.instruction_counts import BARRIER
 from harness.studies.why.profile import LaunchProfile
 from harness.studies.why.shares import PLACELESS
 from harness.support.gpu_data_sheets import Gpu
-from harness.support.pipe_rates import DRAM_LATENCY_CYCLES, L1_LATENCY_CYCLES, L2_LATENCY_CYCLES
+from harness.support.pipe_rates import DRAM_LATENCY_CYCLES, L1_LATENCY_CYCLES, L2_LATENCY_CYCLES, rates_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
     if not waits:
         return Stalls(0, 0, 0, units * resident, units * launch.resident_blocks, rounds)
     executed = sum(row.warps for row in report.counts) / (launch.blocks * launch.warps)
-    latency, local_latency = _latency(launch), _local_latency(launch, gpu, resident)
+    latency = _latency(launch) + _transfer_cycles(launch, gpu, waits)
+    local_latency = _local_latency(launch, gpu, resident)
     stall, local_stall = 0.0, 0.0
     longest, local_longest = (0.0, PLACELESS), (0.0, PLACELESS)
     for row in report.waits:
@@ -104,6 +105,14 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
         local_stall / stall if stall else 0.0,
         local_longest[1],
     )
+
+
+def _transfer_cycles(launch: LaunchProfile, gpu: Gpu, waits: float) -> float:
+    """Mean transfer time of the bytes of one wait, with the multiprocessor's part of the bandwidth of L2."""
+    if launch.caches is None:
+        return 0.0
+    moved = sum(row.l2_read_bytes for row in launch.caches.buffers) / (launch.blocks * waits)
+    return moved * gpu.multiprocessors / rates_of(gpu).l2_bytes
 
 
 def _local_latency(launch: LaunchProfile, gpu: Gpu, resident_blocks: int) -> float:
