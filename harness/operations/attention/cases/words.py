@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.model.cases.case import Case
 from harness.model.operation import field_in_words as plain_words
 from harness.operations.attention.masks import NO_MASK
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.problem import Problem, default_scale, heads_in_words
 
 
 def field_in_words(problem: Problem, name: str) -> list[str]:
@@ -35,11 +35,7 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
             takes.append(f"{count} tiles of {what}" if count > 1 else f"{length} {what}")
     if problem.batch > 1:
         takes.append(f"batch {problem.batch}")
-    if problem.heads > 1:
-        grouped = problem.kv_heads != problem.heads
-        takes.append(
-            f"{problem.heads} heads over {problem.kv_heads} of K and V" if grouped else f"{problem.heads} heads"
-        )
+    takes += heads_in_words(problem)
     if problem.mask != NO_MASK:
         named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
         takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
@@ -49,11 +45,6 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
     takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
-    if not has_default_scale(problem):
+    if problem.scale != default_scale(problem.head_dim):
         takes.append(f"scale {problem.tau:g}")
     return takes
-
-
-def has_default_scale(problem: Problem) -> bool:
-    """Whether the scale is 1 / sqrt(head_dim)."""
-    return problem.scale == Problem(head_dim=problem.head_dim).scale
