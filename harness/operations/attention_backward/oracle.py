@@ -16,7 +16,7 @@ the keys that it sees; it must not affect other gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -260,13 +260,23 @@ def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> R
     kept = tuple(blocks) if part is WHOLE and 8 * scores <= BLOCK_BYTES else None
     for block in blocks if kept is None else kept:
         ds, p = (np.where(block.nonfinite, 0.0, x) for x in (block.ds, block.dropped_p))
-        sums.add(
-            block,
-            None if block.rows is None else problem.tau * (ds @ block.k),
-            None if block.keys is None else problem.tau * over_group(ds, block.q),
-            None if block.keys is None else over_group(p, block.do),
-        )
+        sums.add(block, *products_of(block, ds, p))
     return Reference(sums.as_outputs(), kept)
+
+
+def products_of(
+    block: Block, dS: Float64Array, P: Float64Array, of: Callable[[Float64Array], Float64Array] = np.asarray
+) -> tuple[Float64Array | None, Float64Array | None, Float64Array | None]:
+    """Return tau dS K, tau dS^T Q and P^T dO, the block's summands of dQ, dK and dV; None if these are not requested.
+
+    `of`, such as the magnitude or the square, is applied to tau, K, Q and dO.
+    """
+    tau = of(np.float64(block.problem.tau))
+    return (
+        None if block.rows is None else tau * (dS @ of(block.k)),
+        None if block.keys is None else tau * over_group(dS, of(block.q)),
+        None if block.keys is None else over_group(P, of(block.do)),
+    )
 
 
 def over_group(weights: Float64Array, values: Float64Array) -> Float64Array:
