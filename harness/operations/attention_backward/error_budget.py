@@ -321,14 +321,12 @@ def _equal(square: Float64Array, terms: Float64Array | int, squares: Float64Arra
 
     `square` is the square of the sum, and `squares` the sum of squares.
     """
-    equal: npt.NDArray[np.bool_] = square > (1 - 1e-4) * terms * squares
-    return equal
+    return square > (1 - 1e-4) * terms * squares
 
 
 def _arguments(block: Block) -> Float64Array:
     """Return |s - lse|, limited to arguments whose exponentials are not 0 in float32."""
-    arguments: Float64Array = np.minimum(np.abs(block.s - block.lse), LARGEST_ARGUMENT)
-    return arguments
+    return np.minimum(np.abs(block.s - block.lse), LARGEST_ARGUMENT)
 
 
 def _add_expected(totals: _Totals, block: Block, rounding: Roundings) -> None:

@@ -48,8 +48,7 @@ def _equal_weights(block: Block, first_key: int) -> Float64Array:
 
 def _half_of_the_keys(block: Block, first_key: int) -> Float64Array:
     keys = first_key + np.arange(block.k.shape[-2])
-    halved: Float64Array = block.p * (2 * keys < block.problem.kv_len)
-    return halved
+    return block.p * (2 * keys < block.problem.kv_len)
 
 
 def _gradients(

@@ -177,8 +177,7 @@ def _block(
 
     def of_rows(name: str) -> Float64Array:
         array = np.asarray(inputs[name])
-        rows: Float64Array = array.reshape(*by_group, *array.shape[2:])[b, h, members, r].astype(np.float64)
-        return rows
+        return array.reshape(*by_group, *array.shape[2:])[b, h, members, r].astype(np.float64)
 
     q, o, do, lse = of_rows("Q"), of_rows("O"), of_rows("dO"), of_rows("lse")[..., None]
     k, v = (inputs[name][b, h, keys][:, :, None].astype(np.float64) for name in "KV")
@@ -213,8 +212,7 @@ def _kept(problem: BackwardProblem, b: slice, h: slice, members: slice, rows: sl
     """Return D of all keys, (b, h, g, r, kv_len)."""
     kept = kept_keys(problem, b, slice(h.start * problem.group, h.stop * problem.group), rows)
     by_group = kept.reshape(kept.shape[0], -1, problem.group, *kept.shape[2:])[:, :, members]
-    factors: Float64Array = np.where(by_group, problem.kept_factor, 0.0)
-    return factors
+    return np.where(by_group, problem.kept_factor, 0.0)
 
 
 @dataclass(frozen=True)
