@@ -178,8 +178,7 @@ def with_pool(
     """The problem with another pool and another table."""
     fields = {**problem.to_fields(), "pages": pages(problem.pages_in_use)}
     fields["table_len"] = table_len(problem.table_shape[1])
-    made: PagedProblem = PagedProblem.from_fields(fields)
-    return made
+    return PagedProblem.from_fields(fields)
 
 
 def _one_of(name: str, rng: random.Random) -> str:

@@ -19,7 +19,7 @@ from harness.model.cases.case import Case
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.problem import DROPOUT, Problem, default_scale
+from harness.operations.attention.problem import DROPOUT, Problem, default_scale, heads_in_words
 
 RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
@@ -117,6 +117,30 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
         ProbedAxis("kv_len", p.kv_len, build.tile_keys, lambda length: _changed(case, kv_len=length)),
         ProbedAxis("q_len", p.q_len, build.tile_rows, lambda length: _changed(case, q_len=length)),
     ]
+
+
+def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+    """What a case has beyond the plainest, in words; `tiles` of rows and of keys per head."""
+    problem = case.problem
+    takes = []
+    for count, length, what in ((tiles[0], problem.q_len, "rows"), (tiles[1], problem.kv_len, "keys")):
+        if length > 1:
+            takes.append(f"{count} tiles of {what}" if count > 1 else f"{length} {what}")
+    if problem.batch > 1:
+        takes.append(f"batch {problem.batch}")
+    takes += heads_in_words(problem)
+    if problem.mask != NO_MASK:
+        named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
+        takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
+    if problem.softcap is not None:
+        takes.append(f"softcap {problem.softcap:g}")
+    takes += [name for name, is_on in (("ALiBi", problem.alibi), ("sinks", problem.sinks)) if is_on]
+    takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
+    if problem.dtype != "float32":
+        takes.append(problem.dtype)
+    if problem.scale != default_scale(problem.head_dim):
+        takes.append(f"scale {problem.tau:g}")
+    return takes
 
 
 def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
