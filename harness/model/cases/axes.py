@@ -22,7 +22,7 @@ Choice = Mapping[str, str]
 EDITS, REGIME, CHECK = "edits", "regime", "property"
 """Axes of every operation. `NO_CHECK` is the plainest value of the last one."""
 NONE, SOME = "none", "some"
-"""Values of `EDITS`, and of other axes that only tell whether a case has something."""
+"""Values of `EDITS`, and of other axes that only state whether a case has something."""
 NO_CHECK = "none"
 CHECK_WEIGHT = 0.2
 """Weight of each property, which takes one or two additional runs."""

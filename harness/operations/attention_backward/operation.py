@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer, operation_named
+from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer
 from harness.operations.attention.masks import runs_of_keys
 from harness.operations.attention_backward.cases import (
+    FORWARD,
     BackwardAxes,
     backward,
     builds_of,
@@ -94,9 +95,6 @@ def _run(length: int, number: int, count: int) -> slice:
     """The `number`th of `count` runs at equal distances."""
     start = number * max(0, length - ROWS_PER_PART) // (count - 1)
     return slice(start, min(length, start + ROWS_PER_PART))
-
-
-FORWARD = operation_named("attention")
 
 
 def _derived_inputs(problem: BackwardProblem) -> Mapping[str, np.ndarray]:
