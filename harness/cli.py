@@ -42,18 +42,15 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
     return parser
 
 
-def complete_words(**streams: Any) -> None:
-    """Print completions of the words that argcomplete's shell code passes on, and exit.
-
-    `streams` are arguments of `argcomplete.autocomplete`.
-    """
+def _complete_words() -> None:
+    """Print completions of the words that argcomplete's shell code passes on, and exit."""
     import argcomplete
 
     parser = build_parser()
     for command in parser.commands.values():
         for name, complete in (("variant", _variant_names), ("other", _variant_names), ("variants", _name_lists)):
             command.set_completer(name, complete)
-    argcomplete.autocomplete(parser, **streams)
+    argcomplete.autocomplete(parser)
 
 
 def _variant_names(**_: Any) -> list[str]:
@@ -111,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     try:
         if argv is None and "_ARGCOMPLETE" in os.environ:
-            complete_words()
+            _complete_words()
         words = sys.argv[1:] if argv is None else list(argv)
         default_cache()  # these say what is wrong with the environment before any work is done
         keeps_always()

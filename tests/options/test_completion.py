@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import io
+import os
+import subprocess
+import sys
 
 import pytest
-
-from harness import cli
 
 pytest.importorskip("argcomplete")
 pytestmark = pytest.mark.compiles(False)
 
-
-def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What is offered at the end of the line."""
-    for name, value in {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "IFS": "\n"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("_ARGCOMPLETE_IFS", "\n")
-    monkeypatch.delenv("COMP_TYPE", raising=False)
-    stream = io.StringIO()
-    with pytest.raises(SystemExit):
-        cli.complete_words(output_stream=stream, exit_method=_exit)
-    return {each.strip() for each in stream.getvalue().split("\n")}
-
-
-def _exit(status: int) -> None:
-    raise SystemExit(status)
+COMPLETE = f"exec {sys.executable} -c 'from harness.cli import main; main()' 8>&1 9>/dev/null"
+"""argcomplete writes what it offers to descriptor 8, and messages to 9."""
 
 
 @pytest.mark.parametrize(
@@ -38,5 +25,7 @@ def _exit(status: int) -> None:
         ("attention-sandbox compare --variants fa1-cupy,fa2-mma-c", {"fa1-cupy,fa2-mma-cupy"}),
     ],
 )
-def test_words_are_completed(line: str, some: set[str], monkeypatch: pytest.MonkeyPatch):
-    assert some == completions(line, monkeypatch)
+def test_words_are_completed(line: str, some: set[str]):
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    done = subprocess.run(["sh", "-c", COMPLETE], env={**os.environ, **asked}, capture_output=True, text=True)
+    assert {each.strip() for each in done.stdout.split("\n")} == some, done.stderr
