@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from harness.execution.isolation.process import end_planners
 from harness.execution.results.place import keeps_always
@@ -38,6 +40,29 @@ def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMM
         add_examples(sub, command.examples)
         parser.commands[command.name] = sub
     return parser
+
+
+def _complete_words() -> None:
+    """Print completions of the words that argcomplete's shell code passes on, and exit."""
+    import argcomplete
+
+    parser = build_parser()
+    for command in parser.commands.values():
+        for name, complete in (("variant", _variant_names), ("other", _variant_names), ("variants", _name_lists)):
+            command.set_completer(name, complete)
+    argcomplete.autocomplete(parser)
+
+
+def _variant_names(**_: Any) -> list[str]:
+    from harness.execution.isolation.variants import discover_isolated
+
+    return [variant.name for variant in discover_isolated().registry]
+
+
+def _name_lists(prefix: str, **_: Any) -> list[str]:
+    """Lists of names that begin with `prefix`, of which only the last name may be incomplete."""
+    before = prefix.rpartition(",")[0]
+    return [f"{before},{name}" if before else name for name in _variant_names()]
 
 
 def _operation_in(words: Sequence[str]) -> str:
@@ -82,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     prepare_streams()
     try:
+        if argv is None and "_ARGCOMPLETE" in os.environ:
+            _complete_words()
         words = sys.argv[1:] if argv is None else list(argv)
         default_cache()  # these say what is wrong with the environment before any work is done
         keeps_always()

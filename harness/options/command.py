@@ -83,6 +83,15 @@ class CommandParser(argparse.ArgumentParser):
         self.commands: dict[str, CommandParser] = {}
         """The parsers of commands, by name."""
 
+    def set_completer(self, name: str, complete: Callable[..., Iterable[str]]) -> None:
+        """Let a shell complete the values of the argument that is stored as `name`, if there is one.
+
+        argcomplete calls `complete(prefix=..., ...)`.
+        """
+        for action in self._actions:
+            if action.dest == name:
+                action.completer = complete  # type: ignore[attr-defined]
+
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the message."""
         raise UsageError(f"{message}; see '{self.prog} --help'")

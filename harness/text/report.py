@@ -19,6 +19,8 @@ KEPT_COLUMNS = 2
 """Columns of a table that are shown at any width."""
 LEAST_TEXT = 28
 """Characters to which a text is cut before a column is left out: more than the name of a variant has."""
+LEAST_LAST_TEXT = 14
+"""The same for the last column of texts, such as a description."""
 GAP = 2
 """Blanks between two columns."""
 DOTS = "..."
@@ -56,10 +58,14 @@ class Table:
         left_out: list[int] = []
         if terminal.width is not None:
             least = [width if number else min(width, LEAST_TEXT) for width, number in zip(widths, self.numbers)]
+            if texts := [place for place in kept[KEPT_COLUMNS:] if not self.numbers[place]]:
+                least[texts[-1]] = min(least[texts[-1]], LEAST_LAST_TEXT)
             while order and _line_width(least, kept) > terminal.width:
                 left_out.append(order.pop(0))
                 kept.remove(left_out[-1])
-            _narrow(widths, [place for place in kept if not self.numbers[place]], kept, terminal.width)
+            _narrow(widths, least, kept, terminal.width)
+            tiny = [width if number else len(DOTS) for width, number in zip(widths, self.numbers)]
+            _narrow(widths, tiny, kept, terminal.width)
         cells = [[_cut(line[place], widths[place]) for place in kept] for line in self.cells]
         if "verdict" in self.headers and self.headers.index("verdict") in kept:
             place = kept.index(self.headers.index("verdict"))
@@ -72,15 +78,11 @@ def _line_width(widths: Sequence[int], places: Sequence[int]) -> int:
     return sum(widths[place] + GAP for place in places) - GAP
 
 
-def _narrow(widths: list[int], texts: Sequence[int], kept: Sequence[int], most: int) -> None:
-    """Reduce the widest of the `texts` columns until a line of the `kept` ones has at most so many characters."""
-    while (excess := _line_width(widths, kept) - most) > 0 and texts:
-        widest = max(texts, key=lambda place: widths[place])
-        second = max((widths[place] for place in texts if place != widest), default=LEAST_TEXT)
-        reduced = max(widths[widest] - excess, min(second, widths[widest] - 1), 1)
-        if widths[widest] <= 1:
-            return
-        widths[widest] = reduced
+def _narrow(widths: list[int], least: Sequence[int], kept: Sequence[int], most: int) -> None:
+    """Reduce the `kept` columns, from the right and to `least`, until a line has at most so many characters."""
+    for place in reversed(kept):
+        excess = max(0, _line_width(widths, kept) - most)
+        widths[place] = max(least[place], widths[place] - excess)
 
 
 def _cut(cell: str, width: int) -> str:

@@ -53,14 +53,9 @@ def test_three_hundred_bad_calls(
     capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path_factory.mktemp("calls"))
-    refused = 0
     for words in bad_calls():
         status = main(words)
         out, err = capsys.readouterr()
         call = shlex.join(words)
-        assert status in (0, 1, 2), call
-        assert "Traceback" not in out + err, call
-        if status == 2:
-            assert err.startswith("harness: ") and "\x1b" not in err and len(err) < 1500, (call, err)
-            refused += 1
-    assert refused > 0.9 * CALLS
+        assert (status, out) == (2, ""), call
+        assert err.startswith("harness: ") and "\x1b" not in err and len(err) < 1500, (call, err)

@@ -52,7 +52,7 @@ def with_tile(variant: Variant, wanted: TileSizes) -> Variant:
     def plan(problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
         return variant.plan(problem, tile or _completed(variant, problem, wanted))
 
-    def claim(problem: BaseProblem, tile: TileSizes | None = None) -> Traffic:
+    def claim(problem: BaseProblem, tile: TileSizes | None = None) -> Traffic | None:
         assert variant.claim is not None
         return variant.claim(problem, tile or _completed(variant, problem, wanted))
 

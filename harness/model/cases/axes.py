@@ -12,15 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from harness.model.cases.case import Case
+from harness.model.cases.case import Case, Edit
 from harness.support.override import override
 
 Item = TypeVar("Item")
 Choice = Mapping[str, str]
 """A value for each axis, by the axis's name."""
 
-REGIME, CHECK = "regime", "property"
-"""Axes of every operation. `NO_CHECK` is the plainest value of the second one."""
+EDITS, REGIME, CHECK = "edits", "regime", "property"
+"""Axes of every operation. `NO_CHECK` is the plainest value of the last one."""
+NONE, SOME = "none", "some"
+"""Values of `EDITS`, and of other axes that only state whether a case has something."""
 NO_CHECK = "none"
 CHECK_WEIGHT = 0.2
 """Weight of each property, which takes one or two additional runs."""
@@ -91,6 +93,8 @@ class NamedAxes(Axes):
     def __init__(
         self,
         names: Mapping[str, Iterable[str]],
+        regimes: Iterable[str],
+        checks: Sequence[str],
         weights: Mapping[str, Mapping[str, float]],
         apart: Mapping[tuple[str, str], Mapping[str, Collection[str]]],
         common: Sequence[Choice] = (),
@@ -98,13 +102,14 @@ class NamedAxes(Axes):
     ) -> None:
         """Create axes from tables. Choices with values that are not in `names` are omitted.
 
-        `names` holds the values of each axis, and `weights` the weights other than 1, by axis; properties have fixed
-        weights. `apart` maps an axis and its value to another axis and those of its values that are incompatible; the
-        order of the two does not matter. `common` and `long` are the properties of these names.
+        `names` holds the values of each axis except for `EDITS`, `REGIME` and `CHECK`, which have the values of every
+        operation. `weights` are the weights other than 1, by axis; properties have fixed weights. `apart` maps an axis
+        and its value to another axis and those of its values that are incompatible; the order of the two does not
+        matter. `common` and `long` are the properties of these names.
         """
         self._values = {
             axis: tuple(Value(name, _weight(axis, name, weights)) for name in of_axis)
-            for axis, of_axis in names.items()
+            for axis, of_axis in {**names, EDITS: (NONE, SOME), REGIME: regimes, CHECK: (NO_CHECK, *checks)}.items()
         }
         self._apart = apart
         self._common, self._long = self._there(common), self._there(long)
@@ -134,6 +139,16 @@ class NamedAxes(Axes):
         return other[1] not in self._apart.get(one, {}).get(other[0], ()) and (
             one[1] not in self._apart.get(other, {}).get(one[0], ())
         )
+
+    @staticmethod
+    def check(choice: Choice) -> str | None:
+        """Return the property that a case of this choice checks, as `Case.check`."""
+        return None if choice[CHECK] == NO_CHECK else choice[CHECK]
+
+    @staticmethod
+    def edits(choice: Choice, rng: random.Random, one_edit: Callable[[], Edit]) -> tuple[Edit, ...]:
+        """Draw one to three edits if the choice has some."""
+        return tuple(one_edit() for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
 
 
 def _weight(axis: str, name: str, weights: Mapping[str, Mapping[str, float]]) -> float:

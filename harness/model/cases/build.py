@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.model.cases.case import Case
+from harness.model.operation import operation_of
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 
@@ -107,6 +108,11 @@ class Builds:
         others = (each for build in self.known if (each := build.of_problem(case.problem)) is not None)
         like_known = (each for each in others if self._places(each))
         return next(each for some in (known, like_known) for each in some if each.key == wanted)
+
+    def input_size(self, case: Case) -> tuple[int, ...]:
+        """Return fields of `Operation.size`: the number of edits, whether a property is checked, build and regime."""
+        regimes = list(operation_of(case.problem).regimes)
+        return len(case.edits), case.check is not None, self.rank(case), regimes.index(case.regime)
 
     def rank(self, case: Case) -> int:
         """Return the position of a case's build; 0 is the plainest."""

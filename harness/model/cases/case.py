@@ -5,15 +5,18 @@ A case is small, plain data, however large its tensors are. It contains everythi
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from harness.model.cases.regime import require_seed
-from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named
+from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
 from harness.support.numbers import shown
@@ -76,6 +79,28 @@ class Case:
             with np.errstate(over="ignore", under="ignore"):
                 inputs[edit.array][edit.index] = edit.value
         return inputs
+
+    def with_problem(self, problem: Any) -> Case:
+        """Return the case with another problem, without the edits that lie outside of its inputs."""
+        shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
+        fits = (all(i < extent for i, extent in zip(e.index, shapes.get(e.array, (0,)))) for e in self.edits)
+        return dataclasses.replace(self, problem=problem, edits=tuple(itertools.compress(self.edits, fits)))
+
+    def with_fewer_edits(self) -> Iterator[Case]:
+        """Yield the case without each of its edits, and without the property that it checks."""
+        for left_out in range(len(self.edits)):
+            yield dataclasses.replace(self, edits=self.edits[:left_out] + self.edits[left_out + 1 :])
+        if self.check is not None:
+            yield dataclasses.replace(self, check=None)
+
+    def with_plainer_regime(self) -> Iterator[Case]:
+        """Yield the case in each regime that precedes its own."""
+        regimes = itertools.takewhile(lambda name: name != self.regime, operation_of(self.problem).regimes)
+        return (dataclasses.replace(self, regime=name) for name in regimes)
+
+    def with_small_seed(self) -> Iterator[Case]:
+        """Yield the case with each of the smallest seeds."""
+        return (dataclasses.replace(self, seed=seed) for seed in (0, 1))
 
     def to_json(self) -> str:
         """Return one line of JSON for `from_json`. Default values are omitted, except for sizes."""

@@ -70,11 +70,7 @@ class Property:
 
 def determinism(trial: Trial) -> str | None:
     """Check that the same inputs give the same bits again."""
-    again = trial.run(trial.problem, trial.inputs)
-    for name, first in trial.outputs.items():
-        if reason := other_bits(trial, name, first, again[name], "a second run on the same inputs"):
-            return reason
-    return None
+    return other_outputs(trial, trial.run(trial.problem, trial.inputs), "a second run on the same inputs")
 
 
 DETERMINISM = Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True)
@@ -107,6 +103,19 @@ def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, w
     wrong = np.ascontiguousarray(first).view(bits) != np.ascontiguousarray(second).view(bits)
     wrong &= ~(np.isnan(first.astype(np.float64)) & np.isnan(second.astype(np.float64)))
     return _described(trial, name, wrong, first, second, f"other bits than {what}")
+
+
+def other_outputs(trial: Trial, outputs: Arrays, what: str, where: slice = slice(None)) -> str | None:
+    """Describe the first output whose elements `where` have other bits than `outputs`; None if there is none.
+
+    `outputs` have the shape of these elements, and `what` describes them.
+    """
+    for name, first in trial.outputs.items():
+        second = first.copy()
+        second[where] = outputs[name]
+        if reason := other_bits(trial, name, first, second, what):
+            return reason
+    return None
 
 
 def apart(

@@ -19,20 +19,22 @@ from harness.operations.attention.problem import Problem
 from harness.operations.attention.scores import drawn_sinks
 
 Float64Array = npt.NDArray[np.float64]
+Drawn = tuple[Float64Array, Float64Array, Float64Array]
+"""Q, K and V."""
 
 
-def _standard_normal(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _standard_normal(rng: np.random.Generator, problem: Problem) -> Drawn:
     q = rng.standard_normal(problem.q_shape)
     k = rng.standard_normal(problem.kv_shape)
     v = rng.standard_normal(problem.kv_shape)
     return q, k, v
 
 
-def _uniform(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _uniform(rng: np.random.Generator, problem: Problem) -> Drawn:
     return rng.random(problem.q_shape), rng.random(problem.kv_shape), rng.random(problem.kv_shape)
 
 
-def _hot(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _hot(rng: np.random.Generator, problem: Problem) -> Drawn:
     q, k, v = _standard_normal(rng, problem)
     # Scores of a normal draw have a standard deviation of |tau| sqrt(d); 40 puts the largest well past +-100.
     factor = math.sqrt(40 / _positive(abs(problem.tau) * math.sqrt(problem.head_dim)))
@@ -42,7 +44,7 @@ def _hot(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Floa
 
 def _along_one_direction(
     rng: np.random.Generator, problem: Problem, q_factor: Float64Array, k_factor: Float64Array, largest_dot: float
-) -> tuple[Float64Array, Float64Array, Float64Array]:
+) -> Drawn:
     """Draw Q and K along one direction, so that q.k = q_factor * k_factor * largest_dot, up to rounding of elements.
 
     This yields scores of a chosen size. Scores of independent elements grow with sqrt(d), and their extremes with the
@@ -69,7 +71,7 @@ def _sign_of_tau(problem: Problem) -> float:
     return -1.0 if problem.tau < 0 else 1.0
 
 
-def _overflow(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _overflow(rng: np.random.Generator, problem: Problem) -> Drawn:
     # The score itself has to stay inside float16, or storing S in the problem's dtype could not be right.
     largest_dot = min(150_000.0, _dot_for_score(problem, 60_000.0))
     q_factor = rng.uniform(-1, 1, problem.q_shape[:-1])
@@ -77,9 +79,7 @@ def _overflow(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array,
     return _along_one_direction(rng, problem, q_factor, k_factor, largest_dot)
 
 
-def _negative_scores(
-    rng: np.random.Generator, problem: Problem, mildest: float, largest: float
-) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _negative_scores(rng: np.random.Generator, problem: Problem, mildest: float, largest: float) -> Drawn:
     # Both factors spread by the square root of the ratio, so that their product spans all of it.
     low = math.sqrt(mildest / largest)
     q_factor = rng.uniform(low, 1, problem.q_shape[:-1]) * -_sign_of_tau(problem)
@@ -89,35 +89,27 @@ def _negative_scores(
     return q, k, rng.uniform(1, 2, problem.kv_shape)
 
 
-def _negative(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
-    return _negative_scores(rng, problem, 120.0, 400.0)
+_negative = functools.partial(_negative_scores, mildest=120.0, largest=400.0)
+_far_negative = functools.partial(_negative_scores, mildest=52_000.0, largest=60_000.0)
 
 
-def _far_negative(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
-    return _negative_scores(rng, problem, 52_000.0, 60_000.0)
-
-
-def _constant(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _constant(rng: np.random.Generator, problem: Problem) -> Drawn:
     q, k, v = _standard_normal(rng, problem)
     return q, np.broadcast_to(k[:, :, :1], k.shape), v
 
 
-def _ramp(rng: np.random.Generator, problem: Problem, falling: bool) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _ramp(rng: np.random.Generator, problem: Problem, falling: bool) -> Drawn:
     steps = np.linspace(-1, 1, problem.kv_len) if problem.kv_len > 1 else np.ones(1)
     k_factor = np.broadcast_to(steps[::-1] if falling else steps, problem.kv_shape[:-1])
     q_factor = rng.uniform(0.5, 1, problem.q_shape[:-1]) * _sign_of_tau(problem)
     return _along_one_direction(rng, problem, q_factor, k_factor, _dot_for_score(problem, 40.0))
 
 
-def _rising(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
-    return _ramp(rng, problem, falling=False)
+_rising = functools.partial(_ramp, falling=False)
+_falling = functools.partial(_ramp, falling=True)
 
 
-def _falling(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
-    return _ramp(rng, problem, falling=True)
-
-
-def _needle(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _needle(rng: np.random.Generator, problem: Problem) -> Drawn:
     needle = rng.integers(problem.kv_len, size=problem.kv_shape[:2])
     is_needle = np.arange(problem.kv_len) == needle[..., None]
     q_factor = rng.uniform(0.8, 1, problem.q_shape[:-1]) * _sign_of_tau(problem)
@@ -125,29 +117,29 @@ def _needle(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, F
     return _along_one_direction(rng, problem, q_factor, k_factor, _dot_for_score(problem, 80.0))
 
 
-def _offset(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _offset(rng: np.random.Generator, problem: Problem) -> Drawn:
     q, k, v = _standard_normal(rng, problem)
     return q, k + 4.0, v + 100.0
 
 
-def _exact(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _exact(rng: np.random.Generator, problem: Problem) -> Drawn:
     k = rng.standard_normal(problem.kv_shape)
     return np.zeros(problem.q_shape), k, rng.integers(-8, 9, problem.kv_shape).astype(np.float64)
 
 
-def _repeated(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _repeated(rng: np.random.Generator, problem: Problem) -> Drawn:
     q, k, v = _standard_normal(rng, problem)
     # Each key occurs about eight times at random places, so the largest score of a row occurs in several tiles.
     which = rng.integers(max(1, problem.kv_len // 8), size=(*problem.kv_shape[:3], 1))
     return q, np.take_along_axis(k, which, axis=2), v
 
 
-def _subnormal(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _subnormal(rng: np.random.Generator, problem: Problem) -> Drawn:
     q, k, v = _standard_normal(rng, problem)
     return q, k, v * 2.0 ** (-13 if problem.dtype == "float16" else -124)
 
 
-def _non_finite(rng: np.random.Generator, problem: Problem) -> tuple[Float64Array, Float64Array, Float64Array]:
+def _non_finite(rng: np.random.Generator, problem: Problem) -> Drawn:
     q, k, v = _standard_normal(rng, problem)
     poisons = np.array([np.nan, np.inf, -np.inf])
     for head in np.ndindex(problem.kv_shape[:2]):

@@ -66,8 +66,7 @@ def _covered(first: np.ndarray, end: np.ndarray, kv_len: int) -> np.ndarray:
     steps = np.zeros(kv_len + 1, dtype=np.int64)
     np.add.at(steps, first, 1)
     np.add.at(steps, end, -1)
-    covered: np.ndarray = np.cumsum(steps[:-1]) > 0
-    return covered
+    return np.cumsum(steps[:-1]) > 0
 
 
 def _differ_within_rows(k: np.ndarray, first: np.ndarray, end: np.ndarray) -> bool:

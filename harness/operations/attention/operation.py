@@ -15,6 +15,7 @@ from harness.model.operation import (
     Part,
     cases_of,
     count_of_parts,
+    field_in_words,
     oracle_flops,
     part_flops,
 )
@@ -23,8 +24,14 @@ from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
 from harness.operations.attention.cases.build import TILE_NAMES, builds_of
 from harness.operations.attention.cases.case_values import raises_scores
-from harness.operations.attention.cases.simplification import enlarged, probed_axes, shorter, simpler, size
-from harness.operations.attention.cases.words import field_in_words, peculiarities
+from harness.operations.attention.cases.simplification import (
+    enlarged,
+    peculiarities,
+    probed_axes,
+    shorter,
+    simpler,
+    size,
+)
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.libraries import LIBRARIES, libraries_in_words
 from harness.operations.attention.masks.arrays import mask_arrays
@@ -58,6 +65,22 @@ def choose_parts(problem: Problem, whole_flops: float) -> tuple[Part, ...]:
         where = (slice(batch, batch + 1), slice(head, head + 1), slice(start, stop))
         parts.append(Part(where, f"batch {batch}, head {head}, rows {start} to {stop - 1}"))
     return tuple(parts)
+
+
+def _field_in_words(problem: Problem, name: str) -> list[str]:
+    """One field for a headline, such as `heads 8`; nothing where it has its default."""
+    if name == "mask":
+        return [problem.mask.shown] if problem.mask.parts else []
+    if name == "softcap":
+        return [] if problem.softcap is None else [f"softcap {problem.softcap:g}"]
+    if name in ("dropout", "dropout_seed"):
+        said = f"dropout {problem.dropout:.4g}" if name == "dropout" else f"dropout seed {problem.dropout_seed}"
+        return [said] if problem.dropout else []
+    if name in ("alibi", "sinks"):
+        return [{"alibi": "ALiBi"}.get(name, name)] if getattr(problem, name) else []
+    if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
+        return []
+    return field_in_words(problem, name)
 
 
 LARGEST_LENGTH = 2**20
@@ -130,7 +153,7 @@ OPERATION = Operation(
     further_inputs={"slopes": ("alibi", True), "sinks": ("sinks", True)},
     problem_of_arrays=_problem_of_arrays,
     lengths={"seq_len": ("q_len", "kv_len")},
-    field_in_words=field_in_words,
+    field_in_words=_field_in_words,
     require_sweepable=_require_sweepable,
     ordered_sums=ordered_sums,
     io_bound=io_bound,

@@ -75,8 +75,7 @@ class Block:
         """(b or 1, h or 1, rows): which rows see neither a key nor a sink above -inf."""
         sinks = self.rule.sinks
         none = np.ones((1, 1), np.bool_) if sinks is None else np.isneginf(sinks)[:, None]
-        blind: Mask = self.without_keys & none
-        return blind
+        return self.without_keys & none
 
     @cached_property
     def products(self) -> Products:
@@ -108,8 +107,7 @@ class Block:
 
     def largest_scores(self) -> Float64Array:
         """Return the maximum score of each row, (b, h, rows): NaN if a visible score is NaN, 0 for a blind row."""
-        largest: Float64Array = np.where(self.blind, 0.0, self.row_maxima)
-        return largest
+        return np.where(self.blind, 0.0, self.row_maxima)
 
 
 def blocks_of(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Iterator[Block]:

@@ -97,11 +97,7 @@ class Problem(BaseProblem):
         if self.kv_heads is None:
             object.__setattr__(self, "kv_heads", self.heads)
         require_extents(self, "batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
-        if self.heads % self.kv_heads_count:
-            raise ProblemError(
-                f"heads ({self.heads}) is not a multiple of kv_heads ({self.kv_heads}); "
-                "each key/value head serves a whole group of query heads"
-            )
+        require_groups(self.heads, self.kv_heads_count)
         if self.dtype not in NUMPY_DTYPES:
             raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(NUMPY_DTYPES)}")
         object.__setattr__(self, "mask", _as_mask(self.mask))
@@ -114,10 +110,7 @@ class Problem(BaseProblem):
             )
         if sum(not part.is_run for part in self.mask.parts) > 1:
             raise ProblemError(f"mask {self.mask}: kernels take one mask that is no run of keys; put them into one")
-        if self.scale is None:
-            object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
-        if isinstance(self.scale, bool) or not (isinstance(self.scale, (int, float)) and math.isfinite(self.scale)):
-            raise ProblemError(f"scale is {self.scale!r}; it has to be a finite number")
+        object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
         if self.softcap is not None and not _is_positive(self.softcap):
             raise ProblemError(
                 f"softcap is {self.softcap!r}; it has to be a positive number, and is left out where there is no cap"
@@ -390,6 +383,37 @@ def _tensors(
         Tensor("O", q_shape, dtype, OUTPUT, rows),
         Tensor("lse", q_shape[:3], "float32", OPTIONAL_OUTPUT, rows[:3]),
     )
+
+
+def require_groups(heads: int, kv_heads: int) -> None:
+    """Raise `ProblemError` unless every key/value head serves the same number of query heads."""
+    if heads % kv_heads:
+        raise ProblemError(
+            f"heads ({heads}) is not a multiple of kv_heads ({kv_heads}); "
+            "each key/value head serves a whole group of query heads"
+        )
+
+
+def default_scale(head_dim: int) -> float:
+    """Return the factor on the scores if none is given."""
+    return 1.0 / math.sqrt(head_dim)
+
+
+def checked_scale(scale: Any, head_dim: int) -> float | int:
+    """Return `scale`, or the default for None. Raises `ProblemError` unless it is a finite number."""
+    if scale is None:
+        return default_scale(head_dim)
+    if isinstance(scale, bool) or not (isinstance(scale, (int, float)) and math.isfinite(scale)):
+        raise ProblemError(f"scale is {scale!r}; it has to be a finite number")
+    return scale
+
+
+def heads_in_words(problem: Any) -> list[str]:
+    """Describe the heads of a problem that has several; for attention on pages, too."""
+    if problem.heads == 1:
+        return []
+    grouped = f" over {problem.kv_heads} of K and V" if problem.kv_heads != problem.heads else ""
+    return [f"{problem.heads} heads{grouped}"]
 
 
 def _is_positive(value: object) -> bool:

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_bits
+from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_outputs
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
 
@@ -35,12 +35,7 @@ def batch_invariance(trial: Trial) -> str | None:
         dataclasses.replace(trial.problem, batch=1, mask=trial.problem.mask.of_sequence(chosen)),
         {n: np.ascontiguousarray(a[own]) if n in of_batch else a for n, a in trial.inputs.items()},
     )
-    for name, together in trial.outputs.items():
-        as_alone = together.copy()
-        as_alone[own] = alone[name]
-        if reason := other_bits(trial, name, together, as_alone, f"batch entry {chosen} on its own"):
-            return reason
-    return None
+    return other_outputs(trial, alone, f"batch entry {chosen} on its own", own)
 
 
 def key_order(trial: Trial) -> str | None:

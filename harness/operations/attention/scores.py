@@ -108,5 +108,4 @@ def drawn_sinks(rng: np.random.Generator, problem: Problem, q: Float64Array, k: 
 
 
 def _geometric(count: int) -> Float64Array:
-    slopes: Float64Array = np.exp2(-8.0 / count * np.arange(1, count + 1, dtype=np.float64))
-    return slopes
+    return np.exp2(-8.0 / count * np.arange(1, count + 1, dtype=np.float64))

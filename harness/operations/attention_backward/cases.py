@@ -22,6 +22,7 @@ from harness.support.override import override
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
+FORWARD = operation_named("attention")
 EDITED = "V"
 """The only input that is edited. After an edit of Q or K, O and lse would not fit, and weights exceed 1."""
 
@@ -93,7 +94,7 @@ class BackwardBuild(Build):
 
 def builds_of(seed: int) -> tuple[BackwardBuild, ...]:
     """Attention's builds of a campaign with that seed, for gradients."""
-    return tuple(map(BackwardBuild, operation_named("attention").builds_of(seed)))
+    return tuple(map(BackwardBuild, FORWARD.builds_of(seed)))
 
 
 BUILDS = builds_of(0)
@@ -104,10 +105,13 @@ def backward(problem: Any) -> BackwardProblem:
     return BackwardProblem(**{field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)})
 
 
-def backward_case(case: Case) -> Case:
-    """The gradients of a case of attention, with those of its edits that leave O and lse what they are."""
+def backward_case(case: Case, regime: str | None = None) -> Case:
+    """The gradients of a case of attention, with those of its edits that leave O and lse what they are.
+
+    `regime`: that of the gradients; None: the case's own.
+    """
     edits = tuple(edit for edit in case.edits if edit.array == EDITED)
-    return dataclasses.replace(case, problem=backward(case.problem), edits=edits)
+    return dataclasses.replace(case, problem=backward(case.problem), edits=edits, regime=regime or case.regime)
 
 
 def own_regimes() -> list[str]:
@@ -120,7 +124,7 @@ class BackwardAxes(Axes):
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
         """Arguments as of `Operation.axes`."""
-        axes = operation_named("attention").axes(most_tiles, checks, takes)
+        axes = FORWARD.axes(most_tiles, checks, takes)
         assert axes is not None
         self._forward = axes
 
@@ -151,8 +155,7 @@ class BackwardAxes(Axes):
     @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         plain = {**choice, REGIME: forward_regime(choice[REGIME])}
-        case = self._forward.case(build.forward, plain, rng, brief)
-        return backward_case(dataclasses.replace(case, regime=choice[REGIME]))
+        return backward_case(self._forward.case(build.forward, plain, rng, brief), choice[REGIME])
 
 
 # Attention makes cases smaller, but it knows neither builds of gradients nor their regimes.
@@ -163,38 +166,31 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     regime = case.regime
     if regime != forward_regime(regime):
         yield dataclasses.replace(case, regime=forward_regime(regime))
-    for smaller in operation_named("attention").simpler(_forward_case(case), _forward_builds(builds)):
-        kept = smaller.regime == forward_regime(regime)
-        yield backward_case(dataclasses.replace(smaller, regime=regime if kept else smaller.regime))
+    for smaller in FORWARD.simpler(_forward_case(case), _forward_builds(builds)):
+        yield backward_case(smaller, regime if smaller.regime == forward_regime(regime) else None)
 
 
 def size(case: Case, builds: Builds) -> tuple[object, ...]:
     """How large a case is: the size of attention's case, then how plain the regime is."""
-    sizes = operation_named("attention").size(_forward_case(case), _forward_builds(builds))
+    sizes = FORWARD.size(_forward_case(case), _forward_builds(builds))
     return (*sizes, list(REGIMES).index(case.regime))
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
     """A larger case with the same inputs, as attention enlarges it, in which a pattern has room."""
-    larger = operation_named("attention").enlarged(_forward_case(case), _forward_builds(builds))
-    return backward_case(dataclasses.replace(larger, regime=case.regime))
+    return backward_case(FORWARD.enlarged(_forward_case(case), _forward_builds(builds)), case.regime)
 
 
 def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
     """Keys, then rows, each alone."""
     return [
-        ProbedAxis(
-            axis.name,
-            axis.length,
-            axis.tile,
-            functools.partial(_backward_at, axis, case.regime),
-        )
-        for axis in operation_named("attention").probed_axes(_forward_case(case), _forward_builds(builds))
+        dataclasses.replace(axis, at=functools.partial(_backward_at, axis, case.regime))
+        for axis in FORWARD.probed_axes(_forward_case(case), _forward_builds(builds))
     ]
 
 
 def _backward_at(axis: ProbedAxis, regime: str, length: int) -> Case:
-    return backward_case(dataclasses.replace(axis.at(length), regime=regime))
+    return backward_case(axis.at(length), regime)
 
 
 def _forward_case(case: Case) -> Case:
@@ -211,9 +207,5 @@ def cases(
     """Cases of these builds: three in four as attention draws them or with one of the regimes of gradients."""
     from hypothesis import strategies as st  # optional
 
-    forward = operation_named("attention").cases([build.forward for build in builds], most_tiles, checks, takes)
-    return st.builds(_with_gradient, forward, st.sampled_from((None, None, None, *own_regimes())))
-
-
-def _with_gradient(case: Case, regime: str | None) -> Case:
-    return backward_case(case if regime is None else dataclasses.replace(case, regime=regime))
+    forward = FORWARD.cases([build.forward for build in builds], most_tiles, checks, takes)
+    return st.builds(backward_case, forward, st.sampled_from((None, None, None, *own_regimes())))

@@ -44,7 +44,7 @@ for those whose dS or dP may overflow in float16 or whose weights overflow becau
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ from harness.model.arithmetic.rounding import (
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference
-from harness.operations.attention_backward.oracle import Arrays, Block, Sums, blocks_of, over_group
+from harness.operations.attention_backward.oracle import Arrays, Block, Sums, blocks_of, products_of
 from harness.operations.attention_backward.problem import BackwardProblem
 
 Float64Array = npt.NDArray[np.float64]
@@ -208,9 +208,9 @@ def error_budget(
     with np.errstate(over="ignore", invalid="ignore"):
         for block in kept or blocks_of(problem, inputs, part):
             errors = _proved(block, rounding)
-            totals.errors.add(block, *_through(block, errors, np.abs))
+            totals.errors.add(block, *products_of(block, errors.dS, errors.P, np.abs))
             sizes = _Pairs(block.dropped_p + errors.P, np.abs(block.ds) + errors.dS)
-            totals.magnitudes.add(block, *_through(block, sizes, np.abs))
+            totals.magnitudes.add(block, *products_of(block, sizes.dS, sizes.P, np.abs))
             _add_expected(totals, block, rounding)
             totals.runs.add(block, *_runs(block))
             seen = np.broadcast_to(block.visible, block.s.shape)
@@ -222,18 +222,6 @@ def error_budget(
                 block, *_counts(block, seen & (block.nonfinite | _may_overflow(block, sizes, problem)))
             )
     return totals.tolerances(answer, rounding, LARGEST[problem.dtype])
-
-
-def _through(
-    block: Block, pairs: _Pairs, of: Callable[[Float64Array], Float64Array]
-) -> tuple[Float64Array | None, Float64Array | None, Float64Array | None]:
-    """Propagate `pairs` to dQ, dK and dV. `of`, the magnitude or the square, is applied to the other factors."""
-    tau = of(np.float64(block.problem.tau))
-    return (
-        None if block.rows is None else tau * (pairs.dS @ of(block.k)),
-        None if block.keys is None else tau * over_group(pairs.dS, of(block.q)),
-        None if block.keys is None else over_group(pairs.P, of(block.do)),
-    )
 
 
 def _runs(block: Block) -> tuple[Float64Array | None, Float64Array | None, Float64Array | None]:
@@ -333,14 +321,12 @@ def _equal(square: Float64Array, terms: Float64Array | int, squares: Float64Arra
 
     `square` is the square of the sum, and `squares` the sum of squares.
     """
-    equal: npt.NDArray[np.bool_] = square > (1 - 1e-4) * terms * squares
-    return equal
+    return square > (1 - 1e-4) * terms * squares
 
 
 def _arguments(block: Block) -> Float64Array:
     """Return |s - lse|, limited to arguments whose exponentials are not 0 in float32."""
-    arguments: Float64Array = np.minimum(np.abs(block.s - block.lse), LARGEST_ARGUMENT)
-    return arguments
+    return np.minimum(np.abs(block.s - block.lse), LARGEST_ARGUMENT)
 
 
 def _add_expected(totals: _Totals, block: Block, rounding: Roundings) -> None:
@@ -352,9 +338,7 @@ def _add_expected(totals: _Totals, block: Block, rounding: Roundings) -> None:
     if repeating.any():
         sigma = np.where(repeating, 0.0, sigma)
         alike_p = np.where(repeating, p * np.expm1(_score_error(block, rounding)), 0.0)
-        totals.common.add(
-            block, *_through(block, _Pairs(block.kept * alike_p, alike_p * np.abs(dp_minus_delta)), np.abs)
-        )
+        totals.common.add(block, *products_of(block, alike_p * np.abs(dp_minus_delta), block.kept * alike_p, np.abs))
     exponential = (rounding.argument + U) * _arguments(block) + EXP + rounding.frame * np.abs(block.s)
     exponent = np.square(sigma) + np.square(LAMBDA * exponential) + np.square(LAMBDA * rounding.stored * block.s)
     P = np.where(seen, p * np.expm1(np.sqrt(exponent)) + TINY, 0.0)
@@ -383,9 +367,9 @@ def _add_expected(totals: _Totals, block: Block, rounding: Roundings) -> None:
         block.delta
     )
     delta += _flushed_of_row(block)
-    rows = _Pairs(np.square(of_row * block.dropped_p), np.square(of_row * np.abs(ds) + delta * (p + P)))
-    dQ, *_ = _through(block, _Pairs(weights, dS), np.square)
-    _, dK, dV = _through(block, _Pairs(weights + rows.P, dS + rows.dS), np.square)
+    dQ, *_ = products_of(block, dS, weights, np.square)
+    dS_of_row = np.square(of_row * np.abs(ds) + delta * (p + P))
+    _, dK, dV = products_of(block, dS + dS_of_row, weights + np.square(of_row * block.dropped_p), np.square)
     totals.squares.add(block, dQ, dK, dV)
     if block.rows is not None:
         alike = of_row * np.abs(ds @ block.k) + delta * np.abs(p @ block.k)

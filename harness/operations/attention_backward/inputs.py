@@ -6,6 +6,7 @@ O and lse are the float64 answer to the stored Q, K and V, rounded: what a forwa
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -66,22 +67,17 @@ class BackwardDraw:
         return [*stored, answer["O"], answer["lse"], self.gradient(rng, problem)]
 
 
+_of_normal = functools.partial(BackwardDraw, FORWARD_REGIMES["normal"])
 REGIMES = by_name(
     *(
         dataclasses.replace(each, draw=BackwardDraw(each, _normal), standard_normal=False)
         for each in FORWARD_REGIMES.values()
     ),
-    Regime("large-gradient", "dO 500 times as large", BackwardDraw(FORWARD_REGIMES["normal"], _large)),
-    Regime("few-gradients", "dO is zero but for one row in eight", BackwardDraw(FORWARD_REGIMES["normal"], _few)),
+    Regime("large-gradient", "dO 500 times as large", _of_normal(_large)),
+    Regime("few-gradients", "dO is zero but for one row in eight", _of_normal(_few)),
+    Regime("one-gradient", "one row of dO for all: sums over rows do not cancel", _of_normal(_alike)),
     Regime(
-        "one-gradient",
-        "one row of dO for all: sums over rows do not cancel",
-        BackwardDraw(FORWARD_REGIMES["normal"], _alike),
-    ),
-    Regime(
-        "non-finite-gradient",
-        "a NaN or infinity in dO: must not leak into other gradients",
-        BackwardDraw(FORWARD_REGIMES["normal"], _not_finite),
+        "non-finite-gradient", "a NaN or infinity in dO: must not leak into other gradients", _of_normal(_not_finite)
     ),
 )
 """Attention's, with dO from N(0, 1), and those that are hard for gradients."""

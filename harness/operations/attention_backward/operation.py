@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer, operation_named
+from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer
 from harness.operations.attention.masks import runs_of_keys
 from harness.operations.attention_backward.cases import (
+    FORWARD,
     BackwardAxes,
     backward,
     builds_of,
@@ -25,7 +26,7 @@ from harness.operations.attention_backward.cases import (
 from harness.operations.attention_backward.error_budget import NUMERICS_USED, error_budget
 from harness.operations.attention_backward.inputs import REGIMES
 from harness.operations.attention_backward.libraries import LIBRARIES, libraries_in_words
-from harness.operations.attention_backward.oracle import Block, Sums, blocks_of, gradients, over_group
+from harness.operations.attention_backward.oracle import Block, Sums, blocks_of, gradients, products_of
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.properties import PROPERTIES
 from harness.support.errors import UsageError
@@ -48,8 +49,7 @@ def _equal_weights(block: Block, first_key: int) -> Float64Array:
 
 def _half_of_the_keys(block: Block, first_key: int) -> Float64Array:
     keys = first_key + np.arange(block.k.shape[-2])
-    halved: Float64Array = block.p * (2 * keys < block.problem.kv_len)
-    return halved
+    return block.p * (2 * keys < block.problem.kv_len)
 
 
 def _gradients(
@@ -65,12 +65,7 @@ def _gradients(
         first_key = 0 if part is WHOLE or block.keys is None else part.of("dK")[2].start
         p = np.where(block.nonfinite, 0.0, weights(block, first_key))
         ds = p * (block.dp - block.delta)
-        sums.add(
-            block,
-            None if block.rows is None else problem.tau * (ds @ block.k),
-            None if block.keys is None else problem.tau * over_group(ds, block.q),
-            None if block.keys is None else over_group(p * block.kept, block.do),
-        )
+        sums.add(block, *products_of(block, ds, p * block.kept))
     return sums.as_outputs()
 
 
@@ -100,9 +95,6 @@ def _run(length: int, number: int, count: int) -> slice:
     """The `number`th of `count` runs at equal distances."""
     start = number * max(0, length - ROWS_PER_PART) // (count - 1)
     return slice(start, min(length, start + ROWS_PER_PART))
-
-
-FORWARD = operation_named("attention")
 
 
 def _derived_inputs(problem: BackwardProblem) -> Mapping[str, np.ndarray]:

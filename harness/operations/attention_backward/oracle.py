@@ -16,7 +16,7 @@ the keys that it sees; it must not affect other gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -177,8 +177,7 @@ def _block(
 
     def of_rows(name: str) -> Float64Array:
         array = np.asarray(inputs[name])
-        rows: Float64Array = array.reshape(*by_group, *array.shape[2:])[b, h, members, r].astype(np.float64)
-        return rows
+        return array.reshape(*by_group, *array.shape[2:])[b, h, members, r].astype(np.float64)
 
     q, o, do, lse = of_rows("Q"), of_rows("O"), of_rows("dO"), of_rows("lse")[..., None]
     k, v = (inputs[name][b, h, keys][:, :, None].astype(np.float64) for name in "KV")
@@ -213,8 +212,7 @@ def _kept(problem: BackwardProblem, b: slice, h: slice, members: slice, rows: sl
     """Return D of all keys, (b, h, g, r, kv_len)."""
     kept = kept_keys(problem, b, slice(h.start * problem.group, h.stop * problem.group), rows)
     by_group = kept.reshape(kept.shape[0], -1, problem.group, *kept.shape[2:])[:, :, members]
-    factors: Float64Array = np.where(by_group, problem.kept_factor, 0.0)
-    return factors
+    return np.where(by_group, problem.kept_factor, 0.0)
 
 
 @dataclass(frozen=True)
@@ -260,13 +258,23 @@ def gradients(problem: BackwardProblem, inputs: Arrays, part: Part = WHOLE) -> R
     kept = tuple(blocks) if part is WHOLE and 8 * scores <= BLOCK_BYTES else None
     for block in blocks if kept is None else kept:
         ds, p = (np.where(block.nonfinite, 0.0, x) for x in (block.ds, block.dropped_p))
-        sums.add(
-            block,
-            None if block.rows is None else problem.tau * (ds @ block.k),
-            None if block.keys is None else problem.tau * over_group(ds, block.q),
-            None if block.keys is None else over_group(p, block.do),
-        )
+        sums.add(block, *products_of(block, ds, p))
     return Reference(sums.as_outputs(), kept)
+
+
+def products_of(
+    block: Block, dS: Float64Array, P: Float64Array, of: Callable[[Float64Array], Float64Array] = np.asarray
+) -> tuple[Float64Array | None, Float64Array | None, Float64Array | None]:
+    """Return tau dS K, tau dS^T Q and P^T dO, the block's summands of dQ, dK and dV; None if these are not requested.
+
+    `of`, such as the magnitude or the square, is applied to tau, K, Q and dO.
+    """
+    tau = of(np.float64(block.problem.tau))
+    return (
+        None if block.rows is None else tau * (dS @ of(block.k)),
+        None if block.keys is None else tau * over_group(dS, of(block.q)),
+        None if block.keys is None else over_group(P, of(block.do)),
+    )
 
 
 def over_group(weights: Float64Array, values: Float64Array) -> Float64Array:

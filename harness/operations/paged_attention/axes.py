@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, Pick
+from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME, Choice, NamedAxes, Pick
 from harness.model.cases.case import Case, Edit
 from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
@@ -30,12 +30,11 @@ LEAST_ROWS = 16
 """What a kernel works for at least, however few there are."""
 
 LENGTHS, BATCH, Q_LEN, HEADS = "lengths", "batch", "q_len", "heads"
-POOL, PREFIX, TABLE, SCALE, EDITS = "pool", "prefix", "table", "scale", "edits"
+POOL, PREFIX, TABLE, SCALE = "pool", "prefix", "table", "scale"
 MIXED, ONE, IN_A_PAGE, PAGES, BESIDE = "mixed", "1 key", "in a page", "whole pages", "beside pages"
 TILES, USUAL, LONG = "beside tiles", "128 to 4,096", "over 1,024"
 EMPTY, ALL_EMPTY = "some empty", "all empty"
 CROWD, ROWS_OF_TILES = "a crowd", "9 to 40"
-NONE, SOME = "none", "some"
 
 BATCHES: Mapping[str, tuple[int, ...]] = {"2 or 3": (2, 3), "1": (1,), "4 to 9": (4, 5, 8, 9), CROWD: (33, 40, 65)}
 """Beyond 32, where a warp that looks through the lengths has to look once more."""
@@ -125,15 +124,12 @@ class PagedAxes(NamedAxes):
             PREFIX: (NONE, SOME),
             TABLE: TABLES,
             SCALE: SCALES,
-            EDITS: (NONE, SOME),
-            REGIME: REGIMES,
-            CHECK: (NO_CHECK, *checks),
         }
-        super().__init__(names, WEIGHTS, APART, COMMON, (LONE_SEQUENCE,))
+        super().__init__(names, REGIMES, checks, WEIGHTS, APART, COMMON, (LONE_SEQUENCE,))
 
     @override
     def case(self, build: PagedBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
-        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
+        check = self.check(choice)
         work = (BRIEF_WORK if brief else MOST_WORK) // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
         q_len = rng.choice(ROW_COUNTS[choice[Q_LEN]])
         heads, kv_heads = rng.choice(HEAD_COUNTS[choice[HEADS]])
@@ -158,7 +154,7 @@ class PagedAxes(NamedAxes):
         pool_bytes = LARGE_POOL * size * build.head_dim * ELEMENT_BYTES[build.dtype]
         pool = POOLS[choice[POOL]] if not is_lone or pool_bytes > LARGEST_POOL_BYTES else lambda used: LARGE_POOL
         problem = with_pool(plain, pool, TABLES[choice[TABLE]])
-        edits = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
+        edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     def _lengths(self, build: PagedBuild, name: str, batch: int, most: int, rng: random.Random) -> tuple[int, ...]:
@@ -182,8 +178,7 @@ def with_pool(
     """The problem with another pool and another table."""
     fields = {**problem.to_fields(), "pages": pages(problem.pages_in_use)}
     fields["table_len"] = table_len(problem.table_shape[1])
-    made: PagedProblem = PagedProblem.from_fields(fields)
-    return made
+    return PagedProblem.from_fields(fields)
 
 
 def _one_of(name: str, rng: random.Random) -> str:

@@ -18,6 +18,7 @@ from harness.model.problem import (
     option,
     require_extents,
 )
+from harness.operations.attention.problem import checked_scale, require_groups
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number, whole_number
 from harness.support.override import override
@@ -99,11 +100,7 @@ class PagedProblem(BaseProblem):
     def __post_init__(self) -> None:
         self._fill_in_lengths()
         require_extents(self, "heads", "kv_heads", "q_len", "head_dim", "page_size")
-        if self.heads % self.kv_heads:
-            raise ProblemError(
-                f"heads ({self.heads}) is not a multiple of kv_heads ({self.kv_heads}); "
-                "each key/value head serves a whole group of query heads"
-            )
+        require_groups(self.heads, self.kv_heads)
         if self.dtype not in DTYPES:
             raise ProblemError(f"dtype is {self.dtype!r}; choose one of {', '.join(DTYPES)}")
         require_page_size(self.page_size)
@@ -111,10 +108,7 @@ class PagedProblem(BaseProblem):
             raise ProblemError(f"prefix is {self.prefix!r}; it has to be a whole number of at least 0")
         self._require_room("pages", self.pages_in_use, "the sequences are in")
         self._require_room("table_len", max(self.sequence_pages), "the longest sequence has")
-        if self.scale is None:
-            object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
-        if isinstance(self.scale, bool) or not (isinstance(self.scale, (int, float)) and math.isfinite(self.scale)):
-            raise ProblemError(f"scale is {self.scale!r}; it has to be a finite number")
+        object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
 
     def _require_room(self, field: str, least: int, what: str) -> None:
         """Raise `ProblemError` if the field leaves no room for the necessary pages.

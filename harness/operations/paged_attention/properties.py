@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from harness.model.cases.property import DETERMINISM, Property, Trial, other_bits
+from harness.model.cases.property import DETERMINISM, Property, Trial, other_outputs
 
 
 def batch_invariance(trial: Trial) -> str | None:
@@ -24,12 +24,7 @@ def batch_invariance(trial: Trial) -> str | None:
     same = {"pages": problem.pool_pages, "table_len": problem.table_shape[1]}
     given = {name: np.ascontiguousarray(trial.inputs[name][mine]) for name in ("Q", "table", "lengths")}
     alone = trial.run(dataclasses.replace(problem, **fields, **same), {**trial.inputs, **given})
-    for name, together in trial.outputs.items():
-        as_alone = together.copy()
-        as_alone[mine] = alone[name]
-        if reason := other_bits(trial, name, together, as_alone, f"sequence {own} on its own"):
-            return reason
-    return None
+    return other_outputs(trial, alone, f"sequence {own} on its own", mine)
 
 
 def page_order(trial: Trial) -> str | None:
@@ -46,11 +41,7 @@ def page_order(trial: Trial) -> str | None:
     table = trial.inputs["table"]
     used = (table >= 0) & (table < pages)  # behind a sequence's last page there may be anything
     moved["table"] = np.where(used, to[np.where(used, table, 0)], table).astype(table.dtype)
-    again = trial.run(problem, moved)
-    for name, first in trial.outputs.items():
-        if reason := other_bits(trial, name, first, again[name], "the same pages at other places"):
-            return reason
-    return None
+    return other_outputs(trial, trial.run(problem, moved), "the same pages at other places")
 
 
 PROPERTIES: dict[str, Property] = {

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.operations.attention.problem import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PagedBuild
-from harness.operations.paged_attention.inputs import REGIMES
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
 
 RISING = "rising"
@@ -34,11 +34,8 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         p.q_len,
         p.prefix != 0,
         (p.pages is not None) + (p.table_len is not None),
-        not _has_default_scale(p),
-        len(case.edits),
-        case.check is not None,
-        builds.rank(case),
-        list(REGIMES).index(case.regime),
+        p.scale != default_scale(p.head_dim),
+        *builds.input_size(case),
         sum(p.lengths),
         case.seed,
     )
@@ -61,18 +58,11 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
             yield _changed(case, q_len=q_len)
     for field, plain in (("prefix", 0), ("pages", None), ("table_len", None), ("scale", None)):
         yield _changed(case, **{field: plain})
-    for left_out in range(len(case.edits)):
-        yield dataclasses.replace(case, edits=case.edits[:left_out] + case.edits[left_out + 1 :])
-    if case.check is not None:
-        yield dataclasses.replace(case, check=None)
+    yield from case.with_fewer_edits()
     for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
-    for regime in REGIMES:
-        if regime == case.regime:
-            break
-        yield dataclasses.replace(case, regime=regime)
-    for seed in (0, 1):
-        yield dataclasses.replace(case, seed=seed)
+    yield from case.with_plainer_regime()
+    yield from case.with_small_seed()
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
@@ -100,10 +90,7 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
 def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
     """What a case has beyond the plainest, in words."""
     p: PagedProblem = case.problem
-    takes = [lengths_in_words(p.lengths)]
-    if p.heads > 1:
-        grouped = p.kv_heads != p.heads
-        takes.append(f"{p.heads} heads over {p.kv_heads} of K and V" if grouped else f"{p.heads} heads")
+    takes = [lengths_in_words(p.lengths), *heads_in_words(p)]
     if p.q_len > 1:
         takes.append(f"{p.q_len} rows")
     if any(p.shared_pages):
@@ -112,7 +99,7 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
     if p.table_len is not None:
         takes.append(f"a table of {p.table_len} places")
     takes.append(p.dtype)
-    if not _has_default_scale(p):
+    if p.scale != default_scale(p.head_dim):
         takes.append(f"scale {p.tau:g}")
     return takes
 
@@ -163,7 +150,7 @@ def _rebuilt(case: Case, build: PagedBuild, plainer: PagedBuild) -> Case:
         dtype=plainer.dtype,
         head_dim=plainer.head_dim,
         page_size=plainer.page_size,
-        scale=None if _has_default_scale(p) else p.scale,
+        scale=None if p.scale == default_scale(p.head_dim) else p.scale,
     )
     return dataclasses.replace(changed, tile=plainer.tile)
 
@@ -187,10 +174,4 @@ def _changed(case: Case, **fields: object) -> Case:
         problem = dataclasses.replace(problem, pages=p.pages)
     if "table_len" not in fields and p.table_len is not None and p.table_len >= problem.table_shape[1]:
         problem = dataclasses.replace(problem, table_len=p.table_len)
-    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
-    kept = tuple(edit for edit in case.edits if all(i < extent for i, extent in zip(edit.index, shapes[edit.array])))
-    return dataclasses.replace(case, problem=problem, edits=kept)
-
-
-def _has_default_scale(problem: PagedProblem) -> bool:
-    return problem.scale == PagedProblem(head_dim=problem.head_dim).scale
+    return case.with_problem(problem)

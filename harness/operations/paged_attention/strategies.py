@@ -29,24 +29,6 @@ _sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
 _seeds = functools.cache(lambda: st.integers(0, 2**16 - 1))
 
 
-def problems(
-    builds: Sequence[PagedBuild] = BUILDS, most_tiles: int = MOST_TILES, takes: Sequence[str] = ("causal",)
-) -> st.SearchStrategy[PagedProblem]:
-    """Problems of a few sequences: lengths at and beside the edges of pages and tiles, empty ones, shared prefixes."""
-    return _problems(tuple(builds), most_tiles, "causal" in takes)
-
-
-def cases(
-    builds: Sequence[PagedBuild] = BUILDS,
-    most_tiles: int = MOST_TILES,
-    checks: Sequence[str] = (),
-    check_share: int = 4,
-    takes: Sequence[str] = ("causal",),
-) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, "causal" in takes)
-
-
 @functools.cache
 def _lengths(build: PagedBuild, most_tiles: int) -> st.SearchStrategy[list[int]]:
     """Lengths that have no more than so many tiles together, as far as a page each lets them."""
@@ -64,8 +46,14 @@ def _lengths(build: PagedBuild, most_tiles: int) -> st.SearchStrategy[list[int]]
 
 
 @st.composite
-def _problems(draw: st.DrawFn, builds: tuple[PagedBuild, ...], most_tiles: int, rows: bool) -> PagedProblem:
-    build = draw(_sampled(builds))
+def problems(
+    draw: st.DrawFn,
+    builds: Sequence[PagedBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    takes: Sequence[str] = ("causal",),
+) -> PagedProblem:
+    """Problems of a few sequences: lengths at and beside the edges of pages and tiles, empty ones, shared prefixes."""
+    build = draw(_sampled(tuple(builds)))
     lengths = draw(_lengths(build, most_tiles))
     heads, kv_heads = draw(_sampled(_PAIRS))
     size = build.page_size
@@ -73,7 +61,7 @@ def _problems(draw: st.DrawFn, builds: tuple[PagedBuild, ...], most_tiles: int, 
         lengths=tuple(lengths),
         heads=heads,
         kv_heads=kv_heads,
-        q_len=draw(_sampled(ROWS if rows else (1,))),
+        q_len=draw(_sampled(ROWS if "causal" in takes else (1,))),
         head_dim=build.head_dim,
         dtype=build.dtype,
         page_size=size,
@@ -84,17 +72,18 @@ def _problems(draw: st.DrawFn, builds: tuple[PagedBuild, ...], most_tiles: int, 
 
 
 @st.composite
-def _cases(
+def cases(
     draw: st.DrawFn,
-    builds: tuple[PagedBuild, ...],
-    most_tiles: int,
-    checks: tuple[str, ...],
-    share: int,
-    rows: bool,
+    builds: Sequence[PagedBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
+    takes: Sequence[str] = ("causal",),
 ) -> Case:
-    build = draw(_sampled(builds))
-    problem = draw(_problems((build,), most_tiles, rows))
-    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`."""
+    build = draw(_sampled(tuple(builds)))
+    problem = draw(problems((build,), most_tiles, takes))
+    check = draw(_sampled((None,) * max(1, (check_share - 1) * len(checks)) + tuple(checks)))
     count = draw(_sampled((*(0,) * 9, 1, 2, 3)))
     edits = tuple(one_edit(lambda among: draw(_sampled(among)), problem) for _ in range(count))
     return Case(problem, draw(_sampled(tuple(REGIMES))), draw(_seeds()), edits, build.tile, check)

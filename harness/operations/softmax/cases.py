@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, NamedAxes, ProbedAxis
+from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME, Choice, NamedAxes, ProbedAxis
 from harness.model.cases.build import Build, Builds
 from harness.model.cases.case import Case, Edit
 from harness.model.cases.property import SANITIZER
@@ -75,8 +75,7 @@ MANY_AND_LONG = 9
 BRIEF_ELEMENTS = 2**16
 """Elements of X in a brief case."""
 
-ROWS, COLUMNS, EDITS = "rows", "columns", "edits"
-NONE, SOME = "none", "some"
+ROWS, COLUMNS = "rows", "columns"
 MANY_ROWS, MOST_ROWS = "over 1,024", "over 65,535"
 LONG, LONGEST_ROWS = "up to 5,121", "over 8,192"
 ROW_COUNTS: Mapping[str, tuple[int, ...]] = {
@@ -135,11 +134,8 @@ class SoftmaxAxes(NamedAxes):
         names: dict[str, Iterable[str]] = {
             ROWS: [name for name, counts in ROW_COUNTS.items() if counts[0] <= self._most_tiles],
             COLUMNS: [name for name, counts in COLUMN_COUNTS.items() if _runs(counts[0]) <= self._most_tiles],
-            EDITS: (NONE, SOME),
-            REGIME: REGIMES,
-            CHECK: (NO_CHECK, *checks),
         }
-        super().__init__(names, WEIGHTS, TOO_LONG, COMMON, (LONE_ROW,))
+        super().__init__(names, REGIMES, checks, WEIGHTS, TOO_LONG, COMMON, (LONE_ROW,))
 
     @override
     def case(self, build: SoftmaxBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
@@ -155,13 +151,12 @@ class SoftmaxAxes(NamedAxes):
             row_counts = [n for n in row_counts if n * columns <= BRIEF_ELEMENTS] or row_counts[:1]
         rows = rng.choice(row_counts)
         regime = choice[REGIME]
-        edits = tuple(
-            Edit("X", (rng.randrange(rows), rng.randrange(columns)), rng.choice(special_values(regime)))
-            for _ in range(rng.randint(1, 3) if choice[EDITS] == SOME else 0)
+        values = special_values(regime)
+        edits = self.edits(
+            choice, rng, lambda: Edit("X", (rng.randrange(rows), rng.randrange(columns)), rng.choice(values))
         )
         problem = SoftmaxProblem(rows=rows, columns=columns, dtype=build.dtype)
-        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
-        return Case(problem, regime, rng.randrange(2**16), edits, build.tile, check)
+        return Case(problem, regime, rng.randrange(2**16), edits, build.tile, self.check(choice))
 
 
 def _runs(columns: int) -> int:
@@ -182,10 +177,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         rows * runs,
         p.rows,
         p.columns,
-        len(case.edits),
-        case.check is not None,
-        builds.rank(case),
-        list(REGIMES).index(case.regime),
+        *builds.input_size(case),
         case.seed,
     )
 
@@ -201,18 +193,11 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
             yield _changed(case, columns=columns)
             # Inputs under which every further column matters: where fewer of them hide a mistake.
             yield dataclasses.replace(_changed(case, columns=columns), regime="rising")
-    for left_out in range(len(case.edits)):
-        yield dataclasses.replace(case, edits=case.edits[:left_out] + case.edits[left_out + 1 :])
-    if case.check is not None:
-        yield dataclasses.replace(case, check=None)
+    yield from case.with_fewer_edits()
     for build in builds.simplified(builds.of(case)):
         yield dataclasses.replace(_changed(case, dtype=build.dtype), tile=build.tile)
-    for regime in REGIMES:
-        if regime == case.regime:
-            break
-        yield dataclasses.replace(case, regime=regime)
-    for seed in (0, 1):
-        yield dataclasses.replace(case, seed=seed)
+    yield from case.with_plainer_regime()
+    yield from case.with_small_seed()
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
@@ -253,6 +238,4 @@ def shorter(problem: SoftmaxProblem) -> Iterator[tuple[str, SoftmaxProblem]]:
 
 def _changed(case: Case, **fields: object) -> Case:
     """With these fields of its problem, and without the edits that lie outside of it then."""
-    problem = dataclasses.replace(case.problem, **fields)
-    kept = tuple(edit for edit in case.edits if all(i < extent for i, extent in zip(edit.index, problem.shape)))
-    return dataclasses.replace(case, problem=problem, edits=kept)
+    return case.with_problem(dataclasses.replace(case.problem, **fields))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,28 +23,20 @@ DEPTHS = {"float32": (80.0, 110.0), "float16": (8.0, 20.0), "bfloat16": (80.0, 1
 """How far below the maximum the weights are around the smallest normal number of a dtype: exp(-87.3), exp(-9.7)."""
 
 
-def _normal(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
-    return (rng.standard_normal(problem.shape),)
+def _gaussian(rng: np.random.Generator, problem: SoftmaxProblem, mean: float, deviation: float) -> Drawn:
+    return (mean + deviation * rng.standard_normal(problem.shape),)
 
 
-def _uniform(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
-    return (rng.random(problem.shape),)
+def _between(rng: np.random.Generator, problem: SoftmaxProblem, low: float, high: float) -> Drawn:
+    return (rng.uniform(low, high, problem.shape),)
 
 
-def _hot(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
-    return (100.0 * rng.standard_normal(problem.shape),)
-
-
-def _negative(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
-    return (rng.uniform(-400.0, -120.0, problem.shape),)
-
-
-def _far_negative(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
-    return (rng.uniform(-60_000.0, -50_000.0, problem.shape),)
-
-
-def _offset(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
-    return (100.0 + rng.standard_normal(problem.shape),)
+_normal = functools.partial(_gaussian, mean=0.0, deviation=1.0)
+_hot = functools.partial(_gaussian, mean=0.0, deviation=100.0)
+_offset = functools.partial(_gaussian, mean=100.0, deviation=1.0)
+_uniform = functools.partial(_between, low=0.0, high=1.0)
+_negative = functools.partial(_between, low=-400.0, high=-120.0)
+_far_negative = functools.partial(_between, low=-60_000.0, high=-50_000.0)
 
 
 def _constant(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:

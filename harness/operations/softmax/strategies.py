@@ -20,24 +20,6 @@ MOST_TILES = 48
 """Rows times runs of `BLOCK_COLUMNS` columns."""
 
 
-def problems(
-    builds: Sequence[SoftmaxBuild] = BUILDS, most_tiles: int = MOST_TILES
-) -> st.SearchStrategy[SoftmaxProblem]:
-    """Problems of a few rows: lengths at and beside the edges of warps and blocks, and now and then long rows."""
-    return _problems(tuple(builds), most_tiles)
-
-
-def cases(
-    builds: Sequence[SoftmaxBuild] = BUILDS,
-    most_tiles: int = MOST_TILES,
-    checks: Sequence[str] = (),
-    check_share: int = 4,
-    takes: Sequence[str] = (),
-) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`; no features."""
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share)
-
-
 # Strategies are made once and kept: Hypothesis checks each anew, and that takes longer than to draw from it.
 _sampled = functools.lru_cache(maxsize=None)(st.sampled_from)
 _index_below = functools.lru_cache(maxsize=None)(lambda extent: st.integers(0, extent - 1))
@@ -65,20 +47,27 @@ def _rows(most: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def _problems(draw: st.DrawFn, builds: tuple[SoftmaxBuild, ...], most_tiles: int) -> SoftmaxProblem:
-    build = draw(_sampled(builds))
+def problems(draw: st.DrawFn, builds: Sequence[SoftmaxBuild] = BUILDS, most_tiles: int = MOST_TILES) -> SoftmaxProblem:
+    """Problems of a few rows: lengths at and beside the edges of warps and blocks, and now and then long rows."""
+    build = draw(_sampled(tuple(builds)))
     columns = draw(_columns(min(most_tiles, LONGEST) * BLOCK_COLUMNS + 1))
     runs = -(-columns // BLOCK_COLUMNS)
     return SoftmaxProblem(rows=draw(_rows(max(1, most_tiles // runs))), columns=columns, dtype=build.dtype)
 
 
 @st.composite
-def _cases(
-    draw: st.DrawFn, builds: tuple[SoftmaxBuild, ...], most_tiles: int, checks: tuple[str, ...], share: int
+def cases(
+    draw: st.DrawFn,
+    builds: Sequence[SoftmaxBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
+    takes: Sequence[str] = (),
 ) -> Case:
-    build = draw(_sampled(builds))
-    problem = draw(_problems((build,), most_tiles))
-    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`; no features."""
+    build = draw(_sampled(tuple(builds)))
+    problem = draw(problems((build,), most_tiles))
+    check = draw(_sampled((None,) * max(1, (check_share - 1) * len(checks)) + tuple(checks)))
     regime = draw(_sampled(tuple(REGIMES)))
     edits = tuple(
         Edit(

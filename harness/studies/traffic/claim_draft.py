@@ -24,7 +24,7 @@ from harness.text.report import Report, Verbatim
 FIELDS = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
 """Sizes of a problem that a closed form may depend on."""
 PLAIN_SIZES = {"batch": 1, "heads": 2, "kv_heads": 2, "q_len": 128, "kv_len": 256, "head_dim": 64}
-FITTED = (
+FITTED: Sequence[Mapping[str, int]] = (
     {},
     {"batch": 2},
     {"heads": 4},
@@ -38,7 +38,7 @@ FITTED = (
     {"q_len": 24, "kv_len": 40},
 )
 """What differs from `PLAIN_SIZES` in each problem that the form is fitted to."""
-HELD_OUT = (
+HELD_OUT: Sequence[Mapping[str, int]] = (
     {"batch": 3, "heads": 6, "kv_heads": 3, "q_len": 200, "kv_len": 328, "head_dim": 64},
     {"q_len": 8, "kv_len": 72},
     {"q_len": 336, "kv_len": 24, "head_dim": 32},
@@ -120,7 +120,7 @@ def draft_claim(variant: Variant, problem: BaseProblem, executor: Executor) -> C
         raise UsageError("--claim-draft knows the sizes of attention's problems alone")
     if problem.features:
         raise UsageError(f"--claim-draft is for problems without {', '.join(problem.features)}; leave that out")
-    tile = tile_of(variant, dataclasses.replace(problem, **PLAIN_SIZES))
+    tile = tile_of(variant, _resized(problem, PLAIN_SIZES))
     variant = variant if tile is None else with_tile(variant, tile)
     fitted = _counts(variant, problem, executor, FITTED)
     held_out = _counts(variant, problem, executor, HELD_OUT)
@@ -129,9 +129,11 @@ def draft_claim(variant: Variant, problem: BaseProblem, executor: Executor) -> C
     for place in dict.fromkeys(place for _, counts in fitted for place in counts):
         points = [(sizes, counts.get(place, 0)) for sizes, counts in fitted]
         terms = _fitting(points, {*TILES, *(tile or {}).values()})
-        for sizes, counts in held_out if terms is not None else ():
-            right[tuple(sizes.items())] &= sum(each.value(sizes) for each in terms) == counts.get(place, 0)
-        code = None if terms is None else _code(terms, ELEMENT_BYTES[problem.dtype], names)
+        code = None
+        if terms is not None:
+            code = _code(terms, ELEMENT_BYTES[problem.outputs[0].dtype], names)
+            for sizes, counts in held_out:
+                right[tuple(sizes.items())] &= sum(each.value(sizes) for each in terms) == counts.get(place, 0)
         lines.append(DraftedLine(*place, code))
     wrong = (sizes for sizes, is_right in right.items() if not is_right)
     unlike = tuple(", ".join(f"{name} {size}" for name, size in sizes) for sizes in wrong)
@@ -146,10 +148,10 @@ def _counts(
     variant: Variant, problem: BaseProblem, executor: Executor, differing: Sequence[Sizes]
 ) -> list[tuple[Sizes, Mapping[Place, int]]]:
     """Count the bytes of each problem that the variant supports, by buffer and direction."""
-    found = []
+    found: list[tuple[Sizes, Mapping[Place, int]]] = []
     for other in differing:
         sizes = {**PLAIN_SIZES, **other}
-        small = dataclasses.replace(problem, **sizes)
+        small = _resized(problem, sizes)
         done = attempt(variant, small, executor, draw_inputs(small), holds_bytes=False)
         if done.error is not None and not isinstance(done.error, SandboxError):
             raise done.error
@@ -158,6 +160,10 @@ def _counts(
         elif differing is FITTED:
             raise UsageError(f"{variant.name} does not run on a problem that the form is fitted to: {done.failure}")
     return found
+
+
+def _resized(problem: BaseProblem, sizes: Sizes) -> BaseProblem:
+    return type(problem).from_fields({**problem.to_fields(), **sizes})
 
 
 def _by_place(sites: Sequence[SiteTraffic]) -> Iterator[tuple[Place, int]]:
@@ -205,7 +211,9 @@ def _solved(a: Sequence[int], b: Sequence[int], counts: Sequence[int]) -> tuple[
 def _tile_names(problem: BaseProblem, tile: TileSizes) -> TileNames:
     named = operation_of(problem).tile_names
     sides = {"q_len": named.get("row"), "kv_len": named.get("key")}
-    return {(length, tile[name]): f'tile["{name}"]' for length, name in sides.items() if name in tile}
+    return {
+        (length, tile[name]): f'tile["{name}"]' for length, name in sides.items() if name is not None and name in tile
+    }
 
 
 def _code(terms: Sequence[_Term], element_bytes: int, names: TileNames) -> str:

@@ -106,7 +106,7 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
     if not variants:
         return Section("algorithm", title, html)
     script, style = resource("algorithm_comparison.js"), resource("algorithm_comparison.css")
-    return Section("algorithm", title, html, {}, script, style)
+    return Section("algorithm", title, html, {}, script, style, folded="Show the kernels side by side")
 
 
 def _first_pair(comparison: Comparison, variants: Mapping[str, Sequence[StepCost]]) -> tuple[str, str]:

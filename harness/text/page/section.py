@@ -29,3 +29,5 @@ class Section:
     """JavaScript of this section; identical scripts of several sections are included once."""
     style: str = ""
     """CSS that only this section needs; identical texts are included once."""
+    folded: str = ""
+    """If not empty, the content is folded, and this text opens it."""

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from harness.support.printable import printable, printable_json
+from harness.text.page.syntax_colours import coloured
 from harness.text.tables import UNKNOWN, mib
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(heat=heat, identifier=identifier, lines=escaped_lines, mib=mib)
+    made.filters.update(heat=heat, identifier=identifier, lines=escaped_lines, mib=mib, coloured=coloured)
     made.globals["UNKNOWN"] = UNKNOWN
     made.policies["json.dumps_function"] = _json
     made.policies["json.dumps_kwargs"] = {}

@@ -9,7 +9,7 @@ from browser import browser, open_page
 
 from harness.cli import main
 
-SCREENS = [(width, dark) for width in (400, 1600) for dark in (False, True)]
+SCREENS = [(width, dark) for width in (400, 800, 1200, 1600) for dark in (False, True)]
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +268,22 @@ def test_a_picture_of_errors_says_what_a_cell_holds(page):
     assert "head 1" in run(page, figure)
 
 
+def test_the_algorithm_is_folded_and_opens_with_the_keyboard(page):
+    is_open = "return document.querySelector('#algorithm details').open"
+    assert run(page, is_open) is False
+    focus(page, "#algorithm summary")
+    press(page, "ENTER")
+    assert run(page, is_open) is True
+
+
+def test_a_row_of_the_ranking_is_a_card_on_a_phone(driver, path):
+    open_page(driver, path, 400)
+    size = run(driver, "const e = document.querySelector('#ranking .scroll'); return [e.scrollWidth, e.clientWidth]")
+    assert size[0] <= size[1]
+    label = "return getComputedStyle(document.querySelector('#ranking td[data-label]'), '::before').content"
+    assert run(driver, label) not in ("none", "normal")
+
+
 def test_equal_lines_of_an_algorithm_stand_beside_each_other(page):
     change(page, "algorithm-0", "fa2-cupy")
     change(page, "algorithm-1", "fa2-numba")
@@ -376,7 +392,8 @@ def test_every_control_is_used_by_a_test_above_and_has_a_name(page):
     assert all(name for _, name in controls)
     elsewhere = run(
         page,
-        "return [...document.querySelectorAll('summary')].filter(e => !e.closest('#bytes, #sources, #schedule')).length"
+        "return [...document.querySelectorAll('summary')]"
+        ".filter(e => !e.closest('#bytes, #sources, #schedule, #algorithm')).length"
         " + [...document.querySelectorAll('canvas[tabindex]')].filter(e => !e.closest('#error-maps')).length",
     )
     assert elsewhere == 0

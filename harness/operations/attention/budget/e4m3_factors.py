@@ -120,8 +120,7 @@ def _rounded(x: Float64Array, scale: Float64Array) -> Float64Array:
     # Quotients are exact in float32, except those far below the range of e4m3.
     scaled = (x / scale).astype(np.float32)
     rounded = scaled.astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * scale
-    known: Float64Array = np.where(np.isfinite(x), rounded, x)
-    return known
+    return np.where(np.isfinite(x), rounded, x)
 
 
 def _finite(x: Float64Array) -> Float64Array:

@@ -180,20 +180,10 @@ class _Rows:
     """|s_j|."""
     max_minus_score: Array
     """m - s_j."""
-    sigma: Array
-    """sigma_j: error of the score before it is stored."""
+    errors: ScoreErrors
+    """sigma_j and its parts: errors of the score before it is stored."""
     stored: Array | float
     """Error of storing the score."""
-    largest_stored: Array
-    """Maximum of |s_j| before and after ALiBi, since a kernel may store either."""
-    query: Array | float
-    """The part of `sigma` that is due to Q's scaling."""
-    expected_query: Array | float
-    """The part of `expected_common` that is due to Q's scaling."""
-    expected_sigma: Array
-    """sigma_j in the expected tier, without `expected_common`."""
-    expected_common: Array | float
-    """Expected errors of a score that keys share: of Q's scaling, caps and ALiBi."""
     unit: Float64Array
     """(b, h, 1, d): the largest |v_j|."""
     abs_o: Array
@@ -238,13 +228,8 @@ class _Rows:
             p=np.exp(log_p),
             abs_scores=np.abs(score),
             max_minus_score=largest - score,
-            sigma=errors.proved,
+            errors=errors,
             stored=errors.stored(rounding),
-            largest_stored=errors.largest,
-            query=errors.query,
-            expected_query=errors.expected_query,
-            expected_sigma=errors.expected,
-            expected_common=errors.common,
             unit=unit,
             abs_o=np.abs(o, dtype=np.float32, casting="same_kind"),
             distances=distances,
@@ -257,7 +242,7 @@ class _Rows:
 
     @property
     def score_error(self) -> Array:
-        return self.sigma + self.stored
+        return self.errors.proved + self.stored
 
 
 def _score_errors(block: Block, rounding: Roundings, factors: RoundedFactors | None) -> ScoreErrors:
@@ -275,7 +260,7 @@ def _distance(one: Float64Array, other: Float64Array) -> Float64Array:
 
 def _proved(rows: _Rows) -> tuple[Array, Array]:
     """Return bounds on the errors of O, in units of V, and of log(sum exp), before they are stored."""
-    rounding, p, n = rows.rounding, rows.p, rows.keys_seen
+    rounding, errors, p, n = rows.rounding, rows.errors, rows.p, rows.keys_seen
     score_error = rows.score_error
     largest_score_error = _max(score_error)
     argument = np.minimum(rows.max_minus_score + score_error + largest_score_error, LARGEST_ARGUMENT)
@@ -283,8 +268,8 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     if rounding.frame:
         own_error += rounding.frame * (rows.abs_scores + rows.abs_max)
     if not rows.one_score:
-        own_error += rows.sigma - rows.query
-    shared = score_error if rows.one_score else rows.stored + rows.query
+        own_error += errors.proved - errors.query
+    shared = score_error if rows.one_score else rows.stored + errors.query
     total = shared + own_error
     weight_error, factor = _perturbed(rows, SLACK * (total + rounding.division))
     largest_own_error = _max(own_error)
@@ -307,35 +292,35 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
 
 def _expected(rows: _Rows) -> tuple[Array, Array]:
     """Return expected errors of O, in units of V, and of log(sum exp), assuming random roundings."""
-    rounding, p, n = rows.rounding, rows.p, rows.keys_seen
+    rounding, errors, p, n = rows.rounding, rows.errors, rows.p, rows.keys_seen
     sums = rounding.expected_sum(n)
     exp_error: Array = (rounding.argument + U) * np.minimum(rows.max_minus_score, LARGEST_ARGUMENT) + rounding.exp
     if rounding.frame:
         exp_error += rounding.frame * (rows.abs_scores + rows.abs_max)
-    variance = np.square(rows.expected_sigma) + np.square(LAMBDA * exp_error)
+    variance = np.square(errors.expected) + np.square(LAMBDA * exp_error)
     variance += 2 * sums * sums + LAMBDA**2 * rounding.rescale**2 * n
     if rounding.scores:
-        variance += (LAMBDA * rounding.scores) ** 2 * np.square(rows.largest_stored)
+        variance += (LAMBDA * rounding.scores) ** 2 * np.square(errors.largest)
     weight_error, factor = _perturbed(rows, np.sqrt(variance))
     total = _sum(weight_error)
     common: Array | float = 0.0
-    if isinstance(rows.expected_common, np.ndarray):
-        common_error, common_factor = _perturbed(rows, rows.expected_common)
+    if isinstance(errors.common, np.ndarray):
+        common_error, common_factor = _perturbed(rows, errors.common)
         weight_error, factor = weight_error * common_factor, factor * common_factor
         total = _sum(weight_error) + _sum(common_error)
         common = rows.distances.absolute(common_error)
 
-    errors = [weight_error]
+    weight_errors = [weight_error]
     own_error = exp_error
     if not rows.one_score:
-        own_error = own_error + rows.expected_sigma + (rows.expected_common - rows.expected_query)
+        own_error = own_error + errors.expected + (errors.common - errors.expected_query)
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
     separate: Array = 2 * (_sum(p * own_error) + sums + rescaled) + rounding.division
     if rounding.weights:
         rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step))
-        errors.append(LAMBDA * rounded * factor)
+        weight_errors.append(LAMBDA * rounded * factor)
         separate += _sum(rounded)
-    O_error = rows.distances.root_of_squares(*errors) + common + rows.abs_o * separate
+    O_error = rows.distances.root_of_squares(*weight_errors) + common + rows.abs_o * separate
     if rows.values is not None:
         O_error += expected_cut(p if rows.kept is None else p * rows.kept, rows.values, rows.abs_o, n)
     return O_error * np.exp(total), np.log1p(total)
@@ -358,8 +343,7 @@ def _max(x: Array) -> Array:
 
 def _sum(x: Array) -> Array:
     # A product with ones is several times as fast as a sum along the last axis.
-    total: Array = x @ np.ones((x.shape[-1], 1), np.float32)
-    return total
+    return x @ np.ones((x.shape[-1], 1), np.float32)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from harness.model.cases.axes import CHECK, NO_CHECK, REGIME, Choice, Item, NamedAxes
+from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME, Choice, Item, NamedAxes
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
 from harness.operations.attention.cases.build import AttentionBuild
@@ -60,13 +60,12 @@ RUNS_OF_CHECK = 4
 LEAST_ROWS, LEAST_KEYS = 16, 16
 """What a kernel works for at least, however few there are."""
 
-Q_LEN, KV_LEN, HEADS, BATCH, MASK, SCALE, EDITS = "q_len", "kv_len", "heads", "batch", "mask", "scale", "edits"
+Q_LEN, KV_LEN, HEADS, BATCH, MASK, SCALE = "q_len", "kv_len", "heads", "batch", "mask", "scale"
 ONE, PART, WHOLE, FEW, MANY = "1", "part of a tile", "whole tiles", "2 to 4 tiles", "5 to 17 tiles"
 LONG, LONGEST = "over 1,024", "over 2,048"
 USUAL = "128 to 4,096"
 SQUARE = "as q_len"
 CROWD = "a crowd"
-NONE, SOME = "none", "some"
 
 USUAL_LENGTHS = (128, 192, 256, 384, 512, 1024, 2048, 4096)
 """As models have them: powers of two, and half as much again."""
@@ -162,11 +161,8 @@ class AttentionAxes(NamedAxes):
             HEADS: few_enough(*HEAD_COUNTS),
             BATCH: few_enough(*BATCHES),
             SCALE: SCALES,
-            EDITS: (NONE, SOME),
-            REGIME: REGIMES,
-            CHECK: (NO_CHECK, *checks),
         }
-        super().__init__(names, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW,))
+        super().__init__(names, REGIMES, checks, WEIGHTS, CONTRADICT, COMMON, (LONE_ROW,))
 
     @override
     def takes_too_long(self, build: AttentionBuild, choice: Choice) -> bool:
@@ -182,7 +178,7 @@ class AttentionAxes(NamedAxes):
         rows, keys = self._lengths(build.tile_rows, build.tile_keys, choice[Q_LEN], choice[KV_LEN])
         head_counts, batches = _crowds(choice)
         # One after the other, each as large as the least of what is still to come lets it be.
-        check = None if choice[CHECK] == NO_CHECK else choice[CHECK]
+        check = self.check(choice)
         is_usual = USUAL in (choice[Q_LEN], choice[KV_LEN])
         work = BRIEF_WORK if brief else USUAL_WORK if is_usual else MOST_WORK
         most = work // build.head_dim // (1 if check is None else RUNS_OF_CHECK)
@@ -233,8 +229,8 @@ class AttentionAxes(NamedAxes):
             scale=rng.choice(SCALES[choice[SCALE]]),
             **build.fields_of_features(rng.choice(SOFTCAPS), rng.choice(DROPOUTS)) if build.features else {},
         )
-        some = tuple(one_edit(rng.choice, problem) for _ in range(rng.randint(1, 3))) if choice[EDITS] == SOME else ()
-        edits = (*steep_slopes(rng.choice, problem), *some)
+        edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
+        edits = (*steep_slopes(rng.choice, problem), *edits)
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     def _found_lengths(

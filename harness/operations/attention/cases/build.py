@@ -61,9 +61,9 @@ class AttentionBuild(HeadBuild):
     """Keys per tile."""
     tile: str | None = None
     tried_first: tuple[tuple[str, int], ...] = ()
-    """(dtype, head_dim) of builds that are tried before this one; see `rather`."""
+    """(dtype, head_dim) of builds that are tried before this one; see `preferred`."""
     tried_last: tuple[tuple[str, int], ...] = ()
-    """(dtype, head_dim) of builds that are tried after this one; see `otherwise`."""
+    """(dtype, head_dim) of builds that are tried after this one; see `fallbacks`."""
     features: tuple[str, ...] = ()
     """What scores and weights become, of `COMPILED_FEATURES`."""
     feature_order: tuple[str, ...] = COMPILED_FEATURES

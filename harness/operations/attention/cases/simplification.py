@@ -17,11 +17,9 @@ from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
-from harness.operations.attention.cases.words import has_default_scale
-from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.masks import NO_MASK, Mask
+from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.problem import DROPOUT, Problem
+from harness.operations.attention.problem import DROPOUT, Problem, default_scale, heads_in_words
 
 RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
@@ -51,12 +49,9 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         len(p.mask.text),
         p.mask.text,
         len(p.compiled_features),
-        not has_default_scale(p),
+        p.scale != default_scale(p.head_dim),
         p.dropout_seed,
-        len(case.edits),
-        case.check is not None,
-        builds.rank(case),
-        list(REGIMES).index(case.regime),
+        *builds.input_size(case),
         p.q_len + p.kv_len,
         p.q_len,
         case.seed,
@@ -84,28 +79,20 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
         for plainer in part.simplified():
             yield _changed(case, mask=p.mask.without(part.kind) & plainer)
-    if not has_default_scale(p):
+    if p.scale != default_scale(p.head_dim):
         yield _changed(case, scale=None)
     if p.dropout_seed:
         yield _changed(case, dropout_seed=0)
-    for left_out in range(len(case.edits)):
-        edits = case.edits[:left_out] + case.edits[left_out + 1 :]
-        yield dataclasses.replace(case, edits=edits)
-    if case.check is not None:
-        yield dataclasses.replace(case, check=None)
+    yield from case.with_fewer_edits()
     build: AttentionBuild
     for build in builds.simplified(builds.of(case)):
         yield _rebuilt(case, builds.of(case), build)
         if build is builds.known[0] and not set(p.compiled_features) <= set(build.features):
             # Features that it needs, in the plainest build.
             yield _rebuilt(case, builds.of(case), dataclasses.replace(build, features=p.compiled_features))
-    for regime in REGIMES:
-        if regime == case.regime:
-            break
-        yield dataclasses.replace(case, regime=regime)
+    yield from case.with_plainer_regime()
     yield from _shorter(case, builds.of(case))
-    for seed in (0, 1):
-        yield dataclasses.replace(case, seed=seed)
+    yield from case.with_small_seed()
 
 
 def enlarged(case: Case, builds: Builds) -> Case:
@@ -130,6 +117,30 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
         ProbedAxis("kv_len", p.kv_len, build.tile_keys, lambda length: _changed(case, kv_len=length)),
         ProbedAxis("q_len", p.q_len, build.tile_rows, lambda length: _changed(case, q_len=length)),
     ]
+
+
+def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+    """What a case has beyond the plainest, in words; `tiles` of rows and of keys per head."""
+    problem = case.problem
+    takes = []
+    for count, length, what in ((tiles[0], problem.q_len, "rows"), (tiles[1], problem.kv_len, "keys")):
+        if length > 1:
+            takes.append(f"{count} tiles of {what}" if count > 1 else f"{length} {what}")
+    if problem.batch > 1:
+        takes.append(f"batch {problem.batch}")
+    takes += heads_in_words(problem)
+    if problem.mask != NO_MASK:
+        named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
+        takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
+    if problem.softcap is not None:
+        takes.append(f"softcap {problem.softcap:g}")
+    takes += [name for name, is_on in (("ALiBi", problem.alibi), ("sinks", problem.sinks)) if is_on]
+    takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
+    if problem.dtype != "float32":
+        takes.append(problem.dtype)
+    if problem.scale != default_scale(problem.head_dim):
+        takes.append(f"scale {problem.tau:g}")
+    return takes
 
 
 def _fewer_tiles(case: Case, build: AttentionBuild) -> Iterator[Case]:
@@ -202,7 +213,7 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
         _with_features(case, plainer.features),
         dtype=plainer.dtype,
         head_dim=plainer.head_dim,
-        scale=None if has_default_scale(p) else p.scale,
+        scale=None if p.scale == default_scale(p.head_dim) else p.scale,
         q_len=length(p.q_len, build.tile_rows, plainer.tile_rows),
         kv_len=length(p.kv_len, build.tile_keys, plainer.tile_keys),
     )
@@ -233,19 +244,8 @@ def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
         kv_len //= 2
 
 
-def _changed(case: Case, **fields: object) -> Case:
+def _changed(case: Case, **fields: Any) -> Case:
     """With these fields of its problem, a mask that fits them, and without the edits that lie outside of it then."""
-    problem = _changed_problem(case.problem, **fields)
-    shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
-    kept = []
-    for edit in case.edits:
-        if all(i < extent for i, extent in zip(edit.index, shapes.get(edit.array, (0,)))):
-            kept.append(edit)
-    return dataclasses.replace(case, problem=problem, edits=tuple(kept))
-
-
-def _changed_problem(problem: Problem, **fields: Any) -> Problem:
-    """With these fields, and a mask that fits them."""
-    batch, kv_len = (fields.get(name, getattr(problem, name)) for name in ("batch", "kv_len"))
-    mask: Mask = fields.get("mask", problem.mask)
-    return dataclasses.replace(problem, **{**fields, "mask": mask.clipped_to(batch, kv_len)})
+    batch, kv_len, mask = (fields.get(name, getattr(case.problem, name)) for name in ("batch", "kv_len", "mask"))
+    fields["mask"] = mask.clipped_to(batch, kv_len)
+    return case.with_problem(dataclasses.replace(case.problem, **fields))

@@ -55,19 +55,6 @@ CROWD = 23
 """Heads, or sequences, in a few problems that are tiny otherwise."""
 
 
-def problems(
-    builds: Sequence[AttentionBuild] = BUILDS,
-    most_tiles: int = MOST_TILES,
-    scales: Sequence[float | None] = MOSTLY_DEFAULT_SCALES,
-    takes: Sequence[str] | None = None,
-) -> st.SearchStrategy[Problem]:
-    """Problems of a few tiles: lengths at and beside the edges of tiles, groups, batches, masks, any scale.
-
-    `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along.
-    """
-    return _problems(_sampled(tuple(builds)), most_tiles, tuple(scales), _kinds(takes))
-
-
 @functools.cache
 def regimes() -> st.SearchStrategy[str]:
     """The name of a regime; `normal` is the plainest."""
@@ -78,25 +65,6 @@ def regimes() -> st.SearchStrategy[str]:
 def seeds() -> st.SearchStrategy[int]:
     """A seed for the inputs."""
     return st.integers(0, 2**16 - 1)
-
-
-def edits(problem: Problem, most: int = 3) -> st.SearchStrategy[tuple[Edit, ...]]:
-    """Up to `most` elements of Q, K and V with a special value each; mostly none, for a NaN hides all else."""
-    return _edits(problem, most)
-
-
-def cases(
-    builds: Sequence[AttentionBuild] = BUILDS,
-    most_tiles: int = MOST_TILES,
-    checks: Sequence[str] = (),
-    check_share: int = 4,
-    takes: Sequence[str] | None = None,
-) -> st.SearchStrategy[Case]:
-    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`.
-
-    `takes`: the kinds of masks that problems may have; None: all.
-    """
-    return _cases(tuple(builds), most_tiles, tuple(checks), check_share, _kinds(takes))
 
 
 def _kinds(takes: Sequence[str] | None) -> frozenset[str]:
@@ -114,23 +82,28 @@ _CROWDS = ((5, 2, 2), (1, 1, CROWD), (CROWD, 1, 1)) * 2
 
 
 @st.composite
-def _problems(
+def problems(
     draw: st.DrawFn,
-    of_builds: st.SearchStrategy[AttentionBuild],
-    most_tiles: int,
-    scales: tuple[float | None, ...],
-    takes: frozenset[str],
+    builds: Sequence[AttentionBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    scales: Sequence[float | None] = MOSTLY_DEFAULT_SCALES,
+    takes: Sequence[str] | None = None,
 ) -> Problem:
-    build = draw(of_builds)
+    """Problems of a few tiles: lengths at and beside the edges of tiles, groups, batches, masks, any scale.
+
+    `q_len` and `kv_len` are drawn on their own, so causal problems with rows that see nothing come along. `takes`: the
+    kinds of masks that problems may have; None: all.
+    """
+    build, kinds = draw(_sampled(tuple(builds))), _kinds(takes)
     row_tiles, key_tiles = draw(_sampled(_tilings(most_tiles)))
     crowds = _CROWDS if row_tiles * key_tiles <= 2 else ()
     batch, kv_heads, group = draw(_sampled(_BATCH_KV_HEADS_GROUP + crowds))
-    masked, scale = draw(_sampled(tuple(itertools.product((False, True) if takes else (False,), scales))))
+    masked, scale = draw(_sampled(tuple(itertools.product((False, True) if kinds else (False,), scales))))
     q_len = (row_tiles - 1) * build.tile_rows + draw(_last_tile(build.tile_rows))
     kv_len = (key_tiles - 1) * build.tile_keys + draw(_last_tile(build.tile_keys))
     if key_tiles > 1:
         kv_len = fewer_keys_beside_edges(lambda among: draw(_sampled(among)), build, kv_len, q_len)
-    mask = draw(_masks(build.tile_keys, takes)) if masked else NO_MASK
+    mask = draw(_masks(build.tile_keys, kinds)) if masked else NO_MASK
     return Problem(
         batch=batch,
         heads=kv_heads * group,
@@ -173,7 +146,9 @@ EDGES_TO_ANY = 2
 
 
 @st.composite
-def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
+def edits(draw: st.DrawFn, problem: Problem, most: int = 3) -> tuple[Edit, ...]:
+    """Up to `most` elements of Q, K and V with a special value each; mostly none, for a NaN hides all else."""
+
     def pick(among: Sequence[Item]) -> Item:
         picked: Item = draw(_sampled(among))
         return picked
@@ -182,21 +157,23 @@ def _edits(draw: st.DrawFn, problem: Problem, most: int) -> tuple[Edit, ...]:
     return (*steep_slopes(pick, problem), *(one_edit(pick, problem) for _ in range(count)))
 
 
-@functools.cache
-def _problems_of(build: AttentionBuild, most_tiles: int, takes: frozenset[str]) -> st.SearchStrategy[Problem]:
-    return problems((build,), most_tiles, takes=tuple(sorted(takes)))
+_problems_of = functools.cache(problems)
 
 
 @st.composite
-def _cases(
+def cases(
     draw: st.DrawFn,
-    builds: tuple[AttentionBuild, ...],
-    most_tiles: int,
-    checks: tuple[str, ...],
-    share: int,
-    takes: frozenset[str],
+    builds: Sequence[AttentionBuild] = BUILDS,
+    most_tiles: int = MOST_TILES,
+    checks: Sequence[str] = (),
+    check_share: int = 4,
+    takes: Sequence[str] | None = None,
 ) -> Case:
-    build = draw(_sampled(builds))
-    problem = draw(_problems_of(build, most_tiles, takes))
-    check = draw(_sampled((None,) * max(1, (share - 1) * len(checks)) + checks))
+    """Cases: a problem, a regime, a seed, edits and, in one of `check_share` cases, one of `checks`.
+
+    `takes`: the kinds of masks that problems may have; None: all.
+    """
+    build = draw(_sampled(tuple(builds)))
+    problem = draw(_problems_of((build,), most_tiles, takes=None if takes is None else tuple(takes)))
+    check = draw(_sampled((None,) * max(1, (check_share - 1) * len(checks)) + tuple(checks)))
     return Case(problem, draw(regimes()), draw(seeds()), draw(edits(problem)), build.tile, check)

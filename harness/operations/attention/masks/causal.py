@@ -33,8 +33,7 @@ class Causal(Band):
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         # Counted from the end: the number of hidden keys of a row equals the number of rows after it.
-        visible: Visibility = (kv_len - keys) > (q_len - 1 - rows)
-        return visible
+        return (kv_len - keys) > (q_len - 1 - rows)
 
     @property
     @override

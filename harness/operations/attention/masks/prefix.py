@@ -48,8 +48,7 @@ class Prefix(Mask):
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         # Counted from the end, as in the causal mask.
-        visible: Visibility = (keys < self.keys) | ((kv_len - keys) > (q_len - 1 - rows))
-        return visible
+        return (keys < self.keys) | ((kv_len - keys) > (q_len - 1 - rows))
 
     @override
     def span(self, rows: Integers, q_len: int, kv_len: int) -> tuple[Integers, Integers]:

@@ -50,8 +50,7 @@ class Window(Band):
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:
         ahead = (keys - kv_len) - (rows - q_len)
-        visible: Visibility = (ahead >= -self.left) & (ahead <= self.right)
-        return visible
+        return (ahead >= -self.left) & (ahead <= self.right)
 
     @property
     @override
