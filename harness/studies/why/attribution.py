@@ -94,7 +94,7 @@ def _attributed(account: _Account, cause: Cause) -> Attributed:
 
 
 def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...], sign: int) -> list[Attributed]:
-    """Merge causes that follow from one decision into one line, unless their sum has not the decision's sign."""
+    """Merge causes that follow from one decision into one line, if their sum has the decision's sign."""
     inside = [each for each in found if each.cause in parts]
     most = max(inside, key=lambda each: abs(each.seconds), default=None)
     if most is None:
