@@ -21,6 +21,9 @@ import pytest
 # NumPy reads this when it is loaded, which is later.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Tests compare what is written to standard error, however long it takes.
+os.environ["ATTENTION_SANDBOX_PROGRESS"] = "off"
+
 # Whoever keeps all results of their own does not want those of tests among them.
 os.environ.pop("ATTENTION_SANDBOX_KEEP", None)
 

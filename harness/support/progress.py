@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import warnings
@@ -14,6 +15,8 @@ from harness.support.printable import printable
 
 DELAY_SECONDS = 2.0
 """Time before the bar appears."""
+PROGRESS_VARIABLE = "ATTENTION_SANDBOX_PROGRESS"
+"""Environment variable that, if it is `off`, leaves out the bar and the line."""
 LINE_DELAY_SECONDS = 5.0
 """Time before the line is written, if standard error is a file or a pipe."""
 
@@ -69,10 +72,10 @@ class Progress:
         """Write one line that says what is being done."""
         with self._lock:
             if self._begun:
-                step = f"step {self._begun} of {self._steps}: {self._name}" if self._name else "at work"
+                name = printable(self._name.partition(";")[0])
+                step = f"harness: step {self._begun} of {self._steps}: {name}"
                 with contextlib.suppress(OSError, ValueError):
-                    words = f"harness: {printable(step)}; kernels are compiled on their first run, which takes longer"
-                    print(words, file=sys.stderr, flush=True)
+                    print(f"{step}; a first run compiles, which takes longer", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Erase the bar and stop drawing."""
@@ -110,7 +113,8 @@ def progress_bar(steps: int) -> Iterator[Progress]:
     else:
         late = threading.Timer(LINE_DELAY_SECONDS, progress.tell)
     late.daemon = True
-    late.start()
+    if os.environ.get(PROGRESS_VARIABLE) != "off":
+        late.start()
     try:
         yield progress
     finally:

@@ -28,18 +28,19 @@ class Stderr:
         pass
 
 
-def written(monkeypatch: pytest.MonkeyPatch, terminal: bool, delay: float, takes: float) -> str:
+def written(monkeypatch: pytest.MonkeyPatch, terminal: bool, delay: float, takes: float, progress: str = "") -> str:
     stderr = Stderr(terminal)
     monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("ATTENTION_SANDBOX_PROGRESS", progress)
     monkeypatch.setattr(harness.support.progress, "DELAY_SECONDS", delay)
     monkeypatch.setattr(harness.support.progress, "LINE_DELAY_SECONDS", delay)
-    with progress_bar(2) as progress:
-        progress.step("the oracle")
+    with progress_bar(2) as bar:
+        bar.step("the oracle")
         deadline = time.monotonic() + takes
         while time.monotonic() < deadline and "the oracle" not in stderr.text:
             time.sleep(0.01)
-        progress.step("fa2-cupy")
-        progress.part(0.5)
+        bar.step("fa2-cupy")
+        bar.part(0.5)
     return stderr.text
 
 
@@ -58,6 +59,10 @@ def test_it_does_not_appear_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
 def test_a_pipe_gets_one_line_when_it_takes_long(monkeypatch: pytest.MonkeyPatch):
     text = written(monkeypatch, terminal=False, delay=0.05, takes=10)
     assert text.startswith("harness: step 1 of 2: the oracle; ") and text.count("\n") == 1
+
+
+def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
+    assert written(monkeypatch, terminal=False, delay=0.01, takes=0.2, progress="off") == ""
 
 
 def test_a_pipe_gets_nothing_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
