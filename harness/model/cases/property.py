@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,18 @@ SANITIZER = "sanitizer"
 """Value of `check` for cases that run under the sanitizer, which detects races, reads of uninitialized memory and the
 like. It is not a `Property`, because it does not depend on the operation."""
 SANITIZER_IDEA = "no race, no read of memory that nobody wrote, no schedule that changes the answer; on the emulator"
+
+VECTOR_BYTES = 16
+"""The widest vector that a thread accesses."""
+
+
+def alignment_period(*arrays: np.ndarray) -> int:
+    """Return how many entries of the first axis lie between two that begin at the same place in a vector.
+
+    A right kernel may add up an entry in another order if it begins at another place.
+    """
+    return max(VECTOR_BYTES // math.gcd(array[0].nbytes, VECTOR_BYTES) for array in arrays)
+
 
 GRID = 8.0
 LARGEST_ON_GRID = 8.0

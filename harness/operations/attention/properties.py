@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_outputs
+from harness.model.cases.property import DETERMINISM, Property, Trial, alignment_period, apart, on_grid, other_outputs
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
 
@@ -25,12 +25,16 @@ SCORE_SHIFT = "score-shift"
 
 
 def batch_invariance(trial: Trial) -> str | None:
-    """A sequence alone gives the same bits as in a batch. With dropout, which depends on its index, the first one."""
+    """A sequence alone gives the same bits as in a batch.
+
+    It is the first one with dropout, which depends on its index, and otherwise the last one that begins at a vector.
+    """
     if trial.problem.batch == 1:
         return None
-    chosen = 0 if trial.problem.dropout else trial.problem.batch - 1
-    own = slice(chosen, chosen + 1)
     of_batch = {tensor.name for tensor in trial.problem.inputs if tensor.axes[0] == "batch"}
+    period = alignment_period(*(trial.inputs[name] for name in "QKV"))
+    chosen = 0 if trial.problem.dropout else (trial.problem.batch - 1) // period * period
+    own = slice(chosen, chosen + 1)
     alone = trial.run(
         dataclasses.replace(trial.problem, batch=1, mask=trial.problem.mask.of_sequence(chosen)),
         {n: np.ascontiguousarray(a[own]) if n in of_batch else a for n, a in trial.inputs.items()},

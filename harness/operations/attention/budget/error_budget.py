@@ -57,7 +57,9 @@ lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used for:
     a sum of x_k         weights are its partial sums. In random order their squares are on average at most
                          (sum x)^2 + sum x^2, which replaces (sum |x|)^2 (see also Higham and Mary 2020,
                          "Sharper probabilistic backward error analysis", SIAM J. Sci. Comput. 42, A3427)
-    errors of keys       are independent: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2)
+    errors of keys       are independent: sum p_j e_j |v_j - o| becomes sqrt(sum p_j^2 e_j^2 (v_j - o)^2). If keys are
+                         equal, so are their errors. These cancel, except against a sink: with z the sink's weight,
+                         sum p_j (v_j - o) = z o over the keys, so z / (1 - z) |o| sum p_j e_j is added
     roundings of P       the same; but equal weights are rounded alike, so their effect on |o| remains a plain sum
     scaled Q             in a product, each element is rounded independently; all keys share these roundings, so their
                          effects on keys are added. This also applies to caps and ALiBi, where equal scores have equal
@@ -195,6 +197,8 @@ class _Rows:
     """v, (b, h, keys, d), if factors are e4m3; else None."""
     products: Array
     """Error of O's sum if products are e4m3, relative to the sum of magnitudes, (b or 1, h or 1, rows, 1)."""
+    sink_odds: Array | float
+    """Weight of the sink relative to that of all keys, (b, h, rows, 1). 0 without sinks."""
     products_step: Float64Array | float
     """Absolute error of O's sum from the smallest products of e4m3."""
 
@@ -219,13 +223,14 @@ class _Rows:
         o = answer["O"] / unit
         distances = Distances.of(v / unit, o, block.kept)
         products = rounding.value_products(keys_seen.astype(np.float32))
+        p = np.exp(log_p)
         return cls(
             rounding=rounding,
             one_score=numerics.one_score,
             keys_seen=keys_seen.astype(np.float32),
             abs_max=np.abs(largest),
             log_p=log_p,
-            p=np.exp(log_p),
+            p=p,
             abs_scores=np.abs(score),
             max_minus_score=largest - score,
             errors=errors,
@@ -236,6 +241,7 @@ class _Rows:
             kept=distances.kept,
             values=None if factors is None else (v / unit).astype(np.float32),
             products=products,
+            sink_odds=0.0 if block.rule.sinks is None else _odds_of_last(p),
             # max(w, f) max(v, g) <= w v + f v + w g + f g, for weights and values below their smallest normal numbers.
             products_step=products * (NORMAL_WEIGHT * unit + 2 * factor * factors.normal_v) if factors else 0.0,
         )
@@ -252,6 +258,12 @@ def _score_errors(block: Block, rounding: Roundings, factors: RoundedFactors | N
     errors = errors_after_rule(block.rule, block.finite_scores, products.values, of_products, rounding)
     # Keys that a row does not see may be arbitrarily large.
     return errors if block.visible.all() else errors.where(block.visible)
+
+
+def _odds_of_last(p: Array) -> Array:
+    """Return the last weight of each row relative to the sum of the others; 0 if that underflows."""
+    others = _sum(p[..., :-1])
+    return np.divide(p[..., -1:], others, out=np.zeros_like(others), where=others > 0)
 
 
 def _distance(one: Float64Array, other: Float64Array) -> Float64Array:
@@ -310,7 +322,7 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
         total = _sum(weight_error) + _sum(common_error)
         common = rows.distances.absolute(common_error)
 
-    weight_errors = [weight_error]
+    weight_errors, error_of_equal_keys = [weight_error], weight_error
     own_error = exp_error
     if not rows.one_score:
         own_error = own_error + errors.expected + (errors.common - errors.expected_query)
@@ -319,7 +331,10 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     if rounding.weights:
         rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step))
         weight_errors.append(LAMBDA * rounded * factor)
+        error_of_equal_keys = error_of_equal_keys + rounded * factor
         separate += _sum(rounded)
+    if isinstance(rows.sink_odds, np.ndarray):
+        separate += rows.sink_odds * _sum(error_of_equal_keys[..., :-1])
     O_error = rows.distances.root_of_squares(*weight_errors) + common + rows.abs_o * separate
     if rows.values is not None:
         O_error += expected_cut(p if rows.kept is None else p * rows.kept, rows.values, rows.abs_o, n)

@@ -324,3 +324,31 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
         for output in ("O", "lse"):
             assert np.allclose(whole[output].allowed, parts[output].allowed, rtol=1e-4)
             assert np.allclose(whole[output].expected, parts[output].expected, rtol=1e-4)
+
+
+def stored_softmax(problem: Problem, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """O and lse of a right kernel that stores S, and P = softmax(S), in the problem's dtype. Takes sinks, one head."""
+    stored = NUMPY_DTYPES[problem.dtype]
+    q, k, v = (inputs[name][0, 0].astype(np.float32) for name in "QKV")
+    s = (np.float32(problem.tau) * q @ k.T).astype(stored).astype(np.float32)
+    sink = inputs["sinks"][0]
+    m = np.maximum(s.max(axis=-1, keepdims=True), sink)
+    l = np.exp(s - m).sum(axis=-1, keepdims=True) + np.exp(sink - m)
+    p = (np.exp(s - m) / l).astype(stored).astype(np.float32)
+    return {"O": (p @ v).astype(stored)[None, None], "lse": (m + np.log(l))[None, None, :, 0]}
+
+
+@pytest.mark.parametrize("regime", ["constant", "exact", "normal"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_equal_keys_share_their_roundings_against_a_sink(dtype: str, regime: str):
+    problem = Problem(heads=1, q_len=3, kv_len=300, head_dim=32, dtype=dtype, sinks=True)
+    for seed in range(12):
+        inputs = draw_inputs(problem, regime, seed)
+        scores = inputs["Q"][0, 0].astype(np.float64) @ inputs["K"][0, 0].astype(np.float64).T
+        inputs["V"] = np.abs(inputs["V"])
+        # From a sink that weighs as much as all keys to one that leaves each of them a subnormal weight.
+        inputs["sinks"] = np.float32([problem.tau * scores.max() + np.log(problem.kv_len) + seed])
+        reference = attention(problem, inputs)
+        budget = error_budget(problem, inputs, reference, NUMERICS[True])
+        accuracy = hold(stored_softmax(problem, inputs), reference, budget)
+        assert accuracy.passed and not accuracy.suspicious, (seed, accuracy)
