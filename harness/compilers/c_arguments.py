@@ -1,4 +1,8 @@
-"""Packs a kernel's arguments into the bytes of its C parameters, in the way that CuPy passes them."""
+"""Packs a kernel's arguments into the bytes of its C parameters, in the way that CuPy passes them.
+
+A tuple is a struct by value. Members are laid out as in C: each is aligned to its size, or, if it is a struct, to its
+own most aligned member, and a struct without members takes one byte.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.compilers.compiled_kernel import DevicePointer
+from harness.compilers.compiled_kernel import DevicePointer, device_argument
+from harness.model.plan import map_leaves
 from harness.ptx.parameters import Parameter
 from harness.support.errors import PlanError
 
@@ -33,6 +38,12 @@ def _word(name: str, position: int, parameter: Parameter, argument: Any) -> byte
             f"({parameter.size_bytes} bytes){hint}"
         )
 
+    if isinstance(argument, tuple):
+        raw, _ = _struct(name, position, argument)
+        if len(raw) != parameter.size_bytes:
+            hint = "; compare the tuple with the struct's members: np.int32(n), np.float32(x), buffers' names"
+            raise mismatch(f"a tuple of {len(raw)} bytes", hint)
+        return raw
     if isinstance(argument, DevicePointer):
         if parameter.size_bytes != 8 or parameter.type.startswith("f"):
             raise mismatch(f"a buffer of {argument.dtype}{argument.shape}")
@@ -61,6 +72,40 @@ def _word(name: str, position: int, parameter: Parameter, argument: Any) -> byte
     if not parameter.is_array and is_float != parameter.type.startswith("f"):
         raise mismatch(what, f"; write {_hint(parameter)}")
     return raw
+
+
+def structs_by_value(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments of a native launch in which each tuple is a NumPy scalar of its struct's bytes."""
+    return tuple(
+        np.void(_struct(name, position, map_leaves(device_argument, argument))[0])
+        if isinstance(argument, tuple)
+        else argument
+        for position, argument in enumerate(args, start=1)
+    )
+
+
+def _struct(name: str, position: int, items: tuple[Any, ...]) -> tuple[bytes, int]:
+    """Return the bytes of a struct and its alignment."""
+    raw, alignment = bytearray(), 1
+    for item in items:
+        member, of_member = _struct(name, position, item) if isinstance(item, tuple) else _member(name, position, item)
+        raw += bytes(-len(raw) % of_member) + member
+        alignment = max(alignment, of_member)
+    raw += bytes(-len(raw) % alignment)
+    return bytes(raw) or b"\0", alignment
+
+
+def _member(name: str, position: int, item: Any) -> tuple[bytes, int]:
+    if isinstance(item, DevicePointer):
+        raw = _POINTER.pack(item.address)
+    elif isinstance(item, np.generic) and item.dtype.kind in "biuf":
+        raw = item.tobytes()
+    else:
+        raise PlanError(
+            f"kernel {name}: argument {position} is a tuple with a {type(item).__name__} in it; members of a struct are "
+            "buffers' names and NumPy scalars, such as np.int32(n)"
+        )
+    return raw, len(raw)
 
 
 def _integer(value: int, parameter: Parameter, mismatch: Any) -> bytes:

@@ -24,6 +24,15 @@ class DevicePointer:
     """A name of `harness.model.problem.ELEMENT_BYTES`. Numba sees bfloat16 as uint16."""
 
 
+def device_argument(argument: Any) -> Any:
+    """Convert an argument of a native launch for a toolchain: an array of CuPy becomes a `DevicePointer`."""
+    if not hasattr(argument, "__cuda_array_interface__"):
+        return argument
+    name = argument.dtype.name
+    # CuPy has no bfloat16. Arrays of uint16 hold it, and no other data type uses uint16.
+    return DevicePointer(int(argument.data.ptr), tuple(argument.shape), "bfloat16" if name == "uint16" else name)
+
+
 @dataclass(frozen=True)
 class CompiledKernel:
     """A kernel's PTX, with everything needed to pack its arguments."""

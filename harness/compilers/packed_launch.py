@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
+from harness.compilers.compiled_kernel import CompiledKernel, device_argument
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.ptx_text import bind_module
 from harness.compilers.tensor_maps import keeping, uploaded
 from harness.compilers.toolchain import Call, Toolchain
-from harness.model.plan import Launch
+from harness.model.plan import Launch, map_leaves
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,20 +41,9 @@ class PackedLaunch:
 def packed_launch(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> PackedLaunch:
     """Compile the kernel and pack the launch's arguments. Raises what `Toolchain.bind` raises."""
     native, kept = uploaded(launch, arrays, gpu, toolchain.tensor_maps_by_value)
-    given = tuple(_device_argument(argument) for argument in native)
+    given = tuple(map_leaves(device_argument, argument) for argument in native)
     compiled = toolchain.compile(launch.kernel, given, gpu.arch)
     return PackedLaunch(compiled, tuple(_by_value(word) for word in compiled.pack(given)), kept)
-
-
-def _device_argument(argument: Any) -> Any:
-    """Convert an argument for a toolchain: an array of CuPy becomes a `DevicePointer`."""
-    import numpy as np
-
-    if not hasattr(argument, "data") or isinstance(argument, np.generic):
-        return argument
-    name = argument.dtype.name
-    # CuPy has no bfloat16. Arrays of uint16 hold it, and no other data type uses uint16.
-    return DevicePointer(int(argument.data.ptr), tuple(argument.shape), "bfloat16" if name == "uint16" else name)
 
 
 def _by_value(word: bytes) -> np.generic:

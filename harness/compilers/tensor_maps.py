@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.model.plan import Launch
+from harness.model.plan import Launch, map_leaves
 from harness.model.tensor_map import PIECE_BYTES, TensorMap
 from harness.support.errors import PlanError
 
@@ -31,7 +31,7 @@ _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 
 def native_arguments(launch: Launch, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the launch's arguments as CuPy takes them. Raises `PlanError` if the driver rejects a tensor map."""
-    return tuple(_native(launch, argument, arrays) for argument in launch.args)
+    return tuple(map_leaves(lambda leaf: _native(launch, leaf, arrays), argument) for argument in launch.args)
 
 
 def uploaded(

@@ -34,7 +34,7 @@ from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.schedule.events import EventListener
 from harness.execution.traffic.counts import WRITES, CacheReport, CacheTraffic, by_place
 from harness.model.finding import Finding
-from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
+from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
@@ -339,7 +339,7 @@ def _by_value(tensor_map: TensorMap, pointers: Pointers) -> np.void:
 
 
 def _arguments(step: Launch, pointers: Pointers) -> tuple[Any, ...]:
-    return tuple(_argument(argument, pointers) for argument in step.args)
+    return tuple(map_leaves(lambda leaf: _argument(leaf, pointers), argument) for argument in step.args)
 
 
 def _argument(argument: Any, pointers: Pointers) -> Any:

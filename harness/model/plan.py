@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ same for every compute capability."""
 MOST_CLUSTER_BLOCKS = 8
 """Maximum blocks of a cluster (ibid., "Thread Block Clusters"). 16 need
 `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
-__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name"]
+__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name", "leaves", "map_leaves"]
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,9 @@ class Launch:
     block: tuple[int, ...]
     """Threads per block in x, y, z."""
     args: tuple[Any, ...]
-    """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, or a scalar. Write scalars as
-    `np.int32(n)` or `np.float32(x)`, because their types are not converted."""
+    """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, a scalar, or a tuple. Write scalars as
+    `np.int32(n)` or `np.float32(x)`, because their types are not converted. A tuple has names of buffers, scalars and
+    tuples. In CUDA C++ and PTX it is a struct by value, with the tuple's items as members; `()` is an empty struct."""
     shared_bytes: int = 0
     """Dynamic shared memory per block, in bytes."""
     cluster: tuple[int, ...] | None = None
@@ -136,6 +137,23 @@ def kernel_name(kernel: object) -> str:
     return str(getattr(kernel, "name", None) or getattr(kernel, "__name__", None) or type(kernel).__name__)
 
 
+def leaves(argument: Any) -> Iterator[Any]:
+    """Yield the items of an argument that is a tuple, those of tuples in it, and so on; else the argument itself."""
+    if isinstance(argument, tuple):
+        for item in argument:
+            yield from leaves(item)
+    else:
+        yield argument
+
+
+def map_leaves(convert: Callable[[Any], Any], argument: Any) -> Any:
+    """Convert each of the `leaves` of an argument. Tuples keep their types, such as a named tuple's."""
+    if not isinstance(argument, tuple):
+        return convert(argument)
+    items = [map_leaves(convert, item) for item in argument]
+    return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that one run needs: which buffers to allocate and which kernels to launch, in order.
@@ -180,7 +198,7 @@ class Plan:
                     f"buffer {own.name!r} is {own.dtype}{own.shape}; it has to be {tensor.dtype}{tensor.shape}"
                 )
         for launch in self.launches:
-            for argument in launch.args:
+            for argument in leaves(launch.args):
                 name = argument.buffer if isinstance(argument, TensorMap) else argument
                 if isinstance(name, str) and name not in buffers:
                     raise PlanError(

@@ -118,3 +118,45 @@ def test_a_wrong_number_of_arguments_says_what_the_kernel_wants() -> None:
 def test_a_kernel_without_parameters() -> None:
     compiled = compile_kernel(cupy.RawKernel('extern "C" __global__ void nothing() {}', "nothing"), (), ARCH)
     assert compiled.pack(()) == ()
+
+
+STRUCTS = r"""
+struct Empty {};
+struct Pair { signed char before; int after; };
+struct Rule { const float* keys; short rows; };
+struct Nested { unsigned char first; Rule rule; Empty none; float last; };
+extern "C" __global__ void structs(float* out, Empty empty, Pair pair, Nested nested) {
+    out[0] = pair.before + pair.after + nested.first + nested.rule.keys[1] + nested.rule.rows + nested.last;
+}
+"""
+PAIR = (np.int8(-1), np.int32(2))
+NESTED = (np.uint8(3), (buffer(4), np.int16(5)), (), np.float32(0.5))
+
+
+def structs_kernel() -> Any:
+    return cupy.RawKernel(STRUCTS, "structs")
+
+
+def test_a_tuple_is_a_struct_by_value() -> None:
+    args = (buffer(1), (), PAIR, NESTED)
+    packed = compile_kernel(structs_kernel(), args, ARCH).pack(args)
+    assert packed[1:] == (
+        b"\0",
+        struct.pack("<b3xi", -1, 2),
+        struct.pack("<B7xQh6xB3xf", 3, 0x7000, 5, 0, 0.5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ((np.int8(-1),), r"argument 3 is a tuple of 1 bytes, but the parameter is a 8-byte value.*struct's members"),
+        ((np.int64(1), np.int64(2)), "argument 3 is a tuple of 16 bytes"),
+        ((1, np.int32(2)), "argument 3 is a tuple with a int in it"),
+        ((None, np.int32(2)), "argument 3 is a tuple with a NoneType in it"),
+    ],
+)
+def test_a_tuple_that_is_not_the_struct_is_refused(pair: tuple[Any, ...], message: str) -> None:
+    args = (buffer(1), (), pair, NESTED)
+    with pytest.raises(PlanError, match=message):
+        compile_kernel(structs_kernel(), args, ARCH).pack(args)

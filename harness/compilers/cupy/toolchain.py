@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.compilers import c_arguments
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.packed_launch import bind_packed
@@ -34,8 +35,6 @@ class CupyToolchain(Toolchain):
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """Return the bytes of each parameter. Raises `PlanError` if an argument does not fit."""
-        from harness.compilers import c_arguments
-
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
@@ -58,7 +57,7 @@ class CupyToolchain(Toolchain):
             # More than 48 KB of static and dynamic shared memory together have to be requested explicitly.
             with gpu.shared_memory_refusal_explained(launch, kernel.shared_size_bytes):
                 kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
-        args = native_arguments(launch, arrays)
+        args = c_arguments.structs_by_value(launch.kernel_name, native_arguments(launch, arrays))
         return lambda: kernel(launch.grid, launch.block, args, shared_mem=launch.shared_bytes)
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.compilers.compiled_kernel import DevicePointer
-from harness.model.plan import ELEMENT_BYTES
+from harness.model.plan import ELEMENT_BYTES, map_leaves
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 
@@ -25,10 +25,7 @@ def stand_in(argument: Any) -> Any:
         return np.empty((1,) * len(argument.shape), dtype)
     if isinstance(argument, TensorMap):
         return np.uint64(0)
-    if isinstance(argument, tuple):
-        items = [stand_in(item) for item in argument]
-        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
-    return argument
+    return map_leaves(stand_in, argument) if isinstance(argument, tuple) else argument
 
 
 def pack(name: str, signature: tuple[str, ...], args: tuple[Any, ...]) -> tuple[bytes, ...]:

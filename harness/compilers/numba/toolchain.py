@@ -12,7 +12,7 @@ from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.packed_launch import bind_packed
 from harness.compilers.tensor_maps import keeping, uploaded
 from harness.compilers.toolchain import Call, Toolchain, type_names
-from harness.model.plan import Launch
+from harness.model.plan import Launch, map_leaves
 from harness.support.errors import CompileError, PlanError
 
 _SIMULATED = "numba.FakeCUDAKernel"
@@ -58,10 +58,7 @@ class NumbaToolchain(Toolchain):
             return bind_packed(self, launch, arrays, gpu)
         native, kept = uploaded(launch, arrays, gpu, self.tensor_maps_by_value)
         # No synchronization is needed: the kernels use the same stream as copies and fills.
-        args = tuple(
-            numba.cuda.as_cuda_array(value, sync=False) if isinstance(argument, str) else value
-            for argument, value in zip(launch.args, native)
-        )
+        args = tuple(map_leaves(_as_numba_array, argument) for argument in native)
         try:
             kernel = dispatcher.compile(tuple(dispatcher.typeof_pyval(a) for a in args))
             static_bytes = kernel.shared_mem_per_block
@@ -96,6 +93,13 @@ class NumbaToolchain(Toolchain):
 def _refuse_simulated(kernel: object) -> None:
     if _SIMULATED in type_names(kernel):
         raise PlanError("Numba's simulator is switched on; unset NUMBA_ENABLE_CUDASIM to compile kernels")
+
+
+def _as_numba_array(argument: Any) -> Any:
+    import numba.cuda
+
+    is_array = hasattr(argument, "__cuda_array_interface__")
+    return numba.cuda.as_cuda_array(argument, sync=False) if is_array else argument
 
 
 def _allow_dynamic_shared_bytes(kernel: Any, shared_bytes: int) -> None:

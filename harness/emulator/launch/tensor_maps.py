@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.compilers.toolchains import toolchain_of
 from harness.emulator.abi import async_proxy_layout as proxy
-from harness.model.plan import Plan
+from harness.model.plan import Plan, leaves
 from harness.model.tensor_map import MAX_RANK, PIECE_BYTES, TensorMap
 
 MAPS = "tensor maps"
@@ -21,7 +21,7 @@ MAPS = "tensor maps"
 def addressed(plan: Plan) -> tuple[TensorMap, ...]:
     """Tensor maps whose address is an argument, in their order in the buffer."""
     given = (step.args for step in plan.launches if not toolchain_of(step.kernel).tensor_maps_by_value)
-    return tuple(dict.fromkeys(argument for args in given for argument in args if isinstance(argument, TensorMap)))
+    return tuple(dict.fromkeys(leaf for args in given for leaf in leaves(args) if isinstance(leaf, TensorMap)))
 
 
 def encode(tensor_map: TensorMap, address: int) -> np.void:

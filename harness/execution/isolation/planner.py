@@ -46,7 +46,7 @@ from harness.execution.planning.variant_calls import (
 )
 from harness.execution.protocol import Executor
 from harness.model.discovery import PLUGIN, Origin, loaded_files, modules_in, origins
-from harness.model.plan import Launch
+from harness.model.plan import Launch, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.variant import Registry, Variant
 from harness.support.errors import CompileError, PlanError, PluginError, SandboxError
@@ -245,7 +245,7 @@ class Planner:
         Returns its PTX, unless it was sent before, and the bytes of its parameters for `args`, if given.
         """
         kernel, said = self._kernel(request), request["args"]
-        args = tuple(self._unkept(argument_from_json(each)) for each in said or ())
+        args = tuple(map_leaves(self._unkept, argument_from_json(each)) for each in said or ())
         compiled = toolchain_of(kernel).compile(kernel, args, request["arch"])
         words, argument_error = None, ""
         if said is not None:

@@ -16,13 +16,15 @@ from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.model.discovery import Origin
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
-from harness.model.plan import Buffer, Launch, Plan
+from harness.model.plan import Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.model.variant import Variant
 
 PLAIN = (type(None), bool, int, float)
 """Types of scalars that JSON has."""
+DEEPEST_TUPLE = 16
+"""Tuples of arguments may be nested so deep."""
 VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
 """Fields of `Variant` that are sent by name. The others are encoded separately."""
 
@@ -84,6 +86,8 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
         return {"pointer": [argument.address, list(argument.shape), argument.dtype]}
     if isinstance(argument, RemoteArgument):
         return {"kept": argument.number}
+    if type(argument) is tuple:
+        return {"tuple": [argument_to_json(item, kept) for item in argument]}
     if type(argument) in PLAIN:
         return {"value": argument}
     if isinstance(argument, np.generic) and argument.dtype.kind in "biufc":
@@ -95,8 +99,8 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
     return {"kept": kept(argument), "type": type(argument).__name__}
 
 
-def argument_from_json(said: Json) -> Any:
-    """Decode an argument. A stored argument becomes a `RemoteArgument`. Raises `Malformed`."""
+def argument_from_json(said: Json, depth: int = 0) -> Any:
+    """Decode an argument, `depth` tuples down. A stored argument becomes a `RemoteArgument`. Raises `Malformed`."""
     import numpy as np
 
     said = checked(said, dict)
@@ -105,6 +109,10 @@ def argument_from_json(said: Json) -> Any:
     if "pointer" in said:
         address, shape, dtype = checked(said["pointer"], list)
         return DevicePointer(checked(address, int), tuple(checked(n, int) for n in checked(shape, list)), dtype)
+    if "tuple" in said:
+        if depth == DEEPEST_TUPLE:
+            raise Malformed("tuples in tuples in tuples, and so on")
+        return tuple(argument_from_json(item, depth + 1) for item in checked(said["tuple"], list))
     if "value" in said:
         return checked(said["value"], *PLAIN)
     if "scalar" in said:
@@ -157,7 +165,7 @@ def plan_from_json(
 ) -> Plan:
     """Decode a plan. Raises `PlanError`, or `Malformed` if a part has another form.
 
-    `kernel_from_json` receives a launch's index and its encoded kernel. `unkept` is applied to each argument, and
+    `kernel_from_json` receives a launch's index and its encoded kernel. `unkept` is applied to each argument or item, and
     replaces a `RemoteArgument` by the stored argument in the planner.
     """
     said = checked(said, dict)
@@ -167,7 +175,7 @@ def plan_from_json(
             kernel_from_json(place, checked(each, dict).get("kernel")),
             each.get("grid"),
             each.get("block"),
-            tuple(unkept(argument_from_json(argument)) for argument in checked(each.get("args"), list)),
+            tuple(map_leaves(unkept, argument_from_json(argument)) for argument in checked(each.get("args"), list)),
             each.get("shared_bytes"),
             each.get("cluster"),
         )

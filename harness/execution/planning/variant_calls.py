@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.toolchains import check_backend, check_kernels, compile_kernel
-from harness.model.plan import Launch, Plan
+from harness.model.plan import Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
@@ -54,13 +55,14 @@ def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[t
     """
     buffers = plan.all_buffers(problem)
     for launch in plan.launches:
-        args = tuple(
-            DevicePointer(BUFFER_ALIGNMENT_BYTES, buffers[each].shape, buffers[each].dtype)
-            if isinstance(each, str)
-            else each
-            for each in launch.args
-        )
+        args = tuple(map_leaves(lambda leaf: _stand_in(leaf, buffers), each) for each in launch.args)
         yield launch, compile_kernel(launch.kernel, args, arch)
+
+
+def _stand_in(argument: Any, buffers: Mapping[str, Buffer]) -> Any:
+    if not isinstance(argument, str):
+        return argument
+    return DevicePointer(BUFFER_ALIGNMENT_BYTES, buffers[argument].shape, buffers[argument].dtype)
 
 
 def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:

@@ -22,9 +22,17 @@ def put_by(argument: object) -> int:
 def test_a_tensor_map_and_its_encoding_come_as_they_went() -> None:
     """A plan has the one, a launch on the emulator the other."""
     encoded = np.void(bytes(range(128)))
-    for argument in (MAP, encoded, np.float32(0.125), "K"):
+    for argument in (MAP, encoded, np.float32(0.125), "K", ("K", (np.int32(1), ()))):
         found = argument_from_json(json.loads(json.dumps(argument_to_json(argument, put_by))))
         assert type(found) is type(argument) and found == argument
+
+
+def test_tuples_without_end_are_refused() -> None:
+    said = argument_to_json((), put_by)
+    for _ in range(1000):
+        said = {"tuple": [said]}
+    with pytest.raises(Malformed):
+        argument_from_json(said)
 
 
 def test_a_tensor_map_that_is_none_is_refused() -> None:
