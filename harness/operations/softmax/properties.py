@@ -71,7 +71,7 @@ PROPERTIES: dict[str, Property] = {
         DETERMINISM,
         Property("row-invariance", "a row alone, without the others: the same bits", row_invariance, same_bits=True),
         Property("column-order", "columns in another order: Y follows", column_order),
-        Property("shift", "one number added to every element: Y stays", shift),
+        Property("shift", "a constant added to every element: Y does not change", shift),
         Property("unit-sum", "every row adds up to 1", unit_sum),
     )
 }
