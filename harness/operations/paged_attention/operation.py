@@ -76,7 +76,7 @@ def _fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size
         if len(bad):
             place = int(bad[0])
             raise UsageError(
-                f"sequence {sequence} has page {int(used[place])} at place {place} of the table; the pool has {pages}, "
+                f"sequence {sequence} has page {int(used[place])} at position {place} of the table; the pool has {pages}, "
                 f"0 to {pages - 1}"
             )
         full = length // page_size
