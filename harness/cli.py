@@ -83,7 +83,7 @@ def _help_as_option(words: Sequence[str]) -> list[str]:
     spelled = [words[1], "--help", *words[2:]] if words[0] == "help" else list(words)
     if not spelled[0].startswith("-") and spelled[0] not in COMMANDS:
         hint = did_you_mean(spelled[0], COMMANDS)
-        raise UsageError(f"no command {spelled[0]!r}{hint} There are {', '.join(COMMANDS)}")
+        raise UsageError(f"no command {spelled[0]!r}{hint} Commands: {', '.join(COMMANDS)}")
     return spelled
 
 

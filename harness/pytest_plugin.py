@@ -24,13 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="MODULE|FILE.py",
-        help="test the variants that its register(registry) adds; may be given again",
+        help="test the variants that its register(registry) adds; may be repeated",
     )
     group.addoption(
         "--attention-examples",
         type=int,
         metavar="N",
-        help="cases drawn for the answer of each variant, other demands take a share (default: 60)",
+        help="examples that check the result of each variant; other checks use a share of that number (default: 60)",
     )
     group.addoption(
         "--attention-seed", type=int, default=0, metavar="S", help="same seed, same cases (default: %(default)s)"
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attention-summary",
         type=Path,
         metavar="FILE.md",
-        help="write there, as Markdown, what each variant came to and the table that `compare` prints of them",
+        help="write a summary in Markdown: the outcome of each variant, and the table that `compare` prints",
     )
 
 

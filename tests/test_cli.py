@@ -527,7 +527,7 @@ def test_a_file_in_variants_is_enough_and_broken_ones_are_skipped(copy: Path):
 def test_no_variants_at_all_is_said(copy: Path):
     done = in_copy(copy, "compare")
     assert done.returncode == 2
-    assert done.stderr == "harness: there are no variants; put one into variants/ or name a file with --plugin\n"
+    assert done.stderr == "harness: there are no variants; put one in variants/ or name a file with --plugin\n"
 
 
 def test_the_process_has_the_status_and_no_traceback():

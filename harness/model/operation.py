@@ -318,7 +318,7 @@ def operation_named(name: str) -> Operation:
     """Return the operation of this name. Raises `UsageError` with the most similar name if there is none."""
     names = operation_names()
     if name not in names:
-        raise UsageError(f"no operation {name!r}{did_you_mean(name, names, 0.4)} There are {', '.join(names)}")
+        raise UsageError(f"no operation {name!r}{did_you_mean(name, names, 0.4)} Operations: {', '.join(names)}")
     return cast(Operation, _ImportedWhenUsed(name))
 
 

@@ -48,7 +48,7 @@ class Variant:
     tiles: Callable[[Any], Sequence[TileSizes]] | None = None
     """Returns the tile sizes to choose from for a problem, the default first. None if there is no choice."""
     takes: tuple[str, ...] = ("causal",)
-    """Features that it supports beyond the plainest problem, such as `causal` and `window` (`Problem.features`).
+    """Optional features that it supports, such as `causal` and `window` (`Problem.features`).
     Problems with other features are unsupported, so that a feature added later breaks no variant."""
     deterministic: bool = True
     """Whether equal inputs give equal bits in any order of blocks and warps. Floating-point atomics do not."""

@@ -33,12 +33,16 @@ class CacheOptions:
     """Options of the cache model."""
 
     gpu: str | None = option(
-        "NAME", f"whose caches, and whose roof: {', '.join(GPUS)} (default: the one that is there, else h200)"
+        "NAME",
+        f"GPU whose caches and roofline are modelled: {', '.join(GPUS)} (default: the one that is present, else h200)",
     )
-    l2_bytes: int | None = option("N", "another size of its L2", type=WHOLE_NUMBER)
+    l2_bytes: int | None = option(
+        "N", "size of the modelled GPU's L2 cache, if it differs from the real one", type=WHOLE_NUMBER
+    )
     cache_control: str | None = option(
-        None, "all: every launch begins with empty caches, as under Nsight Compute; none: L2 stays warm from launch to "
-        "launch of a plan (default: none, but all beside a GPU's own counters)", choices=("all", "none"),
+        None, "all: each launch begins with empty caches, as in Nsight Compute; none: L2 stays warm between the "
+        "launches of a plan (default: none, but all if the counts are compared with a GPU's counters)",
+        choices=("all", "none"),
     )  # fmt: skip
 
     @property
@@ -53,8 +57,8 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
-        help="on a GPU: count bytes by running on the emulator too (auto: where that takes seconds). The emulator "
-        "itself always counts",
+        help="on a GPU: count bytes by running on the emulator too (auto: only if that takes no more than "
+        "a few seconds). The emulator itself always counts",
     )
     add_emulator(group)
 
@@ -68,7 +72,10 @@ def add_device_choice(group: argparse._ActionsContainer, help: str) -> argparse.
 def add_step_limit(group: argparse._ActionsContainer) -> None:
     """Add --step-limit."""
     group.add_argument(
-        "--step-limit", type=WHOLE_NUMBER, metavar="N", help="emulator: instructions a warp may run before it stops"
+        "--step-limit",
+        type=WHOLE_NUMBER,
+        metavar="N",
+        help="emulator: instructions that a warp may run before it is stopped",
     )
 
 
@@ -79,7 +86,7 @@ def add_emulator(group: argparse._ActionsContainer) -> None:
         "--seed",
         type=WHOLE_NUMBER,
         metavar="S",
-        help=f"same seed, same inputs and same order of warps (default: {RunSettings.seed})",
+        help=f"selects inputs and the order of warps (default: {RunSettings.seed})",
     )
     group.add_argument(
         "--threads", type=WHOLE_NUMBER, metavar="N", help="emulator: CPU threads (default: one per core)"
@@ -87,15 +94,15 @@ def add_emulator(group: argparse._ActionsContainer) -> None:
 
 
 def add_sanitizer(
-    parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: by compute-sanitizer, where it is installed"
+    parser: argparse.ArgumentParser, on_gpu: str = "On a GPU: by compute-sanitizer, if it is installed"
 ) -> None:
     """Add --sanitize."""
     group = parser.add_argument_group("sanitizer")
     group.add_argument(
         "--sanitize",
         action="store_true",
-        help="look for races, reads of memory that nobody wrote, outputs not written, stores into inputs, undefined "
-        f"shuffles and answers that depend on the schedule; a finding fails the variant. {on_gpu}",
+        help="find races, uninitialised reads, unwritten outputs, stores into inputs, undefined shuffles and results "
+        f"that depend on the schedule; a finding fails the variant. {on_gpu}",
     )
 
 

@@ -18,28 +18,30 @@ def add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
             "--seed",
             type=WHOLE_NUMBER,
             metavar="S",
-            help=f"of inputs and order (default: {RunSettings.seed})",
+            help=f"selects inputs and the order of runs (default: {RunSettings.seed})",
         )
     group.add_argument(
         "--noise",
         type=NUMBER,
         default=100 * Effort.noise,
         metavar="PERCENT",
-        help="run until half the 95 %% interval of each median is below this (default: %(default)s)",
+        help="run until the half-width of the 95 %% confidence interval of each median is below this percentage "
+        "(default: %(default)s)",
     )
     group.add_argument(
         "--seconds",
         type=NUMBER,
         default=Effort.most_seconds,
         metavar="S",
-        help="cold runs of one contender take at most so long (default: %(default)s)",
+        help="time limit in seconds for the cold-cache runs of each variant, tile or library kernel (default: "
+        "%(default)s)",
     )
     group.add_argument(
         "--sustained",
         type=NUMBER,
         default=Effort.sustained_seconds,
         metavar="S",
-        help="then runs back to back for at least so long; 0 leaves them out (default: %(default)s)",
+        help="after that, run each of them back to back for at least S seconds; 0 skips this (default: %(default)s)",
     )
 
 

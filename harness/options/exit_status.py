@@ -15,7 +15,7 @@ def require_something_ran(ran: bool) -> None:
     Call it after the report was written.
     """
     if not ran:
-        raise UsageError("nothing ran: no variant takes this problem; the report says why. Change it, or --variants")
+        raise UsageError("nothing ran: no variant supports this problem; the report says why. Change it, or --variants")
 
 
 def add_allow_undecided(parser: argparse.ArgumentParser) -> None:
@@ -23,5 +23,5 @@ def add_allow_undecided(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-undecided",
         action="store_true",
-        help="exit with 0 where a verdict is `undecided`, see docs/columns.md (default: with 1)",
+        help="exit with 0 if a verdict is `undecided`, see docs/columns.md (default: with 1)",
     )

@@ -26,7 +26,7 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("kept results").add_argument(
         "--keep",
         action="store_true",
-        help=f"keep the result in the local store that 'history' looks into ({KEEP_VARIABLE}=always: without asking)",
+        help=f"store the result for 'history' ({KEEP_VARIABLE}=always: store every result)",
     )
 
 

@@ -35,9 +35,9 @@ class ReportOptions:
         choices=("table", "markdown", "csv", "json"),
         default="table",
     )
-    output: Path | None = option("FILE", "write it there instead of to the terminal", type=Path)
+    output: Path | None = option("FILE", "write to this file instead of the terminal", type=Path)
     color: ColourChoice = option(
-        None, "colours of verdicts: auto (on a terminal, see NO_COLOR and FORCE_COLOR), always, never",
+        None, "whether verdicts are coloured; auto: only on a terminal, see NO_COLOR and FORCE_COLOR",
         choices=("auto", "always", "never"), default="auto",
     )  # fmt: skip
     keep: bool | None = None

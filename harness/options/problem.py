@@ -98,7 +98,7 @@ def add_fields(group: argparse._ActionsContainer, operation: Operation, names: l
             group.add_argument(option_of(name), type=argument_type(option.parse), metavar=option.metavar,
                                help=option.help.replace("%", "%%") + default)  # fmt: skip
             if name == "mask":
-                group.add_argument("--causal", action="store_true", help="--mask causal, besides what --mask says")
+                group.add_argument("--causal", action="store_true", help="adds causal to the masks given by --mask")
 
 
 def options_of(operation: Operation) -> dict[str, Option]:

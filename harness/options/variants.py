@@ -28,7 +28,7 @@ class Selection:
 
     variants: str | None = option("GLOB[,GLOB]", "names, or shell patterns such as 'fa*' (default: all)")
     plugin: Sequence[Path] = option(
-        "FILE.py", "a file with a function register(registry) that adds variants; may be given again",
+        "FILE.py", "a file with a function register(registry) that adds variants; may be repeated",
         action="append", type=Path, default=(),
     )  # fmt: skip
     tile: str | None = option(
@@ -101,7 +101,7 @@ def discover_variants(selection: Selection) -> Discovery:
 def require_some(variants: Sequence[object]) -> None:
     """Raise `UsageError` if there are no variants, including those that could not be loaded."""
     if not variants:
-        raise UsageError("there are no variants; put one into variants/ or name a file with --plugin")
+        raise UsageError("there are no variants; put one in variants/ or name a file with --plugin")
 
 
 def _require_name(path: Path) -> None:

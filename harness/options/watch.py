@@ -68,8 +68,8 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("watch").add_argument(
         "--watch",
         action="store_true",
-        help="run again whenever a file changes that the result depends on: plugins, what they import, their kernels' "
-        "sources, variants/, arrays; Ctrl-C ends it",
+        help="run again when a file changes on which the result depends: plugins, the modules that they import, kernel "
+        "sources, variants/, array files; Ctrl-C ends it",
     )
 
 

@@ -47,7 +47,7 @@ def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
         "--workers",
         type=argument_type(parse_workers),
         metavar="N|ADDRESS",
-        help=f"spread {what} over N processes of this machine, or over the workers of the Dask scheduler at this "
+        help=f"distribute {what} over N processes on this machine, or over the workers of the Dask scheduler at this "
         "address, such as tcp://10.0.0.1:8786 (default: this process alone)",
     )
 

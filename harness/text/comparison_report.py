@@ -139,8 +139,9 @@ def comparison_headline(comparison: Comparison) -> str:
 
 
 _RATIO = (
-    "error / budget: largest error / largest error a correct kernel could make on these inputs; error / expected: "
-    "the same\nfor random rounding; above 1 it is suspicious."
+    "error / budget: largest ratio, over all elements, of the error to the largest error that a correct kernel could "
+    "make on\nthese inputs; error / expected: largest ratio of the error to that expected from random rounding, "
+    "suspicious above 1."
 )
 
 

@@ -53,7 +53,7 @@ def _with_places(text: str, others: Sequence[Finding]) -> str:
         return text
     lines = list(dict.fromkeys(_lines(finding) for finding in others))
     more = f", and {len(lines) - MOST_SHOWN} more places" if len(lines) > MOST_SHOWN else ""
-    return f"{text}. Of the same cause: {', '.join(lines[:MOST_SHOWN])}{more}"
+    return f"{text}. From the same cause: {', '.join(lines[:MOST_SHOWN])}{more}"
 
 
 def _lines(finding: Finding) -> str:

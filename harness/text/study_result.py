@@ -88,7 +88,7 @@ class StudyResult(Generic[T]):
             raise UsageError("there is no picture of this; a sweep has some, such as traffic(sweep='q_len=128..1024')")
         name = next(iter(self.pictures)) if name is None else name
         if name not in self.pictures:
-            raise UsageError(f"no picture {name!r}; there are {', '.join(self.pictures)}")
+            raise UsageError(f"no picture {name!r}; pictures: {', '.join(self.pictures)}")
         if suffix not in (".svg", ".png"):
             raise UsageError(f"a picture is .svg or .png, not {suffix!r}")
         return Picture(self.pictures[name](suffix), suffix)

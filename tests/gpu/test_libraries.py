@@ -121,7 +121,7 @@ def test_a_back_end_s_reasons_are_what_it_warns_of(monkeypatch: pytest.MonkeyPat
 def test_the_front_end_takes_bands(mask: str) -> None:
     assert verdicts(posed("attention", mask=mask, dtype="bfloat16", **SMALL), "cudnn") == {"cudnn": None}
     told = verdicts(posed("attention", mask=mask, dtype="float32", **SMALL), "cudnn")
-    assert told == {"cudnn": "unsupported: dtype is float32; it takes float16 and bfloat16"}
+    assert told == {"cudnn": "unsupported: dtype is float32; it supports float16 and bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_gradients_of_heads_that_share_keys() -> None:
     told = verdicts(posed("attention-backward", mask="causal", dtype="float32", **SMALL))
     assert told == {
         "torch-math": None,
-        "torch-efficient": "unsupported: it takes as many heads of K and V as of Q",
+        "torch-efficient": "unsupported: it supports only as many heads of K and V as of Q",
         "torch-flash": None,
         "torch-cudnn": None,
         "torch-flex": "unsupported: mask causal is one that PyTorch's other rows have",

@@ -35,12 +35,12 @@ def test_version(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("comprae", "no command 'comprae'; did you mean 'compare'? There are list, compare,"),
-        ("help xyz", "no command 'xyz'. There are list, compare,"),
+        ("comprae", "no command 'comprae'; did you mean 'compare'? Commands: list, compare,"),
+        ("help xyz", "no command 'xyz'. Commands: list, compare,"),
         ("compare --seqlen 3", "unrecognized argument '--seqlen'; did you mean '--seq-len'?; see"),
         ("compare --q-lne=3", "unrecognized argument '--q-lne=3'; did you mean '--q-len'?; see"),
         ("traffic fa1-cupy other", "unrecognized argument 'other'; see 'python -m harness traffic --help'"),
-        ("compare --regime hto", "no regime 'hto'; did you mean 'hot'? There are normal,"),
+        ("compare --regime hto", "no regime 'hto'; did you mean 'hot'? Regimes: normal,"),
     ],
 )
 def test_a_mistyped_word_gets_a_suggestion(words: str, message: str, capsys: pytest.CaptureFixture[str]):

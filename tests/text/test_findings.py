@@ -34,7 +34,7 @@ def test_reads_of_unwritten_memory_without_a_race_are_findings_of_their_own():
 def test_places_of_one_cause_are_listed_behind_its_message():
     (text,) = findings_in_words([RACE, ANOTHER, UNWRITTEN], None)
     assert text == (
-        "RAW race: load races with store. Of the same cause: WAR race at kernel.cu:23 with kernel.cu:32, "
+        "RAW race: load races with store. From the same cause: WAR race at kernel.cu:23 with kernel.cu:32, "
         "uninitialised read at kernel.cu:28"
     )
 

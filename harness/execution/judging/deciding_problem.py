@@ -24,10 +24,10 @@ def deciding_problem(variant: Variant, problem: BaseProblem, regime: str, seed: 
     for option, other, its_regime in _candidates(problem, regime):
         try:
             if refusal_of(variant, other) is None and _decides(variant, other, its_regime, seed):
-                return f"{option} would decide"
+                return f"{option} would be conclusive"
         except SandboxError:
             continue  # not a valid problem, such as a mask that does not fit a shorter length
-    return "no other regime, dtype or shorter length that was tried would decide"
+    return "no other regime, dtype or shorter length that was tried would be conclusive"
 
 
 def _candidates(problem: BaseProblem, regime: str) -> Iterator[tuple[str, BaseProblem, str]]:

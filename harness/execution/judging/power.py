@@ -65,7 +65,8 @@ class Power:
     @property
     def in_words(self) -> str:
         """Describe which wrong answer passes, and by how much."""
-        return f"{self.nearest} would pass, too, with at most {self.ratio:.2g} of the error that is expected"
+        passing = f"a trivial wrong result ({self.nearest}) would pass too"
+        return f"{passing}, with an error of at most {self.ratio:.2g} times the expected one"
 
 
 def measure_power(

@@ -76,7 +76,7 @@ def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
     if refusal is not None:
         return " ".join(refusal.split())
     missing = untaken_features(variant, problem)
-    return f"it does not say that it takes {' and '.join(missing)} (Variant.takes)" if missing else None
+    return f"it does not support {' and '.join(missing)} (not listed in Variant.takes)" if missing else None
 
 
 def untaken_features(variant: Variant, problem: BaseProblem) -> list[str]:

@@ -42,7 +42,7 @@ class _Access:
             sum(getattr(site, name) for site in self.sites) for name in ("sectors", "ideal_sectors", "requests")
         )
         fewest = "" if sectors == ideal else f", where {ideal / requests:.3g} would hold its bytes"
-        return f"{sectors / requests:.3g} sectors a request{fewest}"
+        return f"{sectors / requests:.3g} sectors per request{fewest}"
 
 
 def claim_gap(claim: Traffic, problem: BaseProblem, sites: Sequence[SiteTraffic]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _explanation(accesses: Sequence[_Access], claimed: int, counted: int) -> str
     if not accesses:
         return "the kernel has no such access"
     most = max(accesses, key=lambda access: access.counted)
-    return f"most is {most.buffer}, {most.counted:,} bytes{most.place}: {most.per_request}"
+    return f"the buffer with the most bytes is {most.buffer}, {most.counted:,} bytes{most.place}: {most.per_request}"
 
 
 def _with_sum(accesses: Sequence[_Access], amount: Callable[[_Access], int], total: int) -> Sequence[_Access] | None:
@@ -96,27 +96,31 @@ def _with_sum(accesses: Sequence[_Access], amount: Callable[[_Access], int], tot
 
 
 def _names(accesses: Sequence[_Access]) -> str:
-    *others, last = (f"{access.buffer}{access.place}" for access in accesses)
+    return _listed([f"{access.buffer}{access.place}" for access in accesses])
+
+
+def _listed(words: Sequence[str]) -> str:
+    *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def _left_out(accesses: Sequence[_Access]) -> str:
-    return f"the claim lacks what the kernel moves of {_names(accesses)}"
+    return f"the claim leaves out {_names(accesses)}"
 
 
 def _counted_twice(accesses: Sequence[_Access]) -> str:
-    return f"the claim has what the kernel moves of {_names(accesses)} once too often"
+    return f"the claim counts {_names(accesses)} once too often"
 
 
 def _partly_used(accesses: Sequence[_Access]) -> str:
-    """The claim has what the lanes asked for."""
+    """The claim counts the bytes that the lanes requested, not whole sectors."""
     each = "; ".join(f"{access.buffer}{access.place}: {access.per_request}" for access in accesses)
-    return f"memory moves whole sectors of {SECTOR_BYTES} bytes, and the claim has only the bytes used. {each}"
+    return f"memory moves whole sectors of {SECTOR_BYTES} bytes, but the claim counts only the bytes used. {each}"
 
 
 def _read_again(accesses: Sequence[_Access]) -> str:
-    """The claim has each byte of these buffers once."""
-    each = ", ".join(f"{a.buffer} {a.counted / (a.once or 1):.3g} times{a.place}" for a in accesses)
+    """The claim counts each byte of these buffers once."""
+    each = _listed([f"{a.buffer} {a.counted / (a.once or 1):.3g} times{a.place}" for a in accesses])
     scattered = [access for access in accesses if access.counted > access.requested]
     sectors = "".join(f"; {access.buffer}: {access.per_request}" for access in scattered)
-    return f"the claim has every byte once, the kernel moves {each}{sectors}"
+    return f"the claim counts every byte once, but the kernel moves {each}{sectors}"

@@ -28,7 +28,7 @@ from harness.model.traffic import Traffic
 
 LEVELS = {
     "compulsory": "every input read once, every output written once",
-    "claimed": "the variant's own closed form",
+    "claimed": "the variant's claim",
     "requested": "bytes that the active lanes asked for",
     "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
     "local": "the same of the threads' local memory, beside the sectors",

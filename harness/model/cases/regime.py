@@ -80,7 +80,7 @@ def draw_parts(
 ) -> dict[str, np.ndarray | DrawnTensor]:
     """Return inputs like `draw`, but as `DrawnTensor`, which is drawn when it is used, if they are large."""
     if regime not in regimes:
-        raise UsageError(f"no regime {regime!r}{did_you_mean(regime, regimes, 0.4)} There are {', '.join(regimes)}")
+        raise UsageError(f"no regime {regime!r}{did_you_mean(regime, regimes, 0.4)} Regimes: {', '.join(regimes)}")
     require_seed(seed)
     for tensor in problem.inputs:
         if tensor.size_bytes > _LARGEST_INPUT_BYTES:

@@ -34,7 +34,7 @@ class CudnnContender(TorchContender):
     def __init__(self, name: str, stage: Any) -> None:
         """Create a contender for a stage's inputs. Raises `UnsupportedProblem` for dtypes that cuDNN lacks."""
         if stage.problem.dtype not in DTYPES:
-            raise UnsupportedProblem(name, f"dtype is {stage.problem.dtype}; it takes float16 and bfloat16")
+            raise UnsupportedProblem(name, f"dtype is {stage.problem.dtype}; it supports float16 and bfloat16")
         super().__init__(name, stage)
 
     @abstractmethod

@@ -171,18 +171,30 @@ def _all_inputs(regimes: Mapping[str, Regime]) -> Mapping[str, Regime]:
 
 _OF_Q_K_AND_V = by_name(
     Regime("normal", "Q, K, V from N(0, 1)", _standard_normal, standard_normal=True),
-    Regime("uniform", "Q, K, V from [0, 1): every score positive, weights nearly even", _uniform),
+    Regime("uniform", "Q, K, V from [0, 1): every score is positive, and the weights are nearly equal", _uniform),
     Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
-    Regime("overflow", "q.k beyond float16 before the scale, scores within it (for scales below 0.9)", _overflow),
-    Regime("negative", "every score between -120 and -400: exp underflows without the maximum", _negative),
-    Regime("far-negative", "every score below -50,000: beyond a finite stand-in for -inf", _far_negative),
-    Regime("constant", "one key repeated: every weight is 1/n", _constant),
+    Regime(
+        "overflow",
+        "q.k exceeds the range of float16 before scaling; the scores are within it (for scales below 0.9)",
+        _overflow,
+    ),
+    Regime(
+        "negative", "every score is between -400 and -120: exp underflows unless the maximum is subtracted", _negative
+    ),
+    Regime(
+        "far-negative",
+        "every score is below -50,000, and so below a finite number that a kernel may use in place of -inf",
+        _far_negative,
+    ),
+    Regime(
+        "constant", "one key repeated: every weight is 1/n, where n is the number of keys that the row sees", _constant
+    ),
     Regime("rising", "scores rise along the keys: the running maximum changes at every key", _rising),
     Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
     Regime("needle", "one key per head carries all the weight", _needle),
     Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
-    Regime("exact", "Q = 0 and V whole numbers: if n is a power of two, the answer has to be exact", _exact),
-    Regime("repeated", "each key about eight times: the largest score is met again and again", _repeated),
+    Regime("exact", "Q is 0 and V holds whole numbers: if a row sees 2^m keys, its result must be exact", _exact),
+    Regime("repeated", "each key occurs about eight times, so the largest score recurs", _repeated),
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
     Regime("non-finite", "a NaN or infinity in V, and in masked rows of K: must not leak into other rows", _non_finite),
 )

@@ -55,11 +55,11 @@ class Problem(BaseProblem):
     """Number of independent sequences."""
     heads: int = option(2, "query heads")
     """Number of query heads."""
-    kv_heads: int | None = option(None, "key/value heads, a divisor of --heads", default_text="as many")
+    kv_heads: int | None = option(None, "key/value heads, a divisor of --heads", default_text="same as --heads")
     """Number of key/value heads, a divisor of `heads`. None means as many as `heads`."""
-    q_len: int = option(256, "rows of Q, where it is not --seq-len")
+    q_len: int = option(256, "rows of Q (default: --seq-len)")
     """Query rows per head."""
-    kv_len: int = option(256, "rows of K and V, where it is not --seq-len")
+    kv_len: int = option(256, "rows of K and V (default: --seq-len)")
     """Key rows per head."""
     head_dim: int = option(64, "elements per row")
     """Elements per row of Q, K, V and O."""
@@ -75,16 +75,16 @@ class Problem(BaseProblem):
         None, "scores become C tanh(score / C), as in Gemma 2", metavar="C", parse=real_number, default_text="no cap"
     )
     """C: a score s = tau q.k becomes C tanh(s / C) (Gemma Team 2024, arXiv 2408.00118, section 2). None for no cap."""
-    alibi: bool = option(False, "scores fall with distance: minus slope |row's place - key|", is_flag=True)
+    alibi: bool = option(False, "scores fall with distance: minus slope |row's position - key|", is_flag=True)
     """Whether score s of row i, key j and head h becomes s - slopes[h] abs(i + kv_len - q_len - j) (Press, Smith and
-    Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys behind the row's place."""
+    Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the position."""
     sinks: bool = option(
-        False, "each head's softmax has one more logit in its denominator, without a value, as in gpt-oss", is_flag=True
+        False, "adds one logit per head to the softmax's denominator, without a row of V, as in gpt-oss", is_flag=True
     )
     """Whether exp(sinks[h]) is added to the denominator of head h's rows (gpt-oss; Xiao et al. 2024, arXiv 2309.17453,
     call such a key a sink). It is part of lse. A row that sees no key has O = 0 and lse = sinks[h]."""
     dropout: float = option(
-        0.0, "share of the weights that become 0 at random; the others grow by 1 / (1 - P)", metavar="P",
+        0.0, "probability with which each weight becomes 0; the others are multiplied by 1 / (1 - P)", metavar="P",
         parse=real_number, default_text="0, none",
     )  # fmt: skip
     """P, rounded to a multiple of 2^-8: after the softmax, each weight is set to 0 with this probability, and otherwise

@@ -176,8 +176,12 @@ PROPERTIES: dict[str, Property] = {
             batch_invariance,
             same_bits=True,
         ),
-        Property("key-order", "keys with their values in another order: O and lse stay", key_order),
-        Property(SCORE_SHIFT, "one number added to all scores of a row: O stays, lse moves by it", score_shift),
+        Property("key-order", "keys with their values in another order: O and lse do not change", key_order),
+        Property(
+            SCORE_SHIFT,
+            "a constant added to all scores of a row: O does not change, lse changes by that constant",
+            score_shift,
+        ),
         Property("value-sum", "O(V) + O(W) = O(V + W)", value_sum),
         Property("convex-hull", "O lies between the extremes of the values that the row sees", convex_hull),
     )

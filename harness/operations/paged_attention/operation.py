@@ -76,8 +76,8 @@ def _fill_of_pages(table: np.ndarray, lengths: np.ndarray, pages: int, page_size
         if len(bad):
             place = int(bad[0])
             raise UsageError(
-                f"sequence {sequence} has page {int(used[place])} at place {place} of the table; the pool has {pages}, "
-                f"0 to {pages - 1}"
+                f"sequence {sequence} has page {int(used[place])} at position {place} of the table; the pool has "
+                f"{pages}, 0 to {pages - 1}"
             )
         full = length // page_size
         np.maximum.at(fill, used[:full], page_size)

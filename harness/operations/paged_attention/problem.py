@@ -62,17 +62,17 @@ class PagedProblem(BaseProblem):
     operation: ClassVar[str] = "paged-attention"
 
     batch: int | None = option(
-        None, "sequences, where --lengths has one for all", default_text="as many as --lengths has"
+        None, "number of sequences, if --lengths is a single number", default_text="as many as --lengths has"
     )
     """Number of sequences, by default the number of `lengths`."""
     heads: int = option(8, "query heads")
     """Number of query heads."""
     kv_heads: int = option(2, "key/value heads, a divisor of --heads")
     """Number of key/value heads, a divisor of `heads`."""
-    q_len: int = option(1, "rows of Q of each sequence, its last places")
+    q_len: int = option(1, "rows of Q per sequence, at its last positions; with more than one, the mask is causal")
     """Query rows per sequence and head, under a causal mask."""
     lengths: tuple[int, ...] = option(
-        (17, 300, 4096), "keys of each sequence, 0 or more, or of every one", metavar="N[+N...]",
+        (17, 300, 4096), "keys of each sequence, 0 or more; a single number applies to all", metavar="N[+N...]",
         parse=parse_lengths, default_text="17+300+4096",
     )  # fmt: skip
     """Number of keys of each sequence, at least 0. A single number applies to all `batch` sequences."""

@@ -95,17 +95,23 @@ def _non_finite(rng: np.random.Generator, problem: SoftmaxProblem) -> Drawn:
 
 REGIMES = by_name(
     Regime("normal", "X from N(0, 1)", _normal, standard_normal=True),
-    Regime("uniform", "X from [0, 1): weights nearly even", _uniform),
+    Regime("uniform", "X from [0, 1): the weights are nearly equal", _uniform),
     Regime("hot", "X from N(0, 100^2): exp overflows unless the maximum is subtracted", _hot),
-    Regime("negative", "every value between -120 and -400: exp underflows without the maximum", _negative),
-    Regime("far-negative", "every value below -50,000: beyond a finite stand-in for -inf", _far_negative),
+    Regime(
+        "negative", "every value is between -400 and -120: exp underflows unless the maximum is subtracted", _negative
+    ),
+    Regime(
+        "far-negative",
+        "every value is below -50,000, and so below a finite number that a kernel may use in place of -inf",
+        _far_negative,
+    ),
     Regime("offset", "X around 100: exp overflows in float32, though the values are close together", _offset),
     Regime("constant", "one value per row: every weight is 1 / columns", _constant),
     Regime("rising", "values rise along the row: the running maximum changes at every column", _rising),
     Regime("falling", "values fall along the row: the running maximum never changes", _falling),
     Regime("needle", "one column per row carries all the weight", _needle),
-    Regime("exact", "equal whole numbers, or one far above the others: often the answer has to be exact", _exact),
-    Regime("repeated", "eight values per row: the largest is met again and again", _repeated),
+    Regime("exact", "equal whole numbers, or one far above the others: often the result must be exact", _exact),
+    Regime("repeated", "eight values per row, so the largest recurs", _repeated),
     Regime("subnormal", "weights around the smallest normal number of the dtype and below", _subnormal),
     Regime("non-finite", "every other row has NaN, inf or -inf in it, or is all -inf", _non_finite),
 )

@@ -78,7 +78,7 @@ PROPERTIES: dict[str, Property] = {
         DETERMINISM,
         Property("row-invariance", "a row among fewer and other rows: the same bits", row_invariance, same_bits=True),
         Property("column-order", "columns in another order: Y follows", column_order),
-        Property("shift", "one number added to every element: Y stays", shift),
+        Property("shift", "a constant added to every element: Y does not change", shift),
         Property("unit-sum", "every row adds up to 1", unit_sum),
     )
 }

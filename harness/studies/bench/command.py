@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 class BenchRequest(StudyRequest):
     """Times on one problem, or over a sweep."""
 
-    sweep: str | None = option("FIELD=VALUES", "times against one field of the problem: seq_len=256..16384 (doubling)")
-    plot: Path | None = option("FILE.png|.svg", "draw time, bytes and intensity side by side to this file", type=Path)
-    no_libraries: bool = flag("leave PyTorch's and cuDNN's kernels out")
+    sweep: str | None = option(
+        "FIELD=VALUES", "measure times for several values of one field: seq_len=256..16384 (doubling)"
+    )
+    plot: Path | None = option("FILE.png|.svg", "plot time, bytes and intensity side by side", type=Path)
+    no_libraries: bool = flag("leave out PyTorch's and cuDNN's kernels")
 
 
 def run_bench(request: BenchRequest) -> int:

@@ -47,6 +47,6 @@ def add_against(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=argument_type(parse_against),
         metavar="REVISION|kept[:ROW|:DATE]",
-        help="set each variant beside itself as it was in git, or in a row that --keep has kept: the newest with other "
-        "kernels, that row, or the newest up to that date; and say what changed beyond noise",
+        help="compare each variant with its version in git, or with a stored result: the newest with other kernels, "
+        "that row, or the newest up to that date; report changes beyond noise",
     )

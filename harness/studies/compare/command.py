@@ -143,7 +143,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "compare",
-    "run all variants on one problem, check their results, count their bytes, rank them",
+    "run all variants on one problem, check their results, count their bytes, and rank them",
     add_options,
     CompareRequest,
     run_compare,

@@ -32,21 +32,22 @@ class HistoryRequest(Request):
     """Which of the kept rows to show, and how."""
 
     variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
-    study: str | None = option(None, "of one command (default: of all)", choices=STUDIES)
+    study: str | None = option(None, "show only results of one command (default: of all)", choices=STUDIES)
     where: Sequence[tuple[str, Any]] = option(
-        "FIELD=VALUE", "of problems with this field, such as q_len=512 or mask=causal; may be given again",
+        "FIELD=VALUE", "show only problems with this value of a field, such as q_len=512 or mask=causal; may be "
+        "repeated",
         action="append", type=argument_type(parse_where), default=(),
     )  # fmt: skip
     since: str | None = option(
-        "WHEN", "not older: 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago",
+        "WHEN", "show only results since a date (2026-03-01), a time (2026-03-01T12:00, UTC), or an age (12h, 7d, 4w)",
         type=argument_type(parse_since),
     )  # fmt: skip
     limit: int | None = option(
         "N", f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
         "(default: all)", type=WHOLE_NUMBER,
     )  # fmt: skip
-    runs: bool = flag("a line per run, not per change")
-    plot: Path | None = option("FILE.png|.svg", "draw bytes, error and time over time to this file", type=Path)
+    runs: bool = flag("show a line for each run, not for each change")
+    plot: Path | None = option("FILE.png|.svg", "plot bytes, error and run time by date", type=Path)
     export: Path | None = option(
         "FILE.csv|.parquet", "write the rows themselves to this file; .parquet needs pyarrow", type=Path
     )
@@ -120,9 +121,11 @@ def _drawn(found: list[History], suffix: str) -> bytes:
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `history`."""
     add_fields_of(HistoryRequest, parser, "variant")
-    group = parser.add_argument_group("which of what is kept")
+    group = parser.add_argument_group("which results")
     group.add_argument(
-        "--operation", metavar="NAME", help=f"of one operation: {', '.join(operation_names())} (default: of all)"
+        "--operation",
+        metavar="NAME",
+        help=f"show only results of one operation: {', '.join(operation_names())} (default: of all)",
     )
     add_fields_of(HistoryRequest, group, "study", "where", "since", "limit")
     add_fields_of(HistoryRequest, parser, "runs", "plot", "export")
@@ -131,7 +134,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "history",
-    "show how bytes, error and time of variants changed over stored results",
+    "show how bytes, error and time of variants changed over the stored results",
     add_options,
     HistoryRequest,
     run_history,

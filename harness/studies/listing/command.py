@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ListRequest(Request):
     """The options of `list`."""
 
-    regimes: bool = flag("list the regimes of inputs instead, which other commands take as --regime")
+    regimes: bool = flag("list the regimes of inputs instead, for the option --regime of other commands")
 
 
 def variants_report(variants: Sequence[Variant], registry: Registry) -> Report:
@@ -92,6 +92,6 @@ COMMAND = Command(
     examples=(
         ("", "List the variants of all operations."),
         ("--variants 'fa*' --format json", "List some of them as JSON."),
-        ("--regimes", "List the regimes of inputs that --regime takes."),
+        ("--regimes", "List the regimes of inputs for --regime."),
     ),
 )

@@ -26,13 +26,13 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 class NewRequest(Request):
     """The variant to write."""
 
-    name: str = argument("NAME", "what the variant is to be called, such as my-idea")
+    name: str = argument("NAME", "name of the new variant, such as my-idea")
     operation: str
-    numba: bool = flag("a Numba kernel (default: a CuPy RawKernel)")
+    numba: bool = flag("write a Numba kernel instead of a CuPy RawKernel")
     folder: Path | None = option(
         "DIR",
-        "write it there, for --plugin (default: in a checkout variants/OPERATION/, where it is found without --plugin, "
-        "and elsewhere the current folder)",
+        "folder for the file, which you then pass with --plugin (default: in a checkout, variants/OPERATION/, where it "
+        "is found without --plugin; elsewhere, the current folder)",
         type=Path,
     )
 
@@ -61,7 +61,7 @@ def new_variant(name: str, operation: str, language: str) -> str:
         known = sorted(
             " in ".join(path.name.removesuffix(".py.txt").rsplit("_", 1)) for path in TEMPLATES.glob("*.py.txt")
         )
-        raise UsageError(f"there is no template for {operation} in {language}; there are {', '.join(known)}")
+        raise UsageError(f"there is no template for {operation} in {language}; templates: {', '.join(known)}")
     return template.read_text().replace("NEW_NAME", name.replace("-", "_")).replace("NEW-NAME", name)
 
 

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 class ReportRequest(StudyRequest):
     """What the page shows besides the comparison."""
 
-    caches: bool = flag("the levels L2 and DRAM too, behind the caches of --gpu")
-    bench: bool = flag("on a GPU: times as `bench` has them")
-    fuzz: int | None = option("N", "a campaign of so many examples for each variant, of --seed", type=WHOLE_NUMBER)
+    caches: bool = flag("also show the levels L2 and DRAM, with the caches of --gpu")
+    bench: bool = flag("on a GPU: add the times that `bench` measures")
+    fuzz: int | None = option("N", "run a `fuzz` campaign of N examples for each variant", type=WHOLE_NUMBER)
 
 
 def run_report(request: ReportRequest) -> int:
@@ -176,7 +176,7 @@ def error_result(variant: str, request: ReportRequest, reason: str) -> dict[str,
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `report`."""
-    parser.add_argument("--output", type=Path, metavar="FILE.html", help="the page's file; it needs nothing besides")
+    parser.add_argument("--output", type=Path, metavar="FILE.html", help="file for the page, which is self-contained")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_selection(parser)
@@ -200,7 +200,7 @@ COMMAND = Command(
         ("--output report.html", "Write a page about all variants."),
         (
             "--variants 'fa2*,my-idea' --plugin my_idea.py --output report.html",
-            "Put your variant beside FlashAttention-2.",
+            "Compare your variant with FlashAttention-2.",
         ),
         ("--mask causal --dtype bfloat16 --output report.html", "Report on another problem."),
     ),

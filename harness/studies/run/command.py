@@ -115,20 +115,20 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
     for name, (field, value) in operation.further_inputs.items():
         (tensor,) = (t for t in operation.problem.from_fields({field: value}).inputs if t.name == name)
-        usual = "" if name == field else f"; --{field} alone has the usual ones"
-        help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}, which says that there are some{usual}"
+        usual = "" if name == field else f"; --{field} alone uses the default ones"
+        help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}{usual}"
         parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=help)
     main, *others = (tensor.name for tensor in plain.outputs)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"where {main} goes")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"file for {main}")
     for name in others:
-        parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=f"where {name} goes")
+        parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=f"file for {name}")
     for tensor in plain.with_role(OPTIONAL_OUTPUT):
-        help = f"where {tensor.name} goes, in {tensor.dtype}; not all variants store it"
+        help = f"file for {tensor.name}, in {tensor.dtype}; not all variants store it"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, metavar="FILE.npy", help=help)
     parser.add_argument(
         "--dtype",
-        help="what the arrays have to be, such as float32 (default: what they are). bfloat16 arrays are files of "
-        f"uint16 that hold its bits, and so {'are' if others else 'is'} {', '.join((main, *others))} then",
+        help="required dtype of the arrays, such as float32 (default: their own). bfloat16 arrays, including "
+        f"{', '.join((main, *others))}, are stored as uint16 arrays that hold the same bits",
     )
     add_fields(parser, operation, list(operation.settings))
     add_plugins(parser)

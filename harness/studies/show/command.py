@@ -21,9 +21,9 @@ class ShowRequest(StudyRequest):
     """The variant to show, and what of it."""
 
     variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
-    ptx: bool = flag("the PTX of each kernel instead of its source")
+    ptx: bool = flag("show the PTX of each kernel instead of its source")
     order: bool = flag(
-        "instead of the source: in which order O, l and S are added up, and which variants add in the same one"
+        "show the order in which the terms of O, l and S are added, and which variants use the same order"
     )
 
 
@@ -89,13 +89,13 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "show",
-    "show a variant's source or PTX, registers, spills, shared memory, or its order of addition",
+    "show a variant's source or PTX, registers, spills and shared memory, or its order of addition",
     add_options,
     ShowRequest,
     run_show,
     examples=(
         ("fa2-cupy", "Show the source, registers, spills and shared memory."),
         ("fa2-cupy --ptx --head-dim 128", "Show the PTX that is compiled for this problem."),
-        ("split-kv-cupy --order --kv-len 4096", "Show in which order the kernel adds."),
+        ("split-kv-cupy --order --kv-len 4096", "Show the order in which the kernel adds."),
     ),
 )

@@ -56,23 +56,24 @@ class TrafficRequest(StudyRequest):
 
     variant: str | None = argument("VARIANT", "the variant's name, as 'list' shows it; --sweep needs none", nargs="?")
     lines: bool = flag(
-        "by source line too, with the bank conflicts of shared memory (which takes several times as long)"
+        "show bytes by source line too, with the bank conflicts of shared memory (which takes several times as long)"
     )
     trace: Path | None = option(
-        "FILE.json", "write a timeline of blocks, warps, barriers, waits and copies, which Perfetto and "
-        "chrome://tracing open; with --device gpu of the GPU itself", type=Path,
+        "FILE.json", "write a timeline of blocks, warps, barriers, waits and copies, which you can open in "
+        "Perfetto or chrome://tracing; with --device gpu, it is recorded on the GPU itself", type=Path,
     )  # fmt: skip
     trace_events: int | None = option(
-        "N", "about how many events the timeline has at most, of whole blocks, the first ones (default: 100000)",
+        "N", "approximate maximum number of events in the timeline; only the first blocks are recorded, each one "
+        "completely (default: 100000)",
         type=WHOLE_NUMBER,
     )  # fmt: skip
     sweep: str | None = option(
-        "FIELD=VALUES", "bytes of many variants against one field of the problem: q_len=512..16384 (doubling) or "
-        "head_dim=32,64,128; seq_len is q_len and kv_len. Or against a tile size that variants declare: Bc=8..64",
+        "FIELD=VALUES", "count bytes for several values of one field of the problem, q_len=512..16384 (doubling) or "
+        "head_dim=32,64,128, or of a tile size that variants declare, Bc=8..64; seq_len is q_len and kv_len",
     )  # fmt: skip
-    plot: Path | None = option("FILE.png|.svg", "draw bytes against the field, all variants, to this file", type=Path)
+    plot: Path | None = option("FILE.png|.svg", "plot bytes against the field, for all variants", type=Path)
     roofline: Path | None = option(
-        "FILE.png|.svg", "draw each variant's arithmetic intensity under a GPU's roof", type=Path
+        "FILE.png|.svg", "plot each variant's arithmetic intensity under the GPU's roofline", type=Path
     )
     claim_draft: bool = flag("print a first 'claim' for the variant, fitted to the counts of small problems")
 
@@ -296,8 +297,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     _add_sweep(parser)
     counting = add_device_choice(
         parser.add_argument_group("device"),
-        "bytes are counted on the emulator; auto: of kernels compiled for the GPU that is there, if any; gpu: "
-        "beside them what that GPU's own counters say, through Nsight Compute",
+        "bytes are counted on the emulator; auto: kernels are compiled for the GPU that is present, if any; gpu: "
+        "also show that GPU's own counters, from Nsight Compute",
     )
     add_emulator(counting)
     add_caches(parser)
@@ -315,7 +316,8 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--count",
         choices=("auto", "always", "never"),
-        help="auto: points that take longer than seconds to emulate are as the variant claims; never: all are",
+        help="always: emulate every point; never: use the variants' claims; auto: emulate the points that take no more "
+        "than a few seconds",
     )
     add_fields_of(TrafficRequest, group, "plot", "roofline")
 

@@ -14,7 +14,7 @@ from harness.support.memory_units import MIB
 from harness.text.drawing import COLOURS, DASHES, GREY, MARKERS, figure_with_room, label_ends, plain_numbers, saved
 from harness.text.tables import three_digits
 
-CLAIMED_NOTE = "hollow: claimed by the variant's closed form, not counted"
+CLAIMED_NOTE = "hollow: taken from the variant's claim, not counted"
 
 
 @dataclass(frozen=True)

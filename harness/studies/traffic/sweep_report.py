@@ -79,7 +79,7 @@ def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> It
         yield f"MiB: 2^20 bytes, in {sectors}."
     if any(point.source == "claimed" for point in points):
         yield (
-            f"{CLAIMED_MARK} claimed by the variant's closed form, not counted, and its answer was not checked "
+            f"{CLAIMED_MARK} taken from the variant's claim: bytes were not counted, and the result was not checked "
             "(--count always emulates all points)."
         )
     if sweep.of_tile and (others := other_sizes(sweep, points)):

@@ -181,10 +181,10 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_plugins(parser)
-    help = "gpu: by time; emulator: by counted bytes, which says less; auto: the GPU if there is one"
+    help = "gpu: rank by time; emulator: rank by counted bytes, which says less; auto: the GPU if there is one"
     add_emulator(add_device_choice(parser.add_argument_group("device"), help))
     add_effort(parser, seed=False)
-    add_workers(parser, "tiles, a GPU for each worker where there are GPUs,")
+    add_workers(parser, "tiles, a GPU for each worker if there are GPUs,")
     add_afresh(parser)
     add_report(parser)
     add_keep(parser)

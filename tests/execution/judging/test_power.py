@@ -286,13 +286,13 @@ def test_inputs_that_decide_nothing_name_a_regime_that_does():
     problem = Problem(heads=1, q_len=16, kv_len=64, dtype="float16")
     right = {"O": Question.draw(problem, "far-negative").answer["O"].astype(np.float16)}
     row = compared(problem, Numerics(), right, "far-negative")
-    assert row.verdict == UNDECIDED and row.reason.endswith("; --regime normal would decide")
+    assert row.verdict == UNDECIDED and row.reason.endswith("; --regime normal would be conclusive")
 
 
 def test_no_option_is_named_where_the_variant_takes_none_that_decides():
     problem = Problem(heads=1, q_len=16, kv_len=64, dtype="float16")
     refuses = dataclasses.replace(variant(Numerics()), supports=lambda p: None if p == problem else "only that")
-    assert deciding_problem(refuses, problem, "far-negative", 0) == "--regime normal would decide"
+    assert deciding_problem(refuses, problem, "far-negative", 0) == "--regime normal would be conclusive"
     nothing = dataclasses.replace(variant(Numerics()), supports=lambda p: "nothing")
     assert deciding_problem(nothing, problem, "far-negative", 0).startswith("no other regime")
 

@@ -26,10 +26,10 @@ COUNTED = Traffic(9 * SIZE, SIZE)
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        (Traffic(5 * SIZE, SIZE), "read: 524,288 bytes more than claimed; the claim lacks what the kernel moves of K"),
-        (Traffic(3 * SIZE, SIZE), "the claim has every byte once, the kernel moves K 4 times (kernel.cu:8), V 4 times"),
-        (Traffic(9 * SIZE, 2 * SIZE), "131,072 bytes fewer than claimed; the claim has what the kernel moves of O"),
-        (Traffic(9 * SIZE - 4, SIZE), "4 bytes more than claimed; most is K, 524,288 bytes (kernel.cu:8): 4 sectors"),
+        (Traffic(5 * SIZE, SIZE), "read: 524,288 bytes more than claimed; the claim leaves out K"),
+        (Traffic(3 * SIZE, SIZE), "but the kernel moves K 4 times (kernel.cu:8) and V 4 times"),
+        (Traffic(9 * SIZE, 2 * SIZE), "131,072 bytes fewer than claimed; the claim counts O (kernel.cu:20) once"),
+        (Traffic(9 * SIZE - 4, SIZE), "the buffer with the most bytes is K, 524,288 bytes (kernel.cu:8): 4 sectors"),
     ],
 )  # fmt: skip
 def test_the_buffers_that_explain_a_difference_are_named(claim: Traffic, words: str):
@@ -41,7 +41,7 @@ def test_a_claim_of_bytes_used_is_told_the_rule_of_sectors():
     sites = (site("Q", "load", 7, 1, spread=8), *SITES[1:])
     (sentence,) = claim_gap(Traffic(9 * SIZE, SIZE), PROBLEM, sites)
     assert "whole sectors of 32 bytes" in sentence
-    assert "Q (kernel.cu:7): 32 sectors a request, where 4 would hold its bytes" in sentence
+    assert "Q (kernel.cu:7): 32 sectors per request, where 4 would hold its bytes" in sentence
 
 
 def test_a_right_claim_has_no_gap():

@@ -95,8 +95,8 @@ TABLE, LENGTHS = np.array([[3, 7, 0], [3, 2, -1], [9, 9, 9]], np.int32), np.arra
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ({"table": np.where(TABLE == 7, 77, TABLE)}, "sequence 0 has page 77 at place 1 of the table; the pool has"),
-        ({"table": np.where(TABLE == 2, -5, TABLE)}, "sequence 1 has page -5 at place 1 of the table"),
+        ({"table": np.where(TABLE == 7, 77, TABLE)}, "sequence 0 has page 77 at position 1 of the table; the pool has"),
+        ({"table": np.where(TABLE == 2, -5, TABLE)}, "sequence 1 has page -5 at position 1 of the table"),
         ({"lengths": LENGTHS + 64}, "length 134; its row of the table has 3 places for pages of 32 rows, which is 96"),
         ({"lengths": LENGTHS - 1}, "sequence 2 has length -1; it has to be at least 0"),
         ({"lengths": LENGTHS[:2]}, "Q has 3 sequences, the table 3 and lengths 2"),

@@ -153,7 +153,7 @@ def test_the_table_marks_what_is_claimed():
         ["256", "0.75", "257.00", "-"],
         ["512", "1.00", "513.00*", "-"],
     ]
-    assert "* claimed by the variant's closed form" in text
+    assert "* taken from the variant's claim" in text
     assert "- no at 256, 512: too odd" in text
 
 

@@ -79,7 +79,7 @@ def test_a_sweep_of_a_wrong_kernel_says_so_and_fails(capsys: pytest.CaptureFixtu
     assert [[cell.endswith("!") for cell in row] for row in cells] == [[False, True]] * 3
     status, out, _ = call(capsys, *SWEEP, "--variants", "row-wise-cupy", "--count", "never")
     assert status == 0
-    assert "its answer was not checked" in out
+    assert "the result was not checked" in out
 
 
 def test_what_it_cannot_do_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):

@@ -49,6 +49,6 @@ def numba_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
 
 def register(registry: Registry) -> None:
     """Add `native-cupy` and `native-numba`."""
-    idea = "exp without the maximum, a row per warp: right where nothing overflows"
+    idea = "exp without subtracting the maximum, a row per warp: correct if nothing overflows"
     languages = {"cupy": cupy_kernels, "numba": numba_kernels}
     register_warps(registry, "native", idea, languages, NUMERICS, fails_in=FAILS_IN)

@@ -38,6 +38,6 @@ def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]
 
 def register(registry: Registry) -> None:
     """Add `softmax-native-cupy` and `softmax-native-numba`."""
-    idea = "exp without the maximum: two sweeps, right where nothing overflows"
+    idea = "exp without subtracting the maximum: two sweeps, correct if nothing overflows"
     languages = {"cupy": kernel_in_cupy, "numba": kernel_in_numba}
     register_sweeps(registry, "softmax-native", idea, languages, sweeps=2, numerics=NUMERICS, fails_in=FAILS_IN)

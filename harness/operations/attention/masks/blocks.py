@@ -42,7 +42,7 @@ class Blocks(Scattered):
     spelling: ClassVar[str] = "blocks:FILE.npy[,ROWSxKEYS]"
     idea: ClassVar[str] = (
         "blocks of ROWS x KEYS that are on or off, a boolean array of (rows of blocks, blocks in a row), or of "
-        "(heads, ...); or blocks:ROWSxKEYS[,SEED[,heads]], where chance decides, in each head anew with `heads`"
+        "(heads, ...); or blocks:ROWSxKEYS[,SEED[,heads]] for random blocks, with `heads` different ones in each head"
     )
 
     @classmethod

@@ -16,7 +16,7 @@ class Causal(Band):
 
     kind: ClassVar[str] = "causal"
     spelling: ClassVar[str] = "causal"
-    idea: ClassVar[str] = "row i sees key j where j <= i + kv_len - q_len"
+    idea: ClassVar[str] = "row i sees key j if j <= i + kv_len - q_len"
 
     @classmethod
     @override

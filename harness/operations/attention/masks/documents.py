@@ -34,8 +34,8 @@ class Documents(Mask):
     kind: ClassVar[str] = "documents"
     spelling: ClassVar[str] = "documents:KEYS+KEYS+...[/KEYS+...]"
     idea: ClassVar[str] = (
-        "packed documents of so many keys each, the last one up to the last key; a row sees its own document. One list "
-        "for all sequences, or one for each, parted by /"
+        "packed documents of KEYS keys each, the last of which extends to the last key; a row sees its own document. "
+        "One list for all sequences, or one for each, separated by /"
     )
 
     def __post_init__(self) -> None:

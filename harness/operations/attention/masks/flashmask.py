@@ -43,8 +43,8 @@ class FlashMask(Scattered):
     kind: ClassVar[str] = "flashmask"
     spelling: ClassVar[str] = "flashmask:FILE.npy"
     idea: ClassVar[str] = (
-        "rows that do not see a key, from where to where, an int32 array of (keys, 1, 2 or 4): LTS; LTS, UTE (with "
-        "causal: LTS, LTE); LTS, LTE, UTS, UTE; or flashmask:COLUMNS[,SEED], where chance decides"
+        "for each key, starts and ends of the rows that do not see it: an int32 array of 1, 2 or 4 columns, LTS; LTS, "
+        "UTE (with causal: LTS, LTE); or LTS, LTE, UTS, UTE; or flashmask:COLUMNS[,SEED] for random rows"
     )
 
     @classmethod

@@ -48,7 +48,7 @@ def _parse_one(word: str, text: str) -> Mask:
     if kind not in kinds:
         spellings = ", ".join(["none", *(each.spelling for each in kinds.values())])
         raise ProblemError(
-            f"mask {text!r}: there is no {kind!r}{did_you_mean(kind, kinds)} There are {spellings}, joined by +"
+            f"mask {text!r}: there is no {kind!r}{did_you_mean(kind, kinds)} Masks: {spellings}; join several with +"
         )
     return kinds[kind].parse(parameters)
 

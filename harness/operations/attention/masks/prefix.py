@@ -25,7 +25,7 @@ class Prefix(Mask):
     kind: ClassVar[str] = "prefix"
     spelling: ClassVar[str] = "prefix:KEYS"
     implied_by: ClassVar[tuple[str, ...]] = ("causal",)
-    idea: ClassVar[str] = "a row sees the first KEYS keys, and those up to its place: key j where j < KEYS or causal"
+    idea: ClassVar[str] = "a row sees the first KEYS keys, and all keys up to its position"
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, bool) or not isinstance(self.keys, int) or self.keys < 0:

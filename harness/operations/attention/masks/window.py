@@ -24,7 +24,9 @@ class Window(Band):
 
     kind: ClassVar[str] = "window"
     spelling: ClassVar[str] = "window:LEFT[,RIGHT]"
-    idea: ClassVar[str] = "a row sees LEFT keys before its place, that one, and RIGHT (default: LEFT) behind"
+    idea: ClassVar[str] = (
+        "a row sees the LEFT keys before its position, the key at it, and the RIGHT (default: LEFT) keys after it"
+    )
 
     def __post_init__(self) -> None:
         for name, value in (("left", self.left), ("right", self.right)):

@@ -77,7 +77,7 @@ class EfficientKernel(BackwardKernel):
     def __init__(self, name: str, forward: Any, stage: Any) -> None:
         super().__init__(name, forward, stage)
         if self._problem.group > 1:
-            raise UnsupportedProblem(name, "it takes as many heads of K and V as of Q")
+            raise UnsupportedProblem(name, "it supports only as many heads of K and V as of Q")
 
     def _laid_out(self, given: Tensors) -> Tensors:
         laid_out = super()._laid_out(given)
