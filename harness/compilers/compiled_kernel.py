@@ -26,7 +26,9 @@ class DevicePointer:
 
 def device_argument(argument: Any) -> Any:
     """Convert an argument of a native launch for a toolchain: an array of CuPy becomes a `DevicePointer`."""
-    if not hasattr(argument, "__cuda_array_interface__"):
+    import numpy as np
+
+    if not hasattr(argument, "data") or isinstance(argument, np.generic):
         return argument
     name = argument.dtype.name
     # CuPy has no bfloat16. Arrays of uint16 hold it, and no other data type uses uint16.

@@ -96,7 +96,7 @@ def test_a_problem_that_is_refused_is_not_planned(variants: dict[str, Variant], 
     variant = variants["ends-in-plan"]
     assert "window" not in variant.takes
     prefetch_replies(variant, masked)
-    assert "does not say that it takes window" in (refusal_of(variant, masked) or "")
+    assert "does not support window" in (refusal_of(variant, masked) or "")
     assert asked == ["attempt"]
 
 

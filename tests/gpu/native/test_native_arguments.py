@@ -10,6 +10,7 @@ import pytest
 from numba import cuda
 
 from harness.compilers import DevicePointer, compile_kernel
+from harness.compilers.c_arguments import structs_by_value
 
 
 def has_gpu() -> bool:
@@ -68,6 +69,23 @@ def test_rawkernel_parameters_are_those_of_cupy(scalars: tuple[Any, ...]) -> Non
     )
     wanted = b"".join(compile_kernel(kernel, args, ARCH).pack(args)[1:])
     assert out.get().tobytes()[: len(wanted)] == wanted
+
+
+STRUCTS = r"""
+struct Empty {};
+struct Inner { const float* x; short n; };
+struct Outer { signed char a; Inner inner; Empty none; float b; };
+extern "C" __global__ void adds(float* out, Empty empty, Outer outer) {
+    out[0] = outer.a + outer.inner.x[1] + outer.inner.n + outer.b;
+}
+"""
+
+
+def test_a_tuple_reaches_a_rawkernel_as_a_struct() -> None:
+    out, x = cupy.zeros(1, cupy.float32), cupy.arange(2, dtype=cupy.float32)
+    outer = np.int8(-3), (x, np.int16(7)), (), np.float32(0.5)
+    cupy.RawKernel(STRUCTS, "adds")((1,), (1,), structs_by_value("adds", (out, (), outer)))
+    assert out.get()[0] == -3 + 1 + 7 + 0.5
 
 
 @cuda.jit
