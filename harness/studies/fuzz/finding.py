@@ -32,6 +32,16 @@ class Finding:
     """The positions of the wrong elements and what they have in common."""
 
     @property
+    def is_of_values(self) -> bool:
+        """Whether outputs have wrong values, as opposed to a fault, a finding of the sanitizer, or a broken property."""
+        return self.first is not None or self.kind in (WRONG_ANSWER, SECOND_RUN, NUMERICS)
+
+    @property
+    def is_without_run(self) -> bool:
+        """Whether the kernel did not run to its end, for another reason than a faulty access."""
+        return self.kind in (CRASH, TIMEOUT, NO_PLAN, NO_COMPILATION, ERROR)
+
+    @property
     def is_of_optional_output(self) -> bool:
         """Whether an optional output such as lse is wrong, and the main one is not known to be."""
         return self.first is not None and self.kind == f"wrong {self.first.output}"
