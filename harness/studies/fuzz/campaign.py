@@ -156,6 +156,8 @@ class _Campaign:
     past: PastFailures = field(default_factory=lambda: PastFailures(None))
     covering: Covering | None = None
     remembered: bool = False
+    stored_failures: int = 0
+    """Number of past failures that were tried first."""
     log: CampaignLog = field(default_factory=CampaignLog)
     sanitizes: bool = False
     """Whether the sanitizer is available but not applied to all cases."""
@@ -187,6 +189,7 @@ class _Campaign:
             self.log.begin(self.examples)
         else:
             self.examples = self.log.tried
+        self.stored_failures = self.examples
         self.known.update(self.log.answers)
         checks = how.checks or ()
         sanitized = sanitized_builds(workers.builds)
@@ -282,6 +285,7 @@ class _Campaign:
             left_out=self.workers.fails_in,
             coverage=None if self.covering is None else self.covering.coverage,
             faults=tuple(self.faults.texts),
+            stored_failures=self.stored_failures,
         )
 
     def _try_past_failures(self) -> None:

@@ -30,6 +30,8 @@ class Finding:
     """Total number of elements of `first.output`."""
     pattern: str | None = None
     """The positions of the wrong elements and what they have in common."""
+    equals: str | None = None
+    """The known mistake whose result the wrong elements are, such as `equals the answer without the last key`."""
 
     @property
     def is_of_values(self) -> bool:
