@@ -38,7 +38,9 @@ def test_a_call_that_holds_nothing_is_a_mistake() -> None:
 
 def test_races_stray_stores_and_refusals() -> None:
     assert_no_races("fa2-cupy", PROBLEM)
-    with pytest.raises(AssertionError, match=r"stores-q-again: fail: input written \(4,096 times\): .*spoilt_inputs.py:20"):
+    with pytest.raises(
+        AssertionError, match=r"stores-q-again: fail: input written \(4,096 times\): .*spoilt_inputs.py:20"
+    ):
         assert_no_races("stores-q-again", PROBLEM, plugin=PLUGINS / "spoilt_inputs.py")
     with pytest.raises(AssertionError, match=r"unsupported: .* float32"):
         assert_traffic("stores-q-again", seq_len=32, dtype="float16", plugin=PLUGINS / "spoilt_inputs.py", read=1)

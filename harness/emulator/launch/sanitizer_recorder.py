@@ -354,7 +354,9 @@ def _granule(sites: Sequence[Site], space: str) -> int:
 
 def _missing_barrier(here: Place, verb: str, there: Place, earlier_verb: str) -> str:
     """What is missing between two accesses of one block, of which that at `there` came first in the run."""
-    first, second = (f"the other {verb}", "this one") if verb == earlier_verb else (f"the {earlier_verb}", f"the {verb}")
+    first, second = (
+        (f"the other {verb}", "this one") if verb == earlier_verb else (f"the {earlier_verb}", f"the {verb}")
+    )
     text = f"{first} came first, and no barrier, __syncwarp or atomic orders {second} after it"
     if here.file == there.file and 0 < here.line < there.line:
         turn = "so it may be of a loop's next turn: then a barrier is missing at the end of the loop's body"

@@ -88,7 +88,11 @@ def run_campaign(
     how = dataclasses.replace(
         how,
         builds=chosen.builds_of(how.seed) if how.builds is None else how.builds,
-        checks=(SANITIZER,) if how.only_sanitizer else usual_checks(chosen, machine) if how.checks is None else how.checks,
+        checks=(SANITIZER,)
+        if how.only_sanitizer
+        else usual_checks(chosen, machine)
+        if how.checks is None
+        else how.checks,
     )
     require_sensible(how, chosen, machine)
     with _examiners(load, machine, how, cluster) as workers:

@@ -169,7 +169,9 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
     return Answer(finding, error_over_budget=ratio)
 
 
-def _pattern_of(done: Attempt, question: Question, worst_output: OutputAccuracy, first: Element) -> tuple[str, str | None]:
+def _pattern_of(
+    done: Attempt, question: Question, worst_output: OutputAccuracy, first: Element
+) -> tuple[str, str | None]:
     """Describe the pattern of the wrong elements, and the known error that they match, which is part of it."""
     assert done.execution is not None and done.accuracy is not None
     operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
