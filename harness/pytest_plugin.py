@@ -183,17 +183,28 @@ class DemandItem(pytest.Item):
 
     def runtest(self) -> None:
         """Fail with what is wrong, or skip with the reason why the demand does not apply."""
-        from harness.studies.fuzz.conformance import DoesNotApply
+        from harness.studies.fuzz.conformance import DoesNotApply, FailsAlready
         from harness.support.errors import SandboxError
 
         try:
             reason = self.demand.broken(self.subject)
+        except FailsAlready as why:
+            if self._answer_is_tested():
+                pytest.skip(str(why))
+            reason = self.subject.wrong_answer
         except DoesNotApply as why:
             pytest.skip(str(why))
         except SandboxError as error:
             reason = str(error)
         if reason is not None:
             raise Broken(f"{self.subject.variant.name}: {reason}")
+
+    def _answer_is_tested(self) -> bool:
+        """Whether this session tests the variant's answer as well, and so reports why it is wrong."""
+        return any(
+            isinstance(item, DemandItem) and item.subject is self.subject and item.demand.name == "answer"
+            for item in self.session.items
+        )
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message alone: a traceback would show the harness, not the kernel."""

@@ -49,6 +49,7 @@ def register(registry):
     registry.add(variant("good", "__syncthreads();"))
     registry.add(variant("racy", ""))
     registry.add(variant("wrong", "__syncthreads();", "- 0.5f *"))
+    registry.add(variant("both", "", "- 0.5f *"))
     registry.add(Variant(name="nowhere", operation="softmax", plan=None, supports=lambda p: "never"))
 '''
 
@@ -115,6 +116,30 @@ def test_right_variants_pass_and_wrong_ones_fail_with_their_reason(tmp_path: Pat
     assert re.search(r"^on: softmax, 1 row x \d+ columns?, float32, inputs", wrong, re.MULTILINE)
     assert "takes none of the" in reason_of(text, "nowhere: takes")
     assert "Traceback" not in text and "conformance.py" not in text
+
+
+def test_a_race_is_found_in_a_kernel_that_is_wrong_anyway(tmp_path: Path) -> None:
+    """The sanitizer looks at every case, and wrong values do not end its search."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    chosen = "both::answer or both::determinism or both::sanitizer or wrong::sanitizer"
+    words = ("--attention", "kernels.py", "--attention-examples", "10", "-v")
+    done = run(tmp_path, *words, "-k", chosen)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert outcomes(done.stdout) == {
+        "both::answer": "FAILED",
+        "both::determinism": "SKIPPED",
+        "both::sanitizer": "FAILED",
+        "wrong::sanitizer": "PASSED",
+    }
+    race = reason_of(done.stdout, "both: sanitizer")
+    assert race.startswith("both: RAW race: ") and "kernels.py:15 " in race
+    assert "wrong answer" in reason_of(done.stdout, "both: answer")
+    # A test selected without that of the answer must not be green either.
+    alone = run(tmp_path, *words, "-k", "both::sanitizer or wrong::determinism")
+    assert alone.returncode == 1, alone.stdout + alone.stderr
+    assert outcomes(alone.stdout) == {"wrong::determinism": "FAILED", "both::sanitizer": "FAILED"}
+    assert reason_of(alone.stdout, "both: sanitizer") == race
+    assert reason_of(alone.stdout, "wrong: determinism").startswith("wrong: wrong answer: ")
 
 
 def test_the_tests_of_this_project_are_not_run_beside_a_variant() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.studies.calls import compare
 from harness.support.errors import UsageError
+from harness.text.findings import findings_in_words
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Row
@@ -54,6 +55,7 @@ def assert_traffic(
     if all(bound is None for bound in bounds.values()):
         raise UsageError("assert_traffic() is given no bytes to hold; say read=, write= or total=")
     row = _row(variant, problem, plugin, options)
+    _require_pass(row, options)
     for (name, bound), counted in zip(bounds.items(), (row.read_bytes, row.write_bytes, row.total_bytes)):
         if bound is None:
             continue
@@ -69,20 +71,32 @@ def assert_no_races(
 ) -> None:
     """Assert that the sanitizer has no findings: no races, stray accesses, unwritten memory or stores into inputs.
 
-    Arguments are those of `assert_traffic`. Raises `AssertionError` with the first finding, its kernel and its line.
+    Arguments are those of `assert_traffic`. Raises `AssertionError` with the findings, their kernels and lines, followed
+    by the wrong values if there are any.
     """
     __tracebackhide__ = True
-    row = _row(variant, problem, plugin, {**options, "sanitize": True})
+    options = {**options, "sanitize": True}
+    row = _row(variant, problem, plugin, options)
+    if row.findings:
+        texts = [*findings_in_words(row.findings, None)]
+        if not any(row.reason and row.reason.endswith(finding.message) for finding in row.findings):
+            texts.append(row.reason or "")
+        raise AssertionError(f"{row.variant}: {row.verdict}: " + "\n".join(filter(None, texts)))
+    _require_pass(row, options)
     assert row.findings == (), f"{row.variant}: not looked at: {row.note}"
 
 
 def _row(variant: str | Variant, problem: BaseProblem | None, plugin: Plugins, options: dict[str, Any]) -> Row:
-    """The variant's row. Raises `AssertionError` if it does not pass."""
+    """The variant's row, whatever its verdict."""
     __tracebackhide__ = True
     rows = compare(problem, variant, plugin=plugin, **{"device": "emulator", **options}).result.rows
     if len(rows) != 1:
         raise UsageError(f"{variant!r} names {len(rows)} variants; name one")
-    row = rows[0]
+    return rows[0]
+
+
+def _require_pass(row: Row, options: dict[str, Any]) -> None:
+    """Raise `AssertionError` if the variant does not pass."""
+    __tracebackhide__ = True
     if row.verdict not in ("pass", "undecided") or (row.verdict == "undecided" and not options.get("allow_undecided")):
         raise AssertionError(f"{row.variant}: {row.verdict}: {row.reason}")
-    return row

@@ -169,23 +169,27 @@ def _footnotes(comparison: Comparison) -> list[str]:
         if row.verdict != UNSUPPORTED and row.variant in names[:1]:
             notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
         if row.error_over_strictest is not None:
-            notes.append(f"{row.variant}: {_inferred_numerics(row)}")
+            notes.append(f"{row.variant}: {inferred_numerics_note(row)}")
         notes += [f"{row.variant}: {text}" for text in findings_in_words(row.findings or (), row.reason)]
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
 
 
-def _inferred_numerics(row: Row) -> str:
+def inferred_numerics_note(row: Row) -> str:
     """The note on a variant that declares no numerics: its error under the strictest that its code permits."""
-    held, over = "held to the strictest that its code allows", row.error_over_strictest
+    over = row.error_over_strictest
     if over is not None and over <= 1:
-        return f"declares no numerics; {held}, error / expected is {_ratio(over)}"
+        return (
+            "optional: declare `numerics`, where it rounds, for a tighter check (docs/numerics.md). With the fewest "
+            f"roundings that its code allows, error / expected would be {_ratio(over)}"
+        )
     exact = over is not None and math.isinf(over)
-    what = "answers that would be exact are not" if exact else f"error / expected is {_ratio(over)}"
+    what = "answers that would be exact are not" if exact else f"error / expected would be {_ratio(over)}"
     return (
-        f"declares no numerics, which may hide a mistake: {held}, {what}. "
-        f"If it rounds more often, declare where; if not: {row.strictest_numerics}"
+        "it does not declare `numerics`, where it rounds, which may hide a mistake (docs/numerics.md): with the fewest "
+        f"roundings that its code allows, {what}. If it rounds more often, declare where; if not: "
+        f"{row.strictest_numerics}"
     )
 
 

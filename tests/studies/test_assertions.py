@@ -38,7 +38,17 @@ def test_a_call_that_holds_nothing_is_a_mistake() -> None:
 
 def test_races_stray_stores_and_refusals() -> None:
     assert_no_races("fa2-cupy", PROBLEM)
-    with pytest.raises(AssertionError, match=r"stores-q-again: fail: input written: .*spoilt_inputs.py:20"):
+    with pytest.raises(
+        AssertionError, match=r"stores-q-again: fail: input written \(4,096 times\): .*spoilt_inputs.py:20"
+    ):
         assert_no_races("stores-q-again", PROBLEM, plugin=PLUGINS / "spoilt_inputs.py")
     with pytest.raises(AssertionError, match=r"unsupported: .* float32"):
         assert_traffic("stores-q-again", seq_len=32, dtype="float16", plugin=PLUGINS / "spoilt_inputs.py", read=1)
+
+
+def test_findings_come_before_the_wrong_values_that_they_may_explain() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_no_races("warps-in-order", seq_len=32, plugin=PLUGINS / "hidden_mistakes.py")
+    race, *_, wrong = str(caught.value).splitlines()
+    assert race.startswith("warps-in-order: fail: RAW race (32 times): ") and "hidden_mistakes.py:15 " in race
+    assert "elements of O are off by more than their budget" in wrong

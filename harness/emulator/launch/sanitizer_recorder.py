@@ -180,11 +180,14 @@ class LaunchRecorder:
                 "two, best in the threads that wrote, before they meet the others"
             )
         else:
-            in_flight = self._facts.sites[before].opcode if earlier >= at.PENDING else ""
             there = self._place(before, earlier % at.PENDING, other)
+            if earlier >= at.PENDING:
+                remedy = f"that is still in flight: {WAITS[self._facts.sites[before].opcode]}"
+            else:
+                remedy = self._remedy(here, self._verb(site), there, self._verb(before))
             message = (
                 f"{where}: {what} at offset {offset} bytes of {target} races with the {self._verb(before)} at "
-                f"{self._at(before, there)}; {self._remedy(here, there, in_flight)}"
+                f"{self._at(before, there)}; {remedy}"
             )
         return Finding(
             kind=at.KINDS[kind],
@@ -235,12 +238,10 @@ class LaunchRecorder:
         why = "which has returned or is none of the block's" if mask >> second & 1 else "which the mask does not name"
         return f"'{form}' with mask {mask:#010x} reads lane {second}, {why}; what comes is undefined"
 
-    def _remedy(self, here: Place, there: Place, in_flight: str) -> str:
-        """The remedy for a race. `in_flight` is the opcode of an unfinished operation; empty if there is none."""
-        if in_flight:
-            return f"that is still in flight: {WAITS[in_flight]}"
+    def _remedy(self, here: Place, verb: str, there: Place, earlier_verb: str) -> str:
+        """What would order two accesses, of which that at `there` came first in the run."""
         if here.block == there.block:
-            return "no barrier, __syncwarp or atomic orders them"
+            return _missing_barrier(here, verb, there, earlier_verb)
         if self._cluster_of(here) == self._cluster_of(there):
             return "blocks of a cluster are ordered by its barrier (barrier.cluster), mbarriers and atomics"
         return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
@@ -349,3 +350,15 @@ def _granule(sites: Sequence[Site], space: str) -> int:
         if named in (set(), {space}):
             widths += [TYPES[word].size_bytes for word in words if word in TYPES]
     return min(widths)
+
+
+def _missing_barrier(here: Place, verb: str, there: Place, earlier_verb: str) -> str:
+    """What is missing between two accesses of one block, of which that at `there` came first in the run."""
+    first, second = (
+        (f"the other {verb}", "this one") if verb == earlier_verb else (f"the {earlier_verb}", f"the {verb}")
+    )
+    text = f"{first} came first, and no barrier, __syncwarp or atomic orders {second} after it"
+    if here.file == there.file and 0 < here.line < there.line:
+        turn = "so it may be of a loop's next turn: then a barrier is missing at the end of the loop's body"
+        text += f"; {second} stands above {first} in the source, {turn}"
+    return text

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from harness.execution.isolation.server import Load
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.cases.property import SANITIZER
 from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
 from harness.options.machine import Machine
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
+from harness.studies.fuzz.drawing.chosen_cases import SANITIZED_EACH
 from harness.studies.fuzz.drawing.covering import Covering
 from harness.studies.fuzz.drawing.examples_per_build import FIRST_EXAMPLES
 from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, CaseResult, Search, is_declared
@@ -86,7 +88,11 @@ def run_campaign(
     how = dataclasses.replace(
         how,
         builds=chosen.builds_of(how.seed) if how.builds is None else how.builds,
-        checks=usual_checks(chosen, machine) if how.checks is None else how.checks,
+        checks=(SANITIZER,)
+        if how.only_sanitizer
+        else usual_checks(chosen, machine)
+        if how.checks is None
+        else how.checks,
     )
     require_sensible(how, chosen, machine)
     with _examiners(load, machine, how, cluster) as workers:
@@ -154,6 +160,8 @@ class _Campaign:
     past: PastFailures = field(default_factory=lambda: PastFailures(None))
     covering: Covering | None = None
     remembered: bool = False
+    stored_failures: int = 0
+    """Number of past failures that were tried first."""
     log: CampaignLog = field(default_factory=CampaignLog)
     sanitizes: bool = False
     """Whether the sanitizer is available but not applied to all cases."""
@@ -185,15 +193,17 @@ class _Campaign:
             self.log.begin(self.examples)
         else:
             self.examples = self.log.tried
+        self.stored_failures = self.examples
         self.known.update(self.log.answers)
         checks = how.checks or ()
+        sanitized = sanitized_builds(workers.builds)
+        builds = sanitized if how.only_sanitizer else workers.builds
         axes = self.operation.axes(how.most_tiles, checks, workers.takes)
         if axes is not None:
-            sanitized = sanitized_builds(workers.builds)
-            self.covering = Covering(axes, workers.builds, sanitized, workers.fails_in, how.seed)
+            self.covering = Covering(axes, builds, sanitized, workers.fails_in, how.seed)
         sequence = ExampleSequence(
             operation=self.operation,
-            builds=workers.builds,
+            builds=builds,
             examples=how.examples,
             seed=how.seed,
             most_tiles=how.most_tiles,
@@ -202,6 +212,7 @@ class _Campaign:
             fails_in=workers.fails_in,
             axes=axes,
             covering=self.covering,
+            sanitized_each=1 if how.only_sanitizer else SANITIZED_EACH,
         )
         upcoming = Upcoming(sequence.entries(self.examples), workers, self._is_known)
         searches = 0
@@ -226,7 +237,7 @@ class _Campaign:
             for first in range(before, self.how.examples or 0, REPLACED_AT_A_TIME):
                 searches += 1
                 examples = min(REPLACED_AT_A_TIME, (self.how.examples or 0) - first)
-                more.append(sequence.search(self.workers.builds, max(FEWEST_DRAWN, examples), searches, True))
+                more.append(sequence.search(sequence.builds, max(FEWEST_DRAWN, examples), searches, True))
             upcoming = Upcoming(iter(more), self.workers, self._is_known)
             with contextlib.suppress(_ExamplesDone):
                 while self.first is None and (search := upcoming.next()) is not None:
@@ -278,6 +289,7 @@ class _Campaign:
             left_out=self.workers.fails_in,
             coverage=None if self.covering is None else self.covering.coverage,
             faults=tuple(self.faults.texts),
+            stored_failures=self.stored_failures,
         )
 
     def _try_past_failures(self) -> None:
@@ -316,6 +328,8 @@ class _Campaign:
     def _check(self, case: Case) -> CaseResult:
         if self.first is None and self.how.examples is not None and self.examples >= self.how.examples:
             raise _ExamplesDone
+        if self.how.only_sanitizer:
+            case = dataclasses.replace(case, check=SANITIZER)
         return self._run_and_record(case), self.answers[case].error_over_budget
 
     def _is_declared(self, case: Case) -> bool:
@@ -347,7 +361,10 @@ class _Campaign:
         answer = self.answers.get(case)
         if answer is None:
             known = self.known.pop(case, None)
-            answer = self.answers[case] = self.workers.ask(case) if known is None else known
+            answer = self.workers.ask(case) if known is None else known
+            if self.how.only_sanitizer and answer.finding is not None and answer.finding.is_of_values:
+                answer = dataclasses.replace(answer, finding=None)
+            self.answers[case] = answer
             self._count(case, answer)
             if answer.fault is not None:
                 self.faults.add(answer.fault)
@@ -412,7 +429,8 @@ class _Campaign:
             self.workers,
             self.sizes,
             self.faults,
-            shrink_seconds=self.how.shrink_seconds,
+            # Similar cases would be compared by their values as well.
+            shrink_seconds=0.0 if self.how.only_sanitizer else self.how.shrink_seconds,
             sanitizes=self.sanitizes,
             known=self.answers,
         )

@@ -59,7 +59,9 @@ class FuzzRequest(StudyRequest):
         "N", "problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
         "6, and some of many)", type=WHOLE_NUMBER,
     )  # fmt: skip
-    seed: int | None = option("S", "same seed, same cases (default: another each time)", type=WHOLE_NUMBER)
+    seed: int | None = option(
+        "S", "same seed, same cases, after stored failures (default: another each time)", type=WHOLE_NUMBER
+    )
     properties: str = option(
         "NAME[,NAME]", "what is held in a share of the cases besides the answer, see below; all (default) or none",
         default="all",

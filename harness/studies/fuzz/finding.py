@@ -30,6 +30,18 @@ class Finding:
     """Total number of elements of `first.output`."""
     pattern: str | None = None
     """The positions of the wrong elements and what they have in common."""
+    equals: str | None = None
+    """The known mistake whose result the wrong elements are, such as `equals the answer without the last key`."""
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether outputs have wrong values, as opposed to a fault, a finding of the sanitizer, or a broken property."""
+        return self.first is not None or self.kind in (WRONG_ANSWER, SECOND_RUN, NUMERICS)
+
+    @property
+    def is_without_run(self) -> bool:
+        """Whether the kernel did not run to its end, for another reason than a faulty access."""
+        return self.kind in (CRASH, TIMEOUT, NO_PLAN, NO_COMPILATION, ERROR)
 
     @property
     def is_of_optional_output(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.execution.judging.accuracy import Element
 from harness.model.cases.case import Case
+from harness.studies.fuzz.diagnosis import diagnosis_of
 from harness.studies.fuzz.drawing.covering import BUILD
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.result import CampaignResult, Failure
@@ -42,6 +43,7 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
                 if r.failure is None and (names := _not_met(r))
             ),
             f"Device: {device}. Seed {results[0].seed}.",
+            *(_stored(result) for result in results if result.stored_failures),
             *(_undecided(result) for result in results if result.undecided),
             "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
             *(f"pairs met: two values of {axes} in one example." for axes in _axes(results)),
@@ -72,6 +74,14 @@ def _undecided(result: CampaignResult) -> str:
     ran = result.examples - result.refused
     what = f"{result.undecided:,} of {ran:,} examples prove nothing"
     return f"{result.variant}: {what}: a trivial wrong answer, such as zeros, would pass there, too."
+
+
+def _stored(result: CampaignResult) -> str:
+    """That not all cases are the seed's."""
+    number = result.stored_failures
+    what = "stored failure of an earlier campaign was" if number == 1 else "stored failures of earlier campaigns were"
+    again = "; one failed again, so those were not tried" if result.failure and result.failure.remembered else ""
+    return f"{result.variant}: {number} {what} tried before the cases of the seed{again}."
 
 
 def _axes(results: Sequence[CampaignResult]) -> list[str]:
@@ -142,9 +152,11 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
     if failure is None:
         return [f"{result.variant}: {result.verdict}: {result.reason}"]
     found = "in a failure of an earlier campaign" if failure.remembered else f"at example {failure.examples:,}"
+    diagnosis = diagnosis_of(failure)
     lines = [
+        *([] if diagnosis is None else [("diagnosis", diagnosis)]),
         ("smallest", _case_line(failure.case)),
-        ("it takes", ", ".join(_takes(failure)) or "nothing out of the ordinary"),
+        ("needs", ", ".join(_takes(failure)) or "nothing beyond the simplest problem"),
         *_finding_lines(failure.finding),
         *([("sanitizer", f"{failure.sanitized.kind}: {failure.sanitized.reason}")] if failure.sanitized else []),
         *(("fails at", tried.text) for tried in failure.lengths),
@@ -155,7 +167,7 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
         if case != failure.case:
             lines.append((name, _case_line(case)))
             if finding.pattern or finding.reason != failure.finding.reason:
-                lines.append(("looks like", finding.pattern or finding.reason))
+                lines.append(("pattern", finding.pattern or finding.reason))
     if not failure.repeatable:
         lines.append(
             ("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time")
@@ -179,7 +191,7 @@ def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
         ("wrong", f"{finding.wrong:,} of {finding.elements:,} elements of {finding.first.output}"),
     ]
     if finding.pattern is not None:
-        lines.append(("looks like", finding.pattern))
+        lines.append(("pattern", finding.pattern))
     return lines
 
 
@@ -196,7 +208,7 @@ def _case_line(case: Case) -> str:
     if case.tile is not None:
         parts.append(f"tile {case.tile}")
     if case.check is not None:
-        parts.append(f"held: {case.check}")
+        parts.append(f"check {case.check}")
     return f"{case.problem.headline}; {', '.join(parts)}"
 
 
@@ -231,6 +243,7 @@ def _object(result: CampaignResult, options: Sequence[str]) -> dict[str, Any]:
         "seconds": result.seconds,
         "shrink_seconds": result.shrink_seconds,
         "seed": result.seed,
+        "stored_failures": result.stored_failures,
         "error_over_budget": result.hardest_ratio,
         "left_out": list(result.left_out),
         "coverage": _coverage_object(result),
@@ -266,6 +279,7 @@ def _failure_object(failure: Failure) -> dict[str, Any]:
         "first": _finding_fields(failure.first_finding),
         "larger_case": json.loads(failure.larger_case.to_json()),
         "larger": _finding_fields(failure.larger_finding),
+        "diagnosis": diagnosis_of(failure),
         "takes": list(failure.takes),
         "sanitizer": _finding_fields(failure.sanitized) if failure.sanitized else None,
         "lengths": {

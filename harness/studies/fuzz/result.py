@@ -82,6 +82,9 @@ class CampaignResult:
     faults: tuple[str, ...] = ()
     """Errors of the harness during the campaign, which say nothing about the variant."""
 
+    stored_failures: int = 0
+    """Number of failures of earlier campaigns that were tried before the cases of the seed."""
+
     undecided: int = 0
     """Number of passing cases that prove nothing: a trivial wrong answer would have passed as well."""
 

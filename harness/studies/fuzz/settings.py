@@ -31,6 +31,8 @@ class CampaignSettings:
     sizes."""
     checks: tuple[str, ...] | None = None
     """Properties that are checked in a share of the cases, possibly including `SANITIZER`; None for all of them."""
+    only_sanitizer: bool = False
+    """Run every case under the sanitizer, in few builds, and ignore wrong values. `checks` is ignored."""
     case_seconds: float = 10.0
     """Time limit of one case, without compilation."""
     shrink_seconds: float = 20.0

@@ -67,6 +67,7 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     if account.hardware is not None:
         parts.append(_hardware(account.hardware))
     if report.lines:
+        parts += _costliest_line(account)
         parts += _by_file(account.lines, lambda rows: _lines(rows, account), "")
         if account.shared:
             parts += _by_file(account.shared, _shared, "shared memory, ")
@@ -168,6 +169,24 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
     requests, *per_request = _COALESCING
     headers = ["line", "buffer", "kind", requests, "requested\nMiB", "sectors", *per_request, "share", "source"]
     return Table(headers, cells, [True, False, False, *[True] * 6, False])
+
+
+def _costliest_line(account: TrafficAccount) -> list[str]:
+    """The source line that moves most bytes, over all its buffers and kinds of access; nothing if no line is known."""
+    by_line: dict[tuple[str, int], dict[str, int]] = {}
+    for row in account.lines:
+        if row.line and row.sector_bytes:
+            by_buffer = by_line.setdefault((row.file, row.line), {})
+            by_buffer[row.buffer] = by_buffer.get(row.buffer, 0) + row.sector_bytes
+    if not by_line:
+        return []
+    (file, line), by_buffer = max(by_line.items(), key=lambda each: sum(each[1].values()))
+    whole = account.moved_bytes
+    largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
+    buffers = ", ".join(f"{name} {_share(size, whole)}" for name, size in largest_first)
+    place = f"{short_name(file).rpartition('/')[2]}:{line}"
+    share = _share(sum(by_buffer.values()), whole)
+    return [f"costliest line: {place}, {share} of the bytes ({buffers}), counted before any cache"]
 
 
 def _shared(rows: Sequence[SharedTraffic]) -> Table:

@@ -21,7 +21,9 @@ def campaigns_section(campaigns: Sequence[Mapping[str, Any]]) -> Section:
 
 def _facts(failure: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is known of a failure, by name."""
-    lines = [("smallest case", _case(failure["case"])), ("what is wrong", failure["reason"])]
+    diagnosis = failure.get("diagnosis")
+    lines = [] if diagnosis is None else [("diagnosis", diagnosis)]
+    lines += [("smallest case", _case(failure["case"])), ("what is wrong", failure["reason"])]
     first = failure["first_wrong"]
     if first is not None:
         place = ", ".join(f"{axis} {index}" for axis, index in zip(first["axes"], first["index"]))
@@ -30,7 +32,7 @@ def _facts(failure: Mapping[str, Any]) -> list[tuple[str, str]]:
     if failure["wrong"] is not None:
         lines.append(("wrong", f"{failure['wrong']:,} of {failure['elements']:,} elements"))
     if failure["pattern"] is not None:
-        lines.append(("looks like", failure["pattern"]))
+        lines.append(("pattern", failure["pattern"]))
     if (sanitized := failure.get("sanitizer")) is not None:
         lines.append(("the sanitizer finds", f"{sanitized['kind']}: {sanitized['reason']}"))
     lines += [("fails at", tried["text"]) for tried in failure.get("lengths", {}).values()]
@@ -38,7 +40,7 @@ def _facts(failure: Mapping[str, Any]) -> list[tuple[str, str]]:
     larger[_case(failure["first_case"])] = "case as found", failure["first"]
     for case, (name, finding) in larger.items():
         if case != _case(failure["case"]):
-            lines += [(name, case), ("there it looks like", finding["pattern"] or finding["reason"])]
+            lines += [(name, case), ("pattern there", finding["pattern"] or finding["reason"])]
     if not failure["repeatable"]:
         lines.append(("beware", "in a fresh process it did not fail the same way again"))
     return lines
@@ -50,5 +52,5 @@ def _case(fields: Mapping[str, Any]) -> str:
     parts = [case.problem.headline, f"inputs {case.regime}, seed {case.seed}"]
     parts += [f"{e.array}[{', '.join(map(str, e.index))}] = {e.value:g}" for e in case.edits]
     parts += [f"tile {case.tile}"] if case.tile is not None else []
-    parts += [f"held: {case.check}"] if case.check is not None else []
+    parts += [f"check {case.check}"] if case.check is not None else []
     return "; ".join(parts)

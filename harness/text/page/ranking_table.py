@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.execution.judging.verdict import UNSUPPORTED
 from harness.execution.outcome import Comparison, Row
-from harness.text.comparison_report import comparison_columns, general_notes
+from harness.text.comparison_report import comparison_columns, general_notes, inferred_numerics_note
 from harness.text.page.section import Section
 from harness.text.page.templates import render
 
@@ -36,6 +36,6 @@ def _unsupported(comparison: Comparison) -> list[str]:
 def _remarks(each: Row) -> str:
     """Remarks on a row besides its numbers, a line each."""
     said = [text for text in (each.reason, each.note) if text]
-    if each.strictest_numerics is not None:
-        said.append(f"declares no numerics; the strictest that its code allows: {each.strictest_numerics}")
+    if each.error_over_strictest is not None:
+        said.append(inferred_numerics_note(each))
     return "\n".join(said)

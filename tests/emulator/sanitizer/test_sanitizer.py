@@ -198,6 +198,21 @@ def test_a_race_in_words() -> None:
         assert words in finding.message
 
 
+def told(name: str) -> str:
+    planted = PLANTED[name]
+    found = find(planted.cuda, {"X": X, "Y": np.zeros_like(X)}, ("X", "Y"), **planted.launch)
+    return str(next(finding.message for finding in found if finding.kind == planted.kind))
+
+
+def test_which_access_of_a_race_came_first() -> None:
+    missing = "and no barrier, __syncwarp or atomic orders the"
+    assert told("no_barrier_after_load").endswith(f"; the store came first, {missing} load after it")
+    assert told("no_barrier_before_the_next_load").endswith(
+        f"; the load came first, {missing} store after it; the store stands above the load in the source, so it may be "
+        "of a loop's next turn: then a barrier is missing at the end of the loop's body"
+    )
+
+
 def test_an_unwritten_read_in_words() -> None:
     planted = PLANTED["a_stale_tail_in_shared_memory"]
     finding = one(planted.cuda, {"X": X, "Y": np.zeros_like(X)}, block=(64, 1, 1))

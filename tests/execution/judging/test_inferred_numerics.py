@@ -62,17 +62,19 @@ def test_a_mistake_that_passes_is_beyond_it(name: str, dtype: str, regime: str) 
 def test_the_notes_are_a_line_each_and_say_what_to_declare() -> None:
     for dtype, regime, name, ending in (
         ("float32", "hot", "adds-epsilon", "answers that would be exact are not"),
-        ("bfloat16", "normal", "truncates-weights", "error / expected is 9"),
+        ("bfloat16", "normal", "truncates-weights", "error / expected would be 9"),
     ):
         text = render_comparison(compared(dtype, regime), "table")
-        (note,) = (line for line in text.splitlines() if line.startswith(f"{name}: declares no numerics"))
+        (note,) = (line for line in text.splitlines() if line.startswith(f"{name}: it does not declare `numerics`"))
         assert (
-            f"which may hide a mistake: held to the strictest that its code allows, {ending}" in note
+            f"which may hide a mistake (docs/numerics.md): with the fewest roundings that its code allows, {ending}"
+            in note
             and ". If it rounds more" in note
         )
         assert note.endswith(f"; if not: {row(name, dtype, regime).strictest_numerics}")
+        assert "optional: declare `numerics`" in text
         right = [line for line in text.splitlines() if line.startswith("says-nothing: ")]
-        assert len(right) == 1 and "error / expected is 0." in right[0] and "mistake" not in right[0]
+        assert len(right) == 1 and "error / expected would be 0." in right[0] and "mistake" not in right[0]
 
 
 def test_what_is_to_be_declared_can_be_copied() -> None:

@@ -161,6 +161,11 @@ def test_a_past_failure_is_tried_first(tmp_path: Path):
     assert again.failure is not None and again.failure.remembered
     assert again.failure.case == first.failure.case
     assert again.examples == 1
+    assert (first.stored_failures, again.stored_failures) == (0, 1)
+    assert (
+        "1 stored failure of an earlier campaign was tried before the cases of the seed; one failed again"
+        in campaigns_report([again], "emulator").render("table")
+    )
 
 
 @pytest.mark.parametrize("examples", [None, 1000])

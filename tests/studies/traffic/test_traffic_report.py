@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,23 @@ def test_lines_show_the_users_source(tmp_path: Path):
     assert cut.endswith("...")
     shared = found[found.index("shared memory, ") :]
     assert cells(shared, "2")[:7] == ["2", "store", "1,024", "0.12", "32,768", "32.00", "1.00"]
+
+
+def test_the_costliest_line_is_the_sum_over_its_buffers():
+    """One row each of two buffers on line 2, which together exceed the row of line 3."""
+    rows = (
+        line("k.cu", 2, "Q", "load", LOADED),
+        line("k.cu", 2, "K", "load", LOADED),
+        line("k.cu", 3, "O", "store", STORED),
+    )
+    found = text(make(lines=rows), lines=True)
+    told = re.search(
+        r"^costliest line: k.cu:2, ([\d.]+) % of the bytes \(Q ([\d.]+) %, K ([\d.]+) %\), counted", found, re.M
+    )
+    assert told is not None, found
+    both, first, second = map(float, told.groups())
+    assert first == second and both == pytest.approx(first + second, abs=0.11)
+    assert "costliest" not in text(make(lines=rows))
 
 
 def test_a_line_that_nobody_knows_is_not_made_up():

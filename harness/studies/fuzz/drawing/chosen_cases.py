@@ -27,19 +27,20 @@ Row = dict[str, str]
 class ChosenCases:
     """Cases of the builds in `part`, which follow the rows of `covering`."""
 
-    def __init__(self, axes: Axes, covering: Covering, part: Round, seed: int) -> None:
+    def __init__(self, axes: Axes, covering: Covering, part: Round, seed: int, sanitized_each: int) -> None:
         self._axes, self._covering = axes, covering
         self._rng = random.Random(hash((seed, part.until)))
         self._builds: Iterator[tuple[int, Build]] = enumerate(itertools.cycle(part.builds))
         self._drawn_again = 0
         self._has_common = part.has_common
+        self._sanitized_each = sanitized_each
 
     def draw(self, is_known: Callable[[Case], bool]) -> tuple[Row, Case] | None:
         """Draw a case that is not known, with its row; None if there is nothing new."""
         while self._drawn_again < MOST_DRAWN_AGAIN:
             self._drawn_again += 1
             number, build = next(self._builds)
-            looked_at = number % SANITIZED_EACH == SANITIZED_EACH - 1 and self._covering.is_sanitized(build)
+            looked_at = (number + 1) % self._sanitized_each == 0 and self._covering.is_sanitized(build)
             given = {CHECK: SANITIZER} if looked_at else self._common(number, build)
             row = self._covering.row(build, given)
             if self._axes.takes_too_long(build, row):

@@ -15,7 +15,7 @@ from harness.model.cases.build import Build
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
 from harness.model.operation import Operation
-from harness.studies.fuzz.drawing.chosen_cases import ChosenCases, Row
+from harness.studies.fuzz.drawing.chosen_cases import SANITIZED_EACH, ChosenCases, Row
 from harness.studies.fuzz.drawing.covering import Covering
 from harness.studies.fuzz.drawing.examples_per_build import rounds
 from harness.studies.fuzz.drawing.search import Search, is_declared
@@ -47,6 +47,8 @@ class ExampleSequence:
     axes: Axes | None
     covering: Covering | None
     """The covering array; None if the operation has no axes, so that Hypothesis draws all examples."""
+    sanitized_each: int = SANITIZED_EACH
+    """In a build for the sanitizer, one of this many chosen cases is sanitized."""
 
     def entries(self, tried: int) -> Iterator[Chosen | Search]:
         """Yield the entries in order; `tried` examples were run before the first."""
@@ -59,7 +61,7 @@ class ExampleSequence:
         for part in rounds(self.builds, self.examples):
             here = 0
             if self.axes is not None and self.covering is not None:
-                chosen = ChosenCases(self.axes, self.covering, part, self.seed)
+                chosen = ChosenCases(self.axes, self.covering, part, self.seed, self.sanitized_each)
                 while began + here < part.chosen_until and (found := chosen.draw(is_left_out)) is not None:
                     row, case = found
                     drawn.add(case)

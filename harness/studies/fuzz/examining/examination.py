@@ -162,14 +162,17 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
     kind = WRONG_ANSWER if worst_output is accuracy.main else f"wrong {first.output}"
     finding = Finding(kind, reason, first, int(worst_output.wrong.sum()), worst_output.wrong.size)
     try:
-        finding = dataclasses.replace(finding, pattern=_pattern_of(done, question, worst_output, first))
+        pattern, equals = _pattern_of(done, question, worst_output, first)
+        finding = dataclasses.replace(finding, pattern=pattern, equals=equals)
     except Exception as error:  # the answer is wrong, even if its description fails
         return Answer(finding, error_over_budget=ratio, fault=f"describing what is wrong: {place_in_harness(error)}")
     return Answer(finding, error_over_budget=ratio)
 
 
-def _pattern_of(done: Attempt, question: Question, worst_output: OutputAccuracy, first: Element) -> str:
-    """Describe the pattern of the wrong elements, and known errors that they match."""
+def _pattern_of(
+    done: Attempt, question: Question, worst_output: OutputAccuracy, first: Element
+) -> tuple[str, str | None]:
+    """Describe the pattern of the wrong elements, and the known error that they match, which is part of it."""
     assert done.execution is not None and done.accuracy is not None
     operation, problem, tile = operation_of(done.problem), done.problem, done.tile or {}
     got, answer = done.execution.outputs[first.output].astype(np.float64), question.answer[first.output]
@@ -185,8 +188,8 @@ def _pattern_of(done: Attempt, question: Question, worst_output: OutputAccuracy,
         has_features=bool(problem.features),
     )
     if problem.flops > MOST_FLOPS or worst_output.unwritten.any():
-        return pattern
+        return pattern, None
     mistakes = operation.known_mistakes(problem, question.inputs, tile.get(operation.tile_names.get("key", "")))
     allowed = question.tolerance(done.variant.numerics)[first.output].allowed
     equals = recognised(first.output, first.axes, got, answer, allowed, worst_output.wrong, mistakes)
-    return pattern if equals is None else f"{pattern}; {equals}"
+    return (pattern if equals is None else f"{pattern}; {equals}"), equals

@@ -42,12 +42,12 @@ class LengthsTried:
         fails = in_runs(self.fails)
         if not self.passes:
             return f"every {self.axis} that was tried: {fails}"
-        remainder = self._remainder
+        remainder = self.remainder
         rule = "" if remainder is None else f" ({self.axis} % {self.tile} is {remainder})"
         return f"{self.axis} {fails}{rule}; passes at {in_runs(self.passes)}"
 
     @property
-    def _remainder(self) -> int | None:
+    def remainder(self) -> int | None:
         """The remainder modulo the tile that all failing lengths and no passing ones have; None if there is none."""
         remainders = {length % self.tile for length in self.fails}
         if len(self.fails) < FEWEST_FOR_A_RULE or len(remainders) > 1:

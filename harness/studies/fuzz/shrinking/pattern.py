@@ -42,7 +42,7 @@ def describe_pattern(
     assert wrong.any()
     relation = _relation(hints, got, expected, wrong, unwritten, is_main, has_features)
     where = _where(axes, wrong, tile_rows)
-    return f"{relation}; {where}" if relation else where
+    return f"{relation}; {where}" if relation else f"beyond the budget in {where}"
 
 
 def _relation(
@@ -126,11 +126,11 @@ def _in_words(axis: str) -> tuple[str, str]:
 
 
 def _indices(touched: Mask, one: str, many: str, tile: int | None) -> str:
-    """`rows 64 to 66 (the last 3 of 67)`, `head 1 alone`, `columns 1, 3, ... 15 (every 2nd)`, `rows 0, 5, 9`."""
+    """`rows 64 to 66 (the last 3 of 67)`, `head 1 only`, `columns 1, 3, ... 15 (every 2nd)`, `rows 0, 5, 9`."""
     indices = np.flatnonzero(touched)
     first, last, size = int(indices[0]), int(indices[-1]), len(touched)
     if len(indices) == 1:
-        return f"{one} {first} alone" + (f" (the last of {size})" if first == size - 1 else "")
+        return f"{one} {first} only" + (f" (the last of {size})" if first == size - 1 else "")
     steps = set(np.diff(indices).tolist())
     if steps == {1}:
         if tile is not None and first % tile == 0 and last == min(first + tile, size) - 1:

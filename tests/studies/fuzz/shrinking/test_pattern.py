@@ -38,13 +38,13 @@ ALL = slice(None)
     ("where", "pattern"),
     [
         ((ALL,), "every element"),
-        ((1,), "batch entry 1 alone (the last of 2)"),
-        ((ALL, 0), "head 0 alone"),
+        ((1,), "batch entry 1 only (the last of 2)"),
+        ((ALL, 0), "head 0 only"),
         ((ALL, ALL, slice(64, None)), "rows 64 to 69 (tile 2 of 3, counted from 0)"),
         ((ALL, ALL, slice(32, 64)), "rows 32 to 63 (tile 1 of 3, counted from 0)"),
         ((ALL, ALL, slice(66, None)), "rows 66 to 69 (the last 4 of 70)"),
         ((ALL, ALL, ALL, slice(5, None)), "columns 5 to 7 (the last 3 of 8)"),
-        ((0, 1, 3, 2), "batch entry 0 alone, head 1 alone (the last of 2), row 3 alone, column 2 alone"),
+        ((0, 1, 3, 2), "batch entry 0 only, head 1 only (the last of 2), row 3 only, column 2 only"),
         ((ALL, ALL, slice(0, 70, 2)), "rows 0, 2, ... 68 (every 2)"),
         ((ALL, ALL, [1, 2, 3, 20, 21, 50]), "rows 1 to 3, 20 to 21, 50"),
         ((ALL, ALL, [1, 6, 9]), "rows 1, 6, 9"),
@@ -52,7 +52,7 @@ ALL = slice(None)
     ],
 )
 def test_where_wrong_elements_lie(where: tuple[object, ...], pattern: str):
-    assert described(where, other) == pattern
+    assert described(where, other) == f"beyond the budget in {pattern}"
 
 
 def test_scattered_elements_are_told_from_whole_rows():
@@ -60,11 +60,11 @@ def test_scattered_elements_are_told_from_whole_rows():
     wrong[0, 0, :10, 0] = wrong[0, 0, 3, :] = True
     got = np.where(wrong, other(ANSWER), ANSWER)
     text = describe_pattern(HINTS, AXES, got, ANSWER, wrong, NOWHERE)
-    assert text == "batch entry 0 alone, head 0 alone, rows 0 to 9, 21 % of the elements there"
+    assert text == "beyond the budget in batch entry 0 only, head 0 only, rows 0 to 9, 21 % of the elements there"
     wrong[:] = False
     wrong[0, 0, :10] = wrong[1, 1, 4] = True
     text = describe_pattern(HINTS, AXES, np.where(wrong, other(ANSWER), ANSWER), ANSWER, wrong, NOWHERE)
-    assert text == "rows 0 to 9, 28 % of the rows there"
+    assert text == "beyond the budget in rows 0 to 9, 28 % of the rows there"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_factor_per_row_is_told_from_other_errors():
 
 
 def test_what_was_never_written_is_told():
-    assert described((ALL, ALL, slice(63, 64)), other, unwritten=True) == "never written; row 63 alone"
+    assert described((ALL, ALL, slice(63, 64)), other, unwritten=True) == "never written; row 63 only"
 
 
 def lse_pattern(problem: Problem, change: object) -> str:
@@ -117,7 +117,7 @@ def test_a_logarithm_of_the_wrong_base_is_named():
 def test_a_missing_scale_is_named_even_where_there_is_one_row_only():
     single = Problem(heads=1, q_len=1, kv_len=1, head_dim=16)
     assert lse_pattern(single, lambda a: a / single.tau) == "4 x the answer (the scale is missing); every element"
-    assert lse_pattern(single, lambda a: a * 1.7) == "every element"
+    assert lse_pattern(single, lambda a: a * 1.7) == "beyond the budget in every element"
 
 
 def test_rows_that_see_no_key_are_named():
