@@ -9,7 +9,8 @@ from collections import Counter
 
 from harness.emulator.launch.instruction_kinds import kind_of
 from harness.execution.traffic.instruction_counts import MEMORY
-from harness.ptx.blocks import Block, Graph, yields
+from harness.ptx.blocks import Graph, yields
+from harness.ptx.instructions import Instruction
 
 GUARDED_INSTRUCTIONS = 8
 """The longest guarded block that ptxas predicates."""
@@ -22,23 +23,39 @@ def region_heads(graph: Graph) -> list[int]:
     entries = Counter(target for block in graph.blocks for target in set(block.targets))
     heads = list(range(len(graph.blocks)))
     for number, block in enumerate(graph.blocks):
-        sides = set(block.targets)
-        if len(sides) != 2:
+        if len(set(block.targets)) != 2:
             continue
-        guarded = {side for side in sides if side > number and entries[side] == 1 and _is_short(graph.blocks[side])}
-        meets = (sides - guarded).union(*(graph.blocks[side].targets for side in guarded))
-        if not guarded or len(meets) != 1:
+        one, other = block.targets
+        guarded, meet = _guarded(graph, entries, one)
+        opposite, other_meet = _guarded(graph, entries, other)
+        if meet == other:  # a branch over the first side
+            opposite = []
+        elif other_meet == one:
+            guarded, meet = [], one
+        elif meet != other_meet:
             continue
-        for side in guarded:
-            heads[side] = heads[number]
-        (meet,) = meets
-        if meet > number and entries[meet] == 2:
-            heads[meet] = heads[number]
+        members = [*guarded, *opposite]
+        if members and min(members) > number:
+            heads[meet if meet > number and entries[meet] == 2 else number] = heads[number]
+            for member in members:
+                heads[member] = heads[number]
     return heads
 
 
-def _is_short(block: Block) -> bool:
-    loads = any(kind_of(each) == MEMORY and each.facts.writes for each in block.body)
+def _guarded(graph: Graph, entries: Counter[int], target: int) -> tuple[list[int], int]:
+    """The blocks from a branch's target on that ptxas predicates, and the block behind them."""
+    found: list[int] = []
+    body: list[Instruction] = []
+    while target >= 0 and entries[target] == 1 and len(graph.blocks[target].targets) == 1:
+        body += graph.blocks[target].body
+        if not _is_short(body):
+            break
+        found.append(target)
+        (target,) = graph.blocks[target].targets
+    return found, target
+
+
+def _is_short(body: list[Instruction]) -> bool:
+    loads = any(kind_of(each) == MEMORY and each.facts.writes for each in body)
     longest = GUARDED_LOAD_INSTRUCTIONS if loads else GUARDED_INSTRUCTIONS
-    size = len(block.body) + (block.branch is not None)
-    return len(block.targets) == 1 and size <= longest and not any(map(yields, block.body))
+    return len(body) <= longest and not any(map(yields, body))
