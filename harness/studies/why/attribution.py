@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.execution.traffic.counts import LOCAL
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
-from harness.studies.why.decisions import Decision, decision_between, growth_of_reads
+from harness.studies.why.decisions import Decision, decision_between
 from harness.studies.why.figures import figure
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
@@ -99,11 +99,11 @@ def _explained(
 ) -> dict[Cause, float]:
     """The share of each effect, from 0 to 1, that the decision alone explains.
 
-    Reads that grow by a factor explain that an effect grows by as much. The rest of the effect has other causes.
+    Twice the reads, or twice the steps, explain twice the effect. The rest of the effect has other causes.
     """
-    if not decision.grows_with_reads:
+    if decision.growth is None:
         return dict.fromkeys(decision.effects, 1.0)
-    growth = growth_of_reads(one[0], other[0])
+    growth = decision.growth(one[0], other[0])
     shares = {}
     for effect in decision.effects:
         more, less = (figure(effect, *each) or 0.0 for each in (one, other))

@@ -44,3 +44,4 @@ LAUNCHES = Cause("launches", "launches", "fewer launches: all heads in one grid,
 REREAD = Cause("bytes read again", "MB sectors", "load it once and keep it, in shared memory or registers")
 NO_TENSOR_CORES = Cause("no tensor cores", "M FLOP on them", "mma.sync or wgmma for both products, sums in float32")
 TILE = Cause("tile size", "barriers", "larger tiles: each key is then read by fewer blocks, with fewer barriers")
+STEPS = Cause("small steps", "barriers", "larger tiles of keys: fewer steps, each with its barriers and its wait")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.execution.traffic.counts import READS
@@ -25,28 +26,8 @@ class Decision:
     """The cause under which it is listed."""
     effects: tuple[Cause, ...]
     """Causes that follow from it and are then not listed separately."""
-    grows_with_reads: bool = False
-    """Whether it explains an effect only as far as the effect grows with the reads of the inputs."""
-
-
-NO_TENSOR_CORES = Decision(
-    causes.NO_TENSOR_CORES, (causes.ARITHMETIC, causes.SHARED, causes.MEMORY, causes.LATENCY, causes.FEW_WARPS)
-)
-SMALLER_TILES = Decision(
-    causes.TILE,
-    (
-        causes.BYTES,
-        causes.MEMORY,
-        causes.SHARED,
-        causes.BARRIERS,
-        causes.CONTROL,
-        causes.LATENCY,
-        causes.INTEGER,
-        causes.SHUFFLES,
-    ),
-    grows_with_reads=True,
-)
-REREAD = Decision(causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, causes.BARRIERS, causes.LATENCY), True)
+    growth: Callable[[Profile, Profile], float] | None = None
+    """How many times as large it makes an effect, at most; None if it explains all of them."""
 
 
 def decision_between(one: Profile, other: Profile) -> Decision | None:
@@ -57,6 +38,8 @@ def decision_between(one: Profile, other: Profile) -> Decision | None:
         return None
     if _has_smaller_tiles(one, other):
         return SMALLER_TILES
+    if _has_smaller_steps(one, other):
+        return SMALLER_STEPS
     return REREAD if _reads_again(one, other) and not _has_smaller_tiles(other, one) else None
 
 
@@ -106,9 +89,60 @@ def barriers_met(profile: Profile) -> float:
     return sum(_barriers(launch) for launch in profile.launches)
 
 
+def _has_smaller_steps(one: Profile, other: Profile) -> bool:
+    """Whether `one` reads no input again, but waits for many more, smaller tiles.
+
+    Barriers grow too, if less than twice as much: kernels may have two or three of them a step. Waits that grow more
+    are those of several loads in a step.
+    """
+    if len(one.launches) != len(other.launches) or _reads_again(one, other):
+        return False
+    if not (barriers_met(one) and barriers_met(other) and _waits(one) and _waits(other)):
+        return False
+    steps, barriers = _growth_of_steps(one, other), barriers_met(one) / barriers_met(other)
+    return steps >= MANY_MORE and barriers >= NOTABLY_MORE and steps < 2 * barriers
+
+
+def _growth_of_steps(one: Profile, other: Profile) -> float:
+    return _waits(one) / _waits(other)
+
+
+def _waits(profile: Profile) -> float:
+    """Waits for global memory, summed over warps."""
+    found = 0.0
+    for launch in profile.launches:
+        report = launch.instructions
+        followed = sum((1 - launch.local_share(row)) * row.waits for row in report.waits)
+        found += followed / max(1, report.followed_warps) * launch.blocks * launch.warps
+    return found
+
+
 def _tiled_blocks(profile: Profile) -> int:
     return sum(launch.blocks for launch in profile.launches if _barriers(launch))
 
 
 def _barriers(launch: LaunchProfile) -> float:
     return launch.instructions.warps_of(lambda row: row.kind == BARRIER and row.form.startswith("bar")) / launch.warps
+
+
+NO_TENSOR_CORES = Decision(
+    causes.NO_TENSOR_CORES, (causes.ARITHMETIC, causes.SHARED, causes.MEMORY, causes.LATENCY, causes.FEW_WARPS)
+)
+SMALLER_TILES = Decision(
+    causes.TILE,
+    (
+        causes.BYTES,
+        causes.MEMORY,
+        causes.SHARED,
+        causes.BARRIERS,
+        causes.CONTROL,
+        causes.LATENCY,
+        causes.INTEGER,
+        causes.SHUFFLES,
+    ),
+    growth_of_reads,
+)
+REREAD = Decision(causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, causes.BARRIERS, causes.LATENCY), growth_of_reads)
+SMALLER_STEPS = Decision(
+    causes.STEPS, (causes.BARRIERS, causes.CONTROL, causes.INTEGER, causes.SHUFFLES, causes.LATENCY), _growth_of_steps
+)
