@@ -10,8 +10,9 @@ from typing import NamedTuple
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.block_executions import BlockExecutions
 from harness.emulator.launch.instruction_kinds import kind_of, product_flops
+from harness.emulator.launch.predicated_regions import region_heads
 from harness.execution.traffic.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
-from harness.ptx.blocks import Block, Graph, build_graph, registers_of
+from harness.ptx.blocks import Graph, build_graph, registers_of
 from harness.ptx.call_parameters import lower_call_parameters
 from harness.ptx.inline import inline_calls
 from harness.ptx.instructions import Imm, Instruction
@@ -29,10 +30,10 @@ def instruction_report(
 ) -> InstructionReport:
     """The instructions that the kernel `entry` of the module `ptx` executed. Raises what parsing raises."""
     graph = _graph_of(ptx, entry)
-    waits, warps = _waits(graph, executed)
-    dependent = sum(
-        entered * _dependent_cycles(block) for block, (entered, _) in zip(graph.blocks, executed.counts.tolist())
-    )
+    heads = region_heads(graph)
+    waits, warps = _waits(graph, heads, executed)
+    entered = executed.counts[:, 0].tolist()
+    dependent = sum(entered[head] * _dependent_cycles(region) for head, region in _regions(graph, heads).items())
     clusters = tuple(executed.clusters.tolist())
     return InstructionReport(_by_place(graph, executed), clusters, waits, warps, are_connected, dependent)
 
@@ -58,11 +59,19 @@ def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount
     return tuple(InstructionCount(*key, *rows[key]) for key in sorted(rows))
 
 
-def _dependent_cycles(block: Block) -> int:
-    """Cycles of the longest dependency chain in the block, without loads of global memory."""
+def _regions(graph: Graph, heads: list[int]) -> dict[int, list[Instruction]]:
+    """The instructions of each region, by the number of its first block."""
+    found: dict[int, list[Instruction]] = {}
+    for head, block in zip(heads, graph.blocks, strict=True):
+        found.setdefault(head, []).extend((*block.body, *([block.branch] if block.branch else ())))
+    return found
+
+
+def _dependent_cycles(region: list[Instruction]) -> int:
+    """Cycles of the longest dependency chain in the region, without loads of global memory."""
     ready: dict[str, int] = {}
     longest = 0
-    for instruction in (*block.body, *([block.branch] if block.branch else ())):
+    for instruction in region:
         reads, writes = registers_of(instruction)
         cycles = max((ready.get(name, 0) for name in reads), default=0) + RESULT_CYCLES[kind_of(instruction)]
         ready.update(dict.fromkeys(writes, cycles))
@@ -96,8 +105,10 @@ class _Warp:
 
     position: int = 0
     """Number of instructions executed before the current basic block."""
+    region_position: int = 0
+    """The same before the current region."""
     has_waited: bool = False
-    """Whether it has waited, in this block, for a load issued by the block: ptxas moves the other loads before that."""
+    """Whether it has waited, in this region, for a load issued by it: ptxas moves the other loads before that."""
     pending: dict[str, tuple[int, Instruction]] = field(default_factory=dict)
     """Time and instruction of pending loads, by register."""
     open_copy: tuple[int, Instruction] | None = None
@@ -109,7 +120,7 @@ class _Warp:
 _Found = Counter[tuple[bool, str, int, int, int]]
 
 
-def _waits(graph: Graph, executed: BlockExecutions) -> tuple[tuple[LoadWait, ...], int]:
+def _waits(graph: Graph, heads: list[int], executed: BlockExecutions) -> tuple[tuple[LoadWait, ...], int]:
     events = _events(graph)
     sizes = [len(block.body) + (block.branch is not None) for block in graph.blocks]
     warps: dict[int, _Warp] = {}
@@ -117,10 +128,11 @@ def _waits(graph: Graph, executed: BlockExecutions) -> tuple[tuple[LoadWait, ...
     for step in executed.path[:MOST_STEPS].tolist():
         number, block = step >> at.PATH_WARP_SHIFT, step & ((1 << at.PATH_WARP_SHIFT) - 1)
         warp = warps.setdefault(number, _Warp())
+        if heads[block] == block:
+            warp.region_position, warp.has_waited = warp.position, False
         for event in events[block]:
             _follow(warp, event, found)
         warp.position += sizes[block]
-        warp.has_waited = False
     return tuple(LoadWait(*key, waits) for key, waits in sorted(found.items())), len(warps)
 
 
@@ -174,7 +186,7 @@ def _follow(warp: _Warp, event: _Event, found: _Found) -> None:
     awaited = [warp.pending[name] for name in event.reads if name in warp.pending]
     if awaited:
         issued, load = max(awaited, key=lambda each: each[0])
-        is_own = issued >= warp.position
+        is_own = issued >= warp.region_position
         if not (is_own and warp.has_waited):
             _note(found, False, load, event.instruction, here - issued)
         warp.has_waited |= is_own

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.execution.traffic.counts import LOCAL
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
-from harness.studies.why.decisions import decision_between
+from harness.studies.why.decisions import Decision, decision_between
 from harness.studies.why.figures import figure
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
@@ -68,7 +68,8 @@ def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: Predicte
         for one, other, sign in ((slow, fast, 1), (fast, slow, -1)):
             decision = decision_between(one, other)
             if decision is not None and figure(decision.cause, slow, a) != figure(decision.cause, fast, b):
-                found = _merged(found, decision.cause, decision.effects, sign)
+                explained = _explained(decision, (one, a if one is slow else b), (other, b if one is slow else a))
+                found = _merged(found, decision.cause, explained, sign)
                 break
     there = [each for each in found if abs(each.seconds) > NOTHING_SECONDS]
     return tuple(sorted(there, key=lambda each: -each.seconds))
@@ -93,9 +94,27 @@ def _attributed(account: _Account, cause: Cause) -> Attributed:
     return Attributed(cause, seconds, where if by_line.get(where, 0) > 0 else PLACELESS, buffer)
 
 
-def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...], sign: int) -> list[Attributed]:
-    """Merge causes that follow from one decision into one line, if their sum has the decision's sign."""
-    inside = [each for each in found if each.cause in parts]
+def _explained(
+    decision: Decision, one: tuple[Profile, PredictedTime], other: tuple[Profile, PredictedTime]
+) -> dict[Cause, float]:
+    """The share of each effect, from 0 to 1, that the decision alone explains.
+
+    Twice the reads, or twice the steps, explain twice the effect. The rest of the effect has other causes.
+    """
+    if decision.growth is None:
+        return dict.fromkeys(decision.effects, 1.0)
+    growth = decision.growth(one[0], other[0])
+    shares = {}
+    for effect in decision.effects:
+        more, less = (figure(effect, *each) or 0.0 for each in (one, other))
+        shares[effect] = min(1.0, less * (growth - 1) / (more - less)) if more > less else 1.0
+    return shares
+
+
+def _merged(found: list[Attributed], cause: Cause, explained: dict[Cause, float], sign: int) -> list[Attributed]:
+    """Merge the explained shares of effects of one decision into one line, if their sum has the decision's sign."""
+    inside = [replace(each, seconds=each.seconds * explained[each.cause]) for each in found if each.cause in explained]
+    inside = [each for each in inside if each.seconds]
     most = max(inside, key=lambda each: abs(each.seconds), default=None)
     if most is None:
         return found
@@ -103,7 +122,8 @@ def _merged(found: list[Attributed], cause: Cause, parts: tuple[Cause, ...], sig
     whole = replace(most, cause=cause, seconds=sum(each.seconds for each in inside), includes=names)
     if whole.seconds * sign < 0:
         return found
-    return [*(each for each in found if each.cause not in parts), whole]
+    rest = (replace(each, seconds=each.seconds * (1 - explained.get(each.cause, 0.0))) for each in found)
+    return [*rest, whole]
 
 
 def _busy(account: _Account, a: PredictedTime, b: PredictedTime) -> None:

@@ -35,6 +35,11 @@ SPILLS = Cause("spills", "bytes / thread", "a smaller tile per thread, or a high
 LATENCY = Cause("latency of loads", "waits / warp", "copy ahead: cp.async into one stage more, wait one tile later")
 FEW_WARPS = Cause("few warps", "warps / SM", "less shared memory or fewer registers per block, so that more fit")
 DEPENDENT = Cause("dependent steps", "cycles / instr", "two rows or tiles at a time, so that chains overlap")
+UNTILED_ADVICE = {
+    LATENCY: "issue several loads before the first is used (unroll), or keep the tile that all threads read in shared "
+    "memory",
+}
+"""Advice for kernels without barriers, which have neither tiles nor stages."""
 SHUFFLES = Cause("shuffles, votes", "M warp instr", "reduce within a thread first, across lanes once")
 CONTROL = Cause("control", "M warp instr", "unroll the inner loops")
 BARRIERS = Cause("barriers, waits", "M warp instr", "fewer, larger tiles; two stages need one barrier per tile")
@@ -44,3 +49,4 @@ LAUNCHES = Cause("launches", "launches", "fewer launches: all heads in one grid,
 REREAD = Cause("bytes read again", "MB sectors", "load it once and keep it, in shared memory or registers")
 NO_TENSOR_CORES = Cause("no tensor cores", "M FLOP on them", "mma.sync or wgmma for both products, sums in float32")
 TILE = Cause("tile size", "barriers", "larger tiles: each key is then read by fewer blocks, with fewer barriers")
+STEPS = Cause("small steps", "barriers", "larger tiles of keys: fewer steps, each with its barriers and its wait")

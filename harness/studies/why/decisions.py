@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.execution.traffic.counts import READS
 from harness.execution.traffic.instruction_counts import BARRIER
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
-from harness.studies.why.profile import Profile
+from harness.studies.why.profile import LaunchProfile, Profile
 from harness.support.memory_units import SECTOR_BYTES
 
 MANY_MORE = 1.5
@@ -25,37 +26,8 @@ class Decision:
     """The cause under which it is listed."""
     effects: tuple[Cause, ...]
     """Causes that follow from it and are then not listed separately."""
-
-
-NO_TENSOR_CORES = Decision(
-    causes.NO_TENSOR_CORES, (causes.ARITHMETIC, causes.SHARED, causes.MEMORY, causes.LATENCY, causes.FEW_WARPS)
-)
-SMALLER_TILES = Decision(
-    causes.TILE,
-    (
-        causes.BYTES,
-        causes.MEMORY,
-        causes.SHARED,
-        causes.BARRIERS,
-        causes.CONTROL,
-        causes.LATENCY,
-        causes.FEW_WARPS,
-        causes.INTEGER,
-        causes.SHUFFLES,
-    ),
-)
-REREAD = Decision(causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, causes.BARRIERS, causes.LATENCY))
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Steps through tiles, for kernels with barriers."""
-
-    blocks: int
-    barriers: float
-    """Barriers executed, summed over blocks."""
-    waits: float
-    """Waits for loads, summed over warps."""
+    growth: Callable[[Profile, Profile], float] | None = None
+    """How many times as large it makes an effect, at most; None if it explains all of them."""
 
 
 def decision_between(one: Profile, other: Profile) -> Decision | None:
@@ -66,6 +38,8 @@ def decision_between(one: Profile, other: Profile) -> Decision | None:
         return None
     if _has_smaller_tiles(one, other):
         return SMALLER_TILES
+    if _has_smaller_steps(one, other):
+        return SMALLER_STEPS
     return REREAD if _reads_again(one, other) and not _has_smaller_tiles(other, one) else None
 
 
@@ -74,22 +48,22 @@ def _uses_tensor_cores(profile: Profile) -> bool:
 
 
 def _has_smaller_tiles(one: Profile, other: Profile) -> bool:
-    """Whether `one` has smaller tiles.
+    """Whether `one` has smaller tiles: many more blocks, which together read the inputs notably more often.
 
-    Either it has many more blocks, which together read notably more, because each tile of rows reads all keys; or its
-    blocks execute many more waits, with fewer bytes each, and notably more barriers, because the tiles of keys are
-    smaller. Barriers need not grow as much: two kernels may have two and three of them a tile. A repeated read of a
-    buffer would leave the bytes per wait equal; a missing stage would leave the number of waits equal.
+    Each tile of rows reads all keys. Smaller steps through the keys read none of them again; their cost is barriers and
+    waits.
     """
-    if len(one.launches) != len(other.launches):
+    if len(one.launches) != len(other.launches) or not (barriers_met(one) and barriers_met(other)):
         return False
-    a, b = _steps(one), _steps(other)
-    reads_a, reads_b = (sum(input_reads(profile).values()) for profile in (one, other))
-    if not (a.barriers and b.barriers and a.waits and b.waits and reads_a and reads_b):
-        return False
-    more_blocks = a.blocks >= MANY_MORE * b.blocks and reads_a >= NOTABLY_MORE * reads_b
-    more_steps = a.waits >= MANY_MORE * b.waits and a.barriers >= NOTABLY_MORE * b.barriers
-    return more_blocks or (more_steps and reads_a / a.waits <= reads_b / b.waits / MANY_MORE)
+    reads_a, reads_b = (input_reads(profile).total() for profile in (one, other))
+    more_blocks = _tiled_blocks(one) >= MANY_MORE * _tiled_blocks(other)
+    return more_blocks and reads_a >= NOTABLY_MORE * reads_b > 0
+
+
+def growth_of_reads(one: Profile, other: Profile) -> float:
+    """How many times as often `one` reads an input as `other`, for the input where that is most; at least 1."""
+    a, b = input_reads(one), input_reads(other)
+    return max((a[name] / b[name] for name in a if b[name]), default=1.0)
 
 
 def _reads_again(one: Profile, other: Profile) -> bool:
@@ -112,19 +86,63 @@ def input_reads(profile: Profile) -> Counter[str]:
 
 def barriers_met(profile: Profile) -> float:
     """Barriers executed, summed over the blocks of kernels with barriers."""
-    return _steps(profile).barriers
+    return sum(_barriers(launch) for launch in profile.launches)
 
 
-def _steps(profile: Profile) -> _Steps:
-    blocks, barriers, waits = 0, 0.0, 0.0
+def _has_smaller_steps(one: Profile, other: Profile) -> bool:
+    """Whether `one` reads no input again, but waits for many more, smaller tiles.
+
+    Barriers grow too, if less than twice as much: kernels may have two or three of them a step. Waits that grow more
+    are those of several loads in a step.
+    """
+    if len(one.launches) != len(other.launches) or _reads_again(one, other):
+        return False
+    if not (barriers_met(one) and barriers_met(other) and _waits(one) and _waits(other)):
+        return False
+    steps, barriers = _growth_of_steps(one, other), barriers_met(one) / barriers_met(other)
+    return steps >= MANY_MORE and barriers >= NOTABLY_MORE and steps < 2 * barriers
+
+
+def _growth_of_steps(one: Profile, other: Profile) -> float:
+    return _waits(one) / _waits(other)
+
+
+def _waits(profile: Profile) -> float:
+    """Waits for global memory, summed over warps."""
+    found = 0.0
     for launch in profile.launches:
         report = launch.instructions
-        met = report.warps_of(lambda row: row.kind == BARRIER and row.form.startswith("bar")) / launch.warps
-        if met:
-            blocks += launch.blocks
-            barriers += met
-            # Waits for local memory do not depend on tiles.
-            followed = sum((1 - launch.local_share(row)) * row.waits for row in report.waits)
-            followed /= max(1, report.followed_warps)
-            waits += followed * launch.blocks * launch.warps
-    return _Steps(blocks, barriers, waits)
+        followed = sum((1 - launch.local_share(row)) * row.waits for row in report.waits)
+        found += followed / max(1, report.followed_warps) * launch.blocks * launch.warps
+    return found
+
+
+def _tiled_blocks(profile: Profile) -> int:
+    return sum(launch.blocks for launch in profile.launches if _barriers(launch))
+
+
+def _barriers(launch: LaunchProfile) -> float:
+    return launch.instructions.warps_of(lambda row: row.kind == BARRIER and row.form.startswith("bar")) / launch.warps
+
+
+NO_TENSOR_CORES = Decision(
+    causes.NO_TENSOR_CORES, (causes.ARITHMETIC, causes.SHARED, causes.MEMORY, causes.LATENCY, causes.FEW_WARPS)
+)
+SMALLER_TILES = Decision(
+    causes.TILE,
+    (
+        causes.BYTES,
+        causes.MEMORY,
+        causes.SHARED,
+        causes.BARRIERS,
+        causes.CONTROL,
+        causes.LATENCY,
+        causes.INTEGER,
+        causes.SHUFFLES,
+    ),
+    growth_of_reads,
+)
+REREAD = Decision(causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, causes.BARRIERS, causes.LATENCY), growth_of_reads)
+SMALLER_STEPS = Decision(
+    causes.STEPS, (causes.BARRIERS, causes.CONTROL, causes.INTEGER, causes.SHUFFLES, causes.LATENCY), _growth_of_steps
+)

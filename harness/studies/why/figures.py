@@ -134,6 +134,7 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.IMBALANCE: lambda profile, time: 1 + time.weighted("tail") + time.weighted("imbalance"),
     causes.LAUNCHES: lambda profile, time: float(time.launches),
     causes.TILE: lambda profile, time: barriers_met(profile),
+    causes.STEPS: lambda profile, time: barriers_met(profile),
     causes.REREAD: _sector_megabytes,
     causes.NO_TENSOR_CORES: lambda profile, time: _tensor_flops(profile) / MEGA,
 }

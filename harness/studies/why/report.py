@@ -147,7 +147,7 @@ def _advice(result: WhyResult) -> Iterator[str]:
         return
     yield f"What would pay most: {_paying_most(result, paying[0])}"
     for each in paying:
-        yield f"  {each.cause.name}: {each.cause.advice}."
+        yield f"  {each.cause.name}: {result.advice(each.cause)}."
         text = source_line(*each.where) if each.where != PLACELESS else None
         if text:
             yield f"    {short_name(each.where[0]).rpartition('/')[2]}:{each.where[1]}  {text[:90]}"
@@ -243,7 +243,7 @@ def _record(result: WhyResult, each: Attributed) -> dict[str, Any]:
         "line": each.where[1] if each.where != PLACELESS else None,
         "buffer": each.buffer or None,
         "includes": ", ".join(part.name for part in each.includes) or None,
-        "advice": each.cause.advice,
+        "advice": result.advice(each.cause),
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from harness.execution.timings import BenchResult
 from harness.studies.why import figures
 from harness.studies.why.attribution import Attributed, attribute
-from harness.studies.why.causes import Cause
+from harness.studies.why.causes import UNTILED_ADVICE, Cause
+from harness.studies.why.decisions import barriers_met
 from harness.studies.why.predicted_time import PredictedTime, predict, roofline
 from harness.studies.why.profile import Profile
 from harness.support.gpu_data_sheets import Gpu
@@ -56,6 +57,11 @@ class WhyResult:
             else figures.figure(cause, self.fast, self.fast_time)
         )
         return figures.figure(cause, self.slow, self.slow_time), other
+
+    def advice(self, cause: Cause) -> str:
+        """What to change in the first variant if this cause costs most."""
+        untiled = not barriers_met(self.slow)
+        return UNTILED_ADVICE.get(cause, cause.advice) if untiled else cause.advice
 
     def measured_ms(self, variant: str) -> float | None:
         """The median of cold runs in milliseconds; None if the variant was not timed."""

@@ -273,6 +273,28 @@ def test_latency_that_others_would_hide_is_for_few_warps() -> None:
     assert set(found) == {"latency of loads"}
 
 
+def reading(blocks: int, waits: int, wavefronts: int, sectors: int, steps: int) -> Profile:
+    """A tiled kernel that reads K, with a barrier a step."""
+    counts = (instructions("fp32", 64 * SMS), instructions("barrier", steps * blocks * 8, form="bar.sync"))
+    sites = (SiteTraffic("K", "load", "k.cu", 8, sectors, 32 * sectors, sectors, sectors),)
+    shared = (SharedTraffic("load", "k.cu", 7, wavefronts, 128 * wavefronts, wavefronts, wavefronts),)
+    wait = LoadWait(False, "k.cu", 8, 9, 0, waits)
+    return profile(launched(*counts, blocks=blocks, waits=(wait,), traffic=sites, shared=shared))
+
+
+def test_a_tile_size_is_a_cause_only_if_keys_are_read_more_often() -> None:
+    fast = reading(2 * SMS, waits=8, wavefronts=10**5, sectors=10**5, steps=8)
+    same_reads = reading(2 * SMS, waits=64, wavefronts=10**6, sectors=10**5, steps=13)
+    found = costs(same_reads, fast)
+    assert not {"tile size", "small steps"} & set(found)
+    assert found["latency of loads"] > 0 and found["shared memory"] > 0
+    # Twice the reads explain twice the wavefronts; eight more times of them are something else.
+    tiny = costs(reading(4 * SMS, waits=8, wavefronts=10**6, sectors=2 * 10**5, steps=8), fast)
+    assert 0 < tiny["tile size"] < tiny["shared memory"]
+    small = costs(reading(2 * SMS, waits=16, wavefronts=10**5, sectors=10**5, steps=16), fast)
+    assert small["small steps"] > 0 and "latency of loads" not in small
+
+
 def test_one_launch_of_a_kernel_instead_of_two() -> None:
     half = launched(instructions("fp32", 2000 * SMS))
     fast = profile(launched(instructions("fp32", 4000 * SMS)))

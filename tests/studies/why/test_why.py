@@ -131,6 +131,17 @@ def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str
     )
 
 
+def test_a_kernel_without_tiles_is_not_advised_to_add_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--heads", 1, "--seq-len", 16, "--device", "emulator")
+    advice = {}
+    for variant, plugin in (("row-wise-cupy", ()), ("good-cupy", ("--plugin", PLUGIN))):
+        problem = arguments if not plugin else (*plugin, *PAIR[4:])
+        found = json.loads(call(capsys, variant, *problem, "--format", "json")[1])
+        advice[variant] = {each["cause"]: each["advice"] for each in found["causes"]}["latency of loads"]
+    assert "stage" in advice["good-cupy"]
+    assert "stage" not in advice["row-wise-cupy"] and "several loads" in advice["row-wise-cupy"]
+
+
 def test_backwards_it_is_no_slower(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, PAIR[1], PAIR[0], *PAIR[2:])
     assert status == 0

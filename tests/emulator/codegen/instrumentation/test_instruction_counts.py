@@ -163,6 +163,43 @@ def test_loads_of_one_block_are_awaited_together_wherever_they_stand() -> None:
     assert [(w.distance, w.waits) for w in report.waits] == [(1, 2)]
 
 
+GUARDED = """
+    setp.lt.u32 %p1, %r1, 64;
+    @!%p1 bra A{0};
+    ld.global.f32 %f1, [%rd4+{0}];
+    {1}
+    add.f32 %f3, %f1, %f1;
+A{0}:
+    add.f32 %f4, %f3, %f3;
+"""
+
+
+def test_short_guarded_loads_are_awaited_with_the_code_around_them() -> None:
+    _, report = ran(GUARDED.format(4, "") + GUARDED.format(8, ""), threads=32)
+    assert [(w.distance, w.waits) for w in report.waits] == [(1, 1)]
+    # ptxas branches around long blocks, and around barriers.
+    for between in ("add.f32 %f5, %f5, %f5;" * 19, "bar.sync 0;"):
+        _, report = ran(GUARDED.format(4, between) + GUARDED.format(8, between), threads=32)
+        assert sum(w.waits for w in report.waits) == 2
+
+
+def test_both_sides_of_a_short_branch_are_predicated() -> None:
+    body = """
+    setp.lt.u32 %p1, %r1, 64;
+    @%p1 bra L{0};
+    bra.uni Z{0};
+L{0}:
+    ld.global.f32 %f1, [%rd4+{0}];
+    bra.uni E{0};
+Z{0}:
+    mov.f32 %f1, 0f00000000;
+E{0}:
+    add.f32 %f3, %f1, %f1;
+"""
+    _, report = ran(body.format(4) + body.format(8), threads=32)
+    assert sum(w.waits for w in report.waits) == 1
+
+
 def test_a_load_that_is_awaited_behind_a_loop() -> None:
     load, use = "\n.loc 1 8 1\nld.global.f32 %f2, [%rd4];\n", "\n.loc 1 9 1\nadd.f32 %f3, %f2, %f2;\n"
     _, report = ran(load + LOOP + use, threads=32)
