@@ -47,7 +47,9 @@ def _compiled(source: str, name: str, options: tuple[str, ...], expressions: tup
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
             hint = INFINITY_HINT if 'identifier "INFINITY" is undefined' in log else ""
-            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}{hint}")
+            raise CompileError(
+                f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}{hint}"
+            )
         yield handle
     finally:
         nvrtc.nvrtcDestroyProgram(handle)
