@@ -27,7 +27,7 @@ class Picture:
     """`.svg` or `.png`."""
 
     def __repr__(self) -> str:
-        return f"<picture, {self.suffix[1:]}, {len(self.content):,} bytes>"
+        return f'<picture, {self.suffix[1:]}, {len(self.content):,} bytes; write it with .save("NAME{self.suffix}")>'
 
     def _repr_svg_(self) -> str | None:
         return self.content.decode() if self.suffix == ".svg" else None

@@ -10,6 +10,11 @@ from typing import Any
 
 from harness.support.errors import CompileError
 
+INFINITY_HINT = (
+    "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include <math_constants.h> and "
+    "write CUDART_INF_F"
+)
+
 
 def compile_source(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:
     """Return the PTX of `source`. Messages call the file `name`.cu unless a `#line` names another.
@@ -41,7 +46,10 @@ def _compiled(source: str, name: str, options: tuple[str, ...], expressions: tup
         (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
-            raise CompileError(f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}")
+            hint = INFINITY_HINT if 'identifier "INFINITY" is undefined' in log else ""
+            raise CompileError(
+                f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}{hint}"
+            )
         yield handle
     finally:
         nvrtc.nvrtcDestroyProgram(handle)

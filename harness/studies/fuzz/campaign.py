@@ -24,12 +24,11 @@ from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
 from harness.studies.fuzz.drawing.chosen_cases import SANITIZED_EACH
 from harness.studies.fuzz.drawing.covering import Covering
-from harness.studies.fuzz.drawing.examples_per_build import FIRST_EXAMPLES
 from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, CaseResult, Search, is_declared
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence, Upcoming
+from harness.studies.fuzz.examining.chosen_examiners import examiners_of
 from harness.studies.fuzz.examining.examiners import Examiners
 from harness.studies.fuzz.examining.isolation import Worker
-from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import SUSPICIOUS, WRONG_ANSWER, Answer, Finding
 from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import INCOMPLETE, CampaignResult, Failure
@@ -42,15 +41,11 @@ from harness.studies.fuzz.settings import (
 )
 from harness.studies.fuzz.shrinking.aftermath import HarnessFaults, look_into
 from harness.studies.fuzz.shrinking.simplification import simplify
-from harness.support.cores import usable_cores
 from harness.support.errors import SandboxError, UsageError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
 if TYPE_CHECKING:
     from harness.execution.cluster.cluster_client import ClusterClient
-
-WORKERS = 2
-"""Worker processes of a long campaign; more would wait for Hypothesis."""
 
 REPLACED_AT_A_TIME = 32
 """Examples per search when repeated examples are replaced, so that several workers are busy."""
@@ -95,7 +90,7 @@ def run_campaign(
         else how.checks,
     )
     require_sensible(how, chosen, machine)
-    with _examiners(load, machine, how, cluster) as workers:
+    with examiners_of(load, machine, how, cluster) as workers:
         campaign = _Campaign(
             name, workers, how, progress, chosen, past=PastFailures(how.database), log=log or CampaignLog(),
             sanitizes=machine.kind == "emulator" and not machine.settings.sanitize,
@@ -451,18 +446,3 @@ class _Campaign:
             lengths=more.lengths,
             sanitized=more.sanitized,
         )
-
-
-def _workers(how: CampaignSettings, machine: Machine) -> int:
-    """Return the number of workers; 1 for a default campaign, which ends before a second one has compiled kernels."""
-    is_long = how.examples is None or how.examples > FIRST_EXAMPLES
-    return min(WORKERS, usable_cores()) if is_long and machine.kind == "emulator" else 1
-
-
-def _examiners(load: Load, machine: Machine, how: CampaignSettings, cluster: ClusterClient | None) -> Examiners:
-    builds = how.builds or ()
-    if cluster is None:
-        return Workers(load, machine, how.case_seconds, builds, _workers(how, machine))
-    from harness.studies.fuzz.examining.spread import ClusterExaminers
-
-    return ClusterExaminers(cluster, load, machine, how.case_seconds, builds)

@@ -87,15 +87,21 @@ def _step_of(cost: LineCost, steps: Sequence[AlgorithmStep]) -> int | None:
 
 
 def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """A section with every variant whose kernels name lines of an algorithm; two of them are shown at a time."""
+    """A section with every variant whose kernels name lines of an algorithm; two of them are shown at a time.
+
+    With fewer than two, it only says which variants name none."""
     title = "Two variants, line by line of the algorithm"
     variants = {
         each.variant: steps
         for each in comparison.rows
         if (report := reports.get(each.variant)) is not None and (steps := step_costs(report))
     }
+    without = [each.variant for each in comparison.rows if each.variant in reports and each.variant not in variants]
+    if len(variants) < 2:
+        variants = {}  # a variant next to itself shows nothing
     html = render(
         "algorithm_comparison.html",
+        without=without,
         variants=variants,
         pair=_first_pair(comparison, variants) if variants else (),
         smallest=comparison.problem.compulsory_bytes,
@@ -110,9 +116,9 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
 
 
 def _first_pair(comparison: Comparison, variants: Mapping[str, Sequence[StepCost]]) -> tuple[str, str]:
-    """The best variant and the best one of another algorithm, else the next best, else itself."""
+    """The best variant and the best one of another algorithm, else the next best."""
     ranked = [row for row in comparison.rows if row.variant in variants]
-    others = [row for row in ranked[1:] if row.algorithm != ranked[0].algorithm] or ranked[1:] or ranked
+    others = [row for row in ranked[1:] if row.algorithm != ranked[0].algorithm] or ranked[1:]
     return ranked[0].variant, others[0].variant
 
 

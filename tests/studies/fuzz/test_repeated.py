@@ -9,10 +9,10 @@ from no_kernel import NoKernel
 
 from harness.model.cases.case import Case
 from harness.model.discovery import discover
-from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import REPLACED_AT_A_TIME, run_campaign
 from harness.studies.fuzz.drawing.search import Search
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence
+from harness.studies.fuzz.examining import chosen_examiners
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.settings import CampaignSettings
 
@@ -45,7 +45,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *, fails_at: int | None = None) -> tup
 
     monkeypatch.setattr(ExampleSequence, "entries", entries)
     workers = type("Workers", (Recording,), {"told": [], "fails_at": fails_at})
-    monkeypatch.setattr(campaign, "Workers", workers)
+    monkeypatch.setattr(chosen_examiners, "Workers", workers)
     variant = discover().registry.get("fa2-cupy")
     how = CampaignSettings(examples=EXAMPLES, seed=1, shrink_seconds=0.0)
     result = run_campaign("fa2-cupy", lambda: variant, how=how, operation=variant.operation)

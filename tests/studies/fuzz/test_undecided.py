@@ -13,8 +13,8 @@ from harness.execution.judging.verdict import PASS, UNDECIDED
 from harness.model.cases.case import Case
 from harness.model.discovery import discover
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.examining import chosen_examiners
 from harness.studies.fuzz.examining.examination import examine
 from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.report import campaigns_report, render_replay
@@ -32,7 +32,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, answer: Callable[[int], Answer]) -
         return answer(len(type(self).asked))
 
     workers = type("Workers", (NoKernel,), {"asked": [], "ask": ask})
-    monkeypatch.setattr(campaign, "Workers", workers)
+    monkeypatch.setattr(chosen_examiners, "Workers", workers)
     variant = discover().registry.get("fa2-cupy")
     return run_campaign("fa2-cupy", lambda: variant, how=CampaignSettings(seed=1, examples=10))
 

@@ -20,6 +20,7 @@ from harness.model.variant import Variant
 from harness.operations.attention.problem import COMPILED_FEATURES
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import CampaignSettings, run_campaign
+from harness.studies.fuzz.examining import chosen_examiners
 from harness.studies.fuzz.finding import WRONG_ANSWER, Answer, Finding
 
 pytestmark = pytest.mark.compiles(False)
@@ -111,7 +112,7 @@ def found_after(
     """How many examples a usual campaign takes; None: more than `most`."""
     asked: list[Case] = []
     fields = {"asked": asked, "mistake": staticmethod(mistake), "most": most}
-    monkeypatch.setattr(campaign, "Workers", type("Workers", (NumpyWorkers,), fields))
+    monkeypatch.setattr(chosen_examiners, "Workers", type("Workers", (NumpyWorkers,), fields))
     monkeypatch.setattr(campaign._Campaign, "_simplify", lambda self: None)
     monkeypatch.setattr(campaign._Campaign, "conclude", lambda self: self.first)
     variant = Variant(

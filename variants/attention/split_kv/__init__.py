@@ -250,7 +250,7 @@ def register(registry: Registry) -> None:
             name="split-kv-cupy",
             algorithm="split-kv",
             backend="cupy",
-            idea="Flash-Decoding: keys split over thread blocks, grouped heads share them, tensor cores",
+            idea="Flash-Decoding, for few query rows: keys split over blocks, grouped heads share them, tensor cores",
             plan=plan,
             supports=supports,
             claim=claim,

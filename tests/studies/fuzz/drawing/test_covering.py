@@ -27,6 +27,7 @@ from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.drawing import covering as covering_module
 from harness.studies.fuzz.drawing.builds import builds_for, sanitized_builds
 from harness.studies.fuzz.drawing.covering import BUILD, Covering
+from harness.studies.fuzz.examining import chosen_examiners
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 
@@ -42,7 +43,7 @@ def cases_of(
     """What a campaign of the variant asks its workers."""
     variant = discover().registry.get(name)
     workers = type("Workers", (NoKernel,), {"asked": [], "refusals": staticmethod(refusals)})
-    monkeypatch.setattr(campaign, "Workers", workers)
+    monkeypatch.setattr(chosen_examiners, "Workers", workers)
     settings = CampaignSettings(seed=seed, **how)
     result = run_campaign(name, lambda: variant, how=settings, operation=variant.operation)
     return workers.asked, result

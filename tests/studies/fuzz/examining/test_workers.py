@@ -16,6 +16,7 @@ from harness.operations.attention.cases.build import BUILDS, AttentionBuild
 from harness.operations.attention.problem import Problem
 from harness.studies.fuzz import campaign
 from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.examining import chosen_examiners
 from harness.studies.fuzz.examining.isolation import kernel_of
 from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer
@@ -98,14 +99,14 @@ def test_a_worker_goes_on_with_the_kernels_that_it_has():
 def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
     new: str, verdict: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(campaign, "FIRST_EXAMPLES", 0)  # every campaign is a long one
-    monkeypatch.setattr(campaign, "usable_cores", lambda: 2)
+    monkeypatch.setattr(chosen_examiners, "FIRST_EXAMPLES", 0)  # every campaign is a long one
+    monkeypatch.setattr(chosen_examiners, "usable_cores", lambda: 2)
     how = CampaignSettings(
         examples=40, seed=4, builds=(AttentionBuild("float32", 8, 16, 8),), checks=(), shrink_seconds=0.0
     )
     results = []
     for number in (1, 2):
-        monkeypatch.setattr(campaign, "WORKERS", number)
+        monkeypatch.setattr(chosen_examiners, "WORKERS", number)
         load = functools.partial(fuzzed_variants.edited, "j < keys", new)
         result = run_campaign("it", load, how=how)
         assert result.verdict == verdict and math.isfinite(result.seconds)
@@ -115,10 +116,10 @@ def test_a_campaign_comes_to_the_same_with_two_workers_as_with_one(
 
 
 def test_a_short_campaign_has_one_worker_and_so_has_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(campaign, "usable_cores", lambda: 8)
+    monkeypatch.setattr(chosen_examiners, "usable_cores", lambda: 8)
     machine = campaign.EMULATOR
     gpu = dataclasses.replace(machine, settings=RunSettings(device="gpu"))
-    assert campaign._workers(CampaignSettings(examples=200), machine) == 1
-    assert campaign._workers(CampaignSettings(examples=1000), gpu) == 1
-    assert campaign._workers(CampaignSettings(examples=1000), machine) == campaign.WORKERS
-    assert campaign._workers(CampaignSettings(examples=None, seconds=9.0), machine) == campaign.WORKERS
+    assert chosen_examiners._workers(CampaignSettings(examples=200), machine) == 1
+    assert chosen_examiners._workers(CampaignSettings(examples=1000), gpu) == 1
+    assert chosen_examiners._workers(CampaignSettings(examples=1000), machine) == chosen_examiners.WORKERS
+    assert chosen_examiners._workers(CampaignSettings(examples=None, seconds=9.0), machine) == chosen_examiners.WORKERS

@@ -1,0 +1,25 @@
+"""NVRTC's errors come with a remedy where the usual header is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.compilers.cupy import nvrtc
+from harness.compilers.cupy.headers import include_directories
+from harness.support.errors import CompileError
+
+pytestmark = pytest.mark.compiles
+
+KERNEL = 'extern "C" __global__ void k(float* x) { x[0] = VALUE; }'
+OPTIONS = ("-arch=sm_90", *(f"-I{folder}" for folder in include_directories()))
+
+
+def test_infinity_has_a_remedy_that_compiles() -> None:
+    with pytest.raises(CompileError, match=r"__int_as_float\(0x7f800000\), or include <math_constants.h>"):
+        nvrtc.compile_source(KERNEL.replace("VALUE", "INFINITY"), "k", OPTIONS)
+    nvrtc.compile_source(KERNEL.replace("VALUE", "__int_as_float(0x7f800000)"), "k", OPTIONS)
+    source = "#include <math_constants.h>\n" + KERNEL.replace("VALUE", "CUDART_INF_F")
+    assert "st.global" in nvrtc.compile_source(source, "k", OPTIONS)
+    with pytest.raises(CompileError) as other:
+        nvrtc.compile_source(KERNEL.replace("VALUE", "nothing"), "k", OPTIONS)
+    assert "math_constants" not in str(other.value)
