@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.compilers import c_arguments
 from harness.compilers.cluster_launch import in_clusters
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
@@ -57,6 +56,8 @@ class PtxToolchain(Toolchain):
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """Return the bytes of each `.param`, in order. Raises `PlanError` if an argument does not fit its parameter."""
+        from harness.compilers import c_arguments
+
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
@@ -79,6 +80,8 @@ class PtxToolchain(Toolchain):
 
 def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
     """Compile the PTX with the driver and return a call that launches it. Raises what `Toolchain.bind` raises."""
+    from harness.compilers import c_arguments
+
     args = c_arguments.structs_by_value(launch.kernel_name, native_arguments(launch, arrays))
     return bind_module(text.encode(), entry, launch, args, gpu)
 

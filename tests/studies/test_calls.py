@@ -105,7 +105,7 @@ def test_a_sweep_has_points_and_pictures() -> None:
     assert found.picture()._repr_svg_().startswith("<?xml")
     assert found.picture("roofline", ".png")._repr_png_().startswith(b"\x89PNG")
     assert found.picture("roofline", ".png")._repr_svg_() is None
-    with pytest.raises(UsageError, match="no picture 'pie'; there are bytes, roofline"):
+    with pytest.raises(UsageError, match="no picture 'pie'; pictures: bytes, roofline"):
         found.picture("pie")
     with pytest.raises(UsageError, match=r"\.svg or \.png"):
         found.picture("bytes", ".gif")

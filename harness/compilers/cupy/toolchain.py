@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.compilers import c_arguments
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.native_gpu import NativeGpu
 from harness.compilers.packed_launch import bind_packed
@@ -35,10 +34,13 @@ class CupyToolchain(Toolchain):
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """Return the bytes of each parameter. Raises `PlanError` if an argument does not fit."""
+        from harness.compilers import c_arguments
+
         return c_arguments.pack(compiled.name, compiled.parameters, args)
 
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
         """Return a call that launches the kernel on `gpu.stream`. Raises `CompileError` or `PlanError`."""
+        from harness.compilers import c_arguments
         from harness.compilers.cupy.rawkernel import feature_arch
 
         kernel = launch.kernel
