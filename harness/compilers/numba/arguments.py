@@ -44,13 +44,17 @@ def _array_like(pointer: DevicePointer) -> npt.NDArray[Any]:
     return np.empty((extent,) * dimensions, dtype, order="C" if layout == "C" else "F")
 
 
+_REGISTERED = 2
+"""Value of `dtype.isbuiltin` for a type that a package adds to NumPy, such as those of `ml_dtypes`."""
+
+
 @functools.cache
 def _element_type(dtype: str | np.dtype[Any]) -> np.dtype[Any]:
     """Return the type as which Numba sees an element: bfloat16 and float8 as the integers of their bits."""
     if dtype == "bfloat16":
         return np.dtype(np.uint16)
     found = np.dtype(dtype)
-    return np.dtype(f"u{found.itemsize}") if found.kind == "V" and found.names is None else found
+    return np.dtype(f"u{found.itemsize}") if found.isbuiltin == _REGISTERED else found
 
 
 def _layout(pointer: DevicePointer) -> str:
@@ -103,7 +107,7 @@ def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         except (ValueError, TypeError, NotImplementedError) as error:
             raise PlanError(
                 f"kernel {name}: argument {position} is a {type(argument).__name__}, which Numba cannot pass; "
-                "give a buffer's name, a number or a tuple of numbers"
+                "give a buffer, a number or a tuple of numbers"
             ) from error
     return tuple(types)
 
@@ -122,7 +126,7 @@ def _words(name: str, numba_type: Any, argument: Any) -> list[bytes]:
         return [np.array(each, part).tobytes() for each in parts]
     raise PlanError(
         f"kernel {name}: an argument of Numba's type {type_name} cannot be passed; "
-        "give a buffer's name, a number or a tuple of numbers"
+        "give a buffer, a number or a tuple of numbers"
     )
 
 

@@ -110,7 +110,7 @@ def parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> n
     Raises `PlanError` if they do not match the kernel.
     """
     if len(values) != len(facts.parameters):
-        raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; the plan gives {len(values)}")
+        raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; it is given {len(values)}")
     end = max((p.offset + p.size_bytes for p in facts.parameters), default=0)
     packed = bytearray(end)
     for parameter, value in zip(facts.parameters, values):
