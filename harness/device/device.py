@@ -176,7 +176,7 @@ class Device:
         self.memory.mark_written(address, source.nbytes)
 
     def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
-        """The bytes at an address, in place. After writing to them, call `write` if the device sanitizes.
+        """The bytes at an address, in place. The sanitizer does not see what is written through them, as by `write`.
 
         Raises `UsageError` if they are not in one allocation.
         """
