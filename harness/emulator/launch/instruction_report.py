@@ -12,7 +12,7 @@ from harness.emulator.launch.block_executions import BlockExecutions
 from harness.emulator.launch.instruction_kinds import kind_of, product_flops
 from harness.emulator.launch.predicated_regions import region_heads
 from harness.execution.traffic.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
-from harness.ptx.blocks import Graph, build_graph, registers_of
+from harness.ptx.blocks import Block, Graph, build_graph, registers_of
 from harness.ptx.call_parameters import lower_call_parameters
 from harness.ptx.inline import inline_calls
 from harness.ptx.instructions import Imm, Instruction
@@ -30,10 +30,10 @@ def instruction_report(
 ) -> InstructionReport:
     """The instructions that the kernel `entry` of the module `ptx` executed. Raises what parsing raises."""
     graph = _graph_of(ptx, entry)
-    heads = region_heads(graph)
-    waits, warps = _waits(graph, heads, executed)
-    entered = executed.counts[:, 0].tolist()
-    dependent = sum(entered[head] * _dependent_cycles(region) for head, region in _regions(graph, heads).items())
+    waits, warps = _waits(graph, executed)
+    dependent = sum(
+        entered * _dependent_cycles(block) for block, (entered, _) in zip(graph.blocks, executed.counts.tolist())
+    )
     clusters = tuple(executed.clusters.tolist())
     return InstructionReport(_by_place(graph, executed), clusters, waits, warps, are_connected, dependent)
 
@@ -59,19 +59,11 @@ def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount
     return tuple(InstructionCount(*key, *rows[key]) for key in sorted(rows))
 
 
-def _regions(graph: Graph, heads: list[int]) -> dict[int, list[Instruction]]:
-    """The instructions of each region, by the number of its first block."""
-    found: dict[int, list[Instruction]] = {}
-    for head, block in zip(heads, graph.blocks, strict=True):
-        found.setdefault(head, []).extend((*block.body, *([block.branch] if block.branch else ())))
-    return found
-
-
-def _dependent_cycles(region: list[Instruction]) -> int:
-    """Cycles of the longest dependency chain in the region, without loads of global memory."""
+def _dependent_cycles(block: Block) -> int:
+    """Cycles of the longest dependency chain in the block, without loads of global memory."""
     ready: dict[str, int] = {}
     longest = 0
-    for instruction in region:
+    for instruction in (*block.body, *([block.branch] if block.branch else ())):
         reads, writes = registers_of(instruction)
         cycles = max((ready.get(name, 0) for name in reads), default=0) + RESULT_CYCLES[kind_of(instruction)]
         ready.update(dict.fromkeys(writes, cycles))
@@ -120,8 +112,9 @@ class _Warp:
 _Found = Counter[tuple[bool, str, int, int, int]]
 
 
-def _waits(graph: Graph, heads: list[int], executed: BlockExecutions) -> tuple[tuple[LoadWait, ...], int]:
+def _waits(graph: Graph, executed: BlockExecutions) -> tuple[tuple[LoadWait, ...], int]:
     events = _events(graph)
+    heads = region_heads(graph)
     sizes = [len(block.body) + (block.branch is not None) for block in graph.blocks]
     warps: dict[int, _Warp] = {}
     found: _Found = Counter()

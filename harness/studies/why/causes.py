@@ -35,10 +35,7 @@ SPILLS = Cause("spills", "bytes / thread", "a smaller tile per thread, or a high
 LATENCY = Cause("latency of loads", "waits / warp", "copy ahead: cp.async into one stage more, wait one tile later")
 FEW_WARPS = Cause("few warps", "warps / SM", "less shared memory or fewer registers per block, so that more fit")
 DEPENDENT = Cause("dependent steps", "cycles / instr", "two rows or tiles at a time, so that chains overlap")
-UNTILED_ADVICE = {
-    LATENCY: "issue several loads before the first is used (unroll), or keep the tile that all threads read in shared "
-    "memory",
-}
+UNTILED_ADVICE = {LATENCY: "several loads before the first is used (unroll), or fewer: keep rows in registers"}
 """Advice for kernels without barriers, which have neither tiles nor stages."""
 SHUFFLES = Cause("shuffles, votes", "M warp instr", "reduce within a thread first, across lanes once")
 CONTROL = Cause("control", "M warp instr", "unroll the inner loops")

@@ -142,7 +142,9 @@ SMALLER_TILES = Decision(
     ),
     growth_of_reads,
 )
-REREAD = Decision(causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, causes.BARRIERS, causes.LATENCY), growth_of_reads)
+REREAD = Decision(
+    causes.REREAD, (causes.BYTES, causes.MEMORY, causes.SHARED, causes.BARRIERS, causes.LATENCY), growth_of_reads
+)
 SMALLER_STEPS = Decision(
     causes.STEPS, (causes.BARRIERS, causes.CONTROL, causes.INTEGER, causes.SHUFFLES, causes.LATENCY), _growth_of_steps
 )
