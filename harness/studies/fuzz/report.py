@@ -175,7 +175,7 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
     lines.append(("replay", replay_command(result.variant, failure.case, options)))
     headline = (
         f"{result.variant}: {failure.finding.kind}, found {found}, "
-        f"shrunk with {failure.shrinking:,} more in {result.shrink_seconds:.1f} s"
+        f"shrunk with {failure.shrinking:,} more examples in {result.shrink_seconds:.1f} s"
     )
     return [headline, Verbatim(_aligned(lines))]
 

@@ -80,7 +80,7 @@ def _headline(result: WhyResult) -> str:
     where = _where(result, first)
     return (
         f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
-        f"Most of it: {first.cause.name}, {_us(first.seconds)} us{f' ({where})' if where else ''}."
+        f"Largest cause: {first.cause.name}: {_us(first.seconds)} us{f' ({where})' if where else ''}."
     )
 
 
@@ -145,7 +145,7 @@ def _advice(result: WhyResult) -> Iterator[str]:
     paying = [each for each in _shown(result) if each.seconds > 0][:ADVISED]
     if not paying or result.distance_seconds <= 0:
         return
-    yield f"What would pay most: {_paying_most(result, paying[0])}"
+    yield f"Most worthwhile change: {_paying_most(result, paying[0])}"
     for each in paying:
         yield f"  {each.cause.name}: {result.advice(each.cause)}."
         text = source_line(*each.where) if each.where != PLACELESS else None
@@ -157,10 +157,10 @@ def _paying_most(result: WhyResult, first: Attributed) -> str:
     slow, other = result.names
     name = first.cause.name
     if first.seconds > ALL_AND_MORE * result.distance_seconds:
-        return f"{name}, which is all of the distance and more: other parts make up for some of it."
+        return f"{name}. It costs more than the whole difference; other causes offset part of it."
     left = _us(result.slow_time.seconds - first.seconds)
-    as_other = f"with no more of {name} than the {other} has" if other == ROOFLINE else f"with {name} as {other} has it"
-    return f"{as_other}, {slow} is predicted {left} us."
+    as_other = f"with no more of {name} than the {other} has" if other == ROOFLINE else f"with {name} as in {other}"
+    return f"{as_other}, {slow} is predicted to take {left} us."
 
 
 def _measured(result: WhyResult) -> Table:
@@ -179,13 +179,13 @@ def _measured(result: WhyResult) -> Table:
 def _notes(result: WhyResult) -> list[str]:
     notes = [
         "Predicted: a model of the counted work, not a measurement; what it leaves out is in docs/why.md. The costs "
-        "add up to the distance. Instructions are counted in PTX, of which ptxas makes others.",
+        "add up to the difference. Instructions are counted in PTX; ptxas compiles them to others.",
     ]
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
     notes.append(f"Answers: {verdicts}.")
     merged = [each for each in _shown(result) if each.includes]
     notes += [
-        f"{each.cause.name} stands for all that follows from it: {', '.join(part.name for part in each.includes)}."
+        f"{each.cause.name} includes its effects: {', '.join(part.name for part in each.includes)}."
         for each in merged
     ]
     few = [launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors]

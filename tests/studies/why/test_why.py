@@ -35,10 +35,10 @@ def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> No
     lines = out.splitlines()
     assert max(map(len, lines)) <= 120
     assert lines[2].startswith("bank-conflicts-cupy is predicted to take ")
-    assert lines[3].startswith("Most of it: bank conflicts, ")
+    assert lines[3].startswith("Largest cause: bank conflicts: ")
     rows = [line for line in lines if line.startswith(("bank conflicts ", "all "))]
     assert [row.split()[0] for row in rows] == ["bank", "all"]
-    assert "What would pay most: bank conflicts, which is all of the distance and more: " in out
+    assert "Most worthwhile change: bank conflicts. It costs more than the whole difference" in out
     assert "pad the rows of the tile" in out
     assert "The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors." in out
 
@@ -68,7 +68,7 @@ def test_local_memory_is_the_cause_where_arrays_are_indexed_by_a_variable(capsys
     status, out, _ = call(capsys, "tiled", "fa2-cupy", *arguments)
     lines = out.splitlines()
     assert status == 0
-    assert lines[3].startswith("Most of it: local memory, ") and "(local " in lines[3]
+    assert lines[3].startswith("Largest cause: local memory: ") and "(local " in lines[3]
     assert "  // values" in out or "  // scores" in out
     rows = [line for line in lines if line.startswith("local memory ")]
     # The arrays have 32 of 128 floats in use: zeroed or loaded once, then 64 keys read q, and read and write acc.
@@ -127,7 +127,7 @@ def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str
     assert other["shared memory"] is None
     out = call(capsys, "good-cupy", *PAIR[2:])[1]
     assert re.search(
-        r"^What would pay most: with no more of .* than the roofline has, good-cupy is predicted ", out, re.M
+        r"^Most worthwhile change: with no more of .* than the roofline has, good-cupy is predicted ", out, re.M
     )
 
 
@@ -146,11 +146,11 @@ def test_backwards_it_is_no_slower(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, PAIR[1], PAIR[0], *PAIR[2:])
     assert status == 0
     assert "good-cupy is predicted to be no slower than bank-conflicts-cupy: " in out
-    assert "What would pay most" not in out
+    assert "Most worthwhile change" not in out
 
 
 def test_without_ptxas_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.emulator.executor.resources", lambda *arguments: None)
+    monkeypatch.setattr("harness.emulator.emulated_gpu.resources", lambda *arguments: None)
     status, out, _ = call(capsys, *PAIR)
     assert status == 0
     assert "ptxas is missing: registers, spills, caches and how many blocks fit are not known." in " ".join(out.split())
