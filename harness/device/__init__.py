@@ -1,0 +1,1 @@
+"""The emulated GPU as an object, and the CUDA driver on it."""
