@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from harness.studies.calls import report as report
     from harness.studies.calls import traffic as traffic
     from harness.studies.calls import why as why
+    from harness.studies.emulate.emulation import Emulation as Emulation
+    from harness.studies.emulate.emulation import emulate as emulate
     from harness.support.errors import PlanError as PlanError
     from harness.support.errors import SandboxError as SandboxError
     from harness.support.errors import UsageError as UsageError
 
 _HOMES = {
     "Buffer": "harness.model.plan",
+    "Emulation": "harness.studies.emulate.emulation",
     "Launch": "harness.model.plan",
     "Numerics": "harness.model.numerics",
     "PagedProblem": "harness.operations.paged_attention.problem",
@@ -57,6 +60,7 @@ _HOMES = {
     "at_most": "harness.studies.assertions",
     "bench": "harness.studies.calls",
     "compare": "harness.studies.calls",
+    "emulate": "harness.studies.emulate.emulation",
     "fuzz": "harness.studies.calls",
     "history": "harness.studies.calls",
     "report": "harness.studies.calls",

@@ -31,7 +31,7 @@ adopt_orphans()
 
 if "--watch" in sys.argv:
     preload_compilers()  # planners come and go
-if not {"-h", "--help"}.intersection(sys.argv) and sys.argv[1:2] != ["history"]:  # which runs no variant
+if not {"-h", "--help"}.intersection(sys.argv) and sys.argv[1:2] not in (["history"], ["emulate"]):  # which run no variant
     begin_server()  # it loads what planners begin with while this process loads the command line
 
 from harness.cli import main  # noqa: E402

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import os
@@ -130,6 +131,8 @@ class Driver:
         self.library = SharedLibrary(DRIVER_SONAME, [*FUNCTIONS, *spare], status.DEINITIALIZED)
         for function in FUNCTIONS.values():
             self.library.connect(function.symbol, function.prototype(self._entry_point(function)))
+        # Objects that outlive the interpreter still call the driver. This runs after what programs register.
+        atexit.register(self.library.disconnect)
         if not _is_loaded(LINKER_SONAME):
             self._linker = SharedLibrary(LINKER_SONAME, [], status.NOT_SUPPORTED)
 

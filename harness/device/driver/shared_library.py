@@ -48,14 +48,12 @@ class SharedLibrary:
         machine = platform.machine()
         if machine not in ("x86_64", "AMD64"):
             raise SandboxError(f"the emulated driver runs on x86-64 only; this machine is {machine}")
-        # A file in memory: no directory has to be writable, and nobody else can change it.
-        file = os.memfd_create(soname)
-        try:
-            with os.fdopen(file, "wb", closefd=False) as stream:
-                stream.write(elf_image(soname, names, idle_status))
-            self._library = ctypes.CDLL(f"/proc/self/fd/{file}", mode=ctypes.RTLD_GLOBAL)
-        finally:
-            os.close(file)
+        # A file in memory: no directory has to be writable, and nobody else can change it. It stays open, because the
+        # loader identifies libraries by path, and the path of a closed file would name the next one.
+        self._file = os.memfd_create(soname)
+        with os.fdopen(self._file, "wb", closefd=False) as stream:
+            stream.write(elf_image(soname, names, idle_status))
+        self._library = ctypes.CDLL(f"/proc/self/fd/{self._file}", mode=ctypes.RTLD_GLOBAL)
         self._numbers = {name: number for number, name in enumerate(names)}
         self._table = (ctypes.c_uint64 * len(names)).in_dll(self._library, TABLE)
         self._idle = self._address_of(IDLE)
