@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from harness.device.driver.kernel_names import readable_name
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.sanitizer_layout import NEVER_WRITTEN
 from harness.emulator.codegen.kernel_facts import KernelFacts, ModuleVariable
@@ -105,14 +106,14 @@ class EmulatedDevice:
         while not _map_at(at.buffer_address(window), length):
             window = self._free_window(window + 1)
         address = at.buffer_address(window)
-        allocation = self._place(_bytes_at(address, size_bytes), window, None)
+        allocation = self._place(bytes_at(address, size_bytes), window, None)
         allocation.host_address, allocation.managed = address, managed
         allocation.owner = _Mapping(address, length)
         return allocation
 
     def register(self, host_address: int, size_bytes: int) -> Allocation:
         """Give the device access to memory of the host, at an address of its own."""
-        allocation = self._place(_bytes_at(host_address, size_bytes), self._free_window(), None)
+        allocation = self._place(bytes_at(host_address, size_bytes), self._free_window(), None)
         allocation.host_address = host_address
         return allocation
 
@@ -152,11 +153,10 @@ class EmulatedDevice:
         return None
 
     def find_host(self, address: int) -> Allocation | None:
-        """The pinned, registered or managed allocation that contains this address of the host; None if there is none."""
-        for found in self._allocations:
-            if found is not None and found.host_address is not None:
-                if 0 <= address - found.host_address < max(1, found.size_bytes):
-                    return found
+        """The shared allocation that contains this address of the host; None if there is none."""
+        for found in self.allocations:
+            if found.host_address is not None and 0 <= address - found.host_address < found.size_bytes:
+                return found
         return None
 
     @property
@@ -220,7 +220,14 @@ class EmulatedDevice:
         ]
         options = LaunchOptions(STEP_LIMIT, usable_cores(), seed=0)
         counts = launch(
-            kernel, entry, geometry, parameters, buffers, options, module=module.memory, resident=resident
+            kernel,
+            readable_name(entry),
+            geometry,
+            parameters,
+            buffers,
+            options,
+            module=module.memory,
+            resident=resident,
         )
         module.seconds[entry] = module.seconds.get(entry, 0.0) + counts.seconds
         return counts
@@ -259,8 +266,9 @@ def _map_at(address: int, length: int) -> bool:
     return bool(found == address)
 
 
-def _bytes_at(address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), np.uint8)
+def bytes_at(address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Memory of the host as an array."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
 
 
 def _module_variable(module: Module, variable: Variable) -> ModuleVariable:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Implementation = TypeVar("Implementation", bound=Callable[..., "int | None"])
 
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "p": ctypes.c_uint64,
     "i": ctypes.c_int32,
     "u": ctypes.c_uint32,
@@ -28,8 +28,8 @@ class DriverFunction:
     symbol: str
     """Name that the library exports, such as `cuMemAlloc_v2`."""
     parameters: str
-    """A letter per parameter: p for a pointer, handle or size_t, i and u for a 32-bit integer, s for 16 and c for 8 bits,
-    f for a float. Pointers are given to the implementation as integers."""
+    """A letter per parameter: p for a pointer, handle or size_t, i and u for a 32-bit integer, s for 16 bits, c for
+    8 bits, f for a float. Pointers are given to the implementation as integers."""
     since: int
     """First version of CUDA, as 1000 major + 10 minor, whose `cuGetProcAddress` returns this symbol for its base
     name."""
@@ -88,5 +88,3 @@ def read_text(address: int) -> str:
 def host_function(address: int, parameters: str) -> Callable[..., None]:
     """A function of the caller that returns nothing, such as a callback."""
     return ctypes.CFUNCTYPE(None, *(_TYPES[letter] for letter in parameters))(address)
-
-

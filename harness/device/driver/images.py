@@ -14,9 +14,12 @@ _HEADER = re.compile(r"^[ \t]*\.(?:version|target|address_size)\b[^\n]*\n", re.M
 _EXTERN_FUNCTION = re.compile(
     r"^[ \t]*\.extern\s+\.func\s*(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\([^)]*\))?\s*;", re.MULTILINE
 )
-_EXTERN_VARIABLE = re.compile(r"^[ \t]*\.extern\s+\.(?:global|const)\b[^;]*?([\w$]+)\s*(?:\[[^\]]*\])?\s*;", re.MULTILINE)
+_EXTERN_VARIABLE = re.compile(
+    r"^[ \t]*\.extern\s+\.(?:global|const)\b[^;]*?([\w$]+)\s*(?:\[[^\]]*\])?\s*;", re.MULTILINE
+)
 _DEFINITION = re.compile(
-    r"^[ \t]*(?:\.(?:visible|weak)\s+)?\.(?:func\s*(?:\([^)]*\)\s*)?|(?:global|const)\b[^;={]*?)([\w$]+)\s*(?=[(\[={;])",
+    r"^[ \t]*(?:\.(?:visible|weak)\s+)?"
+    r"\.(?:func\s*(?:\([^)]*\)\s*)?|(?:global|const)\b[^;={]*?)([\w$]+)\s*(?=[(\[={;])",
     re.MULTILINE,
 )
 

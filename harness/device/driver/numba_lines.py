@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import inspect
 import sys
 from collections.abc import Sequence
@@ -25,25 +25,22 @@ class _LinesByDefault(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)  # asks the others, and is not needed again
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
+            loader: Any = spec.loader
+            load = loader.exec_module
 
             def load_and_change(module: ModuleType) -> None:
                 load(module)
                 _change_default(module.jit)
 
-            spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
+            loader.exec_module = load_and_change
         return spec
 
 
 def _change_default(jit: Any) -> None:
-    parameters = [p for p in inspect.signature(jit).parameters.values() if p.default is not p.empty]
-    if not any(p.name == "lineinfo" for p in parameters):
-        return
-    wrapped = jit.__defaults__
-    names = [p.name for p in parameters]
-    with contextlib.suppress(ValueError):
+    names = [p.name for p in inspect.signature(jit).parameters.values() if p.default is not p.empty]
+    if "lineinfo" in names:  # older versions have no such parameter
         index = names.index("lineinfo")
-        jit.__defaults__ = (*wrapped[:index], True, *wrapped[index + 1 :])
+        jit.__defaults__ = (*jit.__defaults__[:index], True, *jit.__defaults__[index + 1 :])
     from harness.compilers.numba.dispatcher import line_tables_without_variables
 
     line_tables_without_variables().__enter__()

@@ -71,8 +71,10 @@ class SharedLibrary:
 
     def connect(self, name: str, callback: Any) -> None:
         """Let an exported function call `callback`, an instance of a type that `ctypes.CFUNCTYPE` returned."""
+        address = ctypes.cast(callback, ctypes.c_void_p).value
+        assert address is not None
         self._callbacks[name] = callback  # kept alive
-        self._table[self._numbers[name]] = ctypes.cast(callback, ctypes.c_void_p).value
+        self._table[self._numbers[name]] = address
 
     def disconnect(self) -> None:
         """Let all functions return the fixed status. Call before the interpreter is finalized."""

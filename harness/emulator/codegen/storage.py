@@ -86,6 +86,7 @@ def _check_links(variable: Variable, places: Places, user: Instruction) -> None:
 
 
 def linked_bytes(variable: Variable, places: Places) -> bytes | None:
+    """The initial bytes of a variable with the addresses that it contains; None without an initializer."""
     if variable.initial is None:
         return None
     filled = bytearray(variable.initial)

@@ -14,12 +14,6 @@ from harness.studies.emulate.summary import findings_text, summary_text
 if TYPE_CHECKING:
     from harness.device.driver.process import Driver
 
-_ENVIRONMENT = {
-    "CUPY_COMPILE_WITH_PTX": "1",  # CuPy otherwise compiles to machine code
-    "CUPY_ACCELERATORS": "",  # CUB's kernels are machine code
-    "NVRTC_APPEND_FLAGS": "-lineinfo",
-}
-
 
 @dataclass(frozen=True)
 class Emulation:
@@ -53,8 +47,7 @@ def emulate(*, gpu: str = "h100", sanitize: bool = False) -> Emulation:
     from harness.device.driver.process import install
 
     driver = install(gpu, Instruments(sanitizer=sanitize))
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("NVRTC_APPEND_FLAGS", "-lineinfo")  # source lines in messages
     warnings.filterwarnings("ignore", message="libnvJitLink")
     lines_by_default()
     return Emulation(driver)

@@ -41,7 +41,8 @@ for address in (do(cu.cuMemHostAlloc(4096, 2)), do(cu.cuMemAllocManaged(4096, 1)
     address = int(address)
     own = np.frombuffer((ctypes.c_uint8 * 4096).from_address(address), np.uint8)
     do(cu.cuMemsetD8(address, 5, 4096)); assert (own == 5).all()
-    assert int(do(cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address))) == address
+    number = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+    assert int(do(cu.cuPointerGetAttribute(number, address))) == address
 """,
     "registered memory": """
 here = np.zeros(1024, np.uint8)
@@ -75,7 +76,8 @@ module = do(cu.cuModuleLoadData(ptx)); scale = do(cu.cuModuleGetFunction(module,
 assert cu.cuModuleGetFunction(module, b"none")[0] == 500
 a = do(cu.cuMemAlloc(4)); there = np.zeros(1, np.uint32)
 def launch(target, grid=1, block=1):
-    return cu.cuLaunchKernel(scale, grid, 1, 1, block, 1, 1, 0, 0, ((target, 14), (ctypes.c_void_p, ctypes.c_uint32)), 0)[0]
+    arguments = (target, 14), (ctypes.c_void_p, ctypes.c_uint32)
+    return cu.cuLaunchKernel(scale, grid, 1, 1, block, 1, 1, 0, 0, arguments, 0)[0]
 assert launch(int(a)) == 0; do(cu.cuMemcpyDtoH(there, a, 4)); assert there[0] == 42
 factor, size = do(cu.cuModuleGetGlobal(module, b"factor")); assert size == 4
 do(cu.cuMemsetD32(factor, 5, 1)); assert launch(int(a)) == 0; do(cu.cuMemcpyDtoH(there, a, 4)); assert there[0] == 70

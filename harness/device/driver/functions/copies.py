@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import numpy.typing as npt
 
 from harness.device.driver import status
+from harness.device.driver.emulated_device import bytes_at as bytes_at_host
 from harness.device.driver.function_table import driver_function
 from harness.device.driver.functions.memory import device_bytes
 from harness.device.driver.process import Driver
@@ -18,7 +17,7 @@ def host_bytes(address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
     """Memory of the host as an array. Raises `DriverError` for a null pointer."""
     if not address:
         raise DriverError(status.INVALID_VALUE)
-    return np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), np.uint8)
+    return bytes_at_host(address, size_bytes)
 
 
 def bytes_at(driver: Driver, address: int, size_bytes: int, *, written: bool) -> npt.NDArray[np.uint8]:

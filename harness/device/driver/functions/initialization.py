@@ -7,8 +7,10 @@ import ctypes
 from harness.device.driver import status
 from harness.device.driver.attributes import DRIVER_VERSION
 from harness.device.driver.function_table import driver_function, read_text, write_int, write_pointer
-from harness.device.driver.process import Driver
+from harness.device.driver.process import Driver, explain
 
+_RUNTIME_TABLE = bytes.fromhex("6bd5fb6c5bf4e74a8987d93912fd9df9")
+"""Identifier of the table without which the CUDA runtime does not start."""
 _FOUND, _SYMBOL_NOT_FOUND = 0, 1
 
 
@@ -70,6 +72,11 @@ def _describe(driver: Driver, code: int, part: int, text: int) -> int:
 def export_table(driver: Driver, table: int, identifier: int) -> int:
     """Tables of undocumented functions, of which there are none."""
     write_pointer(table, 0)
+    if ctypes.string_at(identifier, len(_RUNTIME_TABLE)) == _RUNTIME_TABLE:
+        explain(
+            "the program uses a CUDA runtime (as CuPy does), which needs undocumented functions of NVIDIA's driver "
+            "(cuGetExportTable) and cannot run on the emulated one"
+        )
     return status.NOT_FOUND
 
 

@@ -16,6 +16,7 @@ from harness.device.driver.functions.function_attributes import (
 )
 from harness.device.driver.functions.modules import Function
 from harness.device.driver.functions.streams import stream_of
+from harness.device.driver.kernel_names import readable_name
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.emulator.launch.configuration import Geometry
@@ -118,7 +119,7 @@ def _launch(driver: Driver, handle: int, extents: _Extents, stream: int, pointer
         counts = driver.device.launch(function.owner.module, function.entry, geometry, parameters, resident)
     except KernelFault as fault:
         context.failed = _FAULTS.get(fault.kind, status.LAUNCH_FAILED)
-        driver.log.add_fault(function.entry, fault.findings)
+        driver.log.add_fault(readable_name(function.entry), fault.findings)
         raise DriverError(context.failed, str(fault)) from fault
     except PlanError as error:
         raise DriverError(status.INVALID_VALUE, str(error)) from error
@@ -126,7 +127,7 @@ def _launch(driver: Driver, handle: int, extents: _Extents, stream: int, pointer
         raise DriverError(status.INVALID_PTX, str(error)) from error
     except SandboxError as error:
         raise DriverError(status.NOT_SUPPORTED, str(error)) from error
-    driver.log.add(function.entry, counts)
+    driver.log.add(readable_name(function.entry), counts)
 
 
 @driver_function("cuLaunchKernel", "puuuuuuuppp")
