@@ -220,3 +220,9 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     for words, said in (([], "emulate needs a program"), (["none.py"], "there is no file none.py")):
         done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_page_lists_each_program() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "emulate.md").read_text()
+    listed = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| `numba.cuda` |")]
+    assert listed == list(PROGRAMS)

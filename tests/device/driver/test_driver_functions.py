@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,9 @@ def test_programs_of_the_driver(name: str) -> None:
     assert done.returncode == 0, done.stderr
     if "errors" in name:
         assert "module.ptx:12 (PTX line 12)" in done.stderr and "out of bounds store of 4 bytes" in done.stderr
+
+
+def test_the_page_lists_each_program() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "emulate.md").read_text()
+    listed = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| `cuda.bindings` |")]
+    assert listed == list(PROGRAMS)
