@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.compilers.ptx_text import PtxKernel as PtxKernel
+    from harness.device.array import DeviceArray as DeviceArray
+    from harness.device.device import Device as Device
+    from harness.device.result import LaunchResult as LaunchResult
     from harness.model.numerics import Numerics as Numerics
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
@@ -34,14 +37,21 @@ if TYPE_CHECKING:
     from harness.studies.calls import why as why
     from harness.studies.emulate.emulation import Emulation as Emulation
     from harness.studies.emulate.emulation import emulate as emulate
+    from harness.support.errors import CompileError as CompileError
+    from harness.support.errors import KernelFault as KernelFault
     from harness.support.errors import PlanError as PlanError
     from harness.support.errors import SandboxError as SandboxError
     from harness.support.errors import UsageError as UsageError
 
 _HOMES = {
     "Buffer": "harness.model.plan",
+    "CompileError": "harness.support.errors",
+    "Device": "harness.device.device",
+    "DeviceArray": "harness.device.array",
     "Emulation": "harness.studies.emulate.emulation",
+    "KernelFault": "harness.support.errors",
     "Launch": "harness.model.plan",
+    "LaunchResult": "harness.device.result",
     "Numerics": "harness.model.numerics",
     "PagedProblem": "harness.operations.paged_attention.problem",
     "Plan": "harness.model.plan",

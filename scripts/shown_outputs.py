@@ -154,7 +154,12 @@ def _output(one: Shown, folder: Path) -> str:
 
 def _shell(command: str, folder: Path, text: str = "") -> str:
     words = ["bash", "-c", command]
-    return subprocess.run(words, cwd=folder, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
+    # `python` is the one that runs here, and imports this checkout.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        words, cwd=folder, env=environment, input=text, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
 
 
 def _harness_output(arguments: list[str]) -> str:

@@ -52,7 +52,7 @@ def _word(name: str, position: int, parameter: Parameter, argument: Any) -> byte
     elif isinstance(argument, (np.generic, np.ndarray)) and argument.size == 1 and not argument.dtype.hasobject:
         value = argument
     else:
-        raise mismatch(f"a {type(argument).__name__}", "; pass a buffer's name or a NumPy scalar such as np.int32(n)")
+        raise mismatch(f"a {type(argument).__name__}", "; pass a buffer or a NumPy scalar such as np.int32(n)")
     raw = bytes(np.asarray(value).tobytes())
     what = f"{value.dtype} ({len(raw)} bytes)"
     if len(raw) != parameter.size_bytes:
@@ -77,7 +77,7 @@ def _hint(parameter: Parameter) -> str:
     if parameter.is_array:
         return f"a NumPy scalar of {parameter.size_bytes} bytes, such as np.float16(x) or a structured scalar"
     kind = {"f": "float"}.get(parameter.type[0], "int")
-    return f"np.{kind}{8 * parameter.size_bytes}(x)" + (" or a buffer's name" if parameter.type == "u64" else "")
+    return f"np.{kind}{8 * parameter.size_bytes}(x)" + (" or a buffer" if parameter.type == "u64" else "")
 
 
 def _describe(parameters: tuple[Parameter, ...]) -> str:

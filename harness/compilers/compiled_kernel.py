@@ -9,19 +9,23 @@ from harness.ptx.parameters import Parameter
 from harness.support.errors import PlanError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from harness.compilers.toolchain import Toolchain
 
 
 @dataclass(frozen=True)
 class DevicePointer:
-    """A buffer as an argument of a kernel. It is C-contiguous and writable."""
+    """A buffer, or an array in one, as an argument of a kernel. It is writable."""
 
     address: int
     """Address in device memory."""
     shape: tuple[int, ...]
     """Extents in elements."""
-    dtype: str
-    """A name of `harness.model.problem.ELEMENT_BYTES`. Numba sees bfloat16 as uint16."""
+    dtype: str | np.dtype[Any]
+    """A name of `harness.model.problem.ELEMENT_BYTES`, or any type of NumPy. Numba sees bfloat16 as uint16."""
+    strides: tuple[int, ...] | None = None
+    """Bytes between consecutive elements of each dimension; None if the array is C-contiguous."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.compilers.cluster_launch import in_clusters
@@ -40,6 +42,7 @@ class PtxToolchain(Toolchain):
 
     name = "ptx"
     kernels = "a harness.PtxKernel"
+    modules = "PTX text or the path of a PTX file"
     types_in_source = True
 
     def owns(self, kernel: object) -> bool:
@@ -53,6 +56,16 @@ class PtxToolchain(Toolchain):
         entry, no target, or a target that does not run on `arch`.
         """
         return _compiled(self, kernel, arch)
+
+    def compile_module(self, module: Any, arch: str) -> dict[str, CompiledKernel] | None:
+        """Return the kernels of a PTX text, or of the file at a path, which is text of one line or a `Path`.
+
+        Raises `CompileError` if the file cannot be read, or is not PTX that `arch` runs.
+        """
+        if not isinstance(module, (str, os.PathLike)):
+            return None
+        text, file = _text_of(module)
+        return {name: _compiled(self, PtxKernel(text, name), arch, file) for name in _entries(text, file)}
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """Return the bytes of each `.param`, in order. Raises `PlanError` if an argument does not fit its parameter."""
@@ -117,8 +130,29 @@ def _module(image: bytes, gpu: NativeGpu) -> Any:
     return gpu.modules[image]
 
 
+def _text_of(module: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return a PTX text and the file that it comes from, which is empty if `module` is the text."""
+    if isinstance(module, str) and (".entry" in module or ".version" in module or "\n" in module):
+        return module, ""
+    try:
+        return Path(module).read_text(), str(Path(module).resolve())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CompileError(f"the PTX file {os.fspath(module)!r} cannot be read ({error})") from error
+
+
+def _entries(text: str, file: str) -> Collection[str]:
+    from harness.ptx.parsing.declarations import entry_parameters
+
+    entries = entry_parameters(text)
+    if not entries:
+        where = f"the file {file}" if file else "the text"
+        raise CompileError(f"{where} has no kernel; a PTX module has functions that begin with .visible .entry")
+    return entries.keys()
+
+
 @functools.lru_cache(maxsize=128)  # a search launches the same kernels for many small problems
-def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> CompiledKernel:
+def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str, file: str = "") -> CompiledKernel:
+    """Compile the text, which begins at the first line of `file` if one is given."""
     from harness.compilers.source_place import place_of
     from harness.ptx.parsing.declarations import entry_parameters
     from harness.ptx.statements import has_line_table, with_line_table
@@ -131,7 +165,7 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str) -> Compiled
         )
     ptx = kernel.text
     if not has_line_table(ptx):
-        ptx = with_line_table(ptx, *(place_of(ptx) or (f"{kernel.name}.ptx", 1)))
+        ptx = with_line_table(ptx, *((file, 1) if file else place_of(ptx) or (f"{kernel.name}.ptx", 1)))
     return CompiledKernel(
         ptx=ptx,
         entry=kernel.name,

@@ -25,6 +25,8 @@ class Toolchain(ABC):
     """Name of the language in `Variant.backend` and under the JSON key `backend`."""
     kernels: str
     """Description of its kernels for messages, such as `a cupy.RawKernel`."""
+    modules = ""
+    """Description of what `compile_module` compiles, for messages; empty if it compiles nothing."""
     types_in_source = False
     """Whether the source declares the parameter types, so that the code does not depend on the arguments."""
     tensor_maps_by_value = True
@@ -41,6 +43,13 @@ class Toolchain(ABC):
         `args` are the arguments of the launch: a `DevicePointer` for a buffer, otherwise NumPy or Python scalars.
         Raises `CompileError` with the compiler's own log, and `PlanError` if the arguments do not fit the kernel.
         """
+
+    def compile_module(self, module: Any, arch: str) -> dict[str, CompiledKernel] | None:
+        """Return the kernels of a whole module by their names, compiled for `arch`; None for other objects.
+
+        They are in one PTX text, and share its variables. Raises `CompileError`.
+        """
+        return None
 
     @abstractmethod
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:

@@ -61,6 +61,19 @@ def compile_kernel(kernel: Any, args: tuple[Any, ...], arch: str) -> CompiledKer
     return toolchain_of(kernel).compile(kernel, args, arch)
 
 
+def compile_module(module: Any, arch: str) -> dict[str, CompiledKernel]:
+    """Compile a module for `arch` with the toolchain that takes it, and return its kernels by their names.
+
+    Raises `PlanError` if no toolchain takes it, and `CompileError`.
+    """
+    for toolchain in TOOLCHAINS:
+        kernels = toolchain.compile_module(module, arch)
+        if kernels is not None:
+            return kernels
+    taken = _listed([toolchain.modules for toolchain in TOOLCHAINS if toolchain.modules])
+    raise PlanError(f"a module is a {type(module).__name__}; it has to be {taken}")
+
+
 def kernel_identity(kernel: Any) -> str | None:
     """Return a text of everything that the kernel's machine code depends on; None if that is unknown."""
     return toolchain_of(kernel).identity(kernel)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.compilers import DevicePointer, compile_kernel
-from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
-from harness.emulator.abi.cache_layout import LAUNCH_BYTES
-from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
+from harness.emulator.abi.sanitizer_layout import NEVER_WRITTEN
+from harness.emulator.emulated_gpu import EmulatedGpu, RunEvents
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.launch.aligned_memory import aligned_zeros
-from harness.emulator.launch.cache_hierarchy import CacheCount, CacheSizes, MemoryHierarchy
-from harness.emulator.launch.configuration import Geometry, LaunchOptions, residency_of, resident_clusters
-from harness.emulator.launch.device_memory import DeviceBuffer
-from harness.emulator.launch.kernel_launch import LaunchEvents, launch
+from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
-from harness.emulator.native.compile_worker import THIS_PROCESS, WorkerPool
+from harness.emulator.native.compile_worker import WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
@@ -32,34 +29,18 @@ from harness.execution.judging.kept_inputs import require_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.schedule.events import EventListener
-from harness.execution.traffic.counts import WRITES, CacheReport, CacheTraffic, by_place
+from harness.execution.traffic.counts import WRITES
 from harness.model.finding import Finding
 from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
-from harness.support.errors import KernelFault, SandboxError
+from harness.support.errors import KernelFault
 from harness.support.gpu_data_sheets import Gpu
-from harness.support.memory_units import SECTOR_BYTES
 
 BRIEF_FLOPS = 2e10
 """Kernels of problems up to this many FLOP run for less time than LLVM would take to optimize them, about five
 seconds."""
-
-CODE = "code"
-"""The buffer name under which instruction fetches are counted."""
-
-
-@dataclass(frozen=True)
-class RunEvents:
-    """The listener to the events of a run."""
-
-    listener: EventListener
-    gpu: Gpu | None
-    """The GPU that determines how many blocks are resident on a multiprocessor; None if that is not needed."""
-    number: int = 0
-    """Index of the launch in its plan."""
-
 
 Pointers = dict[str | TensorMap, DevicePointer]
 """Device address of each buffer, and of each tensor map whose address is an argument."""
@@ -88,6 +69,7 @@ class EmulatorExecutor:
         self._progress = progress
         self._workers = WorkerPool(usable_cores())
         self._instruments = instruments
+        self._gpu = EmulatedGpu(settings, progress=progress, instruments=instruments)
         self._modules = ModulesOfPlans()
         self._brief_flops = brief_flops
         self._runtime = RuntimeAhead()
@@ -239,80 +221,25 @@ class EmulatorExecutor:
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self._instruments, self._tier(problem))
         geometry = Geometry(
             _three(step.grid),
             _three(step.block),
             step.shared_bytes,
             None if step.cluster is None else _three(step.cluster),
         )
-        used = None
-        listener = None
-        if (
-            self._settings.caches is not None
-            or self._instruments.instructions
-            or (events is not None and events.gpu is not None)
-        ):
-            used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-        if hierarchy is not None and self._settings.caches is not None and used is not None:
-            if self._settings.caches.flushed:
-                hierarchy.flush()
-            listener = hierarchy.launch(geometry.blocks, residency_of(self._settings.caches.gpu, step, geometry, used))
-        counts = launch(
-            kernel,
-            step.kernel_name,
-            geometry,
+        report, findings = self._gpu.launch(
+            compiled,
             compiled.pack(args),
+            geometry,
             memory,
-            self._options(problem),
-            self._progress,
-            listener,
             modules.of(compiled.module),
-            None if events is None else _launch_events(events, step, geometry, used),
-            lambda: resident_clusters(compiled, geometry),
+            self._options(problem),
+            name=step.kernel_name,
+            tier=self._tier(problem),
+            hierarchy=hierarchy,
+            events=events,
         )
-        caches = None
-        if hierarchy is not None and listener is not None and used is not None:
-            caches = _behind_caches(listener.finish(), used, hierarchy.dirty_bytes)
-        instructions = None
-        if counts.executed is not None:
-            # Here, because it loads the parser of PTX, which a launch of a compiled kernel does without.
-            from harness.emulator.launch.instruction_report import instruction_report
-
-            instructions = instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered)
-        report = LaunchReport(
-            step.kernel_name,
-            by_place(counts.sites),
-            counts.warp_instructions,
-            counts.lane_instructions,
-            by_place(counts.shared) if self._instruments.bank_conflicts else None,
-            counts.seconds,
-            compiled.ptx,
-            caches,
-            instructions,
-            used,
-            counts.notes,
-        )
-        return report, counts.findings or ()
-
-
-def _launch_events(events: RunEvents, step: Launch, geometry: Geometry, used: Resources | None) -> LaunchEvents:
-    """The listener for one launch, with the number of its blocks that a multiprocessor holds."""
-    resident = None
-    if events.gpu is not None and used is not None:
-        resident = residency_of(events.gpu, step, geometry, used).blocks
-    return LaunchEvents(events.listener, events.number, resident)
-
-
-def _behind_caches(counts: tuple[CacheCount, ...], used: Resources, dirty_bytes: int) -> CacheReport:
-    """Convert to bytes, and add the launch's own fetches, which are assumed to miss L2."""
-    code = CacheTraffic(CODE, 0, 0, LAUNCH_BYTES + (used.code_bytes or 0), 0)
-    buffers = (
-        CacheTraffic(c.buffer, *(SECTOR_BYTES * n for n in (c.l2_read, c.l2_write, c.dram_read, c.dram_write)))
-        for c in counts
-        if c.l2_read or c.l2_write or c.dram_read or c.dram_write
-    )
-    return CacheReport((*buffers, code), dirty_bytes)
+        return report, findings or ()
 
 
 def _memory_of(plan: Plan, problem: BaseProblem) -> tuple[dict[str, Buffer], Pointers]:
@@ -355,21 +282,9 @@ def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
-    """A copy of an input, or memory filled with NaN patterns; `watched` by the sanitizer.
-
-    Raises `SandboxError` if there is not enough memory.
-    """
-    try:
-        data = aligned_zeros(buffer.size_bytes)[: buffer.size_bytes]
-    except (MemoryError, ValueError) as error:
-        size = f"{buffer.size_bytes:,} bytes"
-        raise SandboxError(f"not enough memory for buffer {buffer.name}, which has {size}") from error
-    if source is None:
-        data[:] = 0xFF
-    else:
-        data[:] = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    state = np.full(buffer.size_bytes, NEVER_WRITTEN if source is None else GIVEN, np.uint8) if watched else None
-    return DeviceBuffer(buffer.name, data, state)
+    """A copy of an input, or memory filled with NaN patterns. Raises `SandboxError` if there is not enough memory."""
+    given = None if source is None else np.ascontiguousarray(source).reshape(-1).view(np.uint8)
+    return new_buffer(buffer.name, buffer.size_bytes, watched, given)
 
 
 def _require_inputs_kept(

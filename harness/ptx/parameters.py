@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
 
 _C_NAMES = {
     "u8": "bool or 8-bit integer",
@@ -30,6 +32,8 @@ class Parameter:
     """Alignment in the parameter space, in bytes."""
     is_array: bool = False
     """Whether it is declared with an extent or as a vector, such as a struct or `__half` passed by value."""
+    name: str = field(default="", compare=False)
+    """Name in the PTX, which does not affect how a launch passes it; empty if unknown."""
 
     @property
     def description(self) -> str:
@@ -37,3 +41,30 @@ class Parameter:
         if self.is_array:
             return f"{self.size_bytes}-byte value"
         return _C_NAMES.get(self.type, f"{self.size_bytes}-byte value")
+
+
+class Sized(Protocol):
+    """Something with a size and an alignment."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    @property
+    def align_bytes(self) -> int:
+        """Alignment in bytes."""
+        ...
+
+
+def offsets_of(parameters: Iterable[Sized]) -> tuple[int, ...]:
+    """Return the offset of each parameter in a kernel's parameter block, in bytes.
+
+    Each begins at the next multiple of its alignment, as the members of a C struct.
+    """
+    offsets, end = [], 0
+    for parameter in parameters:
+        begin = -(-end // parameter.align_bytes) * parameter.align_bytes
+        offsets.append(begin)
+        end = begin + parameter.size_bytes
+    return tuple(offsets)

@@ -21,6 +21,20 @@ def compile_source(source: str, name: str, options: tuple[str, ...], expressions
         return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
 
 
+def compile_module(
+    source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()
+) -> tuple[str, dict[str, str]]:
+    """Return the PTX of `source`, and the mangled name of each of the `expressions`.
+
+    Parameters and errors are those of `compile_source`.
+    """
+    nvrtc = _nvrtc()
+    with _compiled(source, name, options, expressions) as handle:
+        ptx = _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
+        lowered = (_check(nvrtc.nvrtcGetLoweredName(handle, each.encode()), f"find {each}") for each in expressions)
+        return ptx, {each: found.decode() for each, found in zip(expressions, lowered)}
+
+
 def compile_cubin(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> bytes:
     """Return the machine code of `source` for the architecture in `options`, such as `-arch=sm_90`.
 

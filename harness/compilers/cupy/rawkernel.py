@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
@@ -21,7 +22,7 @@ _REGISTER_OPTIONS = ("-maxrregcount", "--maxrregcount")
 def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledKernel:
     """Compile for `arch`. Arguments are checked later, by `CompiledKernel.pack`. Raises `CompileError`."""
     name, source, expressions = _source_of(kernel)
-    options, max_registers = _split_options(tuple(kernel.options))
+    options, max_registers = split_options(tuple(kernel.options))
     arch = feature_arch(tuple(kernel.options), arch) or arch
     ptx = _compile(name, source, options, expressions, arch)
     entries = entry_parameters(ptx)
@@ -44,7 +45,7 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
 def compile_cubin(kernel: Any, arch: str) -> bytes:
     """Return the machine code for `arch` that CuPy would get from NVRTC. Raises `CompileError`."""
     name, source, expressions = _source_of(kernel)
-    options, max_registers = _split_options(tuple(kernel.options))
+    options, max_registers = split_options(tuple(kernel.options))
     if max_registers is not None:
         options += (f"-maxrregcount={max_registers}",)
     return nvrtc.compile_cubin(source, name, (*_complete(options), f"-arch={arch}"), expressions)
@@ -79,11 +80,27 @@ def feature_arch(options: tuple[str, ...], arch: str) -> str | None:
 
 
 def _compile(name: str, source: str, options: tuple[str, ...], expressions: tuple[str, ...], arch: str) -> str:
-    complete = (*_complete(options), f"-arch={arch.replace('sm_', 'compute_')}")
+    complete = complete_options(options, arch)
 
     def build() -> bytes:
         return nvrtc.compile_source(source, name, complete, expressions).encode()
 
+    return cached("nvrtc", name, source, options, complete, expressions, build)
+
+
+def cached(
+    kind: str,
+    name: str,
+    source: str,
+    options: tuple[str, ...],
+    complete: tuple[str, ...],
+    expressions: tuple[str, ...],
+    build: Callable[[], bytes],
+) -> str:
+    """Return the text that `build` makes of `source` with the `complete` options, from a cache if possible.
+
+    The key has everything that the result depends on, including the files that the source includes.
+    """
     files = included_files(source, options)
     if files is None:
         return build().decode()
@@ -91,15 +108,20 @@ def _compile(name: str, source: str, options: tuple[str, ...], expressions: tupl
     folder = "" if has_absolute_names(source) else os.getcwd()
     # Kernels of one file share a compilation: if #line names the file, the PTX does not contain the kernel's name.
     named = "" if source.startswith("#line") else name
-    key = (folder, nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
+    key = (kind, folder, nvrtc.identity(), named, source, "\0".join(complete), "\0".join(expressions), *files)
     ptx = _known.get(key)
     if ptx is None:
-        ptx = _known[key] = default_cache().cached("nvrtc", key, build).decode()
+        ptx = _known[key] = default_cache().cached(kind, key, build).decode()
     return ptx
 
 
 # A RawKernel is compiled once, as on a GPU, so that its PTX is not read again for each of many small problems.
 _known: dict[Key, str] = {}
+
+
+def complete_options(options: tuple[str, ...], arch: str) -> tuple[str, ...]:
+    """Return the options with which CuPy would compile PTX for `arch`, given the user's `options`."""
+    return (*_complete(options), f"-arch={arch.replace('sm_', 'compute_')}")
 
 
 def _complete(options: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,7 +145,7 @@ def _with_cupys_paths(options: tuple[str, ...]) -> tuple[str, ...]:
         return options if any("-std=" in option for option in options) else (*options, "--std=c++17")
 
 
-def _split_options(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
+def split_options(options: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
     """Remove the options for architecture, line information and registers. Returns the rest and the register limit."""
     kept: list[str] = []
     max_registers = None

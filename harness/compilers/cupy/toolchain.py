@@ -20,6 +20,7 @@ class CupyToolchain(Toolchain):
 
     name = "cupy"
     kernels = "a cupy.RawKernel"
+    modules = "a cupy.RawModule"
     types_in_source = True
 
     def owns(self, kernel: object) -> bool:
@@ -31,6 +32,14 @@ class CupyToolchain(Toolchain):
         from harness.compilers.cupy.rawkernel import compile_rawkernel
 
         return compile_rawkernel(kernel, self, arch)
+
+    def compile_module(self, module: Any, arch: str) -> dict[str, CompiledKernel] | None:
+        """Compile a `cupy.RawModule`, whose kernels share its variables. Raises `CompileError`."""
+        if "cupy.RawModule" not in type_names(module):
+            return None
+        from harness.compilers.cupy.rawmodule import compile_rawmodule
+
+        return compile_rawmodule(module, self, arch)
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
         """Return the bytes of each parameter. Raises `PlanError` if an argument does not fit."""

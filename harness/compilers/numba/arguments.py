@@ -7,13 +7,16 @@ the strides in bytes. A complex number becomes its two parts, and a tuple its it
 from __future__ import annotations
 
 import functools
+import itertools
+import math
+import operator
 import struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.compilers.compiled_kernel import DevicePointer
-from harness.model.plan import ELEMENT_BYTES
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 
@@ -21,14 +24,49 @@ from harness.support.errors import PlanError
 def stand_in(argument: Any) -> Any:
     """Return an object that Numba types like the argument of a native launch. A tensor map becomes its address."""
     if isinstance(argument, DevicePointer):
-        dtype = "uint16" if argument.dtype == "bfloat16" else argument.dtype
-        return np.empty((1,) * len(argument.shape), dtype)
+        return _array_like(argument)
     if isinstance(argument, TensorMap):
         return np.uint64(0)
     if isinstance(argument, tuple):
         items = [stand_in(item) for item in argument]
         return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
     return argument
+
+
+def _array_like(pointer: DevicePointer) -> npt.NDArray[Any]:
+    """Return a small array with the element type, dimensions and layout of a buffer."""
+    dtype = _element_type(pointer.dtype)
+    dimensions = len(pointer.shape)
+    layout = _layout(pointer)
+    if layout == "A":
+        return np.empty((2,) * (dimensions + 1), dtype)[..., 0]
+    extent = 1 if layout == "C" else 2
+    return np.empty((extent,) * dimensions, dtype, order="C" if layout == "C" else "F")
+
+
+_REGISTERED = 2
+"""Value of `dtype.isbuiltin` for a type that a package adds to NumPy, such as those of `ml_dtypes`."""
+
+
+@functools.cache
+def _element_type(dtype: str | np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type as which Numba sees an element: bfloat16 and float8 as the integers of their bits."""
+    if dtype == "bfloat16":
+        return np.dtype(np.uint16)
+    found = np.dtype(dtype)
+    return np.dtype(f"u{found.itemsize}") if found.isbuiltin == _REGISTERED else found
+
+
+def _layout(pointer: DevicePointer) -> str:
+    """Return Numba's word for the order of an array's elements: C, F, or A for any other."""
+    if pointer.strides is None:
+        return "C"
+    stride = _element_type(pointer.dtype).itemsize
+    for extent, actual in zip(pointer.shape, pointer.strides):
+        if extent > 1 and actual != stride:
+            return "A"
+        stride *= extent
+    return "F"
 
 
 def pack(name: str, signature: tuple[str, ...], args: tuple[Any, ...]) -> tuple[bytes, ...]:
@@ -44,7 +82,7 @@ def pack(name: str, signature: tuple[str, ...], args: tuple[Any, ...]) -> tuple[
     return tuple(word for numba_type, argument in zip(types, args) for word in _words(name, numba_type, argument))
 
 
-_types_of_arrays: dict[tuple[str, int], Any] = {}
+_types_of_arrays: dict[tuple[str | np.dtype[Any], int, str], Any] = {}
 
 
 def _type_of(argument: Any) -> Any:
@@ -53,7 +91,7 @@ def _type_of(argument: Any) -> Any:
     if not isinstance(argument, DevicePointer):
         return typeof(stand_in(argument))
     # Cached, because typing a launch in Numba takes longer than emulating a small one.
-    kind = argument.dtype, len(argument.shape)
+    kind = argument.dtype, len(argument.shape), _layout(argument)
     known = _types_of_arrays.get(kind)
     if known is None:
         known = _types_of_arrays[kind] = typeof(stand_in(argument))
@@ -69,7 +107,7 @@ def signature_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         except (ValueError, TypeError, NotImplementedError) as error:
             raise PlanError(
                 f"kernel {name}: argument {position} is a {type(argument).__name__}, which Numba cannot pass; "
-                "give a buffer's name, a number or a tuple of numbers"
+                "give a buffer, a number or a tuple of numbers"
             ) from error
     return tuple(types)
 
@@ -88,7 +126,7 @@ def _words(name: str, numba_type: Any, argument: Any) -> list[bytes]:
         return [np.array(each, part).tobytes() for each in parts]
     raise PlanError(
         f"kernel {name}: an argument of Numba's type {type_name} cannot be passed; "
-        "give a buffer's name, a number or a tuple of numbers"
+        "give a buffer, a number or a tuple of numbers"
     )
 
 
@@ -103,12 +141,10 @@ def _part_dtype(type_name: str) -> np.dtype[Any] | None:
 
 
 def _array_words(pointer: DevicePointer) -> list[bytes]:
-    item_bytes = ELEMENT_BYTES[pointer.dtype]
-    strides = []
-    stride = item_bytes
-    for extent in reversed(pointer.shape):
-        strides.append(stride)
-        stride *= extent
-    items = stride // item_bytes
-    words = (0, 0, items, item_bytes, pointer.address, *pointer.shape, *reversed(strides))
+    item_bytes = _element_type(pointer.dtype).itemsize
+    strides = pointer.strides
+    if strides is None:
+        ends = itertools.accumulate(reversed(pointer.shape[1:]), operator.mul, initial=item_bytes)
+        strides = tuple(reversed([*ends][: len(pointer.shape)]))
+    words = (0, 0, math.prod(pointer.shape), item_bytes, pointer.address, *pointer.shape, *strides)
     return [struct.pack("<Q", word) for word in words]

@@ -38,6 +38,7 @@ from harness.ptx.call_parameters import lower_call_parameters
 from harness.ptx.inline import inline_calls
 from harness.ptx.instructions import Function, Instruction, Module, Symbol, Variable, names_in
 from harness.ptx.opcodes import COPY, Flow
+from harness.ptx.parameters import offsets_of
 from harness.ptx.types import TYPES
 from harness.support.errors import CompileError
 
@@ -162,14 +163,11 @@ def _shared_variables(module: Module, function: Function, storage: Storage) -> t
 
 
 def _place_parameters(function: Function, storage: Storage) -> tuple[Parameter, ...]:
-    offset = 0
     parameters = []
-    for parameter in function.params:
-        offset = _align(offset, parameter.align_bytes)
+    for parameter, offset in zip(function.params, offsets_of(function.params)):
         parameters.append(Parameter(parameter.name, offset, parameter.size_bytes))
         storage.parameters[parameter.name] = offset
         storage.addresses[parameter.name] = ("param", (at.PARAM_WINDOW << at.WINDOW_BITS) + offset)
-        offset += parameter.size_bytes
     return tuple(parameters)
 
 

@@ -10,7 +10,7 @@ from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
 from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.memory.residency import Residency, residency
-from harness.model.plan import Launch, require_cluster
+from harness.model.plan import require_cluster
 from harness.support.errors import PlanError
 from harness.support.gpu_data_sheets import GPUS, Gpu
 
@@ -124,13 +124,13 @@ class LaunchOptions:
     """Maximum instructions of all warps of a cluster together; 0 for no limit."""
 
 
-def residency_of(gpu: Gpu, step: Launch, geometry: Geometry, used: Resources) -> Residency:
+def residency_of(gpu: Gpu, kernel: str, geometry: Geometry, used: Resources) -> Residency:
     """Residency of the blocks of a launch on one multiprocessor. Raises `PlanError` if not even one fits."""
     shared = used.shared_bytes + geometry.dynamic_shared_bytes
     found = residency(gpu.multiprocessor, geometry.threads, used.registers, shared)
     if not found.blocks:
         raise PlanError(
-            f"kernel {step.kernel_name} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
+            f"kernel {kernel} does not fit the {gpu.name}: a block has {geometry.threads} threads of "
             f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
         )
     return found

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
+from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.worker import Worker
 from harness.execution.traffic.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic
-from harness.support.errors import PlanError
+from harness.support.errors import PlanError, SandboxError
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,20 @@ class DeviceBuffer:
     """Its bytes, C-contiguous, one-dimensional."""
     written: npt.NDArray[np.uint8] | None = None
     """For the sanitizer, the state of each byte: `NEVER_WRITTEN` (unwritten), `GIVEN` (part of an input), or 0."""
+
+
+def new_buffer(name: str, size_bytes: int, watched: bool, given: npt.NDArray[np.uint8] | None = None) -> DeviceBuffer:
+    """Memory filled with 0xFF, which is NaN in every floating-point type; or a copy of the bytes of an input.
+
+    `watched` memory has a state for the sanitizer. Raises `SandboxError` if there is not enough memory.
+    """
+    try:
+        data = aligned_zeros(size_bytes)[:size_bytes]
+    except (MemoryError, ValueError) as error:
+        raise SandboxError(f"not enough memory for buffer {name}, which has {size_bytes:,} bytes") from error
+    data[:] = 0xFF if given is None else given
+    state = np.full(size_bytes, NEVER_WRITTEN if given is None else GIVEN, np.uint8) if watched else None
+    return DeviceBuffer(name, data, state)
 
 
 class BufferTables:
@@ -95,7 +110,7 @@ def parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> n
     Raises `PlanError` if they do not match the kernel.
     """
     if len(values) != len(facts.parameters):
-        raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; the plan gives {len(values)}")
+        raise PlanError(f"kernel {name} takes {len(facts.parameters)} arguments; it is given {len(values)}")
     end = max((p.offset + p.size_bytes for p in facts.parameters), default=0)
     packed = bytearray(end)
     for parameter, value in zip(facts.parameters, values):

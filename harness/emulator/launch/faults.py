@@ -332,4 +332,4 @@ def _step_limit(fault: Fault) -> str:
             f"{fault.spinning} {owner}s wait for each other in loops, and none goes on; no other can start before one "
             "of them ends"
         )
-    return f"{who}; if it is not an endless loop, raise --step-limit"
+    return f"{who}; if it is not an endless loop, raise --step-limit (a Device: step_limit)"

@@ -90,7 +90,8 @@ def launch(
         raise KernelFault(
             "step limit",
             f"kernel {name}: a grid of {' x '.join(map(str, geometry.grid))} has {geometry.blocks:,} blocks; the "
-            f"emulator runs at most {most_blocks:,} in a launch; if it is to run so many, raise --step-limit to that",
+            f"emulator runs at most {most_blocks:,} in a launch; if it is to run so many, raise --step-limit "
+            "to that (a Device: step_limit)",
         )
     geometry = with_cluster(geometry, facts.clusters, name)
     if facts.shared_bytes > MAX_STATIC_SHARED_BYTES:

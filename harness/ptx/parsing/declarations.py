@@ -103,7 +103,7 @@ def _parameters(ptx: str, entry: FunctionText) -> tuple[Parameter, ...]:
         try:
             stream = ParameterDeclarations(tokenize(f"{declaration};"))
             stream.expect(".param")
-            _, parameter = stream.parameter()
+            name, parameter = stream.parameter()
             stream.expect(";")
             if not parameter.size_bytes:
                 raise CompileError("an array without extent")
@@ -114,7 +114,7 @@ def _parameters(ptx: str, entry: FunctionText) -> tuple[Parameter, ...]:
                 f"kernel {entry.name}, PTX line {line}: its PTX declares a parameter as {shown!r}; "
                 "write it like .param .u64 name"
             ) from None
-        found.append(parameter)
+        found.append(replace(parameter, name=name))
     return tuple(found)
 
 

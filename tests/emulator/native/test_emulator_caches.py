@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from harness.compilers.ptxas import find_ptxas
-from harness.emulator.executor import CODE, EmulatorExecutor
+from harness.emulator.emulated_gpu import CODE
+from harness.emulator.executor import EmulatorExecutor
 from harness.execution.protocol import Execution
 from harness.execution.run_settings import CacheModel, RunSettings
 from harness.execution.traffic.counts import CacheTraffic

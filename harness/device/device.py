@@ -1,0 +1,347 @@
+"""The public device: memory, modules and launches of one emulated GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.compilers import CompiledKernel, DevicePointer, compile_module
+from harness.compilers.toolchains import toolchain_of
+from harness.device.arguments import device_argument, typed_scalar
+from harness.device.array import DeviceArray, c_strides, element_type, extents_of, span_of
+from harness.device.kernel import Kernel
+from harness.device.memory import Allocation, DeviceMemory, slot_of
+from harness.device.module import Module
+from harness.device.result import LaunchResult
+from harness.device.tensor_map import DeviceTensorMap
+from harness.emulator.emulated_gpu import EmulatedGpu
+from harness.emulator.executor import MOST_STEPS
+from harness.emulator.instruments import PLAIN, Instruments
+from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.module_memory import LoadedModules
+from harness.emulator.launch.tensor_maps import encode
+from harness.emulator.native.tier import Tier
+from harness.model.plan import Launch
+from harness.model.tensor_map import TensorMap
+from harness.ptx.targets import Target
+from harness.support.cores import usable_cores
+from harness.support.errors import KernelFault, PlanError, UsageError
+
+OPTIMIZED_AFTER = 10**8
+"""A kernel whose launches have executed this many warp instructions is optimized for the next one. Before that, LLVM
+would take longer than it saves."""
+
+
+class Device:
+    """An emulated GPU: allocates memory, loads modules, and launches kernels of CuPy, Numba and PTX on the CPU.
+
+    A process may have any number of devices. A device is serial: a launch returns when the kernel has ended, so there
+    are no streams and nothing to synchronize. Use a device from one thread at a time.
+
+    `arch` is the architecture that kernels are compiled for. With `sanitize`, every launch looks for races and reads of
+    unwritten memory, and blocks run on one core. A `seed` other than 0 permutes the turns of a block's warps.
+    `step_limit` is the maximum number of instructions of a warp, and `threads` the number of CPU threads (default: one
+    per core); results do not depend on it.
+
+    As a context manager, a device frees its memory at the end. Raises `UsageError` if `arch` is not an architecture.
+    """
+
+    def __init__(
+        self,
+        arch: str = "sm_90",
+        *,
+        sanitize: bool = False,
+        seed: int = 0,
+        step_limit: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        if Target.named(arch) is None:
+            raise UsageError(f"arch is {arch!r}; it has to look like sm_90")
+        self.arch = arch
+        self.instruments = Instruments(sanitizer=sanitize)
+        self.tier = Tier.BASELINE
+        self.memory = DeviceMemory(watched=sanitize)
+        self.modules = LoadedModules()
+        self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed)
+        self._executed: Counter[tuple[str, str]] = Counter()
+        self._allocations: dict[int, Allocation] = {}
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free all memory. Arrays of the device cannot be used any more."""
+        self._allocations.clear()
+        self.memory.close()
+
+    # Arrays ---------------------------------------------------------------------------------------------------------
+
+    def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None, name: str = "") -> DeviceArray:
+        """Copy an array, or nested lists, to the device.
+
+        A C- or Fortran-contiguous array stays so, with any order of its axes; others become contiguous. `name` is shown
+        in counts, faults and findings; by default it is the name of a kernel's parameter if the PTX has one. Raises
+        `UsageError` for a dtype that no GPU has.
+        """
+        host = np.array(values, None if dtype is None else element_type(dtype), order="K")
+        made = self.empty(host.shape, host.dtype, name=name, strides=host.strides)
+        made[...] = host
+        return made
+
+    def empty(
+        self, shape: Any, dtype: npt.DTypeLike = np.float32, name: str = "", strides: Sequence[int] | None = None
+    ) -> DeviceArray:
+        """Allocate an array whose bytes are 0xFF, which is NaN, until a kernel writes it.
+
+        `shape` is in elements; `strides` are in bytes, of any sign, by default those of a C-contiguous array. Raises
+        `UsageError` for an invalid shape, dtype or strides, `SandboxError` if there is not enough memory.
+        """
+        extents, element = extents_of(shape), element_type(dtype)
+        steps = c_strides(extents, element.itemsize) if strides is None else tuple(strides)
+        if len(steps) != len(extents):
+            raise UsageError(f"strides are {steps} for the shape {extents}; there has to be one for each dimension")
+        before, after = span_of(extents, steps, element.itemsize)
+        allocation = self.memory.allocate(before + after, name)
+        data = self.memory.find(allocation.address).buffer.data
+        host: npt.NDArray[Any] = np.ndarray(extents, element, data.data, before, steps)
+        return DeviceArray(self, allocation, host, before)
+
+    def zeros(self, shape: Any, dtype: npt.DTypeLike = np.float32, name: str = "") -> DeviceArray:
+        """Allocate a C-contiguous array of zeros. Raises what `empty` raises."""
+        made = self.empty(shape, dtype, name)
+        made[...] = np.zeros((), made.dtype)
+        return made
+
+    def tensor_map(
+        self, array: DeviceArray, box: Sequence[int], *, swizzle: int = 0, extents: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> DeviceTensorMap:  # fmt: skip
+        """Describe how boxes of an array move to shared memory (`cp.async.bulk.tensor`), as an argument of a launch.
+
+        `box` and `extents` are in elements and `strides` in bytes, each beginning with the innermost dimension, as in
+        CUDA; `strides` omits that dimension. By default they are those of the array. Raises `UsageError` if no GPU has
+        such a map.
+        """
+        sizes = tuple(reversed(array.shape)) if extents is None else tuple(extents)
+        steps = tuple(reversed(array.strides))[1:] if strides is None else tuple(strides)
+        with _as_usage_error():
+            described = TensorMap(array.name, sizes, steps, tuple(box), array.dtype.name, swizzle)
+        encoded = encode(described, array.address).tobytes()
+        place = self.array(np.frombuffer(encoded, np.uint8), name=f"tensor map of {array.name}")
+        return DeviceTensorMap(array, encoded, place)
+
+    # Memory by address ----------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, name: str = "") -> int:
+        """Allocate bytes, which are 0xFF until they are written, and return their address. `free` frees them.
+
+        Raises `UsageError` for a negative size, and `SandboxError` if there is not enough memory.
+        """
+        allocation = self.memory.allocate(nbytes, name)
+        self._allocations[allocation.address] = allocation
+        return allocation.address
+
+    def free(self, memory: DeviceArray | int) -> None:
+        """Free an array, or what `allocate` returned. Raises `UsageError` for another address."""
+        if isinstance(memory, DeviceArray):
+            memory.free()
+            return
+        allocation = self._allocations.pop(memory, None)
+        if allocation is None:
+            raise UsageError(f"no allocation begins at address {memory:#x}; pass what device.allocate returned")
+        allocation.free()
+
+    def allocation(self, address: int) -> tuple[int, int]:
+        """Address and size in bytes of the allocation that an address is in. Raises `UsageError` if it is in none."""
+        found = self.memory.find(address)
+        return found.address, found.buffer.data.nbytes
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Copy bytes to the host. Raises `UsageError` if they are not in one allocation."""
+        return self.memory.view(address, nbytes).tobytes()
+
+    def write(self, address: int, data: bytes | bytearray | memoryview | npt.NDArray[Any]) -> None:
+        """Copy bytes, or a C-contiguous array, to the device. Raises `UsageError` if they do not fit an allocation."""
+        source = np.frombuffer(data, np.uint8)
+        self.memory.view(address, source.nbytes)[:] = source
+        self.memory.mark_written(address, source.nbytes)
+
+    def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """The bytes at an address, in place. The sanitizer does not see what is written through them, as by `write`.
+
+        Raises `UsageError` if they are not in one allocation.
+        """
+        return self.memory.view(address, nbytes)
+
+    # Code -----------------------------------------------------------------------------------------------------------
+
+    def module(self, source: Any) -> Module:
+        """Load a module: a `cupy.RawModule`, PTX text, or the path of a PTX file.
+
+        Its variables have their initial values, and are not shared with other modules. Raises `CompileError`, and
+        `UsageError` for other objects.
+        """
+        with _as_usage_error():
+            return Module(self, compile_module(source, self.arch))
+
+    def load_ptx(self, text: str) -> Module:
+        """Load a module of PTX text. Raises `CompileError`."""
+        return self.module(text if "\n" in text else f"{text}\n")
+
+    def kernel(self, kernel: Any) -> Kernel:
+        """Prepare a kernel: a `cupy.RawKernel`, a function under `numba.cuda.jit`, or a `PtxKernel`.
+
+        Raises `UsageError` for other objects. It is compiled at its first launch.
+        """
+        if isinstance(kernel, Kernel):
+            if kernel.device is not self:
+                raise UsageError(f"kernel {kernel.name} belongs to another device; load it on this one")
+            return kernel
+        with _as_usage_error():
+            return Kernel(self, toolchain_of(kernel), kernel, None, None)
+
+    # Launches -------------------------------------------------------------------------------------------------------
+
+    def launch(
+        self, kernel: Any, grid: Any, block: Any, args: Sequence[Any] = (), shared_bytes: int = 0, cluster: Any = None
+    ) -> LaunchResult:
+        """Run a kernel over its grid and return its counts. Its results are in place.
+
+        `kernel` is one of this device or what `kernel()` takes. `grid`, `block` and `cluster` are numbers or tuples of
+        up to three, in blocks, threads, and blocks; `shared_bytes` is dynamic shared memory per block.
+
+        Arguments are arrays of this device, tensor maps, NumPy scalars, structures as bytes or NumPy structured
+        scalars, tuples for Numba, and addresses as integers. A kernel with types in its source (CUDA, PTX) gives Python
+        numbers the type of its parameter.
+
+        Raises `UsageError` for a wrong call, `CompileError` or `UnsupportedInstruction` for the kernel's code, and
+        `KernelFault` for what it does. The device remains usable after each of them.
+        """
+        chosen = self.kernel(kernel)
+        step = _checked(chosen, grid, block, tuple(args), shared_bytes, cluster)
+        by_value = chosen.toolchain.tensor_maps_by_value
+        given = tuple(
+            device_argument(chosen.name, number, each, self.memory, by_value) for number, each in enumerate(args, 1)
+        )
+        with _as_usage_error():
+            compiled = chosen.compiled_for(given)
+            names = self._names(chosen.argument_names(compiled), given)
+            if chosen.toolchain.types_in_source and len(given) == len(compiled.parameters):
+                given = tuple(typed_scalar(each, parameter) for each, parameter in zip(given, compiled.parameters))
+            words = compiled.pack(given)
+        return self._run(chosen, compiled, words, step, names)
+
+    def launch_packed(
+        self,
+        kernel: Kernel,
+        grid: Any,
+        block: Any,
+        parameters: bytes,
+        shared_bytes: int = 0,
+        cluster: Any = None,
+    ) -> LaunchResult:
+        """Run a kernel with its parameter block as bytes, in the layout of `Kernel.parameters`.
+
+        Raises what `launch` raises.
+        """
+        step = _checked(kernel, grid, block, (), shared_bytes, cluster)
+        layout = kernel.parameters
+        end = max((each.offset + each.size_bytes for each in layout), default=0)
+        if len(parameters) < end:
+            raise UsageError(f"kernel {kernel.name} has {end} bytes of parameters; it is given {len(parameters)}")
+        words = tuple(parameters[each.offset : each.offset + each.size_bytes] for each in layout)
+        return self._run(kernel, kernel.compiled_for(), words, step, {})
+
+    def _run(
+        self, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...], step: Launch, names: dict[int, str]
+    ) -> LaunchResult:
+        module = kernel.memory_of(compiled)
+        before = None
+        if self.instruments.sanitizer:
+            before = self.memory.snapshot(), module.snapshot()
+        try:
+            report, findings = self._launched(self.instruments, kernel, compiled, words, step, names)
+        except KernelFault as fault:
+            if before is None or not fault.may_be_awaiting:
+                raise
+            # Blocks wait for each other, which the sanitizer does not support.
+            self.memory.restore(before[0])
+            module.restore(before[1])
+            report, findings = self._launched(PLAIN, kernel, compiled, words, step, names)
+        self._executed[compiled.ptx, compiled.entry] += report.warp_instructions or 0
+        return LaunchResult(
+            kernel.name, step.grid, step.block, step.shared_bytes, step.cluster, report, findings, compiled
+        )
+
+    def _launched(
+        self, instruments: Instruments, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...],
+        step: Launch, names: dict[int, str],
+    ) -> Any:  # fmt: skip
+        worked = self._executed[compiled.ptx, compiled.entry] >= OPTIMIZED_AFTER
+        geometry = Geometry(
+            _three(step.grid),
+            _three(step.block),
+            step.shared_bytes,
+            None if step.cluster is None else _three(step.cluster),
+        )
+        with _as_usage_error():
+            return EmulatedGpu(instruments=instruments).launch(
+                compiled,
+                words,
+                geometry,
+                self.memory.named(names),
+                kernel.memory_of(compiled),
+                self._options,
+                name=kernel.name,
+                tier=Tier.OPTIMIZED if worked else self.tier,
+            )
+
+    def _names(self, names: tuple[str, ...], given: tuple[Any, ...]) -> dict[int, str]:
+        """The kernel's own names of the buffers that no call has named, by slot, if each has only one."""
+        slots = [slot_of(each.address) for each in given if isinstance(each, DevicePointer)]
+        found = {
+            slot_of(each.address): name
+            for name, each in zip(names, given)
+            if isinstance(each, DevicePointer) and slots.count(slot_of(each.address)) == 1
+        }
+        unnamed = self.memory.unnamed
+        taken = {buffer.name for buffer in self.memory.buffers}
+        return {slot: name for slot, name in found.items() if slot in unnamed and name not in taken}
+
+    def __repr__(self) -> str:
+        return f"<Device {self.arch}{', sanitizing' if self.instruments.sanitizer else ''}>"
+
+
+@contextlib.contextmanager
+def _as_usage_error() -> Iterator[None]:
+    """Raise errors of the launch's arguments, which plans call `PlanError`, as `UsageError`."""
+    try:
+        yield
+    except PlanError as error:
+        raise UsageError(str(error)) from error
+
+
+def _checked(kernel: Kernel, grid: Any, block: Any, args: tuple[Any, ...], shared_bytes: int, cluster: Any) -> Launch:
+    """The launch with its extents as tuples. Raises `UsageError` if no GPU takes it."""
+    with _as_usage_error():
+        return Launch(
+            kernel, _tuple(grid), _tuple(block), args, shared_bytes, None if cluster is None else _tuple(cluster)
+        )
+
+
+def _tuple(extents: Any) -> Any:
+    return (extents,) if hasattr(extents, "__index__") else extents
+
+
+def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
