@@ -80,6 +80,11 @@ def write_int(address: int, value: int) -> None:
         ctypes.c_int32.from_address(address).value = value
 
 
+def read_int(address: int) -> int:
+    """The 4 bytes at an address of the caller."""
+    return ctypes.c_int32.from_address(address).value
+
+
 def read_text(address: int) -> str:
     """The C string at an address of the caller."""
     return ctypes.string_at(address).decode(errors="replace")

@@ -64,3 +64,17 @@ def linked(texts: Sequence[str]) -> str:
     # What is linked in comes first, since PTX has to declare a function before a call.
     header = "".join(_HEADER.findall(first))
     return header + "\n".join(without_declarations(_HEADER.sub("", text)) for text in (*others, first))
+
+
+_REGISTER_LIMIT = re.compile(r"^// registers: at most (\d+)$", re.MULTILINE)
+
+
+def with_register_limit(text: str, registers: int | None) -> str:
+    """The module with a comment that limits the registers of its kernels, which PTX has no directive for."""
+    return text if not registers else f"{text.rstrip()}\n// registers: at most {registers}\n"
+
+
+def register_limit(text: str) -> int | None:
+    """The limit that `with_register_limit` has added; None if there is none."""
+    found = _REGISTER_LIMIT.search(text)
+    return None if found is None else int(found[1])

@@ -122,6 +122,10 @@ def kernel(out):
 out = np.zeros(32, np.int32)
 kernel[1, 32](out)
 assert (out == 3 * np.arange(32)).all()
+@cuda.jit("void(float64[::1])", max_registers=24)
+def limited(x):
+    x[0] = math.pow(math.sin(x[1]), math.cos(x[2]))
+assert limited.get_regs_per_thread() <= 24
 """,
     "the device": """
 device = cuda.get_current_device()

@@ -9,6 +9,7 @@ from harness.compilers.ptxas import resources
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, write_int, write_pointer
 from harness.device.driver.functions.modules import Function
+from harness.device.driver.images import register_limit
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.emulator.memory.residency import residency
@@ -41,7 +42,8 @@ def registers(driver: Driver, function: Function) -> int:
     if target is not None and target.suffix:
         arch = target.name
     try:
-        used = resources(function.owner.module.ptx, arch, function.entry)
+        text = function.owner.module.ptx
+        used = resources(text, arch, function.entry, register_limit(text))
     except CompileError:
         return _REGISTERS_IF_UNKNOWN
     return _REGISTERS_IF_UNKNOWN if used is None else used.registers

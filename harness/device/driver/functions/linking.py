@@ -7,28 +7,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.device.driver import status
-from harness.device.driver.function_table import driver_function, read_text, write_pointer
+from harness.device.driver.function_table import driver_function, read_int, read_text, write_pointer
 from harness.device.driver.functions.modules import file_image
-from harness.device.driver.images import linked, ptx_of
+from harness.device.driver.images import linked, ptx_of, with_register_limit
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 
 _PTX = 1
+_MAX_REGISTERS = 0
+"""A CUjit_option."""
 
 
 @dataclass(eq=False)
 class LinkState:
     """Modules that will be linked."""
 
+    max_registers: int | None
     texts: list[str] = field(default_factory=list)
     output: Any = None
 
 
 @driver_function("cuLinkCreate_v2", "uppp")
 def create(driver: Driver, count: int, options: int, values: int, state: int) -> None:
-    """Begin to link. Options have no effect here."""
+    """Begin to link. Options have no effect here but for the limit of registers."""
     driver.context()
-    write_pointer(state, driver.new_handle(LinkState()))
+    given = {read_int(options + 4 * index): read_int(values + 8 * index) for index in range(count)}
+    write_pointer(state, driver.new_handle(LinkState(given.get(_MAX_REGISTERS))))
 
 
 def _require_ptx(kind: int, name: str) -> None:
@@ -62,7 +66,8 @@ def complete(driver: Driver, state: int, image: int, size: int) -> int:
     linking = driver.of_handle(state, LinkState)
     if not linking.texts:
         return status.INVALID_VALUE
-    linking.output = ctypes.create_string_buffer(linked(linking.texts).encode())
+    text = with_register_limit(linked(linking.texts), linking.max_registers)
+    linking.output = ctypes.create_string_buffer(text.encode())
     write_pointer(image, ctypes.addressof(linking.output))
     write_pointer(size, len(linking.output))
     return status.SUCCESS
