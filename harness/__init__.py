@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from harness.studies.calls import report as report
     from harness.studies.calls import traffic as traffic
     from harness.studies.calls import why as why
+    from harness.studies.emulate.emulation import Emulation as Emulation
+    from harness.studies.emulate.emulation import emulate as emulate
     from harness.support.errors import CompileError as CompileError
     from harness.support.errors import KernelFault as KernelFault
     from harness.support.errors import PlanError as PlanError
@@ -46,6 +48,7 @@ _HOMES = {
     "CompileError": "harness.support.errors",
     "Device": "harness.device.device",
     "DeviceArray": "harness.device.array",
+    "Emulation": "harness.studies.emulate.emulation",
     "KernelFault": "harness.support.errors",
     "Launch": "harness.model.plan",
     "LaunchResult": "harness.device.result",
@@ -67,6 +70,7 @@ _HOMES = {
     "at_most": "harness.studies.assertions",
     "bench": "harness.studies.calls",
     "compare": "harness.studies.calls",
+    "emulate": "harness.studies.emulate.emulation",
     "fuzz": "harness.studies.calls",
     "history": "harness.studies.calls",
     "report": "harness.studies.calls",

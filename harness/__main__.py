@@ -31,7 +31,8 @@ adopt_orphans()
 
 if "--watch" in sys.argv:
     preload_compilers()  # planners come and go
-if not {"-h", "--help"}.intersection(sys.argv) and sys.argv[1:2] != ["history"]:  # which runs no variant
+runs_variants = sys.argv[1:2] not in (["history"], ["emulate"])
+if runs_variants and not {"-h", "--help"}.intersection(sys.argv):
     begin_server()  # it loads what planners begin with while this process loads the command line
 
 from harness.cli import main  # noqa: E402

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "history": "history",
     "show": "show",
     "report": "report",
+    "emulate": "emulate",
     "new": "new",
 }
 """Folder by command name, in the order of `--help`. A command is imported on first use."""

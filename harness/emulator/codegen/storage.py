@@ -58,7 +58,7 @@ def link_variables(placed: Sequence[Variable], places: Places, function: Functio
                 _check_links(variable, places, instruction)
     return tuple(
         ModuleVariable(
-            v.name, v.size_bytes, _linked(v, places), v.space == "global" and v.name in reached, v.space == "const"
+            v.name, v.size_bytes, linked_bytes(v, places), v.space == "global" and v.name in reached, v.space == "const"
         )
         for v in placed
     )
@@ -85,7 +85,8 @@ def _check_links(variable: Variable, places: Places, user: Instruction) -> None:
             raise user.unsupported(f"variable '{variable.name}' holds the address of '{link.target}', no variable")
 
 
-def _linked(variable: Variable, places: Places) -> bytes | None:
+def linked_bytes(variable: Variable, places: Places) -> bytes | None:
+    """The initial bytes of a variable with the addresses that it contains; None without an initializer."""
     if variable.initial is None:
         return None
     filled = bytearray(variable.initial)

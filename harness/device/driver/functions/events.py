@@ -1,0 +1,68 @@
+"""Events. An event records the time of the host."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from dataclasses import dataclass
+
+from harness.device.driver import status
+from harness.device.driver.function_table import driver_function, write_pointer
+from harness.device.driver.functions.streams import stream_of
+from harness.device.driver.process import Driver
+
+_DISABLE_TIMING = 2
+
+
+@dataclass(eq=False)
+class Event:
+    """An event."""
+
+    flags: int
+    seconds: float | None = None
+    """When it was recorded last."""
+
+
+@driver_function("cuEventCreate", "pu")
+def create(driver: Driver, event: int, flags: int) -> None:
+    """Create an event."""
+    driver.context()
+    write_pointer(event, driver.new_handle(Event(flags)))
+
+
+@driver_function("cuEventDestroy_v2", "p")
+def destroy(driver: Driver, handle: int) -> None:
+    """Destroy an event."""
+    driver.remove_handle(handle, Event)
+
+
+@driver_function("cuEventRecord", "pp")
+def record(driver: Driver, handle: int, stream: int) -> None:
+    """Record an event in a stream."""
+    stream_of(driver, stream)
+    driver.of_handle(handle, Event).seconds = time.perf_counter()
+
+
+@driver_function("cuEventRecordWithFlags", "ppu")
+def record_with_flags(driver: Driver, handle: int, stream: int, flags: int) -> None:
+    """Record an event in a stream."""
+    record(driver, handle, stream)
+
+
+@driver_function("cuEventSynchronize", "p")
+@driver_function("cuEventQuery", "p")
+def synchronize(driver: Driver, handle: int) -> None:
+    """Wait for an event, or ask whether it has happened, which it has."""
+    driver.context()
+    driver.of_handle(handle, Event)
+
+
+@driver_function("cuEventElapsedTime", "ppp")
+@driver_function("cuEventElapsedTime_v2", "ppp", since=12080)
+def elapsed(driver: Driver, milliseconds: int, start: int, end: int) -> int:
+    """The time between two events. It is the emulation's, and says nothing about a GPU."""
+    first, last = driver.of_handle(start, Event), driver.of_handle(end, Event)
+    if first.seconds is None or last.seconds is None or (first.flags | last.flags) & _DISABLE_TIMING:
+        return status.INVALID_HANDLE
+    ctypes.c_float.from_address(milliseconds).value = 1e3 * (last.seconds - first.seconds)
+    return status.SUCCESS

@@ -1,0 +1,205 @@
+"""Attributes of kernels, and how many of their blocks a multiprocessor holds."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from harness.compilers.ptxas import resources
+from harness.device.driver import status
+from harness.device.driver.function_table import driver_function, write_int, write_pointer
+from harness.device.driver.functions.modules import Function
+from harness.device.driver.images import register_limit
+from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
+from harness.emulator.memory.residency import residency
+from harness.ptx.parameters import Parameter
+from harness.ptx.targets import Target
+from harness.support.errors import CompileError, SandboxError
+
+MOST_THREADS = 1024
+DEFAULT_DYNAMIC_SHARED_BYTES = 48 * 1024
+DYNAMIC_SHARED = 8
+"""The CUfunction_attribute for the maximum of dynamic shared memory."""
+_REGISTERS_IF_UNKNOWN = 32
+_WARP = 32
+
+
+def static_shared_bytes(driver: Driver, function: Function) -> int:
+    """Static shared memory of a block. Raises `DriverError` if the kernel cannot be emulated."""
+    try:
+        return driver.device.facts(function.owner.module, function.entry).shared_bytes
+    except CompileError as error:
+        raise DriverError(status.INVALID_PTX, str(error)) from error
+    except SandboxError as error:
+        raise DriverError(status.NOT_SUPPORTED, str(error)) from error
+
+
+def registers(driver: Driver, function: Function) -> int:
+    """32-bit registers per thread, as ptxas assigns them; 32 without ptxas."""
+    target = Target.of(function.owner.module.ptx)
+    arch = driver.gpu.multiprocessor.arch
+    if target is not None and target.suffix:
+        arch = target.name
+    try:
+        text = function.owner.module.ptx
+        used = resources(text, arch, function.entry, register_limit(text))
+    except CompileError:
+        return _REGISTERS_IF_UNKNOWN
+    return _REGISTERS_IF_UNKNOWN if used is None else used.registers
+
+
+def resident_blocks(driver: Driver, function: Function, threads: int, dynamic_shared_bytes: int) -> int:
+    """Blocks that one multiprocessor holds at a time."""
+    shared = static_shared_bytes(driver, function) + dynamic_shared_bytes
+    return residency(driver.gpu.multiprocessor, threads, registers(driver, function), shared).blocks
+
+
+def most_dynamic_shared_bytes(driver: Driver, function: Function) -> int:
+    """Dynamic shared memory that a launch may request."""
+    default = DEFAULT_DYNAMIC_SHARED_BYTES - static_shared_bytes(driver, function)
+    return function.attributes.get(DYNAMIC_SHARED, max(0, default))
+
+
+def _attribute(driver: Driver, function: Function, number: int) -> int:
+    if number == DYNAMIC_SHARED:
+        return most_dynamic_shared_bytes(driver, function)
+    if number in function.attributes:
+        return function.attributes[number]
+    facts: dict[int, Callable[[], int]] = {
+        0: lambda: MOST_THREADS,
+        1: lambda: static_shared_bytes(driver, function),
+        2: lambda: sum(v.size_bytes for v in function.owner.module.variables if v.space == "const"),
+        3: lambda: driver.device.facts(function.owner.module, function.entry).local_bytes,
+        4: lambda: registers(driver, function),
+        5: lambda: int(driver.gpu.multiprocessor.arch.removeprefix("sm_")),
+        6: lambda: int(driver.gpu.multiprocessor.arch.removeprefix("sm_")),
+        9: lambda: -1,
+    }
+    if not 0 <= number < 16:
+        raise DriverError(status.INVALID_VALUE)
+    return facts[number]() if number in facts else 0
+
+
+@driver_function("cuFuncGetAttribute", "pip")
+def get_attribute(driver: Driver, value: int, number: int, function: int) -> None:
+    """An attribute of a kernel."""
+    write_int(value, _attribute(driver, driver.of_handle(function, Function), number))
+
+
+@driver_function("cuKernelGetAttribute", "pipi")
+def get_kernel_attribute(driver: Driver, value: int, number: int, kernel: int, device: int) -> None:
+    """An attribute of a kernel on a device."""
+    get_attribute(driver, value, number, kernel)
+
+
+@driver_function("cuFuncSetAttribute", "pii")
+def set_attribute(driver: Driver, function: int, number: int, value: int) -> int:
+    """Change an attribute of a kernel."""
+    found = driver.of_handle(function, Function)
+    largest = driver.gpu.multiprocessor.carve_outs_bytes[-1] - driver.gpu.multiprocessor.reserved_shared_bytes
+    if number == DYNAMIC_SHARED and not 0 <= value <= largest - static_shared_bytes(driver, found):
+        return status.INVALID_VALUE
+    found.attributes[number] = value
+    return status.SUCCESS
+
+
+@driver_function("cuKernelSetAttribute", "iipi")
+def set_kernel_attribute(driver: Driver, number: int, value: int, kernel: int, device: int) -> int:
+    """Change an attribute of a kernel on a device."""
+    return set_attribute(driver, kernel, number, value)
+
+
+@driver_function("cuFuncSetCacheConfig", "pi")
+@driver_function("cuFuncSetSharedMemConfig", "pi")
+def set_configuration(driver: Driver, function: int, configuration: int) -> None:
+    """Change the preferred configuration, which has no effect on Hopper."""
+    driver.of_handle(function, Function)
+
+
+@driver_function("cuFuncGetModule", "pp")
+def get_module(driver: Driver, module: int, function: int) -> int:
+    """The module of a kernel."""
+    found = driver.handle_of(driver.of_handle(function, Function).owner)
+    write_pointer(module, found)
+    return status.SUCCESS
+
+
+@driver_function("cuFuncGetName", "pp")
+@driver_function("cuKernelGetName", "pp")
+def get_name(driver: Driver, name: int, function: int) -> None:
+    """The mangled name of a kernel."""
+    entry = driver.of_handle(function, Function).entry
+    kept = driver.texts.setdefault(-function, ctypes.create_string_buffer(entry.encode()))
+    write_pointer(name, ctypes.addressof(kept))
+
+
+@driver_function("cuFuncGetParamInfo", "pppp")
+@driver_function("cuKernelGetParamInfo", "pppp")
+def parameter_info(driver: Driver, function: int, index: int, offset: int, size: int) -> int:
+    """Offset and size of a parameter."""
+    found = driver.of_handle(function, Function)
+    parameters = found.owner.module.entries[found.entry]
+    if index >= len(parameters):
+        return status.INVALID_VALUE
+    write_pointer(offset, parameter_offsets(parameters)[index])
+    write_pointer(size, parameters[index].size_bytes)
+    return status.SUCCESS
+
+
+def parameter_offsets(parameters: tuple[Parameter, ...]) -> list[int]:
+    """Offsets of parameters in the block that a launch passes."""
+    offsets, end = [], 0
+    for parameter in parameters:
+        start = -(-end // parameter.align_bytes) * parameter.align_bytes
+        offsets.append(start)
+        end = start + parameter.size_bytes
+    return offsets
+
+
+@driver_function("cuOccupancyMaxActiveBlocksPerMultiprocessor", "ppip")
+def active_blocks(driver: Driver, count: int, function: int, threads: int, dynamic_shared_bytes: int) -> None:
+    """Blocks that one multiprocessor holds at a time."""
+    write_int(count, resident_blocks(driver, driver.of_handle(function, Function), threads, dynamic_shared_bytes))
+
+
+@driver_function("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "ppipu")
+def active_blocks_with_flags(
+    driver: Driver, count: int, function: int, threads: int, dynamic_shared_bytes: int, flags: int
+) -> None:
+    """Blocks that one multiprocessor holds at a time."""
+    active_blocks(driver, count, function, threads, dynamic_shared_bytes)
+
+
+@driver_function("cuOccupancyMaxPotentialBlockSize", "pppppi")
+def best_block_size(
+    driver: Driver, grid: int, block: int, function: int, shared_of_block: int, dynamic_shared_bytes: int, limit: int
+) -> None:
+    """The block size with the most resident threads, and the smallest grid that fills the device with it."""
+    found = driver.of_handle(function, Function)
+    limit = min(limit or MOST_THREADS, MOST_THREADS)
+    shared: Callable[[int], int] = lambda threads: dynamic_shared_bytes  # noqa: E731
+    if shared_of_block:
+        shared = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int)(shared_of_block)
+    best, best_blocks = 0, 0
+    for threads in range(limit // _WARP * _WARP or limit, 0, -_WARP):
+        blocks = resident_blocks(driver, found, threads, shared(threads))
+        if threads * blocks > best * best_blocks:
+            best, best_blocks = threads, blocks
+    write_int(block, best)
+    write_int(grid, best_blocks * driver.gpu.multiprocessors)
+
+
+@driver_function("cuOccupancyMaxPotentialBlockSizeWithFlags", "pppppiu")
+def best_block_size_with_flags(
+    driver: Driver,
+    grid: int,
+    block: int,
+    function: int,
+    shared_of_block: int,
+    dynamic_shared_bytes: int,
+    limit: int,
+    flags: int,
+) -> None:
+    """The block size with the most resident threads, and the smallest grid that fills the device with it."""
+    best_block_size(driver, grid, block, function, shared_of_block, dynamic_shared_bytes, limit)

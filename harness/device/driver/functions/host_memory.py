@@ -1,0 +1,104 @@
+"""Memory that host and device share: pinned, registered and managed."""
+
+from __future__ import annotations
+
+from harness.device.driver import status
+from harness.device.driver.function_table import driver_function, write_int, write_pointer
+from harness.device.driver.process import Driver
+
+
+def _allocate(driver: Driver, address: int, size_bytes: int, *, managed: bool) -> int:
+    driver.context()
+    if not size_bytes:
+        return status.INVALID_VALUE
+    write_pointer(address, driver.device.allocate_shared(size_bytes, managed=managed).address)
+    return status.SUCCESS
+
+
+@driver_function("cuMemAllocHost_v2", "pp")
+def allocate_host(driver: Driver, address: int, size_bytes: int) -> int:
+    """Allocate pinned memory of the host."""
+    return _allocate(driver, address, size_bytes, managed=False)
+
+
+@driver_function("cuMemHostAlloc", "ppu")
+def allocate_host_with_flags(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
+    """Allocate pinned memory of the host. It is always mapped."""
+    return _allocate(driver, address, size_bytes, managed=False)
+
+
+@driver_function("cuMemAllocManaged", "ppu")
+def allocate_managed(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
+    """Allocate managed memory."""
+    return _allocate(driver, address, size_bytes, managed=True)
+
+
+@driver_function("cuMemFreeHost", "p")
+def free_host(driver: Driver, address: int) -> int:
+    """Free pinned memory."""
+    allocation = driver.device.find_host(address)
+    if allocation is None or allocation.host_address != address:
+        return status.INVALID_VALUE
+    driver.device.free(allocation)
+    return status.SUCCESS
+
+
+@driver_function("cuMemHostRegister_v2", "ppu")
+def register(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
+    """Map memory of the host into the device's address space."""
+    driver.context()
+    if not address or not size_bytes:
+        return status.INVALID_VALUE
+    if driver.device.find_host(address) is not None:
+        return status.HOST_MEMORY_ALREADY_REGISTERED
+    driver.device.register(address, size_bytes)
+    return status.SUCCESS
+
+
+@driver_function("cuMemHostUnregister", "p")
+def unregister(driver: Driver, address: int) -> int:
+    """Undo `cuMemHostRegister`."""
+    allocation = driver.device.find_host(address)
+    if allocation is None or allocation.host_address != address:
+        return status.HOST_MEMORY_NOT_REGISTERED
+    driver.device.free(allocation)
+    return status.SUCCESS
+
+
+@driver_function("cuMemHostGetDevicePointer_v2", "ppu")
+def device_pointer(driver: Driver, result: int, address: int, flags: int) -> int:
+    """The device address of pinned or registered memory."""
+    allocation = driver.device.find_host(address)
+    if allocation is None or allocation.host_address is None:
+        return status.INVALID_VALUE
+    write_pointer(result, allocation.address + address - allocation.host_address)
+    return status.SUCCESS
+
+
+@driver_function("cuMemHostGetFlags", "pp")
+def host_flags(driver: Driver, flags: int, address: int) -> int:
+    """The flags of pinned memory."""
+    if driver.device.find_host(address) is None:
+        return status.INVALID_VALUE
+    write_int(flags, 2)  # mapped
+    return status.SUCCESS
+
+
+@driver_function("cuMemPrefetchAsync", "ppip")
+def prefetch(driver: Driver, address: int, size_bytes: int, device: int, stream: int) -> None:
+    """Move managed memory to a device, which has no effect here."""
+
+
+@driver_function("cuMemPrefetchAsync_v2", "pppup", since=12020)
+def prefetch_to(driver: Driver, address: int, size_bytes: int, location: int, flags: int, stream: int) -> None:
+    """Move managed memory to a location, which has no effect here."""
+
+
+@driver_function("cuMemAdvise", "ppii")
+def advise(driver: Driver, address: int, size_bytes: int, advice: int, device: int) -> None:
+    """Advise how managed memory will be used, which has no effect here."""
+
+
+@driver_function("cuMemAdvise_v2", "ppip", since=12020)
+def advise_location(driver: Driver, address: int, size_bytes: int, advice: int, location: int) -> None:
+    """Advise how managed memory will be used, which has no effect here."""

@@ -1,0 +1,196 @@
+"""Launches of kernels. A launch has finished when the call returns, and so returns the kernel's own failure."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.device.driver import status
+from harness.device.driver.function_table import driver_function
+from harness.device.driver.functions.function_attributes import (
+    MOST_THREADS,
+    most_dynamic_shared_bytes,
+    parameter_offsets,
+    resident_blocks,
+)
+from harness.device.driver.functions.modules import Function
+from harness.device.driver.functions.streams import stream_of
+from harness.device.driver.kernel_names import readable_name
+from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
+from harness.emulator.launch.configuration import Geometry
+from harness.support.errors import CompileError, KernelFault, PlanError, SandboxError
+
+_LARGEST_BLOCK, _LARGEST_GRID = (1024, 1024, 64), (2147483647, 65535, 65535)
+_FAULTS = {
+    "out of bounds": status.ILLEGAL_ADDRESS,
+    "read-only memory": status.ILLEGAL_ADDRESS,
+    "misaligned": status.MISALIGNED_ADDRESS,
+    "barrier deadlock": status.LAUNCH_TIMEOUT,
+    "step limit": status.LAUNCH_TIMEOUT,
+    "tensor coordinate": status.ILLEGAL_INSTRUCTION,
+    "no tensor map": status.ILLEGAL_INSTRUCTION,
+}
+"""Status by kind of fault; a GPU would hang where it is `LAUNCH_TIMEOUT`. Other faults are `LAUNCH_FAILED`."""
+_COOPERATIVE, _CLUSTER = 2, 4
+"""Kinds of launch attributes."""
+_ATTRIBUTE_BYTES, _VALUE_AT = 72, 8
+_BUFFER, _BUFFER_SIZE = 1, 2
+"""Keys of the list `extra`."""
+
+
+class _Extents(NamedTuple):
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    cluster: tuple[int, int, int] | None = None
+    cooperative: bool = False
+
+
+def _words(address: int, count: int) -> tuple[int, ...]:
+    return tuple((ctypes.c_uint32 * count).from_address(address))
+
+
+def _pointers(address: int) -> Iterator[int]:
+    while True:
+        yield ctypes.c_uint64.from_address(address).value
+        address += 8
+
+
+def _parameters(function: Function, pointers: int, extra: int) -> list[bytes]:
+    """The bytes of each parameter. Raises `DriverError` if they are not given."""
+    declared = function.owner.module.entries[function.entry]
+    if pointers:
+        return [ctypes.string_at(at, each.size_bytes) for each, at in zip(declared, _pointers(pointers))]
+    if extra:
+        given = _pointers(extra)
+        items = dict(zip(iter(lambda: next(given), 0), given))
+        if _BUFFER not in items or _BUFFER_SIZE not in items:
+            raise DriverError(status.INVALID_VALUE)
+        size = ctypes.c_size_t.from_address(items[_BUFFER_SIZE]).value
+        content = ctypes.string_at(items[_BUFFER], size)
+        values = [content[at : at + each.size_bytes] for each, at in zip(declared, parameter_offsets(declared))]
+        if any(len(value) != each.size_bytes for each, value in zip(declared, values)):
+            raise DriverError(status.INVALID_VALUE, f"the arguments of {function.entry} have only {size} bytes")
+        return values
+    if declared:
+        raise DriverError(status.INVALID_VALUE, f"kernel {function.entry} is launched without its arguments")
+    return []
+
+
+def _check(driver: Driver, function: Function, extents: _Extents) -> None:
+    """Raise `DriverError` for what a driver refuses to launch."""
+    for name, here, largest in (("grid", extents.grid, _LARGEST_GRID), ("block", extents.block, _LARGEST_BLOCK)):
+        if not all(0 < n <= most for n, most in zip(here, largest)):
+            raise DriverError(
+                status.INVALID_VALUE,
+                f"kernel {function.entry}: a {name} of {here}; each extent is at least 1 and at most {largest}",
+            )
+    threads = extents.block[0] * extents.block[1] * extents.block[2]
+    if threads > MOST_THREADS:
+        raise DriverError(
+            status.INVALID_VALUE, f"kernel {function.entry}: a block of {threads} threads; at most {MOST_THREADS}"
+        )
+    most_shared = most_dynamic_shared_bytes(driver, function)
+    if extents.shared_bytes > most_shared:
+        raise DriverError(
+            status.INVALID_VALUE,
+            f"kernel {function.entry}: {extents.shared_bytes} bytes of dynamic shared memory, of which it may use "
+            f"{most_shared}; more has to be requested (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)",
+        )
+
+
+def _launch(driver: Driver, handle: int, extents: _Extents, stream: int, pointers: int, extra: int) -> None:
+    stream_of(driver, stream)
+    context = driver.context()
+    function = driver.of_handle(handle, Function)
+    _check(driver, function, extents)
+    parameters = _parameters(function, pointers, extra)
+    geometry = Geometry(extents.grid, extents.block, extents.shared_bytes, extents.cluster)
+
+    def resident() -> int:
+        blocks = resident_blocks(driver, function, geometry.threads, extents.shared_bytes)
+        return max(1, driver.gpu.multiprocessors * blocks // geometry.blocks_per_cluster)
+
+    if extents.cooperative and geometry.clusters > resident():
+        raise DriverError(status.COOPERATIVE_LAUNCH_TOO_LARGE)
+    try:
+        counts = driver.device.launch(function.owner.module, function.entry, geometry, parameters, resident)
+    except KernelFault as fault:
+        context.failed = _FAULTS.get(fault.kind, status.LAUNCH_FAILED)
+        driver.log.add_fault(readable_name(function.entry), fault.findings)
+        raise DriverError(context.failed, str(fault)) from fault
+    except PlanError as error:
+        raise DriverError(status.INVALID_VALUE, str(error)) from error
+    except CompileError as error:
+        raise DriverError(status.INVALID_PTX, str(error)) from error
+    except SandboxError as error:
+        raise DriverError(status.NOT_SUPPORTED, str(error)) from error
+    driver.log.add(readable_name(function.entry), counts)
+
+
+@driver_function("cuLaunchKernel", "puuuuuuuppp")
+def launch(
+    driver: Driver,
+    function: int,
+    grid_x: int,
+    grid_y: int,
+    grid_z: int,
+    block_x: int,
+    block_y: int,
+    block_z: int,
+    shared_bytes: int,
+    stream: int,
+    parameters: int,
+    extra: int,
+) -> None:
+    """Launch a kernel."""
+    extents = _Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes)
+    _launch(driver, function, extents, stream, parameters, extra)
+
+
+@driver_function("cuLaunchCooperativeKernel", "puuuuuuupp")
+def launch_cooperative(
+    driver: Driver,
+    function: int,
+    grid_x: int,
+    grid_y: int,
+    grid_z: int,
+    block_x: int,
+    block_y: int,
+    block_z: int,
+    shared_bytes: int,
+    stream: int,
+    parameters: int,
+) -> None:
+    """Launch a kernel whose blocks are all resident."""
+    extents = _Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes, cooperative=True)
+    _launch(driver, function, extents, stream, parameters, 0)
+
+
+class _Configuration(ctypes.Structure):
+    """`CUlaunchConfig`."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("shared_bytes", ctypes.c_uint32),
+        ("stream", ctypes.c_uint64), ("attributes", ctypes.c_uint64), ("count", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+@driver_function("cuLaunchKernelEx", "pppp")
+def launch_with_attributes(driver: Driver, configuration: int, function: int, parameters: int, extra: int) -> None:
+    """Launch a kernel with attributes, such as the extents of its clusters. Those for scheduling have no effect."""
+    config = _Configuration.from_address(configuration)
+    cluster, cooperative = None, False
+    for index in range(config.count):
+        attribute = config.attributes + _ATTRIBUTE_BYTES * index
+        (kind,) = _words(attribute, 1)
+        if kind == _CLUSTER:
+            x, y, z = _words(attribute + _VALUE_AT, 3)
+            cluster = (x, y, z)
+        elif kind == _COOPERATIVE:
+            cooperative = bool(_words(attribute + _VALUE_AT, 1)[0])
+    grid, block = tuple(config.grid), tuple(config.block)
+    extents = _Extents(grid, block, config.shared_bytes, cluster, cooperative)
+    _launch(driver, function, extents, config.stream, parameters, extra)

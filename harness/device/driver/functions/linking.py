@@ -1,0 +1,79 @@
+"""The driver's linker. Its output is PTX, which `cuModuleLoadData` and `cuLibraryLoadData` take."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.device.driver import status
+from harness.device.driver.function_table import driver_function, read_int, read_text, write_pointer
+from harness.device.driver.functions.modules import file_image
+from harness.device.driver.images import linked, ptx_of, with_register_limit
+from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
+
+_PTX = 1
+_MAX_REGISTERS = 0
+"""A CUjit_option."""
+
+
+@dataclass(eq=False)
+class LinkState:
+    """Modules that will be linked."""
+
+    max_registers: int | None
+    texts: list[str] = field(default_factory=list)
+    output: Any = None
+
+
+@driver_function("cuLinkCreate_v2", "uppp")
+def create(driver: Driver, count: int, options: int, values: int, state: int) -> None:
+    """Begin to link. Options have no effect here but for the limit of registers."""
+    driver.context()
+    given = {read_int(options + 4 * index): read_int(values + 8 * index) for index in range(count)}
+    write_pointer(state, driver.new_handle(LinkState(given.get(_MAX_REGISTERS))))
+
+
+def _require_ptx(kind: int, name: str) -> None:
+    if kind not in (0, _PTX):
+        kinds = {2: "a fat binary", 3: "an object file", 4: "a library", 5: "LTO-IR"}
+        raise DriverError(
+            status.NOT_SUPPORTED, f"the program links {kinds.get(kind, 'a file')} ({name}); only PTX can be linked"
+        )
+
+
+@driver_function("cuLinkAddData_v2", "pipppupp")
+def add_data(
+    driver: Driver, state: int, kind: int, data: int, size: int, name: int, count: int, options: int, values: int
+) -> None:
+    """Add a module in memory."""
+    _require_ptx(kind, read_text(name) if name else "unnamed")
+    content = ctypes.create_string_buffer(ctypes.string_at(data, size))
+    driver.of_handle(state, LinkState).texts.append(ptx_of(ctypes.addressof(content)))
+
+
+@driver_function("cuLinkAddFile_v2", "pipupp")
+def add_file(driver: Driver, state: int, kind: int, path: int, count: int, options: int, values: int) -> None:
+    """Add a module in a file."""
+    _require_ptx(kind, read_text(path))
+    driver.of_handle(state, LinkState).texts.append(file_image(read_text(path)))
+
+
+@driver_function("cuLinkComplete", "ppp")
+def complete(driver: Driver, state: int, image: int, size: int) -> int:
+    """Link. The output belongs to the linker until it is destroyed."""
+    linking = driver.of_handle(state, LinkState)
+    if not linking.texts:
+        return status.INVALID_VALUE
+    text = with_register_limit(linked(linking.texts), linking.max_registers)
+    linking.output = ctypes.create_string_buffer(text.encode())
+    write_pointer(image, ctypes.addressof(linking.output))
+    write_pointer(size, len(linking.output))
+    return status.SUCCESS
+
+
+@driver_function("cuLinkDestroy", "p")
+def destroy(driver: Driver, state: int) -> None:
+    """End the linker."""
+    driver.remove_handle(state, LinkState)

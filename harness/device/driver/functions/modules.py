@@ -1,0 +1,183 @@
+"""Modules and libraries: loading PTX, finding kernels and variables."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.device.driver import status
+from harness.device.driver.emulated_device import Module
+from harness.device.driver.function_table import driver_function, read_text, write_int, write_pointer
+from harness.device.driver.images import ptx_of
+from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
+from harness.support.errors import CompileError, SandboxError
+
+
+@dataclass(eq=False)
+class LoadedModule:
+    """A module or library with a handle. Handles of kernels are created once."""
+
+    module: Module
+    functions: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Function:
+    """A kernel of a loaded module."""
+
+    owner: LoadedModule
+    entry: str
+    attributes: dict[int, int] = field(default_factory=dict)
+    """Attributes that the program has set, by CUfunction_attribute."""
+
+
+def _load(driver: Driver, handle: int, ptx: str) -> None:
+    driver.context()
+    try:
+        module = driver.device.load(ptx)
+    except CompileError as error:
+        raise DriverError(status.INVALID_PTX, str(error)) from error
+    except SandboxError as error:
+        raise DriverError(status.NOT_SUPPORTED, str(error)) from error
+    write_pointer(handle, driver.new_handle(LoadedModule(module)))
+
+
+@driver_function("cuModuleLoadData", "pp")
+def load(driver: Driver, handle: int, image: int) -> None:
+    """Load a module from memory."""
+    _load(driver, handle, ptx_of(image))
+
+
+@driver_function("cuModuleLoadDataEx", "ppupp")
+def load_with_options(driver: Driver, handle: int, image: int, count: int, options: int, values: int) -> None:
+    """Load a module from memory with options, which have no effect here."""
+    _load(driver, handle, ptx_of(image))
+
+
+@driver_function("cuModuleLoadFatBinary", "pp")
+def load_fat_binary(driver: Driver, handle: int, image: int) -> None:
+    """Load a module from a fat binary."""
+    _load(driver, handle, ptx_of(image))
+
+
+@driver_function("cuModuleLoad", "pp")
+def load_file(driver: Driver, handle: int, path: int) -> None:
+    """Load a module from a file."""
+    _load(driver, handle, file_image(read_text(path)))
+
+
+def file_image(path: str) -> str:
+    """The PTX in a file. Raises `DriverError` if there is no such file, or no PTX in it."""
+    try:
+        content = ctypes.create_string_buffer(Path(path).read_bytes())
+    except OSError as error:
+        raise DriverError(status.FILE_NOT_FOUND, str(error)) from error
+    return ptx_of(ctypes.addressof(content))
+
+
+@driver_function("cuLibraryLoadData", "ppppuppu")
+def load_library(
+    driver: Driver,
+    handle: int,
+    image: int,
+    options: int,
+    values: int,
+    count: int,
+    library_options: int,
+    library_values: int,
+    library_count: int,
+) -> None:
+    """Load a library from memory."""
+    _load(driver, handle, ptx_of(image))
+
+
+@driver_function("cuLibraryLoadFromFile", "ppppuppu")
+def load_library_file(
+    driver: Driver,
+    handle: int,
+    path: int,
+    options: int,
+    values: int,
+    count: int,
+    library_options: int,
+    library_values: int,
+    library_count: int,
+) -> None:
+    """Load a library from a file."""
+    _load(driver, handle, file_image(read_text(path)))
+
+
+@driver_function("cuModuleUnload", "p")
+@driver_function("cuLibraryUnload", "p")
+def unload(driver: Driver, handle: int) -> None:
+    """Unload a module or library."""
+    loaded = driver.remove_handle(handle, LoadedModule)
+    for function in loaded.functions.values():
+        driver.remove_handle(function, Function)
+    driver.device.unload(loaded.module)
+
+
+@driver_function("cuModuleGetLoadingMode", "p")
+def loading_mode(driver: Driver, mode: int) -> None:
+    """Whether modules are loaded eagerly or lazily."""
+    write_int(mode, 2)  # lazily
+
+
+def _function(driver: Driver, loaded: LoadedModule, name: str) -> int:
+    if name not in loaded.module.entries:
+        raise DriverError(status.NOT_FOUND)
+    if name not in loaded.functions:
+        loaded.functions[name] = driver.new_handle(Function(loaded, name))
+    return loaded.functions[name]
+
+
+@driver_function("cuModuleGetFunction", "ppp")
+@driver_function("cuLibraryGetKernel", "ppp")
+def get_function(driver: Driver, function: int, module: int, name: int) -> None:
+    """The kernel with a name."""
+    write_pointer(function, _function(driver, driver.of_handle(module, LoadedModule), read_text(name)))
+
+
+@driver_function("cuModuleGetFunctionCount", "pp")
+@driver_function("cuLibraryGetKernelCount", "pp")
+def function_count(driver: Driver, count: int, module: int) -> None:
+    """The number of kernels."""
+    write_int(count, len(driver.of_handle(module, LoadedModule).module.entries))
+
+
+@driver_function("cuModuleEnumerateFunctions", "pup")
+@driver_function("cuLibraryEnumerateKernels", "pup")
+def enumerate_functions(driver: Driver, functions: int, count: int, module: int) -> None:
+    """The first kernels."""
+    loaded = driver.of_handle(module, LoadedModule)
+    for index, name in enumerate(list(loaded.module.entries)[:count]):
+        write_pointer(functions + 8 * index, _function(driver, loaded, name))
+
+
+@driver_function("cuLibraryGetModule", "pp")
+def library_module(driver: Driver, module: int, library: int) -> None:
+    """The module of a library in the current context, which has the same handle here."""
+    driver.of_handle(library, LoadedModule)
+    write_pointer(module, library)
+
+
+@driver_function("cuKernelGetFunction", "pp")
+def kernel_function(driver: Driver, function: int, kernel: int) -> None:
+    """The function of a kernel in the current context, which has the same handle here."""
+    driver.of_handle(kernel, Function)
+    write_pointer(function, kernel)
+
+
+@driver_function("cuModuleGetGlobal_v2", "pppp")
+@driver_function("cuLibraryGetGlobal", "pppp")
+@driver_function("cuLibraryGetManaged", "pppp")
+def get_variable(driver: Driver, address: int, size: int, module: int, name: int) -> int:
+    """Address and size of a variable."""
+    found = driver.device.variable(driver.of_handle(module, LoadedModule).module, read_text(name))
+    if found is None:
+        return status.NOT_FOUND
+    write_pointer(address, found.address)
+    write_pointer(size, found.size_bytes)
+    return status.SUCCESS

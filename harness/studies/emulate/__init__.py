@@ -1,0 +1,1 @@
+"""`emulate`: runs a program that uses CUDA on the emulated GPU."""

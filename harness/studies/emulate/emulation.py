@@ -1,0 +1,53 @@
+"""Starts the emulated driver in this process, and reports what the program's kernels did."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.emulator.instruments import Instruments
+from harness.model.finding import Finding
+from harness.studies.emulate.summary import findings_text, summary_text
+
+if TYPE_CHECKING:
+    from harness.device.driver.process import Driver
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """The emulated GPU of this process."""
+
+    driver: Driver
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The sanitizer's findings so far. Empty without `sanitize`."""
+        return tuple(finding for kernel in self.driver.log.kernels for finding in kernel.findings)
+
+    def summary(self) -> str:
+        """What each kernel moved, by buffer and source line."""
+        return summary_text(self.driver.log, self.driver.unsupported)
+
+    def findings_report(self) -> str:
+        """The sanitizer's findings in words."""
+        return findings_text(self.findings)
+
+
+def emulate(*, gpu: str = "h100", sanitize: bool = False) -> Emulation:
+    """Let programs of this process run on an emulated GPU, for the rest of its life.
+
+    Call it before a library that uses CUDA is imported. `gpu` is the GPU that programs see; only those of sm_90 are
+    emulated. With `sanitize`, races and reads of unwritten memory are recorded, and kernels take longer. A second call
+    with the same options returns the same emulation. Raises `UsageError` for an unknown GPU and `SandboxError` if a
+    CUDA driver is already loaded.
+    """
+    from harness.device.driver.numba_lines import lines_by_default
+    from harness.device.driver.process import install
+
+    driver = install(gpu, Instruments(sanitizer=sanitize))
+    os.environ.setdefault("NVRTC_APPEND_FLAGS", "-lineinfo")  # source lines in messages
+    warnings.filterwarnings("ignore", message="libnvJitLink")
+    lines_by_default()
+    return Emulation(driver)

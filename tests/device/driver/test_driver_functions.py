@@ -1,0 +1,105 @@
+"""Memory through `cuda.bindings`, in one process, which has one driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BEGIN = """
+import ctypes
+import numpy as np
+from harness.device.driver.process import install
+install()
+from cuda.bindings import driver as cu
+def do(result):
+    assert result[0] == 0, result
+    return result[1] if len(result) == 2 else result[1:]
+do(cu.cuInit(0))
+do(cu.cuCtxSetCurrent(do(cu.cuDevicePrimaryCtxRetain(0))))
+"""
+
+PROGRAMS = {
+    "copies there and back, and within": """
+a, b = (do(cu.cuMemAlloc(64)) for _ in range(2))
+here = np.arange(16, dtype=np.int32)
+there = np.zeros_like(here)
+do(cu.cuMemcpyHtoD(a, here, 64)); do(cu.cuMemcpyDtoD(b, a, 64)); do(cu.cuMemsetD32(a, 7, 16))
+do(cu.cuMemcpyDtoH(there, b, 64)); assert (there == here).all()
+do(cu.cuMemcpyDtoHAsync(there, int(a) + 32, 32, 0)); assert (there[:8] == 7).all() and (there[8:] == here[8:]).all()
+""",
+    "a host pointer is no device pointer, and ranges are checked": """
+a = do(cu.cuMemAlloc(64)); here = np.zeros(32, np.int32)
+assert cu.cuMemcpyHtoD(here.ctypes.data, here, 64)[0] == 1
+assert cu.cuMemcpyHtoD(a, here, 65)[0] == 1
+do(cu.cuMemFree(a)); assert cu.cuMemcpyHtoD(a, here, 64)[0] == 1 and cu.cuMemFree(a)[0] == 1
+assert cu.cuMemAlloc(1 << 45)[0] == 2
+""",
+    "pinned and managed memory have one address": """
+for address in (do(cu.cuMemHostAlloc(4096, 2)), do(cu.cuMemAllocManaged(4096, 1))):
+    address = int(address)
+    own = np.frombuffer((ctypes.c_uint8 * 4096).from_address(address), np.uint8)
+    do(cu.cuMemsetD8(address, 5, 4096)); assert (own == 5).all()
+    number = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+    assert int(do(cu.cuPointerGetAttribute(number, address))) == address
+""",
+    "registered memory": """
+here = np.zeros(1024, np.uint8)
+do(cu.cuMemHostRegister(here, 1024, 2)); assert cu.cuMemHostRegister(here, 1024, 2)[0] == 712
+there = do(cu.cuMemHostGetDevicePointer(here, 0)); do(cu.cuMemsetD8(there, 9, 1024)); assert (here == 9).all()
+do(cu.cuMemHostUnregister(here)); assert cu.cuMemHostUnregister(here)[0] == 713
+""",
+    "events and streams": """
+stream = do(cu.cuStreamCreate(0)); first, last = (do(cu.cuEventCreate(0)) for _ in range(2))
+do(cu.cuEventRecord(first, stream)); do(cu.cuEventRecord(last, stream)); do(cu.cuEventSynchronize(last))
+assert do(cu.cuEventElapsedTime(first, last)) >= 0
+do(cu.cuStreamDestroy(stream)); assert cu.cuStreamSynchronize(stream)[0] == 400
+""",
+    "modules from PTX: variables, launches, errors": '''
+ptx = b""".version 8.0
+.target sm_90
+.address_size 64
+.visible .global .align 4 .u32 factor = 3;
+.visible .entry scale(.param .u64 target, .param .u32 value)
+{
+  .reg .u64 %rd<3>; .reg .u32 %r<4>;
+  ld.param.u64 %rd1, [target];
+  ld.param.u32 %r1, [value];
+  ld.global.u32 %r2, [factor];
+  mul.lo.u32 %r3, %r1, %r2;
+  st.global.u32 [%rd1], %r3;
+  ret;
+}
+"""
+module = do(cu.cuModuleLoadData(ptx)); scale = do(cu.cuModuleGetFunction(module, b"scale"))
+assert cu.cuModuleGetFunction(module, b"none")[0] == 500
+a = do(cu.cuMemAlloc(4)); there = np.zeros(1, np.uint32)
+def launch(target, grid=1, block=1):
+    arguments = (target, 14), (ctypes.c_void_p, ctypes.c_uint32)
+    return cu.cuLaunchKernel(scale, grid, 1, 1, block, 1, 1, 0, 0, arguments, 0)[0]
+assert launch(int(a)) == 0; do(cu.cuMemcpyDtoH(there, a, 4)); assert there[0] == 42
+factor, size = do(cu.cuModuleGetGlobal(module, b"factor")); assert size == 4
+do(cu.cuMemsetD32(factor, 5, 1)); assert launch(int(a)) == 0; do(cu.cuMemcpyDtoH(there, a, 4)); assert there[0] == 70
+assert launch(int(a), block=2048) == 1 and launch(int(a), grid=0) == 1
+assert cu.cuModuleLoadData(b"\\x7fELF0000")[0] == 209 and cu.cuModuleLoadData(b"no PTX")[0] == 200
+assert launch(int(a) + 4) == 700
+assert cu.cuMemAlloc(4)[0] == 700 and cu.cuCtxSynchronize()[0] == 700  # the error is sticky
+''',
+}
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_the_driver(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", BEGIN + PROGRAMS[name]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if "errors" in name:
+        assert "module.ptx:12 (PTX line 12)" in done.stderr and "out of bounds store of 4 bytes" in done.stderr
+
+
+def test_the_page_lists_each_program() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "emulate.md").read_text()
+    listed = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| `cuda.bindings` |")]
+    assert listed == list(PROGRAMS)
