@@ -102,8 +102,8 @@ def _member(name: str, position: int, item: Any) -> tuple[bytes, int]:
         raw = item.tobytes()
     else:
         raise PlanError(
-            f"kernel {name}: argument {position} is a tuple with a {type(item).__name__} in it; members of a struct are "
-            "buffers' names and NumPy scalars, such as np.int32(n)"
+            f"kernel {name}: argument {position} is a tuple with a {type(item).__name__} in it; members of a struct "
+            "are buffers' names and NumPy scalars, such as np.int32(n)"
         )
     return raw, len(raw)
 

@@ -67,9 +67,10 @@ class Launch:
     block: tuple[int, ...]
     """Threads per block in x, y, z."""
     args: tuple[Any, ...]
-    """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, a scalar, or a tuple. Write scalars as
-    `np.int32(n)` or `np.float32(x)`, because their types are not converted. A tuple has names of buffers, scalars and
-    tuples. In CUDA C++ and PTX it is a struct by value, with the tuple's items as members; `()` is an empty struct."""
+    """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, a scalar, or a tuple. Write scalars
+    as `np.int32(n)` or `np.float32(x)`, because their types are not converted. A tuple has names of buffers, scalars
+    and tuples. In CUDA C++ and PTX it is a struct by value, with the tuple's items as members; `()` is an empty
+    struct."""
     shared_bytes: int = 0
     """Dynamic shared memory per block, in bytes."""
     cluster: tuple[int, ...] | None = None

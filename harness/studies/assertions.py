@@ -71,8 +71,8 @@ def assert_no_races(
 ) -> None:
     """Assert that the sanitizer has no findings: no races, stray accesses, unwritten memory or stores into inputs.
 
-    Arguments are those of `assert_traffic`. Raises `AssertionError` with the findings, their kernels and lines, followed
-    by the wrong values if there are any.
+    Arguments are those of `assert_traffic`. Raises `AssertionError` with the findings, their kernels and lines,
+    followed by the wrong values if there are any.
     """
     __tracebackhide__ = True
     options = {**options, "sanitize": True}

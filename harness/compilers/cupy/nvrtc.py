@@ -11,8 +11,8 @@ from typing import Any
 from harness.support.errors import CompileError
 
 INFINITY_HINT = (
-    "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include <math_constants.h> and "
-    "write CUDART_INF_F"
+    "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include <math_constants.h> "
+    "and write CUDART_INF_F"
 )
 
 

@@ -165,8 +165,8 @@ def plan_from_json(
 ) -> Plan:
     """Decode a plan. Raises `PlanError`, or `Malformed` if a part has another form.
 
-    `kernel_from_json` receives a launch's index and its encoded kernel. `unkept` is applied to each argument or item, and
-    replaces a `RemoteArgument` by the stored argument in the planner.
+    `kernel_from_json` receives a launch's index and its encoded kernel. `unkept` is applied to each argument or item,
+    and replaces a `RemoteArgument` by the stored argument in the planner.
     """
     said = checked(said, dict)
     buffers = tuple(Buffer(*checked(each, list)) for each in checked(said.get("buffers"), list))

@@ -35,7 +35,7 @@ class Finding:
 
     @property
     def is_of_values(self) -> bool:
-        """Whether outputs have wrong values, as opposed to a fault, a finding of the sanitizer, or a broken property."""
+        """Whether outputs have wrong values; not a fault, a finding of the sanitizer, or a broken property."""
         return self.first is not None or self.kind in (WRONG_ANSWER, SECOND_RUN, NUMERICS)
 
     @property

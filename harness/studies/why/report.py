@@ -185,8 +185,7 @@ def _notes(result: WhyResult) -> list[str]:
     notes.append(f"Answers: {verdicts}.")
     merged = [each for each in _shown(result) if each.includes]
     notes += [
-        f"{each.cause.name} includes its effects: {', '.join(part.name for part in each.includes)}."
-        for each in merged
+        f"{each.cause.name} includes its effects: {', '.join(part.name for part in each.includes)}." for each in merged
     ]
     few = [launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors]
     if few:

@@ -89,7 +89,8 @@ def _step_of(cost: LineCost, steps: Sequence[AlgorithmStep]) -> int | None:
 def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
     """A section with every variant whose kernels name lines of an algorithm; two of them are shown at a time.
 
-    With fewer than two, it only says which variants name none."""
+    With fewer than two, it only says which variants name none.
+    """
     title = "Two variants, line by line of the algorithm"
     variants = {
         each.variant: steps
