@@ -197,7 +197,7 @@ def test_what_is_off_is_no_argument(variant: Variant):
 
 
 def test_others_refuse():
-    with pytest.raises(UnsupportedProblem, match="takes dropout"):
+    with pytest.raises(UnsupportedProblem, match="does not support dropout"):
         make_plan(discover().registry.get("two-pass-cupy"), Problem(dropout=0.5))
 
 

@@ -149,7 +149,7 @@ def test_they_say_so_and_others_refuse(variant: Variant):
     assert set(SCORE_FEATURES) < set(variant.takes)
     far = dataclasses.replace(Problem(softcap=2.0**70), **build_of(variant))
     assert "softcap is 1.18059e+21" in (refusal_of(variant, far) or "")
-    with pytest.raises(UnsupportedProblem, match="takes softcap and sinks"):
+    with pytest.raises(UnsupportedProblem, match="does not support softcap and sinks"):
         make_plan(discover().registry.get("fa1-cupy"), Problem(softcap=1.0, sinks=True))
 
 
