@@ -10,6 +10,7 @@ from harness.compilers import DevicePointer, Parameter
 from harness.device.array import DeviceArray
 from harness.device.memory import DeviceMemory
 from harness.device.tensor_map import DeviceTensorMap
+from harness.model.plan import map_leaves
 from harness.support.errors import UsageError
 
 
@@ -20,8 +21,7 @@ def device_argument(kernel: str, position: int, argument: Any, memory: DeviceMem
     """
     what = f"kernel {kernel}: argument {position} is"
     if isinstance(argument, tuple):
-        items = [device_argument(kernel, position, each, memory, maps_by_value) for each in argument]
-        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
+        return map_leaves(lambda leaf: device_argument(kernel, position, leaf, memory, maps_by_value), argument)
     if isinstance(argument, DeviceTensorMap):
         return np.void(argument.encoded) if maps_by_value else np.uint64(argument.address)
     if isinstance(argument, DeviceArray):

@@ -16,14 +16,14 @@ from harness.compilers.toolchains import toolchain_of
 from harness.device.arguments import device_argument, typed_scalar
 from harness.device.array import DeviceArray, c_strides, element_type, extents_of, span_of
 from harness.device.kernel import Kernel
-from harness.device.memory import Allocation, DeviceMemory, slot_of
+from harness.device.memory import Allocation, DeviceMemory
 from harness.device.module import Module
 from harness.device.result import LaunchResult
 from harness.device.tensor_map import DeviceTensorMap
+from harness.emulator.abi.layout import buffer_index
 from harness.emulator.emulated_gpu import EmulatedGpu
-from harness.emulator.executor import MOST_STEPS
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
 from harness.emulator.launch.module_memory import LoadedModules
 from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.native.tier import Tier
@@ -220,8 +220,8 @@ class Device:
         up to three, in blocks, threads, and blocks; `shared_bytes` is dynamic shared memory per block.
 
         Arguments are arrays of this device, tensor maps, NumPy scalars, structures as bytes or NumPy structured
-        scalars, tuples for Numba, and addresses as integers. A kernel with types in its source (CUDA, PTX) gives Python
-        numbers the type of its parameter.
+        scalars, tuples (structs in CUDA and PTX), and addresses as integers. A kernel with types in its source (CUDA,
+        PTX) gives Python numbers the type of its parameter.
 
         Raises `UsageError` for a wrong call, `CompileError` or `UnsupportedInstruction` for the kernel's code, and
         `KernelFault` for what it does. The device remains usable after each of them.
@@ -287,17 +287,11 @@ class Device:
         step: Launch, names: dict[int, str],
     ) -> Any:  # fmt: skip
         worked = self._executed[compiled.ptx, compiled.entry] >= OPTIMIZED_AFTER
-        geometry = Geometry(
-            _three(step.grid),
-            _three(step.block),
-            step.shared_bytes,
-            None if step.cluster is None else _three(step.cluster),
-        )
         with _as_usage_error():
             return EmulatedGpu(instruments=instruments).launch(
                 compiled,
                 words,
-                geometry,
+                Geometry.of(step),
                 self.memory.named(names),
                 kernel.memory_of(compiled),
                 self._options,
@@ -307,11 +301,11 @@ class Device:
 
     def _names(self, names: tuple[str, ...], given: tuple[Any, ...]) -> dict[int, str]:
         """The kernel's own names of the buffers that no call has named, by slot, if each has only one."""
-        slots = [slot_of(each.address) for each in given if isinstance(each, DevicePointer)]
+        slots = [buffer_index(each.address) for each in given if isinstance(each, DevicePointer)]
         found = {
-            slot_of(each.address): name
+            buffer_index(each.address): name
             for name, each in zip(names, given)
-            if isinstance(each, DevicePointer) and slots.count(slot_of(each.address)) == 1
+            if isinstance(each, DevicePointer) and slots.count(buffer_index(each.address)) == 1
         }
         unnamed = self.memory.unnamed
         taken = {buffer.name for buffer in self.memory.buffers}
@@ -340,8 +334,3 @@ def _checked(kernel: Kernel, grid: Any, block: Any, args: tuple[Any, ...], share
 
 def _tuple(extents: Any) -> Any:
     return (extents,) if hasattr(extents, "__index__") else extents
-
-
-def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*extents, 1, 1)[:3]
-    return x, y, z

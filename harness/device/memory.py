@@ -77,7 +77,7 @@ class DeviceMemory:
         allocation = self._placed(new_buffer(name or f"array{self._count}", size_bytes, self._watched))
         self._count += 1
         if not is_named:
-            self.unnamed.add(slot_of(allocation.address))
+            self.unnamed.add(at.buffer_index(allocation.address))
         return allocation
 
     def alias(self, name: str, data: npt.NDArray[np.uint8]) -> Allocation:
@@ -96,7 +96,7 @@ class DeviceMemory:
         return allocation
 
     def _release(self, address: int) -> None:
-        slot = slot_of(address)
+        slot = at.buffer_index(address)
         none = np.zeros(0, np.uint8)
         self.buffers[slot] = DeviceBuffer(f"{self.buffers[slot].name} (freed)", none, none if self._watched else None)
         self._freed.append(slot)
@@ -109,7 +109,7 @@ class DeviceMemory:
 
     def find(self, address: int, size_bytes: int = 0) -> Found:
         """Find the allocation that has these bytes. Raises `UsageError` if none has."""
-        slot, offset = slot_of(address), (address & at.OFFSET_MASK) - at.BUFFER_START
+        slot, offset = at.buffer_index(address), (address & at.OFFSET_MASK) - at.BUFFER_START
         buffer = self.buffers[slot] if 0 <= slot < len(self.buffers) else None
         if buffer is None or slot in self._freed:
             what = "there is no memory" if buffer is None else f"the memory of {buffer.name}"
@@ -146,8 +146,3 @@ class DeviceMemory:
             buffer.data[:] = data
             if buffer.written is not None and written is not None:
                 buffer.written[:] = written
-
-
-def slot_of(address: int) -> int:
-    """Number of the allocation to whose range an address belongs; negative if it is not that of a buffer."""
-    return (address >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW

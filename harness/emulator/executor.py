@@ -16,7 +16,7 @@ from harness.emulator.abi.sanitizer_layout import NEVER_WRITTEN
 from harness.emulator.emulated_gpu import EmulatedGpu, RunEvents
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
-from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
@@ -221,16 +221,10 @@ class EmulatorExecutor:
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
-        geometry = Geometry(
-            _three(step.grid),
-            _three(step.block),
-            step.shared_bytes,
-            None if step.cluster is None else _three(step.cluster),
-        )
         report, findings = self._gpu.launch(
             compiled,
             compiled.pack(args),
-            geometry,
+            Geometry.of(step),
             memory,
             modules.of(compiled.module),
             self._options(problem),
@@ -274,11 +268,6 @@ def _argument(argument: Any, pointers: Pointers) -> Any:
         place = pointers.get(argument)
         return _by_value(argument, pointers) if place is None else np.uint64(place.address)
     return pointers[argument] if isinstance(argument, str) else argument
-
-
-def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*extents, 1, 1)[:3]
-    return int(x), int(y), int(z)
 
 
 def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
@@ -343,7 +332,6 @@ def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Itera
 
 FEWEST_STEPS = 1 << 24
 """Minimum limit of a warp, for any problem: a second of a small loop."""
-MOST_STEPS = 1_000_000_000
 STEPS_PER_FLOP = 16
 """Instructions per FLOP. A single warp that does all of a problem's operations needs a tenth of an instruction for
 each."""

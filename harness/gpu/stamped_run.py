@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.execution.schedule.warp_timestamps import STAMP, StampedLaunch, StampedRun
 from harness.gpu.context import POISON_BYTE, GpuContext
-from harness.model.plan import Buffer, Launch, Plan
+from harness.model.plan import Buffer, Launch, Plan, in_three_dimensions
 from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import FEWEST_STAMPS, room_bytes
 from harness.support.gpu_data_sheets import WARP_LANES
@@ -64,8 +64,8 @@ def _run(
     return tuple(
         StampedLaunch(
             launch.kernel_name,
-            _three(launch.grid),
-            _three(launch.block),
+            in_three_dimensions(launch.grid),
+            in_three_dimensions(launch.block),
             context.download(room, "uint8").view(STAMP).reshape(_blocks(launch), _warps(launch), stamps),
         )
         for launch, room in zip(plan.launches, rooms)
@@ -78,8 +78,3 @@ def _blocks(launch: Launch) -> int:
 
 def _warps(launch: Launch) -> int:
     return -(-math.prod(launch.block) // WARP_LANES)
-
-
-def _three(extents: tuple[int, ...]) -> tuple[int, int, int]:
-    x, y, z = (*extents, 1, 1)[:3]
-    return x, y, z

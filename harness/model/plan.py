@@ -20,7 +20,7 @@ same for every compute capability."""
 MOST_CLUSTER_BLOCKS = 8
 """Maximum blocks of a cluster (ibid., "Thread Block Clusters"). 16 need
 `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
-__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "kernel_name", "leaves", "map_leaves"]
+__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "in_three_dimensions", "kernel_name", "leaves", "map_leaves"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,12 @@ def require_cluster(kernel: str, grid: tuple[int, ...], cluster: tuple[int, ...]
         )
     if any(blocks % extent for blocks, extent in zip((*grid, 1, 1), (*cluster, 1, 1))):
         raise PlanError(f"{kernel} grid is {grid}, and its cluster {cluster}; the grid has to be a multiple of it")
+
+
+def in_three_dimensions(extents: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the extents of a grid, block or cluster in x, y, z; those that are left out are 1."""
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
 
 
 def _whole_numbers(what: str, values: object) -> tuple[int, ...]:

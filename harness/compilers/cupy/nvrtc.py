@@ -21,9 +21,7 @@ def compile_source(source: str, name: str, options: tuple[str, ...], expressions
 
     `expressions` are C++ names to instantiate, such as `kernel<float>`. Raises `CompileError` with NVRTC's log.
     """
-    nvrtc = _nvrtc()
-    with _compiled(source, name, options, expressions) as handle:
-        return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, handle)
+    return compile_module(source, name, options, expressions)[0]
 
 
 def compile_module(

@@ -16,7 +16,7 @@ from harness.emulator.abi.sanitizer_layout import NEVER_WRITTEN
 from harness.emulator.codegen.kernel_facts import KernelFacts, ModuleVariable
 from harness.emulator.instruments import Instruments
 from harness.emulator.launch.aligned_memory import SLACK_BYTES, aligned_zeros
-from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import LaunchCounts, launch
 from harness.emulator.launch.module_memory import ModuleMemory
@@ -28,8 +28,6 @@ from harness.support.cores import usable_cores
 from harness.support.errors import SandboxError
 from harness.support.memory import available_bytes
 
-STEP_LIMIT = 1_000_000_000
-"""Maximum instructions of a warp."""
 BASELINE_SECONDS = 1.0
 """Kernels that have run for longer are compiled again with optimization."""
 _NO_BYTES = np.zeros(0, np.uint8)
@@ -141,11 +139,11 @@ class EmulatedDevice:
         """Free an allocation. Later accesses to it are faults until its address is allocated again."""
         if allocation.host_address is None:
             self.used_bytes -= allocation.size_bytes
-        self._allocations[(allocation.address >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW] = None
+        self._allocations[at.buffer_index(allocation.address)] = None
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that contains this device address, or whose host memory does; None if there is none."""
-        window = (address >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
+        window = at.buffer_index(address)
         if 0 <= window < len(self._allocations):
             found = self._allocations[window]
             if found is not None and 0 <= address - found.address <= found.size_bytes:
@@ -218,7 +216,7 @@ class EmulatedDevice:
             else DeviceBuffer(allocation.name, allocation.data, allocation.written)
             for allocation in self._allocations
         ]
-        options = LaunchOptions(STEP_LIMIT, usable_cores(), seed=0)
+        options = LaunchOptions(MOST_STEPS, usable_cores(), seed=0)
         counts = launch(
             kernel,
             readable_name(entry),

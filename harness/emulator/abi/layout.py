@@ -28,6 +28,11 @@ def buffer_address(index: int) -> int:
     return ((FIRST_BUFFER_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
+def buffer_index(address: int) -> int:
+    """Return the index of the buffer to whose range an address belongs; negative if it is not that of a buffer."""
+    return (address >> WINDOW_BITS) - FIRST_BUFFER_WINDOW
+
+
 def variable_address(index: int) -> int:
     """Virtual address of the module variable (`.global` or `.const`) with this index."""
     return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START

@@ -10,7 +10,7 @@ from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
 from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.memory.residency import Residency, residency
-from harness.model.plan import require_cluster
+from harness.model.plan import Launch, in_three_dimensions, require_cluster
 from harness.support.errors import PlanError
 from harness.support.gpu_data_sheets import GPUS, Gpu
 
@@ -27,6 +27,13 @@ class Geometry:
     dynamic_shared_bytes: int
     cluster: tuple[int, int, int] | None = None
     """Thread blocks per cluster; None without clusters, where every block is a cluster of its own."""
+
+    @classmethod
+    def of(cls, launch: Launch) -> Geometry:
+        """The geometry of a launch."""
+        grid, block = in_three_dimensions(launch.grid), in_three_dimensions(launch.block)
+        cluster = None if launch.cluster is None else in_three_dimensions(launch.cluster)
+        return cls(grid, block, launch.shared_bytes, cluster)
 
     @property
     def blocks_per_cluster(self) -> int:
@@ -104,6 +111,8 @@ def with_cluster(geometry: Geometry, clusters: ClusterFacts, kernel: str) -> Geo
     return replace(geometry, cluster=cluster)
 
 
+MOST_STEPS = 1_000_000_000
+"""Maximum instructions of a warp if nobody chooses a limit."""
 MOST_BLOCKS = 1 << 25
 """Maximum blocks of a launch, unless the step limit is higher: that many empty blocks take half a minute."""
 

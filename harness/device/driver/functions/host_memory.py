@@ -15,6 +15,15 @@ def _allocate(driver: Driver, address: int, size_bytes: int, *, managed: bool) -
     return status.SUCCESS
 
 
+def _free(driver: Driver, address: int, otherwise: int) -> int:
+    """Free what begins at an address of the host. Returns the status, which is `otherwise` if nothing does."""
+    allocation = driver.device.find_host(address)
+    if allocation is None or allocation.host_address != address:
+        return otherwise
+    driver.device.free(allocation)
+    return status.SUCCESS
+
+
 @driver_function("cuMemAllocHost_v2", "pp")
 def allocate_host(driver: Driver, address: int, size_bytes: int) -> int:
     """Allocate pinned memory of the host."""
@@ -36,11 +45,7 @@ def allocate_managed(driver: Driver, address: int, size_bytes: int, flags: int) 
 @driver_function("cuMemFreeHost", "p")
 def free_host(driver: Driver, address: int) -> int:
     """Free pinned memory."""
-    allocation = driver.device.find_host(address)
-    if allocation is None or allocation.host_address != address:
-        return status.INVALID_VALUE
-    driver.device.free(allocation)
-    return status.SUCCESS
+    return _free(driver, address, status.INVALID_VALUE)
 
 
 @driver_function("cuMemHostRegister_v2", "ppu")
@@ -58,11 +63,7 @@ def register(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
 @driver_function("cuMemHostUnregister", "p")
 def unregister(driver: Driver, address: int) -> int:
     """Undo `cuMemHostRegister`."""
-    allocation = driver.device.find_host(address)
-    if allocation is None or allocation.host_address != address:
-        return status.HOST_MEMORY_NOT_REGISTERED
-    driver.device.free(allocation)
-    return status.SUCCESS
+    return _free(driver, address, status.HOST_MEMORY_NOT_REGISTERED)
 
 
 @driver_function("cuMemHostGetDevicePointer_v2", "ppu")

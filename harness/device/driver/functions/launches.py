@@ -20,9 +20,9 @@ from harness.device.driver.kernel_names import readable_name
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.emulator.launch.configuration import Geometry
+from harness.model.plan import BLOCK_LIMITS, GRID_LIMITS
 from harness.support.errors import CompileError, KernelFault, PlanError, SandboxError
 
-_LARGEST_BLOCK, _LARGEST_GRID = (1024, 1024, 64), (2147483647, 65535, 65535)
 _FAULTS = {
     "out of bounds": status.ILLEGAL_ADDRESS,
     "read-only memory": status.ILLEGAL_ADDRESS,
@@ -81,7 +81,7 @@ def _parameters(function: Function, pointers: int, extra: int) -> list[bytes]:
 
 def _check(driver: Driver, function: Function, extents: _Extents) -> None:
     """Raise `DriverError` for what a driver refuses to launch."""
-    for name, here, largest in (("grid", extents.grid, _LARGEST_GRID), ("block", extents.block, _LARGEST_BLOCK)):
+    for name, here, largest in (("grid", extents.grid, GRID_LIMITS), ("block", extents.block, BLOCK_LIMITS)):
         if not all(0 < n <= most for n, most in zip(here, largest)):
             raise DriverError(
                 status.INVALID_VALUE,
