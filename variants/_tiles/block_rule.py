@@ -21,7 +21,8 @@ class BlockRule:
     problem: Problem
     tile: Sizes
 
-    file = "blocks.cuh"
+    file = "block_mask.cuh"
+    cuda_type = "BlockMask"
 
     @property
     def lists(self) -> int:
@@ -35,13 +36,8 @@ class BlockRule:
         return ("blocks", np.int32(rows), np.int32(keys))
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Compile-time parameters of blocks.cuh: none."""
-        return ()
-
-    @property
     def in_numba(self) -> Any:
-        """The Numba twin of blocks.cuh."""
+        """The Numba twin of block_mask.cuh."""
         from variants._tiles.numba_block_rule import RULE
 
         return RULE

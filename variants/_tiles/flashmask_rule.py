@@ -26,9 +26,9 @@ class FlashMaskRule:
     arguments = ("hidden_rows", "extremes")
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Compile-time parameters of flashmask.cuh."""
-        return (f"-DSPANS_PER_KEY={self._spans_per_key}",)
+    def cuda_type(self) -> str:
+        """The type of flashmask.cuh for so many spans."""
+        return f"FlashMask<{self._spans_per_key}>"
 
     @property
     def in_numba(self) -> Any:
@@ -42,7 +42,7 @@ class FlashMaskRule:
         """The CUDA kernel that computes each tile's extremes."""
         from variants._tiles.rawkernel import raw_kernel
 
-        options = (f"-DBC={self.tile.Bc}", *self.options)
+        options = (f"-DBC={self.tile.Bc}", f"-DSPANS_PER_KEY={self._spans_per_key}")
         return (raw_kernel("_tiles", "tile_extremes", options, (), file="tile_extremes.cu"),)
 
     @property

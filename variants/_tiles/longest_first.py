@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Problem
+from variants import _features as features
+from variants._features import declarations, has_spans
 from variants._tiles import WARPS, blocks
-from variants._tiles.band import has_spans, limits
 from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers
-from variants._tiles.visits import LISTS, Visits, cuda_parts
+from variants._tiles.visits import LISTS, Visits
 
 THREADS = LANES * WARPS
 """Threads per block, each of which ranks one block of rows."""
@@ -34,14 +35,13 @@ def is_ordered(problem: Problem) -> bool:
 
 def cuda_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
     """Return the CUDA kernel that ranks blocks of rows; none if these are not ordered."""
-    from variants._tiles.rawkernel import COMMON, raw_kernel, size_options, span_options
+    from variants._tiles.rawkernel import raw_kernel, tile_sizes
 
     if not is_ordered(problem):
         return ()
-    # The kernel does not access Q, K or V, so head_dim and dtype are placeholders.
-    texts, options = cuda_parts(problem, tile)
-    options += (*size_options(1, tile, "float32"), *span_options(problem))
-    return (raw_kernel("_tiles", "longest_first", options, (*texts, *COMMON), file="longest_first.cu"),)
+    files, using = declarations((features.limits(problem),))
+    name = "longest_first" if problem.mask.is_run else "longest_list_first"
+    return (raw_kernel("_tiles", name, tile_sizes(tile), files, using, file="longest_first.cu"),)
 
 
 def numba_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
@@ -68,8 +68,8 @@ class LongestFirst:
         p = self._problem
         (longest_first,) = kernels
         sequences, lists, _ = self._shape
-        visited = limits(p) if p.mask.is_run else (LISTS,)
-        args = (ORDER, np.int32(p.q_len), np.int32(p.kv_len), *visited)
+        visited = features.limits(p).argument if p.mask.is_run else LISTS
+        args = (ORDER, np.int32(p.q_len), np.int32(p.kv_len), visited)
         return (Launch(longest_first, (self._rankers, lists, sequences), (THREADS,), args),)
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness import Problem
+from variants._features import Feature, declarations, stored
 from variants._scores import SOURCE, score_options
 from variants._tiles import Tile
 from variants._tiles.band import has_spans
@@ -27,6 +29,11 @@ def size_options(head_dim: int, tile: Sizes, dtype: str) -> tuple[str, ...]:
     return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
 
 
+def tile_sizes(tile: Sizes) -> tuple[str, ...]:
+    """The compile-time parameters of kernels that read masks alone."""
+    return (f"-DBR={tile.Br}", f"-DBC={tile.Bc}")
+
+
 def span_options(problem: Problem) -> tuple[str, ...]:
     """Those with which spans.cuh is put before a kernel: where what rows see is read from arrays."""
     return (SPANS_OPTION,) if has_spans(problem) else ()
@@ -36,6 +43,25 @@ def tile_options(problem: Problem, tile: Tile) -> tuple[str, ...]:
     """The parameters of tiles.cuh and of what is put before it, for a problem of attention."""
     sizes = size_options(problem.head_dim, tile, problem.dtype)
     return (*sizes, *span_options(problem), *score_options(problem))
+
+
+def tiles_kernel(
+    folder: str,
+    name: str,
+    problem: Problem,
+    tile: Sizes,
+    features: tuple[Feature, ...],
+    sizes: Mapping[str, int],
+    copies: bool = False,
+) -> Any:
+    """The kernel `name` of variants/`folder`/kernel.cu, before which its features and tiles.cuh are put.
+
+    `sizes`: further compile-time parameters; `copies`: copies.cuh is put before it, too.
+    """
+    options = (f"-DD={problem.head_dim}", *tile_sizes(tile), *(f"-D{name}={size}" for name, size in sizes.items()))
+    files, using = declarations(features)
+    tiles = (("_tiles", "tiles.cuh"), *(("_tiles", "copies.cuh"),) * copies)
+    return raw_kernel(folder, name, options, (*stored(problem.dtype), *files, *tiles), using)
 
 
 @functools.cache

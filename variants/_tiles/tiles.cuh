@@ -1,23 +1,7 @@
-// What every algorithm here does with tiles: bring them on chip, multiply them, take them back. The Numba twin of this
-// text is numba_tiles.py: same names, same order. _scores/scores.cuh is put before it.
+// What the algorithms with tiles share: load a tile into shared memory, multiply tiles, reduce over a row, store a tile. The
+// Numba twin of this text is numba_tiles.py: same names, same order.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), and how Q, K, V, O are stored.
-
-#if defined(STORED_AS_float16)
-#include <cuda_fp16.h>
-typedef __half stored;
-__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-__device__ __forceinline__ void narrow(float x, __half *to) { *to = __float2half_rn(x); }
-#elif defined(STORED_AS_bfloat16)
-#include <cuda_bf16.h>
-typedef __nv_bfloat16 stored;
-__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void narrow(float x, __nv_bfloat16 *to) { *to = __float2bfloat16_rn(x); }
-#else
-typedef float stored;
-#endif
-__device__ __forceinline__ float widen(float x) { return x; }
-__device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile).
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
@@ -44,17 +28,6 @@ constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
 // different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at once.
 constexpr int LD = STEP * (D / STEP | 1);
 constexpr int LP = TX * (TN | 1);
-// As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
-#ifndef BLOCKS_PER_SM
-#define BLOCKS_PER_SM 4
-#endif
-// Steps of S = Q K^T that are written out one after the other.
-#ifndef STEPS_AT_ONCE
-#define STEPS_AT_ONCE 2
-#endif
-#define TILE __shared__ __align__(16) float
-
-#define MINUS_INFINITY __int_as_float(0xff800000)
 
 __device__ __forceinline__ int thread_index() { return threadIdx.y * TX + threadIdx.x; }
 __device__ __forceinline__ int thread_row() { return threadIdx.y / APART * APART + threadIdx.x % APART; }
@@ -80,45 +53,32 @@ __device__ __forceinline__ int tile_element(int j) { return D == TX * TD ? eleme
 __device__ __forceinline__ bool has_row(int i) { return BR == TY * TM || row_of(i) < BR; }
 __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || element_of(j) < D; }
 
-#ifndef SPANS  // a band; spans.cuh has the same for other masks
-#define LIMITS int before, int after
-#define KEEP_LIMITS(first_row, rows)
-#define LIMITS_IN_MEMORY
+// Which keys of a tile of `keys` keys each row of this thread sees: counted from the tile's first key, from first[i] to
+// end[i] - 1, of which `pairs` (tile_order.cuh) may hide some.
+template <class Pairs> struct SeenInTile {
+    int first[TM], end[TM], first_by_all, end_by_all;
+    Pairs pairs;
+    __device__ __forceinline__ bool sees(int i, int key) const
+    {
+        return first[i] <= key && key < end[i] && pairs.sees(row_of(i), key);
+    }
+};
 
-// Keys that a query row sees: first_seen up to, not including, end_seen; none where that is not beyond first_seen. A
-// row lies on key row + kv_len - q_len (aligned bottom-right) and sees from `before` ahead of that to `after` behind.
-__device__ __forceinline__ int first_seen(int row, int q_len, int kv_len, int before)
+template <class Run, class Pairs>
+__device__ __forceinline__ SeenInTile<Pairs> seen_in_tile(const BlockLimits<Run> &seen, const Pairs &pairs, int first_row,
+                                                          int first_key, int keys)
 {
-    return max(row + kv_len - q_len - before, 0);
-}
-__device__ __forceinline__ int end_seen(int row, int q_len, int kv_len, int after)
-{
-    return min(max(row + kv_len - q_len + after + 1, 0), kv_len);
-}
-
-// The same for each row of this thread, counted from the first key of a tile of `keys` keys. Ends may lie ahead of the
-// tile: unclipped, those of a thread's rows are TY keys apart, and it takes one register to know them all.
-__device__ __forceinline__ void span_in_tile(int (&first)[TM], int (&end)[TM], int first_row, int first_key, int keys,
-                                             int q_len, int kv_len, int before, int after)
-{
+    SeenInTile<Pairs> in_tile;
+    in_tile.pairs = pairs;
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
-        const int own_key = first_row + row_of(i) + kv_len - q_len - first_key;
-        first[i] = own_key - before;
-        end[i] = min(own_key + after + 1, keys);
+        in_tile.first[i] = seen.run.unclipped_first(first_row + row_of(i)) - first_key;
+        in_tile.end[i] = min(seen.run.unclipped_end(first_row + row_of(i)) - first_key, keys);
     }
+    in_tile.first_by_all = pairs.hides_some() ? keys : max(seen.first_by_all - first_key, 0);
+    in_tile.end_by_all = min(seen.end_by_all - first_key, keys);
+    return in_tile;
 }
-#else
-__device__ __forceinline__ void span_in_tile(int (&first)[TM], int (&end)[TM], int, int first_key, int keys, int, int,
-                                             Limit before, Limit after)
-{
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        first[i] = before.of[row_of(i)] - first_key;
-        end[i] = min(after.of[row_of(i)] - first_key, keys);
-    }
-}
-#endif
 
 // Where element e of a run of rows lies in a tile, and the one `further` elements after it.
 __device__ __forceinline__ int place(unsigned e) { return e + e / D * (LD - D); }
@@ -189,22 +149,26 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
     }
 }
 
-// S = tau S, and what else scores become, where the row sees the key, -inf elsewhere: chosen, not added, so that NaN
-// behind the mask stays there. first[i] to end[i]: the keys of this tile that row i sees.
-__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], const Scoring &score, const int (&first)[TM],
-                                               const int (&end)[TM])
+// S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
+template <class Score, class Pairs>
+__device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const Score &score,
+                                               const SeenInTile<Pairs> &seen, int first_row, int first_key)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
-            S[i][j] = key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY;
+            const bool sees = key_of(j) < seen.end[i];
+            S[i][j] = sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;
         }
-    if (first[TM - 1] > 0) {  // no row sees keys ahead of those that one above it sees
+    if (seen.first[TM - 1] > 0 || seen.pairs.hides_some()) {  // no row sees keys ahead of those that one above it sees
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) >= first[i] ? S[i][j] : MINUS_INFINITY;
+            for (int j = 0; j < TN; ++j) {
+                const bool sees = key_of(j) >= seen.first[i] && seen.pairs.sees(row_of(i), key_of(j));
+                S[i][j] = sees ? S[i][j] : MINUS_INFINITY;
+            }
     }
 }
 
@@ -240,9 +204,11 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
 // The sum of what the lanes that share a row have of it.
 __device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
-// O += P V_j over keys from k to end_key, each only where the row sees it.
+// O += P V_j over keys from k to end_key - 1, each only where the row sees it: its zero weight must not even be multiplied,
+// since V may hold NaN or infinity.
+template <class Pairs>
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
-                                                   int end_key, const int (&first)[TM], const int (&end)[TM])
+                                                   int end_key, const SeenInTile<Pairs> &seen)
 {
 #pragma unroll 1
     for (; k < end_key; ++k) {
@@ -252,20 +218,21 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
+            const bool sees = seen.sees(i, k);
 #pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];
+            for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
         }
     }
 }
 
-// O += P V_j over the tile's `keys` keys in ascending order; all rows see those from first_by_all to end_by_all.
-// Elsewhere a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
-__device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int first_by_all,
-                                        int end_by_all, int keys, const int (&first)[TM], const int (&end)[TM])
+// O += P V_j over the tile's `keys` keys in ascending order: in steps of STEP_P those that all rows see, one by one the others.
+template <class Pairs>
+__device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int keys,
+                                        const SeenInTile<Pairs> &seen)
 {
-    const int first_step = (max(first_by_all, 0) + STEP_P - 1) / STEP_P;
-    const int end_step = max(first_step, min(end_by_all, keys) / STEP_P);
-    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end);
+    const int first_step = (seen.first_by_all + STEP_P - 1) / STEP_P;
+    const int end_step = max(first_step, seen.end_by_all / STEP_P);
+    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
 #pragma unroll 2
     for (int step = first_step; step < end_step; ++step) {
         const int k = STEP_P * step;
@@ -283,5 +250,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end);
+    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
 }

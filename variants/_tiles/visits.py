@@ -2,8 +2,8 @@
 
 A launch of its own, list_visits.cu, lists for each block of rows the tiles of which some row sees a key, once for all
 heads and sequences that see alike; kernels visit those. Of a tile that some of the rows do not see whole (it is mixed)
-a block reads the mask again, and keeps a bit for each row and key. visits.cuh and numba_visits.py are how kernels do
-it, and a mask's rule says which pairs it lets through: block_rule.py, flashmask_rule.py.
+a block reads the mask again, and keeps a bit for each row and key. _features/tile_order.cuh and numba_tile_order.py are
+how kernels do it, and a mask's rule says which pairs it lets through: block_rule.py, flashmask_rule.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from harness import Buffer, Launch, Problem
+from variants._features import FOLDER, Feature, declarations, has_spans, limits
 from variants._tiles import THREADS_X, THREADS_Y, Tile, blocks
-from variants._tiles.band import has_spans, limits
 from variants._tiles.block_rule import BlockRule
 from variants._tiles.flashmask_rule import FlashMaskRule
 from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
@@ -25,13 +25,10 @@ from variants._tiles.tile_copies import TileCopy
 
 FEATURES = ("blocks", "flashmask")
 """Features in `takes` of a variant whose kernels visit listed tiles, in addition to masks of runs."""
-OPTION = "-DVISITS"
 LISTING_WARPS = LANES
 """Warps per listing block: each checks one tile at a time, and each lane of one warp then adds a tile to the list."""
 LISTS = "visits"
 """Name of the lists, (sequences, L, T_r, 1 + T_c): the number of tiles that a row block visits, then their entries."""
-ARGUMENTS = 3
-"""Number of parameters of Numba's kernels for a rule; unused ones are empty tuples."""
 Booleans = np.ndarray
 
 
@@ -53,11 +50,11 @@ class Rule(Protocol):
     of keys."""
 
     file: str
-    """Name of its CUDA file in this folder."""
+    """Name of its CUDA file in _features/."""
 
     @property
-    def options(self) -> tuple[str, ...]:
-        """Compile-time parameters of that file."""
+    def cuda_type(self) -> str:
+        """The type there."""
 
     @property
     def in_numba(self) -> NumbaRule:
@@ -69,7 +66,7 @@ class Rule(Protocol):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Kernel arguments of the rule, at most `ARGUMENTS`."""
+        """The rule as a kernel argument: the members of its type."""
 
     @property
     def cuda_kernels(self) -> tuple[Any, ...]:
@@ -119,23 +116,40 @@ def noted_bytes(problem: Problem, tile: Sizes) -> int:
     return 0 if problem.mask.is_run else INT32_BYTES * int(blocks(tile.Br, THREADS_Y)) * THREADS_Y * words(tile)
 
 
+def tile_order(problem: Problem, tile: Sizes) -> Feature:
+    """Return which tiles of keys a block of rows visits, as a type of kernels."""
+    files, rule = ((FOLDER, "limits.cuh"),), rule_of(problem, tile)
+    if rule is None:
+        return Feature("TileOrder", "AllTiles", (), (*files, (FOLDER, "tile_order.cuh")))
+    sequences, lists, _, _ = Visits(Schedule(problem, tile)).shape
+    argument = (LISTS, np.int32(lists * (sequences > 1)), np.int32(lists > 1), rule.arguments)
+    return Feature(
+        "TileOrder",
+        f"ListedTiles<{rule.cuda_type}>",
+        argument,
+        (*files, (FOLDER, rule.file), (FOLDER, "tile_order.cuh")),
+    )
+
+
 def cuda_parts(problem: Problem, tile: Sizes) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return (files, options) of a kernel that visits listed tiles, before its own; empty if rows see runs."""
     rule = rule_of(problem, tile)
-    return ((), ()) if rule is None else ((("_tiles", rule.file), ("_tiles", "visits.cuh")), (OPTION, *rule.options))
+    if rule is None:
+        return (), ()
+    options = () if problem.flashmask is None else (f"-DSPANS_PER_KEY={problem.flashmask.spans_per_key}",)
+    file = "blocks.cuh" if problem.flashmask is None else "flashmask.cuh"
+    return (("_tiles", file), ("_tiles", "visits.cuh")), ("-DVISITS", *options)
 
 
 def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
     """Return the CUDA kernel that lists tiles, and those of the rule; none if rows see runs."""
-    from variants._tiles.rawkernel import COMMON, raw_kernel, size_options, span_options
+    from variants._tiles.rawkernel import raw_kernel, tile_sizes
 
     rule = rule_of(problem, tile)
     if rule is None:
         return ()
-    texts, options = cuda_parts(problem, tile)
-    # The kernel does not access Q, K or V, so head_dim and dtype are placeholders.
-    options += (*size_options(1, tile, "float32"), *span_options(problem))
-    list_visits = raw_kernel("_tiles", "list_visits", options, (*texts, *COMMON), file="list_visits.cu")
+    files, using = declarations((limits(problem), Feature("Rule", rule.cuda_type, (), ((FOLDER, rule.file),))))
+    list_visits = raw_kernel("_tiles", "list_visits", tile_sizes(tile), files, using, file="list_visits.cu")
     return (list_visits, *rule.cuda_kernels)
 
 
@@ -151,14 +165,12 @@ def numba_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
 
 
 class Visits:
-    """The tile lists of a problem: their launches, buffers, arguments and bytes."""
+    """The tile lists of a problem: their launches, buffers and bytes."""
 
     def __init__(self, schedule: Schedule, pads_arguments: bool = False) -> None:
-        """`pads_arguments`: kernels have all `ARGUMENTS` parameters of a rule, as in Numba."""
         self._schedule = schedule
         self._problem = schedule.problem
         self._rule = rule_of(schedule.problem, schedule.tile)
-        self._pads_arguments = pads_arguments
 
     @property
     def _sequences(self) -> int:
@@ -178,7 +190,7 @@ class Visits:
             return ()
         p = self._problem
         sequences, lists, row_blocks, _ = self.shape
-        args = (LISTS, np.int32(p.q_len), np.int32(p.kv_len), *limits(p), *self._rule_arguments)
+        args = (LISTS, np.int32(p.q_len), np.int32(p.kv_len), limits(p).argument, self._rule.arguments)
         list_visits, *of_rule = kernels
         block = (THREADS_X, LANES * LISTING_WARPS // THREADS_X)
         listing = Launch(list_visits, (row_blocks, lists, sequences), block, args)
@@ -194,15 +206,8 @@ class Visits:
         """Additional arguments of the kernel that visits tiles."""
         if self._rule is None:
             return ()
-        sequences, lists, _, _ = self.shape
-        per_sequence, per_head = lists * (sequences > 1), lists > 1
-        return (LISTS, np.int32(per_sequence), np.int32(per_head), *self._rule_arguments)
-
-    @property
-    def _rule_arguments(self) -> tuple[Any, ...]:
-        assert self._rule is not None
-        arguments = self._rule.arguments
-        return (*arguments, *((),) * (ARGUMENTS - len(arguments))) if self._pads_arguments else arguments
+        *lists, rule = tile_order(self._problem, self._schedule.tile).argument
+        return (*lists, *rule)
 
     @property
     def counts(self) -> Integers:

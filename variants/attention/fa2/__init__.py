@@ -36,19 +36,16 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
-from variants._dropout import SOURCE as DROPOUT
-from variants._scores import FEATURES as SCORES
-from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y, grid_across
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
-from variants._tiles.visits import FEATURES as NO_RUNS
-from variants._tiles.visits import Visits, cuda_listing, cuda_parts, noted_bytes, numba_listing, rule_of
+from variants._tiles.visits import FEATURES as LISTED_FEATURES
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, tile_order
 
 NUMERICS = Numerics(
     scores="float32",
@@ -81,41 +78,42 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
     return 4 if part <= 48 else 3 if part <= 72 else 2
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels of the algorithm and of the tile lists, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
-
-    texts, options = cuda_parts(problem, tile)
-    room = f"-DBLOCKS_PER_SM={blocks_per_sm(problem.head_dim, tile)}"
-    options = (*tile_options(problem, tile), *options, *dropout_options(problem), room)
-    kernel = raw_kernel("attention/fa2", "fa2", options, (DROPOUT, *texts, *COMMON, ("_tiles", "copies.cuh")))
-    return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
+def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
+    """The kernel's features, in the order of its parameters."""
+    p = problem
+    order = tile_order(p, tile)
+    return features.limits(p), order, features.scores(p), features.sink(p), features.dropout(p, keys=tile.Bc)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels of the algorithm and of the tile lists; they take no lengths."""
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels of the algorithm and of the tile lists."""
+    from variants._tiles.rawkernel import tiles_kernel
+
+    options = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": 2}
+    kernel = tiles_kernel("attention/fa2", "fa2", problem, tile, features_of(problem, tile), options, copies=True)
+    return (kernel, *cuda_listing(problem, tile))
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels of the algorithm and of the tile lists."""
     from variants.attention.fa2.numba_kernel import fa2_kernel
-    from variants.attention.fa2.numba_visits import fa2_visits_kernel
 
-    room = blocks_per_sm(problem.head_dim, tile)
-    parameters = (problem.head_dim, tile, room, problem.dtype, has_spans(problem), problem.compiled_features)
-    rule = rule_of(problem, tile)
-    kernel = fa2_kernel(*parameters) if rule is None else fa2_visits_kernel(*parameters, rule.in_numba)
-    return (kernel, *numba_listing(problem, tile)), ()
+    blocks_ = blocks_per_sm(problem.head_dim, tile)
+    kernel = fa2_kernel(problem.head_dim, tile, blocks_, problem.dtype, in_numba(problem, tile))
+    return (kernel, *numba_listing(problem, tile))
 
 
-TAKES = (*SPAN_FEATURES, *NO_RUNS, *SCORES, FEATURE)
+TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch, behind that which lists tiles; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (fa2, *listing), lengths = kernels(p, tile)
-    visits = Visits(Schedule(p, tile), pads_arguments=not lengths)
-    args = ("Q", "K", "V", "O", "lse", *lengths, np.int32(p.group), np.float32(factor(p)), *limits(p))
-    args += (*visits.arguments, *score_arguments(p, *SCORES, always=not lengths))
-    args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
+    fa2, *listing = kernels(p, tile)
+    visits = Visits(Schedule(p, tile))
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(features.factor(p)))
+    args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
     owners = grid_across(p, blocks(p.q_len, tile.Br))
     launch = Launch(fa2, owners, BLOCK, args, shared_bytes=shared_floats(p.head_dim, tile) * FLOAT32_BYTES)
     return Plan(

@@ -1,0 +1,183 @@
+"""Features of a problem as types: what its mask, its scores, sinks, dropout and data type are in a kernel.
+
+A kernel is written once. In CUDA it has a parameter for each feature, such as `Limits limits`, and the plan puts a
+`using` line before its text that chooses the type, such as `using Limits = Band;`. A feature that is off is a type that
+compiles to nothing. In Numba the kernel's maker gets device functions of the same names, from numba_limits.py,
+numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in CUDA
+a struct by value, and a feature that is off is empty.
+
+A new score term is a struct in scores.cuh, a function in numba_scores.py and a row of `TERMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness import PlanError, Problem
+from variants._tiles.sectors import SECTOR_BYTES
+
+FOLDER = "_features"
+Files = tuple[tuple[str, str], ...]
+"""Folders below variants/ and files there."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature of a problem, as a type of its kernels."""
+
+    name: str
+    """The type's name in kernels, such as `Limits`."""
+    cuda_type: str
+    """The type that this problem chooses, such as `Band`."""
+    argument: tuple[Any, ...]
+    """The kernel's argument, a tuple; empty if the feature is off."""
+    files: Files
+    """CUDA files that define the type, in their order."""
+
+
+def declarations(features: tuple[Feature, ...]) -> tuple[Files, str]:
+    """Return the CUDA files of the features, and the `using` lines that follow them."""
+    files = dict.fromkeys(file for feature in features for file in feature.files)
+    return tuple(files), "".join(f"using {each.name} = {each.cuda_type};\n" for each in features)
+
+
+def arguments(features: tuple[Feature, ...]) -> tuple[tuple[Any, ...], ...]:
+    """Return the kernel's arguments for its features."""
+    return tuple(feature.argument for feature in features)
+
+
+def stored(dtype: str) -> Files:
+    """Return the CUDA file that defines how elements are stored."""
+    return ((FOLDER, f"stored_{dtype}.cuh"),)
+
+
+# --- Limits -----------------------------------------------------------------------------------------------------------
+
+BAND_FEATURES = ("causal", "window")
+"""Features in `takes` of a variant whose kernels take `Band`."""
+SPAN_FEATURES = (*BAND_FEATURES, "documents", "prefix")
+"""Features in `takes` of a variant whose kernels take `Band` and `Spans`."""
+
+
+def has_spans(problem: Problem) -> bool:
+    """Whether kernels read the run of each row from arrays."""
+    return not problem.mask.runs.is_band
+
+
+def band(problem: Problem) -> tuple[np.int32, np.int32]:
+    """Return (before, after): row i, on key i + kv_len - q_len, sees from `before` keys before that to `after` after it.
+
+    A missing limit is replaced by q_len + kv_len, which exceeds all distances. Several bands are intersected.
+    """
+    beyond = problem.q_len + problem.kv_len
+    limits = [part.limits for part in problem.mask.runs.parts]
+    before = min([beyond, *(left for left, _ in limits if left is not None)])
+    after = min([beyond, *(right for _, right in limits if right is not None)])
+    return np.int32(before), np.int32(after)
+
+
+def limits(problem: Problem) -> Feature:
+    """Return which keys a row sees."""
+    files = ((FOLDER, "limits.cuh"),)
+    if has_spans(problem):
+        return Feature("Limits", "Spans", ("first_keys", "end_keys"), files)
+    return Feature("Limits", "Band", band(problem), files)
+
+
+def mirrored_limits(problem: Problem, name: str = "Limits") -> Feature:
+    """Return which rows see a key, for kernels in which a block owns keys."""
+    files = ((FOLDER, "limits.cuh"),)
+    if has_spans(problem):
+        return Feature(name, "Spans", ("first_rows", "end_rows"), files)
+    before, after = band(problem)
+    return Feature(name, "Band", (after, before), files)
+
+
+# --- Scores and sinks -------------------------------------------------------------------------------------------------
+
+SCORE_FEATURES = ("softcap", "alibi", "sinks")
+"""Features in `takes` of a variant whose kernels take all of them."""
+
+
+def _softcap(problem: Problem, unit: float) -> tuple[Any, ...]:
+    return (np.float32((problem.softcap or 0.0) * unit),)
+
+
+def _alibi(problem: Problem, unit: float) -> tuple[Any, ...]:
+    return ("slopes",)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A score term: a row of `TERMS`."""
+
+    feature: str
+    """Feature of the problem."""
+    cuda_type: str
+    """Struct in scores.cuh."""
+    argument: Callable[[Problem, float], tuple[Any, ...]]
+    """The struct's members for a problem. Scores are multiples of `unit`."""
+
+
+TERMS = (Term("softcap", "Softcap", _softcap), Term("alibi", "Alibi", _alibi))
+"""All score terms, in the order in which they are applied."""
+
+
+def scores(problem: Problem, unit: float = 1.0) -> Feature:
+    """Return what happens to a score before the softmax."""
+    terms = [term for term in TERMS if term.feature in problem.score_features]
+    argument: tuple[Any, ...] = ()
+    for term in reversed(terms):
+        argument = (term.argument(problem, unit), argument)
+    names = ", ".join(term.cuda_type for term in terms)
+    return Feature("Scores", f"Terms<{names}>", argument, ((FOLDER, "scores.cuh"),))
+
+
+def sink(problem: Problem) -> Feature:
+    """Return whether each head has a sink."""
+    chosen = ("SinkPerHead", ("sinks",)) if problem.sinks else ("NoSink", ())
+    return Feature("Sink", *chosen, ((FOLDER, "scores.cuh"),))
+
+
+def factor(problem: Problem) -> float:
+    """Return the factor on products q.k: tau, or tau / cap if tanh follows."""
+    return problem.tau if problem.softcap is None else problem.tau / problem.softcap
+
+
+def changes_scores(problem: Problem) -> bool:
+    """Whether a problem has score terms. Sinks are none."""
+    return any(term.feature in problem.score_features for term in TERMS)
+
+
+def slope_bytes(problem: Problem, readers: int) -> int:
+    """Return bytes of the slopes if `readers` warps read one each, at the `sectors` level; 0 without ALiBi."""
+    return readers * SECTOR_BYTES if problem.alibi else 0
+
+
+def sink_bytes(problem: Problem, readers: int) -> int:
+    """Return bytes of the sinks if `readers` warps read one each, at the `sectors` level; 0 without sinks."""
+    return readers * SECTOR_BYTES if problem.sinks else 0
+
+
+# --- Dropout ----------------------------------------------------------------------------------------------------------
+
+DROPOUT_FEATURE = "dropout"
+"""Feature in `takes` of a variant whose kernels take dropout."""
+KEYS_TOGETHER = 8
+"""Neighbouring keys whose numbers come from different calls of Philox."""
+
+
+def dropout(problem: Problem, *, keys: int = KEYS_TOGETHER) -> Feature:
+    """Return which weights become 0. Raises `PlanError` if tiles of so many `keys` divide such neighbours."""
+    files = ((FOLDER, "dropout.cuh"),)
+    if not problem.dropout:
+        return Feature("Dropout", "NoDropout", (), files)
+    if keys % KEYS_TOGETHER:
+        raise PlanError(f"tiles have {keys} keys; under dropout they have a multiple of {KEYS_TOGETHER}")
+    low, high = problem.dropout_seed & 0xFFFFFFFF, problem.dropout_seed >> 32
+    words = tuple(np.uint32(word) for word in (problem.dropout_threshold, low, high))
+    return Feature("Dropout", "PhiloxDropout", (*words, np.float32(problem.kept_factor)), files)

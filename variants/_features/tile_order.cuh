@@ -1,0 +1,121 @@
+// TileOrder: which tiles of BC keys a block of rows visits, and which row sees which key of a tile. The plan chooses one of the
+// two types below as `TileOrder`. limits.cuh is put before this text, and for ListedTiles a mask's rule: block_mask.cuh or
+// flashmask.cuh. The Numba twin is numba_tile_order.py.
+//
+//     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, kv_len);
+//     for (auto next = tiles.first(); next.exists();) {
+//         const auto tile = next;                                  // its keys begin at tile.first_key
+//         next = tiles.after(tile);
+//         const auto pairs = tiles.pairs<THREADS>(tile, keys);     // called by all threads of the block
+//         pairs.sees(row, key)                                     // of the block and of the tile
+//     }
+//
+// Compile-time parameters: BR and BC (rows and keys per tile).
+
+// All tiles with a key that some row sees, where what a row sees is a run of keys.
+struct AllTiles {
+    struct Tile {
+        int first_key, end_key;
+        __device__ __forceinline__ bool exists() const { return first_key < end_key; }
+    };
+
+    // Nothing is hidden but what Limits hide.
+    struct Pairs {
+        __device__ __forceinline__ bool hides_some() const { return false; }
+        __device__ __forceinline__ bool sees(int, int) const { return true; }
+    };
+
+    struct OfBlock {
+        int first_key, end_key;
+        __device__ __forceinline__ Tile first() const { return {first_key / BC * BC, end_key}; }
+        __device__ __forceinline__ Tile after(const Tile &tile) const { return {tile.first_key + BC, tile.end_key}; }
+        template <int THREADS> __device__ __forceinline__ Pairs pairs(const Tile &, int) const { return {}; }
+    };
+    __device__ __forceinline__ OfBlock of_block(const RowBlock &, int first_key, int end_key, int, int) const
+    {
+        return {first_key, end_key};
+    }
+};
+
+// Masks under which what a row sees is no run of keys. Which tiles each block visits is listed ahead, by list_visits.cu. Of a
+// tile that rows see in part, the block computes which row sees which key, a bit each, into shared memory.
+//
+// There is a list for each of a head's blocks: how many tiles it has, and an entry for each: twice its number, plus one where
+// the rule hides some of its keys from some rows.
+template <class Rule> struct ListedTiles {
+    const int *visits;
+    int lists_per_sequence, lists_per_head;  // 0 where all have the same
+    Rule rule;
+
+    struct Tile {
+        int entry, index, first_key;
+        __device__ __forceinline__ bool exists() const { return index >= 0; }
+        __device__ __forceinline__ bool is_mixed() const { return entry % 2 != 0; }
+    };
+
+    static constexpr int WORDS = (BC + 31) / 32, ROOM = (BR + 15) / 16 * 16;
+    typedef unsigned Bits[ROOM][WORDS];
+
+    struct Pairs {
+        const Bits *bits;
+        bool mixed;
+        __device__ __forceinline__ bool hides_some() const { return mixed; }
+        __device__ __forceinline__ bool sees(int row, int key) const
+        {
+            return !mixed || ((*bits)[row][key / 32] >> key % 32 & 1);
+        }
+    };
+
+    struct OfBlock {
+        const int *list;
+        int count;
+        typename Rule::OfHead rule;
+        RowBlock block;
+
+        __device__ __forceinline__ Tile at(int index) const
+        {
+            if (index >= count) return {0, -1, 0};
+            const int entry = __ldg(list + 1 + index);
+            return {entry, index, entry / 2 * BC};
+        }
+        __device__ __forceinline__ Tile first() const { return at(0); }
+        __device__ __forceinline__ Tile after(const Tile &tile) const { return at(tile.index + 1); }
+
+        // Which of the tile's `keys` keys each row sees, if rows see different ones: a key per lane. Rows that the tile has room
+        // for after the last are as the last.
+        template <int THREADS> __device__ __forceinline__ Pairs pairs(const Tile &tile, int keys) const
+        {
+            __shared__ Bits bits;
+            if (tile.is_mixed()) {
+                compute_bits<ROOM * 32 / THREADS>(bits, tile, keys, threadIdx.y * blockDim.x + threadIdx.x);
+                __syncthreads();
+            }
+            return {&bits, tile.is_mixed()};
+        }
+
+        // Each warp computes the bits of SHARE rows; `t` counts the threads that do.
+        template <int SHARE>
+        __device__ __forceinline__ void compute_bits(Bits &bits, const Tile &tile, int keys, int t) const
+        {
+            const int lane = t % 32;
+            typename Rule::Key of[WORDS];
+#pragma unroll
+            for (int w = 0; w < WORDS; ++w) of[w] = rule.key(tile.first_key + min(32 * w + lane, keys - 1));
+#pragma unroll 1
+            for (int row = t / 32 * SHARE; row < t / 32 * SHARE + SHARE; ++row) {
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w) {
+                    const bool sees = rule.sees(block.first_row + min(row, block.rows - 1), of[w]);
+                    const unsigned seen = __ballot_sync(0xffffffff, sees);
+                    if (lane == 0) bits[row][w] = seen;
+                }
+            }
+        }
+    };
+    __device__ __forceinline__ OfBlock of_block(const RowBlock &block, int, int, int q_len, int kv_len) const
+    {
+        const int lists = block.batch * lists_per_sequence + block.head * lists_per_head;
+        const int *const list = visits + ((size_t)lists * block.count + block.index) * (1 + (kv_len + BC - 1) / BC);
+        return {list, __ldg(list), rule.of_head(block.head * lists_per_head, q_len, kv_len), block};
+    }
+};
