@@ -115,7 +115,7 @@ template <class Rule> struct ListedTiles {
     __device__ __forceinline__ OfBlock of_block(const RowBlock &block, int, int, int q_len, int kv_len) const
     {
         const int lists = block.batch * lists_per_sequence + block.head * lists_per_head;
-        const int *const list = visits + ((size_t)lists * block.count + block.index) * (1 + (kv_len + BC - 1) / BC);
+        const int *const list = visits + ((size_t)lists * block.blocks + block.number) * (1 + (kv_len + BC - 1) / BC);
         return {list, __ldg(list), rule.of_head(block.head * lists_per_head, q_len, kv_len), block};
     }
 };
