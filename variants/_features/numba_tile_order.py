@@ -9,7 +9,8 @@ lists_per_sequence, lists_per_head (0 where all have the same) and the mask's ru
         tile = next                               # its keys begin at tile.first_key
         next = order.after(tiles, tile)
         pairs = order.pairs(tiles, tile, keys)    # called by all threads of the block
-        order.sees(pairs, row, key)               # of the block and of the tile
+        if order.hides_some(pairs):
+            order.sees(pairs, row, key)           # of the block and of the tile
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def _all_tiles(keys: int) -> dict[str, Any]:
     def exists(tile):
         return tile.first_key < tile.end_key
 
-    # Nothing is hidden but what Limits hide.
+    # Limits alone hide keys.
     @cuda.jit(device=True, forceinline=True)
     def pairs(tiles, tile, keys):
         return ()
@@ -192,8 +193,6 @@ def _listed_tiles(rows: int, keys: int, threads: int, rule: NumbaRule) -> dict[s
 
     @cuda.jit(device=True, forceinline=True)
     def sees(pairs, row, key):
-        if not pairs.mixed:
-            return True
         return (pairs.bits[row & MASK, (key >> 5) & MASK] >> uint32(key & 31)) & uint32(1) != 0
 
     return {

@@ -284,7 +284,7 @@ def _masked(
         for i in range(TM):
             first[i] = unclipped_first(seen.run, first_row + row_of(i)) - first_key
             end[i] = min(unclipped_end(seen.run, first_row + row_of(i)) - first_key, keys)
-        first_by_all = keys if hides_some(pairs) else max(seen.first_by_all - first_key, 0)
+        first_by_all = max(seen.first_by_all - first_key, 0)
         return SeenInTile(first, end, first_by_all, min(seen.end_by_all - first_key, keys), pairs)
 
     # S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays
@@ -297,11 +297,14 @@ def _masked(
                 if key_of(j) < seen.end[i]:
                     scored = score_of(score, tau * S[i, j], first_row + row_of(i), first_key + key_of(j))
                 S[i, j] = scored
-        if seen.first[TM - 1] > 0 or hides_some(seen.pairs):  # no row sees keys ahead of those that one above it sees
+        if seen.first[TM - 1] > 0:  # no row sees keys ahead of those that one above it sees
             for i in range(TM):
                 for j in range(TN):
-                    sees = key_of(j) >= seen.first[i] and pair_seen(seen.pairs, row_of(i), key_of(j))
-                    S[i, j] = S[i, j] if sees else MINUS_INFINITY
+                    S[i, j] = S[i, j] if key_of(j) >= seen.first[i] else MINUS_INFINITY
+        if hides_some(seen.pairs):
+            for i in range(TM):
+                for j in range(TN):
+                    S[i, j] = S[i, j] if pair_seen(seen.pairs, row_of(i), key_of(j)) else MINUS_INFINITY
 
     # O += P V_j over keys from first_key to end_key - 1, each only where the row sees it: its zero weight must not even
     # be multiplied, since V may hold NaN or infinity.
@@ -310,15 +313,27 @@ def _masked(
         for k in range(first_key, end_key):
             for i in range(TM):
                 p_ik = P_tile[row_of(i), k & MASK]
-                sees = seen.first[i] <= k and k < seen.end[i] and pair_seen(seen.pairs, row_of(i), k)
                 for j in range(TD):
-                    if sees:
+                    if seen.first[i] <= k and k < seen.end[i]:
+                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
+
+    # The same over all of the tile's `keys` keys, of which `pairs` hide some.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V_of_pairs(O, P_tile, V_tile, keys, seen):
+        for k in range(keys):
+            for i in range(TM):
+                p_ik = P_tile[row_of(i), k & MASK]
+                if seen.first[i] <= k and k < seen.end[i] and pair_seen(seen.pairs, row_of(i), k):
+                    for j in range(TD):
                         O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
 
     # O += P V_j over the tile's `keys` keys in ascending order: in steps of STEP_P those that all rows see, one by one
     # the others.
     @cuda.jit(device=True, forceinline=True)
     def add_P_V(O, P_tile, V_tile, keys, seen):
+        if hides_some(seen.pairs):
+            add_P_V_of_pairs(O, P_tile, V_tile, keys, seen)
+            return
         first_step = (seen.first_by_all + STEP_P - 1) // STEP_P
         end_step = max(first_step, seen.end_by_all // STEP_P)
         add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen)
