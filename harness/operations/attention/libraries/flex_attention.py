@@ -7,12 +7,14 @@ seconds; a block mask, made once, tells it which tiles of keys it may leave out.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from harness.model.contenders.torch_contender import Tensors
+from harness.operations.attention.bias import AXES, BIAS
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays
@@ -26,7 +28,7 @@ TILE = 128
 
 
 class FlexAttention(TorchAttention):
-    """Any mask, caps and ALiBi in the kernel; sinks by what it says of the log-sum-exp, in a second pass over O."""
+    """Any mask, caps, ALiBi and a bias in the kernel; sinks by what it says of the log-sum-exp, in a second pass over O."""
 
     def __init__(self, stage: Any) -> None:
         problem: Problem = stage.problem
@@ -88,7 +90,7 @@ class FlexAttention(TorchAttention):
         p = self._problem
         return {
             "block_mask": self._block_mask(),
-            "score_mod": score_rule(self._torch, p, self._inputs[0].get(SLOPES)),
+            "score_mod": score_rule(self._torch, p, self._inputs[0].get(SLOPES), self._inputs[0].get(BIAS)),
             "scale": p.tau,
             "enable_gqa": p.group > 1,
         }
@@ -143,20 +145,25 @@ class FlexAttention(TorchAttention):
         return count, order
 
 
-def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] | None:
+def score_rule(torch: Any, problem: Problem, slopes: Any, bias: Any) -> Callable[..., Any] | None:
     """What becomes of a score, tau q.k, before it is masked, as `flex_attention` asks; None: it stays.
 
-    `slopes` are those of the heads, on the GPU.
+    `slopes` are those of the heads and `bias` has three axes, both on the GPU; None if the problem has none.
     """
     softcap, diagonal = problem.softcap, problem.diagonal
-    if softcap is None and not problem.alibi:
+    if softcap is None and slopes is None and bias is None:
         return None
+    varies = [axis in (problem.bias or ()) for axis in AXES]
+    # Indices have to be tensors, so axes over which the bias does not vary are left out.
+    values = None if bias is None else bias[tuple(slice(None) if each else 0 for each in varies)]
 
     def becomes(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
         if softcap is not None:
             score = softcap * torch.tanh(score / softcap)
         if slopes is not None:
             score = score - slopes[head] * torch.abs(row + diagonal - key)
+        if values is not None:
+            score = score + values[tuple(itertools.compress((head, row, key), varies))]
         return score
 
     return becomes
