@@ -112,8 +112,7 @@ def unconstrained_elements(
     q, k, v = (_largest_finite(x) for x in (block.q, block.k, block.v))
     scores = np.full(block.scores.shape[:-1], False)
     if (tau * (q * k).sum(axis=-1)).max() > largest:
-        finite = np.where(np.isfinite(block.k), block.k, 0.0)
-        scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite).mT) > largest) & block.visible, axis=-1)
+        scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite(block.k)).mT) > largest) & block.visible, axis=-1)
     if problem.dtype == "float16" and numerics.scores == "problem":
         magnitude = np.abs(block.scores)
         if block.rule.bias is not None:  # S may also be stored before the bias is added
