@@ -28,7 +28,7 @@ extern "C" __global__ void biased_rows(
         float s = 0.0f;
         for (int c = 0; c < d; ++c) s += q[c] * k[j * d + c];
         s = SCORE(s, b[j * per_key]);
-        if (s == __int_as_float(0xff800000)) continue;  // hidden: m may still be -inf, and its value may be NaN
+        if (HIDDEN(s)) continue;  // m may still be -inf, and the key's value may be NaN
         float m_new = fmaxf(m, s), alpha = expf(m - m_new), p = expf(s - m_new);
         l = alpha * l + p;
         for (int c = 0; c < d; ++c) o[c] = alpha * o[c] + p * v[j * d + c];
@@ -39,12 +39,13 @@ extern "C" __global__ void biased_rows(
 }
 """
 
-RIGHT = ("-DHEAD=(head%heads)", "-DSCORE(s,b)=(tau*(s)+(b))")
-WITHOUT = ("-DHEAD=0", "-DSCORE(s,b)=(tau*(s))")
+HEAD, SCORE, HIDDEN = "-DHEAD=(head%heads)", "-DSCORE(s,b)=(tau*(s)+(b))", "-DHIDDEN(s)=(s==-1.0f/0.0f)"
+WITHOUT = (HEAD, "-DSCORE(s,b)=(tau*(s))", HIDDEN)
 KERNELS = {
-    "biased-rows": RIGHT,
-    "biased-rows-scaled": (RIGHT[0], "-DSCORE(s,b)=(tau*((s)+(b)))"),
-    "biased-rows-first-head": ("-DHEAD=0", RIGHT[1]),
+    "biased-rows": (HEAD, SCORE, HIDDEN),
+    "biased-rows-scaled": (HEAD, "-DSCORE(s,b)=(tau*((s)+(b)))", HIDDEN),
+    "biased-rows-first-head": ("-DHEAD=0", SCORE, HIDDEN),
+    "biased-rows-blind": (HEAD, SCORE, "-DHIDDEN(s)=0"),
 }
 """Compiler options by name of the variant; the first one is right."""
 
