@@ -112,6 +112,12 @@ def _alibi(problem: Problem, unit: float) -> tuple[Any, ...]:
     return ("slopes",)
 
 
+def _bias(problem: Problem, unit: float) -> tuple[Any, ...]:
+    if unit != 1.0:
+        raise PlanError(f"a bias is read from memory as it is, and cannot be a multiple of {unit:g}")
+    return ("bias", *map(np.int32, problem.bias_strides))
+
+
 @dataclass(frozen=True)
 class Term:
     """A score term: a row of `TERMS`."""
@@ -124,7 +130,7 @@ class Term:
     """The struct's members for a problem. Scores are multiples of `unit`."""
 
 
-TERMS = (Term("softcap", "Softcap", _softcap), Term("alibi", "Alibi", _alibi))
+TERMS = (Term("softcap", "Softcap", _softcap), Term("alibi", "Alibi", _alibi), Term("bias", "Bias", _bias))
 """All score terms, in the order in which they are applied."""
 
 
