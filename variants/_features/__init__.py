@@ -3,8 +3,8 @@
 A kernel is written once. In CUDA it has a parameter for each feature, such as `Limits limits`, and the plan puts a
 `using` line before its text that chooses the type, such as `using Limits = Band;`. A feature that is off is a type that
 compiles to nothing. In Numba the kernel's maker gets device functions of the same names, from numba_limits.py,
-numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in CUDA
-a struct by value, and a feature that is off is empty.
+numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in
+CUDA a struct by value, and a feature that is off is empty.
 
 A new score term is a struct in scores.cuh, a function in numba_scores.py and a row of `TERMS`.
 """
@@ -77,7 +77,8 @@ def has_spans(problem: Problem) -> bool:
 
 
 def band(problem: Problem) -> tuple[np.int32, np.int32]:
-    """Return (before, after): row i, on key i + kv_len - q_len, sees from `before` keys before that to `after` after it.
+    """Return (before, after) of `Band`: row i, on key i + kv_len - q_len, sees the keys from `before` before that one
+    to `after` after it.
 
     A missing limit is replaced by q_len + kv_len, which exceeds all distances. Several bands are intersected.
     """
