@@ -169,6 +169,12 @@ MUTANTS = (
         ("if (seen.pairs.hides_some()) {\n#pragma", "if (false) {\n#pragma"),
         ("if hides_some(seen.pairs):\n            for i", "if False:\n            for i"),
     ),
+    *in_tiles(
+        "fa2",
+        "V of a hidden pair times a weight of 0",
+        ("if (seen.pairs.hides_some()) {\n        add_P_V", "if (false) {\n        add_P_V"),
+        ("if hides_some(seen.pairs):\n            add_P_V", "if False:\n            add_P_V"),
+    ),
     *_in_order(
         "list of the first block of rows for all",
         ("* block.blocks + block.number)", "* block.blocks)"),
