@@ -50,9 +50,17 @@ def arguments(features: tuple[Feature, ...]) -> tuple[tuple[Any, ...], ...]:
     return tuple(feature.argument for feature in features)
 
 
+STORED = {
+    "float32": "stored_float32.cuh",
+    "float16": "stored_float16.cuh",
+    "bfloat16": "stored_bfloat16.cuh",
+}
+"""For each data type the CUDA file that defines how elements are stored."""
+
+
 def stored(dtype: str) -> Files:
     """Return the CUDA file that defines how elements are stored."""
-    return ((FOLDER, f"stored_{dtype}.cuh"),)
+    return ((FOLDER, STORED[dtype]),)
 
 
 # --- Limits -----------------------------------------------------------------------------------------------------------
