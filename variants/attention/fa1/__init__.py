@@ -28,15 +28,14 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, Tile, blocks, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans
+from variants._tiles import BLOCK, WARPS, Tile, blocks, grid
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
-WARPS = BLOCK[0] * BLOCK[1] // 32
-"""Warps per thread block. Each reads for itself what all threads need, such as l and m."""
 ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
@@ -54,40 +53,46 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
     return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that initialize O, attend and round O, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The features of the kernel `fa1`, in the order of its parameters."""
+    return features.limits(problem), features.mirrored_limits(problem, "Seeing")
 
-    options = tile_options(problem, tile)
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels that initialize O, attend and round O."""
+    from variants._tiles.rawkernel import tiles_kernel
+
     names = ("fa1_initialise", "fa1", "fa1_round")
-    return tuple(raw_kernel("attention/fa1", name, options) for name in names), pointer_lengths(problem)
+    return tuple(tiles_kernel("attention/fa1", name, problem, tile, features_of(problem)) for name in names)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that initialize O, attend and round O; they take no lengths."""
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels that initialize O, attend and round O."""
     from variants.attention.fa1.numba_kernel import fa1_kernels
 
     kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem))
-    return (kernels.fa1_initialise, kernels.fa1, kernels.fa1_round), ()
+    return kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Two launches, three where O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
+    """Two launches, three if O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
-    (initialise, fa1, rounding), lengths = kernels(p, tile)
-    scalars = (np.int32(p.group), np.float32(p.tau), *limits(p))
+    initialise, fa1, rounding = kernels(p, tile)
+    q_len = np.int32(p.q_len)
+    sizes = (q_len, np.int32(p.kv_len), np.int32(p.group), np.float32(p.tau))
+    args = ("Q", "K", "V", running_O, "l", "m", *sizes, *arguments(features_of(p)))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
-        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
-        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, *scalars)),
+        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", q_len)),
+        Launch(fa1, grid(p, 1), BLOCK, args),
     ]
     buffers = [Buffer("l", p.lse_shape, "float32"), Buffer("m", p.lse_shape, "float32")]
     if running_O != "O":
-        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", *lengths[:1])))
+        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", q_len)))
         buffers.append(Buffer(running_O, p.q_shape, "float32"))
     return Plan(tuple(launches), tuple(buffers))
 
@@ -101,8 +106,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     state_bytes = running_bytes + 2 * schedule.row_block_bytes(1, FLOAT32_BYTES)
     kv_bytes = 2 * ((schedule.key_visits > 0) * schedule.key_tile_bytes()).sum()
     read_bytes = kv_bytes + (schedule.visits * (q_bytes + state_bytes + schedule.limit_bytes())).sum()
-    if has_spans(p):
-        read_bytes += looked_at_bytes(schedule)
+    read_bytes += limit_reads(schedule) * WARPS * SECTOR_BYTES
     write_bytes = ((schedule.visits + 1) * state_bytes).sum()
     if p.dtype != "float32":
         read_bytes += running_bytes.sum()
@@ -110,24 +114,17 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(int(read_bytes), int(write_bytes))
 
 
-def looked_at_bytes(schedule: Schedule) -> int:
-    """Bytes of finding out which blocks of rows see a tile, over all heads: an end or a first key at a time.
+def limit_reads(schedule: Schedule) -> int:
+    """How often a warp reads a limit besides those of Q_i's rows, over all heads; 0 if the mask is a band.
 
-    Tile by tile, the last rows of blocks are asked, from the first block that saw the tile before to the first that
-    sees this one, and then first rows to the first block that does not. Before, the head's first row and its last.
+    It reads the head's first key and end, and for each tile the first row that sees it and the end of these rows.
     """
-    p, blocks_of_rows = schedule.problem, len(schedule.first_rows)
-    looks = 0
-    for first, end in zip(schedule.first_tiles, schedule.end_tiles):
-        so_far = 0
-        for tile in range(int(first[0]), int(end[-1])):
-            sees = np.flatnonzero((first <= tile) & (tile < end))
-            looks += int(min(sees[0], blocks_of_rows - 1) - so_far + 1)
-            looks += int(min(sees[-1] + 1, blocks_of_rows - 1) - sees[0] + 1)
-            so_far = int(sees[0])
-        looks += 2
-    heads = p.heads * p.batch // len(schedule.first_tiles)
-    return heads * looks * WARPS * SECTOR_BYTES
+    p = schedule.problem
+    if not has_spans(p):
+        return 0
+    first, end = p.spans
+    tiles = blocks(np.maximum(first, end)[:, -1], schedule.tile.Bc) - first[:, 0] // schedule.tile.Bc
+    return p.heads * p.batch // len(first) * int((2 + 2 * tiles).sum())
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:
@@ -143,4 +140,5 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=SPAN_FEATURES)
+    takes = features.SPAN_FEATURES
+    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes)
