@@ -55,15 +55,15 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
     """The features of the kernel `fa1`, in the order of its parameters."""
-    return features.limits(problem), features.mirrored_limits(problem, "Seeing")
+    return (features.limits(problem),)
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that initialize O, attend and round O."""
     from variants._tiles.rawkernel import tiles_kernel
 
-    names = ("fa1_initialise", "fa1", "fa1_round")
-    return tuple(tiles_kernel("attention/fa1", name, problem, tile, features_of(problem)) for name in names)
+    names, folder, headers = ("fa1_initialise", "fa1", "fa1_round"), "attention/fa1", (("attention/fa1", "rows_seeing.cuh"),)
+    return tuple(tiles_kernel(folder, name, problem, tile, features_of(problem), headers=headers) for name in names)
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
@@ -106,7 +106,8 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     state_bytes = running_bytes + 2 * schedule.row_block_bytes(1, FLOAT32_BYTES)
     kv_bytes = 2 * ((schedule.key_visits > 0) * schedule.key_tile_bytes()).sum()
     read_bytes = kv_bytes + (schedule.visits * (q_bytes + state_bytes + schedule.limit_bytes())).sum()
-    read_bytes += limit_reads(schedule) * WARPS * SECTOR_BYTES
+    if has_spans(p):
+        read_bytes += looked_at_bytes(schedule)
     write_bytes = ((schedule.visits + 1) * state_bytes).sum()
     if p.dtype != "float32":
         read_bytes += running_bytes.sum()
@@ -114,17 +115,25 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     return Traffic(int(read_bytes), int(write_bytes))
 
 
-def limit_reads(schedule: Schedule) -> int:
-    """How often a warp reads a limit besides those of Q_i's rows, over all heads; 0 if the mask is a band.
+def looked_at_bytes(schedule: Schedule) -> int:
+    """Bytes of finding the blocks of rows that see each tile, over all heads: an end or a first key at a time.
 
-    It reads the head's first key and end, and for each tile the first row that sees it and the end of these rows.
+    For each tile, the kernel reads the ends of the blocks' last rows, from the first block that sees the tile before to
+    the first that sees this one, and then first keys of first rows up to the first block that does not see it. Before
+    that, it reads the first key of the head's first row and the end of its last.
     """
-    p = schedule.problem
-    if not has_spans(p):
-        return 0
-    first, end = p.spans
-    tiles = blocks(np.maximum(first, end)[:, -1], schedule.tile.Bc) - first[:, 0] // schedule.tile.Bc
-    return p.heads * p.batch // len(first) * int((2 + 2 * tiles).sum())
+    p, blocks_of_rows = schedule.problem, len(schedule.first_rows)
+    looks = 0
+    for first, end in zip(schedule.first_tiles, schedule.end_tiles):
+        so_far = 0
+        for tile in range(int(first[0]), int(end[-1])):
+            sees = np.flatnonzero((first <= tile) & (tile < end))
+            looks += int(min(sees[0], blocks_of_rows - 1) - so_far + 1)
+            looks += int(min(sees[-1] + 1, blocks_of_rows - 1) - sees[0] + 1)
+            so_far = int(sees[0])
+        looks += 2
+    heads = p.heads * p.batch // len(schedule.first_tiles)
+    return heads * looks * WARPS * SECTOR_BYTES
 
 
 def shared_floats(head_dim: int, tile: Tile) -> int:

@@ -1,6 +1,6 @@
 // FlashAttention, forward pass: Dao et al. 2022, arXiv 2205.14135, algorithm 1. Line numbers are the paper's.
-// What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits (which keys a row sees) and Seeing (which rows see a
-// key), types that the plan chooses, are in _features/. The Numba twin is numba_kernel.py.
+// What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, a type that the plan chooses, is in _features/. The
+// Numba twin is numba_kernel.py.
 //
 // O is rewritten once per K/V block. It is in float32, since rounding it to 16 bits every time would add up; fa1_round writes
 // it in the problem's dtype in the end.
@@ -24,7 +24,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1_initialise(
 // Lines 3 to 15: one block per head.
 extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, float *__restrict__ O,
-    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, Limits limits, Seeing seeing)
+    float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, Limits limits)
 {
     __shared__ __align__(16) float K_tile[BC * LD], V_tile[BC * LD], Q_tile[BR * LD], O_tile[BR * LD];
     __shared__ __align__(16) float P_tile[P_ROWS * LP], l_tile[BR], m_tile[BR];
@@ -32,18 +32,18 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1(
     const size_t first_q = head_index() * q_len, first_kv = kv_head_index(group) * kv_len;
 
     // Line 5: for all K_j, V_j with a key that some row sees.
-    const auto keys_seen = limits.of_sequence(batch, q_len, kv_len);
-    const auto rows_seeing = seeing.of_sequence(batch, kv_len, q_len);
-    const int end_key = keys_seen.end(q_len - 1);
-    for (int first_key = keys_seen.first(0) / BC * BC; first_key < end_key; first_key += BC) {
+    const auto run = limits.of_sequence(batch, q_len, kv_len);
+    const int end_key = run.end(q_len - 1);
+    Rows seeing = {0, 0};
+    for (int first_key = run.first(0) / BC * BC; first_key < end_key; first_key += BC) {
         // Line 6: load K_j, V_j.
         const int keys = min(BC, kv_len - first_key);
         load_tile<BC>(K_tile, K + (first_kv + first_key) * D, keys);
         load_tile<BC>(V_tile, V + (first_kv + first_key) * D, keys);
 
         // Line 7: for all Q_i with a row that sees some key of the tile.
-        const int end_row = rows_seeing.end(first_key + keys - 1);
-        for (int first_row = rows_seeing.first(first_key) / BR * BR; first_row < end_row; first_row += BR) {
+        seeing = rows_seeing(run, first_key, keys, q_len, seeing);
+        for (int first_row = seeing.first / BR * BR; first_row < seeing.end; first_row += BR) {
             // Line 8: load Q_i, O_i, l_i, m_i.
             const int rows = min(BR, q_len - first_row);
             const RowBlock block = {batch, head, first_row / BR, 0, first_row, rows};
