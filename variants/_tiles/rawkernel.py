@@ -52,6 +52,8 @@ BELOW_TILES: Files = tuple((FOLDER, file) for file in ("limits.cuh", "scores.cuh
 """Files whose types tiles.cuh uses."""
 SWEEP: Files = (("_tiles", "sweep.cuh"),)
 """Header of kernels that compute scores several times."""
+LANES: Files = (("_tiles", "lanes.cuh"),)
+"""Header of kernels in which each warp takes rows."""
 
 
 def tiles_kernel(
@@ -63,8 +65,9 @@ def tiles_kernel(
     sizes: Mapping[str, int] = SIZES,
     copies: bool = False,
     headers: Files = (),
+    file: str = "kernel.cu",
 ) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu, before which its features and tiles.cuh are put.
+    """The kernel `name` of variants/`folder`/`file`, before which its features and tiles.cuh are put.
 
     `sizes`: further compile-time parameters; `copies`: copies.cuh is put before it, too; and so are `headers`.
     """
@@ -72,7 +75,7 @@ def tiles_kernel(
     files, using = declarations(features)
     files = tuple(dict.fromkeys((*stored(problem.dtype), *BELOW_TILES, *files)))
     tiles = (("_tiles", "tiles.cuh"), *(("_tiles", "copies.cuh"),) * copies, *headers)
-    return raw_kernel(folder, name, options, (*files, *tiles), using)
+    return raw_kernel(folder, name, options, (*files, *tiles), using, file)
 
 
 @functools.cache
