@@ -56,7 +56,7 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """The Numba kernel."""
     from variants.attention.two_pass.numba_kernel import two_pass_kernel
 
-    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.score_features),)
+    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, features.in_numba(problem, tile.Br, tile.Bc)),)
 
 
 TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES)
