@@ -4,8 +4,8 @@ Hypothesis shrinks one draw or a few at a time. Some smaller problems are simila
 operation lists them (`Operation.simpler`).
 
 A simpler problem has other inputs, which may hide the failure: without a mask, the regime `non-finite` puts no NaN into
-K, and a shorter K lacks the row that was edited. A simpler problem is therefore tried with the same inputs, too, or if it
-is smaller, with the same edits.
+K, and a shorter K lacks the row that was edited. A simpler problem is therefore also tried with the same inputs or, if
+their shapes differ, with the same edits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def simplify(
 
 
 def _simpler(operation: Operation, case: Case, builds: Builds) -> Iterator[Case]:
-    """What `Operation.simpler` yields, each problem also with the edits of `case`, or its inputs if few elements differ."""
+    """What `Operation.simpler` yields, each problem also with the inputs or with the edits of `case`."""
     for each in operation.simpler(case, builds):
         same = _with_same_inputs(each, case, MOST_EDITS)
         if same is None and each.problem != case.problem:
