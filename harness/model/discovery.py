@@ -216,7 +216,8 @@ def _add_plugin_file(registry: Registry, path: Path, check: Check) -> None:
     if path.is_dir():
         path = path / "__init__.py"
     if not path.exists():
-        raise PluginError(f"{origin}: there is no such file")
+        tried = "" if path.is_absolute() else f"; tried {path.absolute()}"
+        raise PluginError(f"{origin}: there is no such file{tried}")
     if path.suffix != ".py":
         raise PluginError(f"{origin}: a plugin is a Python file with a function register(registry); this is not a .py")
     module = _importing(origin, lambda: _import_file(path))
