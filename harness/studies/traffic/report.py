@@ -11,7 +11,7 @@ from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTr
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.operation import IoBound, operation_of
 from harness.support.source_text import short_name, source_line
-from harness.text.report import Paragraph, Report, Table, Title
+from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table, Title
 from harness.text.tables import UNKNOWN, Wrapped, device_line, finite, mib, smallest_of
 from harness.text.wrong_answer import wrong_answer
 
@@ -19,6 +19,8 @@ SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
 NARROW_WIDTH = 36
 """Width of the level descriptions if hardware columns are shown."""
+MOST_TIED = 4
+"""Maximum number of lines that are named as costliest."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class TrafficReport:
     """The GPU whose caches were modelled; None if none were."""
     flushed: bool = False
     """Whether every launch began with empty caches."""
+    spilled_bytes: int = 0
+    """Bytes per thread that ptxas spills to local memory, stored plus loaded, of the kernel with most. No PTX
+    instruction moves them, so they are not counted."""
 
 
 def traffic_report(report: TrafficReport) -> Report:
@@ -172,7 +177,7 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
 
 
 def _costliest_line(account: TrafficAccount) -> list[str]:
-    """The source line that moves most bytes, over all its buffers and kinds of access; nothing if no line is known."""
+    """The source lines that move most bytes, over all their buffers and kinds of access; nothing if none is known."""
     by_line: dict[tuple[str, int], dict[str, int]] = {}
     for row in account.lines:
         if row.line and row.sector_bytes:
@@ -180,13 +185,19 @@ def _costliest_line(account: TrafficAccount) -> list[str]:
             by_buffer[row.buffer] = by_buffer.get(row.buffer, 0) + row.sector_bytes
     if not by_line:
         return []
-    (file, line), by_buffer = max(by_line.items(), key=lambda each: sum(each[1].values()))
-    whole = account.moved_bytes
-    largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
-    buffers = ", ".join(f"{name} {_share(size, whole)}" for name, size in largest_first)
-    place = f"{short_name(file).rpartition('/')[2]}:{line}"
-    share = _share(sum(by_buffer.values()), whole)
-    return [f"costliest line: {place}, {share} of the bytes ({buffers}), counted before any cache"]
+    most, whole = max(sum(by_buffer.values()) for by_buffer in by_line.values()), account.moved_bytes
+    places, buffers = [], []
+    for (file, line), by_buffer in by_line.items():
+        if sum(by_buffer.values()) == most:
+            largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
+            places.append(f"{short_name(file).rpartition('/')[2]}:{line}")
+            buffers.append(", ".join(f"{name} {_share(size, whole)}" for name, size in largest_first))
+    share = f"{_share(most, whole)} of the bytes"
+    if len(places) == 1:
+        return [f"costliest line: {places[0]}, {share} ({buffers[0]}), counted before any cache"]
+    each = ", ".join(f"{place} ({moved})" for place, moved in zip(places[:MOST_TIED], buffers))
+    more = f" and {len(places) - MOST_TIED} more" if len(places) > MOST_TIED else ""
+    return [fill(f"costliest lines, {share} each: {each}{more}, counted before any cache", NOTE_WIDTH)]
 
 
 def _shared(rows: Sequence[SharedTraffic]) -> Table:
@@ -263,7 +274,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
             "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
             "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
         )
-    notes.append(_local(account))
+    notes.append(_local(account, report.spilled_bytes))
     notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
     if report.lines:
         notes.append(
@@ -304,17 +315,18 @@ def _caches(report: TrafficReport) -> str:
     )
 
 
-def _local(account: TrafficAccount) -> str:
+def _local(account: TrafficAccount, spilled_bytes: int) -> str:
     local = account.local
+    spills = f"ptxas spills {spilled_bytes:,} bytes per thread" if spilled_bytes else ""
     if not local.count.requests:
-        return "Local memory: none."
+        return f"Local memory: none in PTX; {spills}, which are not counted." if spills else "Local memory: none."
     smallest = smallest_of((local.read.sector_bytes, local.written.sector_bytes))
     read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
     return (
         f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests, by arrays that "
         "the compiler could not keep in registers: they are indexed by a variable, or too large. Make their indices "
         "compile-time constants (unroll the loops), or let a thread have fewer elements. A claim does not cover it; "
-        "launches, L2 and DRAM are without it."
+        "launches, L2 and DRAM are without it." + (f" In addition, {spills}, which are not counted." if spills else "")
     )
 
 
