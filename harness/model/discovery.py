@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.model.variant import Registry, Variant
+from harness.model.variant import PLUGIN_ORIGIN, Registry, Variant
 from harness.support.errors import PluginError
 from harness.support.exception_place import raise_interrupt, where_and_what
 
@@ -212,7 +212,7 @@ def _add_entry_point(registry: Registry, entry_point: importlib.metadata.EntryPo
 
 
 def _add_plugin_file(registry: Registry, path: Path, check: Check) -> None:
-    origin = f"plugin {path}"
+    origin = f"{PLUGIN_ORIGIN}{path}"
     if path.is_dir():
         path = path / "__init__.py"
     if not path.exists():
