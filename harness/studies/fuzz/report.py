@@ -45,7 +45,8 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             f"Device: {device}. Seed {results[0].seed}.",
             *(_stored(result) for result in results if result.stored_failures),
             *(_undecided(result) for result in results if result.undecided),
-            "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
+            "error / budget: the largest among the examples that passed. refused: examples that the variant does not "
+            "support; whether it is correct on them is not known.",
             *(f"pairs met: two values of {axes} in one example." for axes in _axes(results)),
         ],
         records=lambda: ([{key: _object(r, options).get(key) for key in _CSV} for r in results], _CSV),

@@ -255,7 +255,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
     account = report.account
     notes = [
         f"Device: {device_line(account.device)}. MiB: 2^20 bytes. Buffers, launches and lines are at the sectors "
-        "level; an atomic reads and writes."
+        "level; an atomic counts as a read and a write."
     ]
     notes.append(_answer(account))
     if account.claim_holds is not None:

@@ -173,10 +173,10 @@ def _paying_most(result: WhyResult, first: Attributed) -> str:
     slow, other = result.names
     name = first.cause.name
     if first.seconds > ALL_AND_MORE * result.distance_seconds:
-        return f"{name}. It costs more than the whole difference; other causes offset part of it."
+        return f"{name}. It costs more than the whole difference, because other causes favour {slow}."
     left = _us(result.slow_time.seconds - first.seconds)
-    as_other = f"with no more of {name} than the {other} has" if other == ROOFLINE else f"with {name} as in {other}"
-    return f"{as_other}, {slow} is predicted to take {left} us."
+    cost = f"no more than that of the {other}" if other == ROOFLINE else f"that of {other}"
+    return f'if the cost of "{name}" were {cost}, {slow} would be predicted to take {left} us.'
 
 
 def _measured(result: WhyResult) -> Table:
@@ -195,7 +195,8 @@ def _measured(result: WhyResult) -> Table:
 def _notes(result: WhyResult) -> list[str]:
     notes = [
         "Predicted: a model of the counted work, not a measurement; what it leaves out is in docs/why.md. The costs "
-        "add up to the difference. Instructions are counted in PTX; ptxas compiles them to others.",
+        "add up to the difference. Instructions are counted in PTX; ptxas translates them to different machine "
+        "instructions.",
     ]
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
     notes.append(f"Answers: {verdicts}.")

@@ -127,7 +127,9 @@ def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str
     assert other["shared memory"] is None
     out = call(capsys, "good-cupy", *PAIR[2:])[1]
     assert re.search(
-        r"^Most worthwhile change: with no more of .* than the roofline has, good-cupy is predicted ", out, re.M
+        r'^Most worthwhile change: if the cost of ".*" were no more than that of the roofline, good-cupy would be predicted ',
+        out,
+        re.M,
     )
 
 
