@@ -10,7 +10,7 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
 
 TIME, FINDINGS, FINDING_COUNT, LOST = (at.SLOT[n] for n in ("TIME", "FINDINGS", "FINDING_COUNT", "LOST"))
-RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
+RAW, WAW = at.RAW, at.WAW
 LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS
 
 
@@ -34,7 +34,7 @@ def report(
         entry = table + STRIDE * index
         if load64(entry) == kind and load64(entry + 8) == site and load64(entry + 16) == before:
             store64(entry + 24, load64(entry + 24) + 1)
-            is_race = kind == RAW or kind == WAR or kind == WAW
+            is_race = RAW <= kind <= WAW
             if is_race and thread >> 5 != other >> 5 and load64(entry + 40) >> 5 == load64(entry + 56) >> 5:
                 describe(state, entry, thread, address, size, when, other)
             return

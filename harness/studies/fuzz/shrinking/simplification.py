@@ -5,11 +5,13 @@ operation lists them (`Operation.simpler`).
 
 A simpler problem has other inputs, which may hide the failure: without a mask, the regime `non-finite` puts no NaN into
 K, and a shorter K lacks the row that was edited. A simpler problem is therefore also tried with the same inputs or, if
-their shapes differ, with the same edits.
+their shapes differ, with the same edits. If no simpler case fails, each simpler problem is tried once more with
+another seed, since its inputs may have been harmless by chance.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from harness.model.cases.build import Builds
@@ -38,11 +40,14 @@ def simplify(
     while improved:
         improved = False
         size = operation.size(case, builds)
-        candidates = [each for each in _simpler(operation, case, builds) if operation.size(each, builds) < size]
-        expect(candidates)
-        for candidate in candidates:
-            if fails(candidate):
-                case, improved = candidate, True
+        simpler = [*_simpler(operation, case, builds)]
+        redrawn = [dataclasses.replace(each, seed=each.seed ^ 1) for each in simpler if each.problem != case.problem]
+        for tried in (simpler, redrawn):
+            candidates = [each for each in tried if operation.size(each, builds) < size]
+            expect(candidates)
+            found = next((candidate for candidate in candidates if fails(candidate)), None)
+            if found is not None:
+                case, improved = found, True
                 break
     return case
 

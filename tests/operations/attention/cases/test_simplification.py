@@ -140,3 +140,9 @@ def test_a_feature_is_needed_only_if_the_same_inputs_pass_without_it():
     assert needed_features(case, (1, 1), BUILDS, large) == ("2 keys",)
     both = ("2 keys", "a causal mask")
     assert needed_features(case, (1, 1), BUILDS, lambda c: c.problem.causal and large(c)) == both
+
+
+def test_a_smaller_problem_is_tried_with_another_seed_if_its_inputs_hide_the_failure():
+    start = Case(Problem(heads=1, q_len=1, kv_len=20, head_dim=16), seed=6)
+    small = simplify(start, lambda c: c.problem.kv_len == 20 or (c.problem.kv_len > 2 and c.seed == 1), BUILDS)
+    assert (small.problem.kv_len, small.seed) == (3, 1)
