@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.model.cases.regime import require_seed
 from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named, operation_of
@@ -179,10 +180,10 @@ class Case:
         return case
 
 
-def _same_values(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _same_values(one: np.ndarray, other: np.ndarray) -> npt.NDArray[np.bool_]:
     """True where two arrays of one shape have equal elements; any NaN equals any other."""
     a, b = one.astype(np.float64), other.astype(np.float64)
-    return (a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b)
+    return np.asarray((a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b))
 
 
 def _edit(array: str, *rest: Any) -> Edit:

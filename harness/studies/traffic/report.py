@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.operation import IoBound, operation_of
+from harness.studies.traffic.costliest_line import costliest_line, share_of
 from harness.support.source_text import short_name, source_line
-from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table, Title
+from harness.text.report import Paragraph, Report, Table, Title
 from harness.text.tables import UNKNOWN, Wrapped, device_line, finite, mib, smallest_of
 from harness.text.wrong_answer import wrong_answer
 
@@ -19,8 +20,6 @@ SOURCE_WIDTH = 60
 """Characters of a source line that a table shows."""
 NARROW_WIDTH = 36
 """Width of the level descriptions if hardware columns are shown."""
-MOST_TIED = 4
-"""Maximum number of lines that are named as costliest."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     if account.hardware is not None:
         parts.append(_hardware(account.hardware))
     if report.lines:
-        parts += _costliest_line(account)
+        parts += costliest_line(account)
         parts += _by_file(account.lines, lambda rows: _lines(rows, account), "")
         if account.shared:
             parts += _by_file(account.shared, _shared, "shared memory, ")
@@ -128,7 +127,7 @@ def _parts(what: str, parts: Sequence[Part], numbered: bool = False) -> Table:
     for number, part in enumerate(parts, start=1):
         sizes = (part.count.requested_bytes, part.read.sector_bytes, part.written.sector_bytes, part.sector_bytes)
         name = f"{number} {part.name}" if numbered else part.name
-        share = _share(part.sector_bytes, whole)
+        share = share_of(part.sector_bytes, whole)
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return Table(headers, cells, [False, *[True] * 8])
@@ -166,7 +165,7 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
             mib(row.count.requested_bytes, smallest),
             f"{row.count.sectors:,}",
             *_coalescing(row.count)[1:],
-            _share(row.sector_bytes, account.moved_bytes),
+            share_of(row.sector_bytes, account.moved_bytes),
             _source(row.file, row.line),
         ]
         for row in rows
@@ -174,30 +173,6 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
     requests, *per_request = _COALESCING
     headers = ["line", "buffer", "kind", requests, "requested\nMiB", "sectors", *per_request, "share", "source"]
     return Table(headers, cells, [True, False, False, *[True] * 6, False])
-
-
-def _costliest_line(account: TrafficAccount) -> list[str]:
-    """The source lines that move most bytes, over all their buffers and kinds of access; nothing if none is known."""
-    by_line: dict[tuple[str, int], dict[str, int]] = {}
-    for row in account.lines:
-        if row.line and row.sector_bytes:
-            by_buffer = by_line.setdefault((row.file, row.line), {})
-            by_buffer[row.buffer] = by_buffer.get(row.buffer, 0) + row.sector_bytes
-    if not by_line:
-        return []
-    most, whole = max(sum(by_buffer.values()) for by_buffer in by_line.values()), account.moved_bytes
-    places, buffers = [], []
-    for (file, line), by_buffer in by_line.items():
-        if sum(by_buffer.values()) == most:
-            largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
-            places.append(f"{short_name(file).rpartition('/')[2]}:{line}")
-            buffers.append(", ".join(f"{name} {_share(size, whole)}" for name, size in largest_first))
-    share = f"{_share(most, whole)} of the bytes"
-    if len(places) == 1:
-        return [f"costliest line: {places[0]}, {share} ({buffers[0]}), counted before any cache"]
-    each = ", ".join(f"{place} ({moved})" for place, moved in zip(places[:MOST_TIED], buffers))
-    more = f" and {len(places) - MOST_TIED} more" if len(places) > MOST_TIED else ""
-    return [fill(f"costliest lines, {share} each: {each}{more}, counted before any cache", NOTE_WIDTH)]
 
 
 def _shared(rows: Sequence[SharedTraffic]) -> Table:
@@ -242,10 +217,6 @@ def _size(value: int, smallest: int) -> str:
 
 def _per(amount: int, requests: int) -> str:
     return f"{amount / requests:,.2f}" if requests else UNKNOWN
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else UNKNOWN
 
 
 # Notes ---------------------------------------------------------------------------------------------------------------
