@@ -161,7 +161,8 @@ def _advice(result: WhyResult) -> Iterator[str]:
     paying = [each for each in _shown(result) if each.seconds > 0][:ADVISED]
     if not paying or result.distance_seconds <= 0:
         return
-    yield f"Most worthwhile change: {_paying_most(result, paying[0])}"
+    change = f"Most worthwhile change: {_paying_most(result, paying[0])}"
+    yield fill(change, NOTE_WIDTH, break_long_words=False, break_on_hyphens=False)
     for each in paying:
         yield f"  {each.cause.name}: {result.advice(each)}."
         text = source_line(*each.where) if each.where != PLACELESS else None
