@@ -245,9 +245,14 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
-            const bool sees = seen.in_run(i, k) && (!LISTED || seen.pairs.sees(row_of(i), k));
+            if constexpr (LISTED) {
+                const bool sees = seen.in_run(i, k) && seen.pairs.sees(row_of(i), k);
 #pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+                for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+            } else {
+#pragma unroll
+                for (int j = 0; j < TD; ++j) O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];
+            }
         }
     }
 }
