@@ -52,6 +52,8 @@ BELOW_TILES: Files = tuple((FOLDER, file) for file in ("limits.cuh", "scores.cuh
 """Files whose types tiles.cuh uses."""
 SWEEP: Files = (("_tiles", "sweep.cuh"),)
 """Header of kernels that compute scores several times."""
+LANES: Files = (("_tiles", "lanes.cuh"),)
+"""Header of kernels in which each warp takes rows."""
 
 
 def tiles_kernel(
