@@ -18,15 +18,25 @@ template <class Run> struct RowsSeeing {
     // Which of a tile's `rows` rows see each of this thread's keys.
     __device__ __forceinline__ auto in_tile(int first_row, int rows) const
     {
-        return seen_in_tile(mirrored, AllTiles::Pairs(), first_key, first_row, rows);
+        return seen_in_tile(mirrored, first_key, first_row, rows);
     }
 };
 
-template <class Run>
-__device__ __forceinline__ RowsSeeing<Run> rows_seeing(const BlockLimits<Run> &mirrored, int first_key)
+// `block`: of keys.
+template <class MirroredLimits>
+__device__ __forceinline__ auto rows_seeing(const MirroredLimits &limits, const RowBlock &block, int q_len, int kv_len)
 {
+    const auto mirrored = limits.template of_block<KEYS>(block, kv_len, q_len);
     const int first_row = mirrored.first_key, end_row = mirrored.end_key;
-    return {mirrored, first_key, first_row / ROWS * ROWS, first_row < end_row ? end_row : 0};
+    return RowsSeeing<decltype(mirrored.run)>{mirrored, block.first_row, first_row / ROWS * ROWS,
+                                              first_row < end_row ? end_row : 0};
+}
+
+// The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
+__device__ __forceinline__ RowBlock own_keys_across(int kv_len)
+{
+    const int first_key = blockIdx.y * KEYS, keys = min(KEYS, kv_len - first_key);
+    return {(int)blockIdx.z, (int)blockIdx.x, (int)blockIdx.y, (int)gridDim.y, first_key, keys};
 }
 
 // The first `rows` rows of X = 0.
@@ -110,7 +120,7 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
         const auto kept = drawn.template kept<(KEYS + 7) / 8>(first_row + key_of(j), first_key, thread_row() % 8);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const bool sees = seen.sees(i, key_of(j));
+            const bool sees = seen.in_run(i, key_of(j));
             const float p = sees ? __expf(tau * S[i][j] - lse_j) : 0.0f;
             const float dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);
             P_tile[row_of(i) * LP + key_of(j)] = kept.or_zero(p, row_of(i) / 8);
@@ -158,15 +168,14 @@ __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *
     }
 }
 
-// Each thread's part of `factor` X -> a tile of EXTENT rows.
-template <int EXTENT, int T>
-__device__ __forceinline__ void gather(float *tile, const float (&X)[T][TD], float factor)
+// What each thread has of dQ_i, times a factor -> a tile of ROWS rows.
+__device__ __forceinline__ void gather_dQ(float *tile, const float (&dQ)[TQ][TD], float factor)
 {
 #pragma unroll
-    for (int i = 0; i < T; ++i)
+    for (int i = 0; i < TQ; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (row_of(i) < EXTENT && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * X[i][j];
+            if (row_of(i) < ROWS && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * dQ[i][j];
         }
 }
 
@@ -176,8 +185,8 @@ __device__ __forceinline__ void store_dK_dV(stored *dK, stored *dV, float *K_til
                                             float factor, int keys)
 {
     __syncthreads();
-    gather<KEYS>(K_tile, dK_acc, tau);
-    gather<KEYS>(V_tile, dV_acc, factor);
+    gather(K_tile, dK_acc, tau);
+    gather(V_tile, dV_acc, factor);
     __syncthreads();
     store_tile(dK, K_tile, keys);
     store_tile(dV, V_tile, keys);

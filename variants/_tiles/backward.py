@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
-from variants._features import SPAN_FEATURES, Feature
+from variants._features import SPAN_FEATURES
 from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, unsupported
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
@@ -25,21 +25,8 @@ CHOICES = (8, 16, 32, 64)
 """Sizes of a tile to choose from, in rows and in keys."""
 
 
-def backward_kernel(
-    folder: str,
-    name: str,
-    problem: Problem,
-    tile: Tile,
-    features: tuple[Feature, ...],
-    sizes: Mapping[str, int] | None = None,
-    copies: bool = False,
-    file: str = "kernel.cu",
-) -> Any:
-    """The CUDA kernel `name` of variants/attention_backward/`folder`/`file`; see `tiles_kernel`."""
-    from variants._tiles.rawkernel import SIZES, tiles_kernel
-
-    where, header = f"attention_backward/{folder}", (("_tiles", "backward.cuh"),)
-    return tiles_kernel(where, name, problem, tile, features, sizes or SIZES, copies, header, file)
+BACKWARD = (("_tiles", "backward.cuh"),)
+"""Header of CUDA kernels."""
 
 
 def turned(tile: Tile) -> Tile:

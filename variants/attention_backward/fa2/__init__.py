@@ -1,11 +1,11 @@
 """FlashAttention-2's backward pass: tiles of keys outside, dK and dV stay on chip, and dQ is summed by atomics.
 
 Dao 2023, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", arXiv 2307.08691,
-algorithm 2. D = rowsum(dO o O) is worked out ahead, in a launch of its own. Then one thread block owns K_j and V_j,
-lets the Q_i and dO_i of all query heads that share them pass by, recomputes P = exp(S - L), and keeps dK_j and dV_j in
-registers, so that nothing has to be added up over the heads of a group afterwards. Each K_j has a part of every dQ_i:
-the blocks add theirs to memory by atomics, in float32, in whatever order they come, and so dQ is not the same to the
-bit each time. Where the problem has 16 bits, a last launch rounds it.
+algorithm 2. Lines 3 and 4, dQ = 0 and D = rowsum(dO o O), are a launch before. Then one thread block owns K_j and V_j.
+It walks over the Q_i and dO_i of all query heads that share them, recomputes P = exp(S - L), and keeps dK_j and dV_j
+in registers, so that nothing is summed over the heads of a group afterwards. Each K_j has a part of every dQ_i: the
+blocks add theirs to memory by atomics, in float32 and in no fixed order, so dQ differs in its last bits between runs.
+If the problem has 16 bits, a last launch rounds dQ.
 
 Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees:
 
@@ -14,10 +14,10 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
                 per K/V head: K_j, V_j read, dK_j, dV_j written   2 X_k, 2 X_k
     round       16 bits only: dQ read in float32, written         4 N_q d, X_q
 
-where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Where the mask is no band,
-main reads 8 N_k per K/V head besides, which rows see each key. Every copy is a run of
-consecutive elements (see _tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves
-no bytes: a thread draws the numbers of its pairs again.
+where an atomic reads and writes. K_j and V_j are not read if no row sees a key of the tile. If the mask is not a band,
+main also reads which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements (see
+_tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves no bytes: each thread
+draws the numbers of its pairs again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from variants._tiles import (
     unsupported,
 )
 from variants._tiles.backward import (
+    BACKWARD,
     BackwardSchedule,
-    backward_kernel,
     backward_tiles,
     key_grid_across,
     owning_keys_floats,
@@ -72,27 +72,26 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
 
 
 def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
-    """The kernels' features, in the order of parameters."""
+    """The main kernel's features, in the order of its parameters."""
     return features.mirrored_limits(problem), features.dropout(problem, keys=tile.Bc)
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that compute D, then all gradients, then round dQ."""
+    from variants._tiles.rawkernel import tiles_kernel
+
+    folder, chosen = "attention_backward/fa2", features_of(problem, tile)
     sizes = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": 4}
-    chosen = features_of(problem, tile)
-    return tuple(
-        backward_kernel("fa2", name, problem, turned(tile), chosen, sizes, copies=True)
-        for name in ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
-    )
+    names = ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
+    return tuple(tiles_kernel(folder, n, problem, turned(tile), chosen, sizes, True, BACKWARD) for n in names)
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels that compute D, then all gradients, then round dQ."""
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
-    resident = blocks_per_sm(problem.head_dim, tile)
-    spans, features = has_spans(problem), problem.compiled_features
-    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, spans, features)
+    resident, chosen = blocks_per_sm(problem.head_dim, tile), features.in_numba(problem, tile.Bc, tile.Br)
+    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, chosen)
     return kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round
 
 

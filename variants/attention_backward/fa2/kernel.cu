@@ -26,20 +26,18 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     float *const P_tile = dO_tile + ROWS * LD, *const dS_tile = P_tile + P_ROWS * LP;
     float *const lse_tile = dS_tile + P_ROWS * LP, *const delta_tile = lse_tile + ROWS;
 
-    // Line 5: the block owns K_j and V_j of one head. The grid is (heads of K and V, blocks of a head, batch): the first keys
-    // of all heads start first, since most rows see them under a causal mask.
-    const int batch = blockIdx.z, kv_head = blockIdx.x, first_key = blockIdx.y * KEYS;
-    const int keys = min(KEYS, kv_len - first_key);
-    const RowBlock block = {batch, kv_head, (int)blockIdx.y, (int)gridDim.y, first_key, keys};
-    const size_t kv_heads_before = (size_t)batch * gridDim.x + kv_head;
-    const size_t first_kv = kv_heads_before * kv_len + first_key;
-    const auto seeing = rows_seeing(limits.of_block<KEYS>(block, kv_len, q_len), first_key);
+    // Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most
+    // rows see them under a causal mask.
+    const RowBlock block = own_keys_across(kv_len);
+    const int first_key = block.first_row, keys = block.rows;
+    const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_kv = kv_head * kv_len + first_key;
+    const auto seeing = rows_seeing(limits, block, q_len, kv_len);
 
     // Line 6: load K_j, V_j, if any row sees one of the keys. Line 9 for the first tile: load Q_i.
     if (seeing.exist()) {
         load_tile<KEYS>(K_tile, K + first_kv * D, keys);
         load_tile<KEYS>(V_tile, V + first_kv * D, keys);
-        const size_t first_q = kv_heads_before * group * q_len + seeing.start_row;
+        const size_t first_q = kv_head * group * q_len + seeing.start_row;
         copy_tile<ROWS>(Q_tile, Q + first_q * D, min(ROWS, q_len - seeing.start_row));
     }
 
@@ -48,20 +46,19 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all `group` heads that share K_j and V_j.
     for (int member = 0; member < group; ++member) {
-        const size_t first_q = (kv_heads_before * group + member) * q_len;
-        const auto drawn = dropout.of_head(kv_head * group + member, batch);
+        const size_t first_q = (kv_head * group + member) * q_len;
         for (int first_row = seeing.start_row; first_row < seeing.end_row; first_row += ROWS) {
             // Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
             const int rows = min(ROWS, q_len - first_row);
-            const size_t first_stat = first_q + first_row;
             __syncthreads();
-            copy_tile<ROWS>(dO_tile, dO + first_stat * D, rows);
-            load_statistics<ROWS>(lse_tile, delta_tile, lse + first_stat, delta + first_stat, rows);
+            copy_tile<ROWS>(dO_tile, dO + (first_q + first_row) * D, rows);
+            load_statistics<ROWS>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row, rows);
             wait_for_copies();
             __syncthreads();
 
             // Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
             const auto seen = seeing.in_tile(first_row, rows);
+            const auto drawn = dropout.of_head(blockIdx.x * group + member, blockIdx.z);
             weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seen, drawn,
                                   dropout.factor(), first_key, first_row);
             __syncthreads();
@@ -81,12 +78,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
                 const int next_row = of_next_head ? seeing.start_row : first_row + ROWS;
                 copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, q_len - next_row));
             }
-            gather<ROWS>(dO_tile, dQ_part, tau);
+            gather_dQ(dO_tile, dQ_part, tau);
             __syncthreads();
 #pragma unroll 8
             for (int start = 0; start < ROWS * D; start += THREADS) {
                 const int e = start + thread_index();
-                if (e < rows * D) atomicAdd(&dQ[first_stat * D + e], dO_tile[place(e)]);
+                if (e < rows * D) atomicAdd(&dQ[(first_q + first_row) * D + e], dO_tile[place(e)]);
             }
         }
     }
