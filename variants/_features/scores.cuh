@@ -11,7 +11,7 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // the score of a key that a row does not see
 
-// s = cap tanh(s). The plan divides tau by the cap.
+// s = cap tanh(s). The plan divides tau by the cap, so this term comes first.
 struct Softcap {
     float cap;
     __device__ __forceinline__ Softcap of_head(int, int, int) const { return *this; }
