@@ -56,8 +56,8 @@ def exp_below(x, m):
 
 
 # The largest x of the block, or the sum of all, for every thread. Each warp writes its own to shared memory, and all
-# threads combine these in the same order. A kernel calls each function at most once, so no thread writes `parts` a second
-# time.
+# threads combine these in the same order. A kernel calls each function at most once, so no thread writes `parts` a
+# second time.
 @cuda.jit(device=True, forceinline=True)
 def block_max(x):
     parts = cuda.shared.array(WARPS, float32)

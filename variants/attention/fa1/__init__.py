@@ -62,7 +62,8 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that initialize O, attend and round O."""
     from variants._tiles.rawkernel import tiles_kernel
 
-    names, folder, headers = ("fa1_initialise", "fa1", "fa1_round"), "attention/fa1", (("attention/fa1", "rows_seeing.cuh"),)
+    folder, names = "attention/fa1", ("fa1_initialise", "fa1", "fa1_round")
+    headers = ((folder, "rows_seeing.cuh"),)
     return tuple(tiles_kernel(folder, name, problem, tile, features_of(problem), headers=headers) for name in names)
 
 

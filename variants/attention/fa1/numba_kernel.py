@@ -41,7 +41,8 @@ def rows_seeing_in(spans: bool, features: NumbaFeatures, tile: Tile) -> Any:
     """
     BR, first_of, end_of = tile.Br, features.limits.first, features.limits.end
 
-    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the key.
+    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the
+    # key.
     if not spans:
 
         @cuda.jit(device=True, forceinline=True)
@@ -51,8 +52,8 @@ def rows_seeing_in(spans: bool, features: NumbaFeatures, tile: Tile) -> Any:
 
         return rows_seeing
 
-    # Under other masks the blocks that see the tile are found one by one. None of them is before the first that sees the
-    # tile before this one, `so_far`.
+    # Under other masks the blocks that see the tile are found one by one. None of them is before the first that sees
+    # the tile before this one, `so_far`.
     @cuda.jit(device=True, forceinline=True)
     def rows_seeing(run, first_key, keys, q_len, so_far):
         first = so_far

@@ -43,7 +43,8 @@ def rows_seeing_in(spans: bool) -> Any:
     """The device function `rows_seeing`: which rows of a block see a key. It returns the first and their end, counted
     from the block's first row."""
 
-    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the key.
+    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the
+    # key.
     if not spans:
 
         @cuda.jit(device=True, forceinline=True)

@@ -53,7 +53,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """The Numba kernel."""
     from variants.attention.three_pass_recompute.numba_kernel import three_pass_recompute_kernel
 
-    return (three_pass_recompute_kernel(problem.head_dim, tile, problem.dtype, features.in_numba(problem, tile.Br, tile.Bc)),)
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    return (three_pass_recompute_kernel(problem.head_dim, tile, problem.dtype, chosen),)
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}

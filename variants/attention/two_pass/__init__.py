@@ -56,7 +56,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """The Numba kernel."""
     from variants.attention.two_pass.numba_kernel import two_pass_kernel
 
-    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, features.in_numba(problem, tile.Br, tile.Bc)),)
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, chosen),)
 
 
 TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES)
