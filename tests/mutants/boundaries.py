@@ -145,7 +145,7 @@ MUTANTS = (
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
          "if e + c * THREADS < rows * D:"),
         (("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, BC,"),
-         ("end_step * STEP_P, keys,", "end_step * STEP_P, BC,")),
+         ("end_step * STEP_P, keys,", "end_step * STEP_P, V_tile.shape[0],")),
         (("O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
          ("if seen.first[i] <= k and k < seen.end[i]:", "if True:")),
     ),
