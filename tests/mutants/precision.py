@@ -32,7 +32,7 @@ MUTANTS = (
         ("libdevice.fast_expf(x - ", "libdevice.exp2f(x - "),
     ),
     *planted(
-        "fa2", "O truncated to bfloat16", "_features/stored_bfloat16.cuh", "_tiles/numba_tiles.py",
+        "fa2", "O truncated to bfloat16", "_features/stored_bfloat16.cuh", "_features/numba_stored.py",
         (
             (
                 ("*to = __float2bfloat16_rn(x);", "*to = __float2bfloat16_rz(x);"),

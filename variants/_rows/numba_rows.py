@@ -12,8 +12,8 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda import libdevice
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
-from variants._tiles.numba_tiles import conversions
 
 WARPS = THREADS // 32
 MINUS_INFINITY = np.float32(-np.inf)

@@ -14,6 +14,7 @@ from numba import cuda, float32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
+from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
     MINUS_INFINITY,
@@ -21,7 +22,6 @@ from variants._tiles.numba_tiles import (
     THREADS,
     ZERO,
     batch_index,
-    conversions,
     copies,
     exp_below,
     head_index,

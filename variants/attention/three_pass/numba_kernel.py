@@ -14,6 +14,7 @@ from typing import Any
 from numba import cuda, float32
 
 from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_lanes import WARPS, lane_index, warp_index
 from variants._tiles.numba_tiles import (
@@ -25,7 +26,6 @@ from variants._tiles.numba_tiles import (
     ZERO,
     batch_index,
     block_index,
-    conversions,
     copies,
     exp_below,
     head_index,
