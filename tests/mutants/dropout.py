@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_backward, in_feature, in_kernel, in_output, in_plan, planted
-
-
-def _in_dropout(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    """Planted in what kernels have in common for dropout, and seen through one of them."""
-    yield from planted(algorithm, bug, "_dropout/dropout.cuh", "_dropout/numba_dropout.py", ((cuda, numba),))
+from tests.mutants.planting import (
+    Replacement,
+    in_backward,
+    in_feature,
+    in_kernel,
+    in_output,
+    in_plan,
+    in_softmax,
+    planted,
+)
 
 
 def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    """The same for tensor cores."""
+    """Planted in what kernels on tensor cores have in common for dropout, and seen through one of them."""
     yield from planted(algorithm, bug, "_dropout/fragments.cuh", "_dropout/numba_fragments.py", ((cuda, numba),))
 
 
@@ -32,24 +36,25 @@ _DRAWN = (
         ("batch), seed_low, seed_high);", "batch), seed_low, 0);"),
         ("drawn.seed_low, drawn.seed_high)", "drawn.seed_low, uint32(0))"),
     ),
-    *_in_dropout(
-        "three-pass", "low half of the seed ignored",
-        ("entry), seed_low, seed_high);", "entry), 0, seed_high);"), ("draw[1], draw[2])", "uint32(0), draw[2])"),
+    *in_feature(
+        "three-pass", "dropout", "low half of the seed ignored",
+        ("batch), seed_low, seed_high);", "batch), 0, seed_high);"),
+        ("drawn.seed_low, drawn.seed_high)", "uint32(0), drawn.seed_high)"),
     ),
     *in_feature(
         "fa2", "dropout", "a neighbour's counter",
         ("make_uint4(key_block * 8 + key_of_8,", "make_uint4(key_block * 8 + (key_of_8 ^ 1),"),
         ("uint32(key_block * 8 + key_of_8)", "uint32(key_block * 8 + (key_of_8 ^ 1))"),
     ),
-    *_in_dropout(
-        "three-pass", "row and key exchanged",
+    *in_feature(
+        "three-pass", "dropout", "row and key exchanged",
         ("make_uint4(key_block * 8 + key_of_8, row_block * 8 + row_of_8, head",
          "make_uint4(row_block * 8 + row_of_8, key_block * 8 + key_of_8, head"),
         ("x, y = uint32(key_block", "y, x = uint32(key_block"),
     ),
     *in_feature("fa2", "dropout", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
-    *_in_dropout(
-        "three-pass", "one key for all rounds",
+    *in_feature(
+        "three-pass", "dropout", "one key for all rounds",
         ("key_low += 0x9E3779B9;", ""), ("uint32(key_low + STEP_LOW)", "key_low"),
     ),
     *in_feature(
@@ -69,8 +74,8 @@ _DRAWN = (
         ("x, y, z, w = numbers(drawn, row >> 5, row & 7, block,",
          "x, z, y, w = numbers(drawn, row >> 5, row & 7, block,"),
     ),
-    *_in_dropout(
-        "three-pass", "the same number for keys that are 16 apart",
+    *in_feature(
+        "three-pass", "dropout", "the same number for keys that are 16 apart",
         ("key & 16 ? high : low", "low"), ("high if key & 16 else low", "low"),
     ),
     *in_feature(
@@ -100,30 +105,31 @@ _COUNTED = (
         ("dropout.of_head(head, batch)", "dropout.of_head(head / group, batch)"),
         ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
-    *in_kernel(
-        "three-pass", "numbers of the first batch entry",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(blockIdx.y, 0)"),
-        ("32, head_index(), batch_index())", "32, head_index(), 0)"),
+    *in_softmax(
+        "numbers of the first batch entry",
+        ("dropout.of_head(blockIdx.y, blockIdx.z)", "dropout.of_head(blockIdx.y, 0)"),
+        ("dropout_of_head(dropout, head_index(), batch_index())", "dropout_of_head(dropout, head_index(), 0)"),
     ),
-    *in_kernel(
-        "three-pass", "numbers of heads counted through the batch",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(head_index(), 0)"),
-        ("32, head_index(), batch_index())", "32, batch_index() * cuda.gridDim.y + head_index(), 0)"),
+    *in_softmax(
+        "numbers of heads counted through the batch",
+        ("dropout.of_head(blockIdx.y, blockIdx.z)", "dropout.of_head(head_index(), 0)"),
+        ("dropout_of_head(dropout, head_index(), batch_index())",
+         "dropout_of_head(dropout, batch_index() * cuda.gridDim.y + head_index(), 0)"),
     ),
-    *in_kernel(
-        "three-pass", "keys counted from the first that the row sees",
+    *in_softmax(
+        "keys counted from the first that the row sees",
         (".keeps(row, first_key + j + c * 32)", ".keeps(row, j + c * 32)"),
-        ("keeps(draw, row, first_key + j + c * 32", "keeps(draw, row, j + c * 32"),
+        ("keeps(drawn, row, first_key + j + c * 32", "keeps(drawn, row, j + c * 32"),
     ),
 )  # fmt: skip
 _WEIGHTS = (
-    *in_feature(
-        "fa2", "dropout", "what is left is not scaled",
-        ("return kept_factor;", "return 1.0f;"), ("return dropout[3]", "return ONE"),
-    ),
-    *_in_dropout(
-        "three-pass", "what is left is not scaled",
-        ("#define KEPT_FACTOR kept_factor", "#define KEPT_FACTOR 1.0f"), ("return kept_factor", "return ONE"),
+    *(
+        mutant
+        for algorithm in ("fa2", "three-pass")
+        for mutant in in_feature(
+            algorithm, "dropout", "what is left is not scaled",
+            ("return kept_factor;", "return 1.0f;"), ("return dropout[3]", "return ONE"),
+        )
     ),
     *in_kernel(
         "fa2", "dropped before the denominator",

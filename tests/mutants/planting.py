@@ -79,6 +79,27 @@ def in_feature(
     yield from planted(algorithm, bug, *files, ((cuda, numba), *more), sanitize)
 
 
+def in_softmax(
+    bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement | None, Replacement | None]
+) -> Iterator[Mutant]:
+    """Planted in the softmax of `three-pass`, for which CUDA has a file of its own."""
+    folder = folder_of("three-pass")
+    yield from planted("three-pass", bug, f"{folder}/softmax.cu", f"{folder}/numba_kernel.py", ((cuda, numba), *more))
+
+
+def in_rows_seeing(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted where an algorithm finds the rows that see a key or a tile."""
+    folder = folder_of(algorithm)
+    yield from planted(algorithm, bug, f"{folder}/rows_seeing.cuh", f"{folder}/numba_kernel.py", ((cuda, numba),))
+
+
+def in_sweep(
+    algorithm: str, bug: str, cuda: Replacement, numba: Replacement, *, sanitize: bool = False
+) -> Iterator[Mutant]:
+    """Planted in a sweep over the scores of all keys, and seen through one algorithm."""
+    yield from planted(algorithm, bug, "_tiles/sweep.cuh", "_tiles/numba_sweep.py", ((cuda, numba),), sanitize)
+
+
 def in_backward(
     algorithm: str,
     bug: str,

@@ -14,6 +14,7 @@ from tests.mutants.planting import (
     in_kernel,
     in_output,
     in_plan,
+    in_softmax,
     in_split_kv,
     in_tiles,
     planted,
@@ -21,11 +22,6 @@ from tests.mutants.planting import (
 
 _MMA = "fa2-mma"
 _COUNTED_TWICE = "sink counted twice"
-
-
-def _in_scores(algorithm: str, bug: str, *pairs: tuple[Replacement | None, Replacement | None]) -> Iterator[Mutant]:
-    """Planted in what kernels have in common for scores, and seen through one of them."""
-    yield from planted(algorithm, bug, "_scores/scores.cuh", "_scores/numba_scores.py", pairs)
 
 
 def _in_factor(algorithm: str, bug: str, new: str) -> Iterator[Mutant]:
@@ -58,32 +54,12 @@ _CAPS = (
             ),
         )
     ),
-    *_in_scores(
+    *in_feature(
         "two-pass",
+        "scores",
         "cap left out",
-        (
-            ("s = softcap * tanhf(s);", "s = softcap * s;"),
-            ("softcap * math.tanh(tau * product)", "softcap * (tau * product)"),
-        ),
-    ),
-    *_in_scores(
-        "three-pass",
-        "capped after ALiBi",
-        (
-            ("s = softcap * tanhf(s);", "s *= softcap;"),
-            ("softcap * math.tanh(tau * product)", "softcap * (tau * product)"),
-        ),
-        (
-            (
-                "        return s;\n",
-                "#ifdef SOFTCAP\n        s = softcap * tanhf(s / softcap);\n#endif\n        return s;\n",
-            ),
-            (
-                "return capped(product, tau, softcap) - slope * float32(abs(ahead - place))",
-                "s = capped(product, tau, softcap) - slope * float32(abs(ahead - place))\n"
-                "            return softcap * math.tanh(s / softcap)",
-            ),
-        ),
+        ("return cap * tanhf(s);", "return cap * s;"),
+        ("return softcap[0] * math.tanh(s)", "return softcap[0] * s"),
     ),
     *in_tiles(
         "fa2",
@@ -99,15 +75,19 @@ _CAPS = (
             "                scored = score_of(score, scored,",
         ),
     ),
-    *in_feature(
-        "fa2",
-        "scores",
-        "capped after ALiBi",
-        ("return others(term(s, row, key), row, key);", "return term(others(s, row, key), row, key);"),
-        (
-            "apply_others(score[1], apply_term(score[0], s, row, key), row, key)",
-            "apply_term(score[0], apply_others(score[1], s, row, key), row, key)",
-        ),
+    *(
+        mutant
+        for algorithm in ("fa2", "three-pass")
+        for mutant in in_feature(
+            algorithm,
+            "scores",
+            "capped after ALiBi",
+            ("return others(term(s, row, key), row, key);", "return term(others(s, row, key), row, key);"),
+            (
+                "apply_others(score[1], apply_term(score[0], s, row, key), row, key)",
+                "apply_term(score[0], apply_others(score[1], s, row, key), row, key)",
+            ),
+        )
     ),
     *in_kernel(
         _MMA,
@@ -138,20 +118,19 @@ _ALIBI = (
         "fa2", "scores", "slope's sign",
         ("s - slope * fabsf", "s + slope * fabsf"), ("s - alibi[0] * float32", "s + alibi[0] * float32"),
     ),
-    *_in_scores(
-        "two-pass", "keys behind the row's place nearer than its own",
-        (("slope * fabsf((float)(ahead - place))", "slope * (float)(place - ahead)"),
-         ("float32(abs(ahead - place))", "float32(place - ahead)")),
-    ),
     *in_feature(
-        "fa2", "scores", "distances from a place aligned top-left",
-        ("__ldg(slopes + head), kv_len - q_len}", "__ldg(slopes + head), 0}"),
-        ("alibi[0][head], kv_len - q_len", "alibi[0][head], 0"),
+        "two-pass", "scores", "keys behind the row's place nearer than its own",
+        ("slope * fabsf((float)(key - row - offset))", "slope * (float)(row + offset - key)"),
+        ("float32(abs(key - row - alibi[1]))", "float32(row + alibi[1] - key)"),
     ),
-    *in_kernel(
-        "three-pass", "distances from a place aligned top-left",
-        ("SCORING(slope, first_row + kv_len - q_len - first_key)", "SCORING(slope, first_row - first_key)"),
-        ("place = first_row + kv_len - q_len - first_key", "place = first_row - first_key"),
+    *(
+        mutant
+        for algorithm in ("fa2", "three-pass")
+        for mutant in in_feature(
+            algorithm, "scores", "distances from a place aligned top-left",
+            ("__ldg(slopes + head), kv_len - q_len}", "__ldg(slopes + head), 0}"),
+            ("alibi[0][head], kv_len - q_len", "alibi[0][head], 0"),
+        )
     ),
     *in_kernel(
         "fa2", "slope of the key/value head",
@@ -163,8 +142,8 @@ _ALIBI = (
         for algorithm in ("two-pass", "three-pass")
         for mutant in in_kernel(
             algorithm, "slope of the key/value head",
-            ("slopes[blockIdx.y]", "slopes[blockIdx.y / group]"),
-            ("slope_of(slopes, head_index())", "slope_of(slopes, kv_head_index(group))"),
+            ("scores.of_head(block.head,", "scores.of_head(block.head / group,"),
+            ("score_of_head(scores, block.head,", "score_of_head(scores, kv_head,"),
         )
     ),
     *in_kernel(
@@ -198,15 +177,14 @@ _ALIBI = (
     in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
 )  # fmt: skip
 _SINKS = (
-    *in_feature(
-        "fa2", "scores", _COUNTED_TWICE,
-        ("WEIGHT = 1.0f;", "WEIGHT = 2.0f;"),
-        ("np.float32(1 if sinks else 0)", "np.float32(2 if sinks else 0)"),
-    ),
-    *_in_scores(
-        "two-pass", _COUNTED_TWICE,
-        (("SINK_WEIGHT 1.0f", "SINK_WEIGHT 2.0f"),
-         ("np.float32(1 if SINKS else 0)", "np.float32(2 if SINKS else 0)")),
+    *(
+        mutant
+        for algorithm in ("fa2", "two-pass")
+        for mutant in in_feature(
+            algorithm, "scores", _COUNTED_TWICE,
+            ("WEIGHT = 1.0f;", "WEIGHT = 2.0f;"),
+            ("np.float32(1 if sinks else 0)", "np.float32(2 if sinks else 0)"),
+        )
     ),
     *in_output(
         _COUNTED_TWICE,
@@ -258,23 +236,24 @@ _SINKS = (
     ),
     *in_kernel(
         "two-pass", "sink of the key/value head",
-        ("SINK(blockIdx.y)", "SINK(blockIdx.y / group)"),
-        ("sink_of(sinks, head_index())", "sink_of(sinks, kv_head_index(group))"),
+        ("sink.logit(block.head)", "sink.logit(block.head / group)"),
+        ("logit(sink, block.head)", "logit(sink, kv_head)"),
     ),
     *in_kernel(
         "two-pass", "sink scaled",
-        ("SINK(blockIdx.y)", "tau * SINK(blockIdx.y)"),
-        ("sink_of(sinks, head_index())", "tau * sink_of(sinks, head_index())"),
+        ("sink.logit(block.head)", "tau * sink.logit(block.head)"),
+        ("logit(sink, block.head)", "tau * logit(sink, block.head)"),
     ),
-    *in_kernel(
-        "three-pass", "sink counted by every lane",
-        ("if (lane_index() == 0) l = exp_below", "l = exp_below"),
-        ("if SINKS and lane_index() == 0 else", "if SINKS else"),
+    *in_softmax(
+        "sink counted by every lane",
+        ("lane_index() == 0 ? Sink::WEIGHT * exp_below(sink_logit, m) : 0.0f",
+         "Sink::WEIGHT * exp_below(sink_logit, m)"),
+        ("exp_below(sink_logit, m) if lane_index() == 0 else ZERO", "exp_below(sink_logit, m)"),
     ),
-    *in_kernel(
-        "three-pass", "sink of the sequence",
-        ("SINK(blockIdx.y)", "SINK(blockIdx.z)"),
-        ("sink_of(sinks, head_index())", "sink_of(sinks, batch_index())"),
+    *in_softmax(
+        "sink of the sequence",
+        ("sink.logit(blockIdx.y)", "sink.logit(blockIdx.z)"),
+        ("logit(sink, head_index())", "logit(sink, batch_index())"),
     ),
     in_split_kv(
         "sink counted by every warp",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_feature, in_kernel, in_split_kv, planted
+from tests.mutants.planting import Replacement, in_feature, in_kernel, in_rows_seeing, in_softmax, in_split_kv, planted
 
 _CUDA, _TILES, _ON_TENSOR_CORES = "_tiles/spans.cuh", "_tiles/numba_spans.py", "_mma/numba_spans.py"
 
@@ -17,10 +17,6 @@ def _in_runs(
     file = _ON_TENSOR_CORES if algorithm == "fa2-mma" else _TILES
     pairs = ((cuda, numba[0]), *((None, each) for each in numba[1:]))
     return planted(algorithm, bug, _CUDA, file, pairs, sanitize)
-
-
-def _in_tiles(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    return planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba),))
 
 
 def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -44,14 +40,12 @@ _READING = (
             "return run.first_keys[(row - run.first_row) & MASK] + 1",
         ),
     ),
-    *_in_tiles(
+    *in_feature(
         "two-pass",
+        "limits",
         "end of a run off by one",
-        ("min(after.of[row_of(i)] - first_key, keys)", "min(after.of[row_of(i)] - first_key - 1, keys)"),
-        (
-            "limit_of(first_row + row_of(i), after) - first_key",
-            "limit_of(first_row + row_of(i), after) - first_key - 1",
-        ),
+        ("return end_keys[row - first_row];", "return end_keys[row - first_row] - 1;"),
+        ("return run.end_keys[(row - run.first_row) & MASK]", "return run.end_keys[(row - run.first_row) & MASK] - 1"),
     ),
     *in_feature(
         "fa2",
@@ -95,15 +89,16 @@ _READING = (
         ("first_keys[cuda.blockIdx.z,", "first_keys[0,"),
         ("end_keys[cuda.blockIdx.z,", "end_keys[0,"),
     ),
-    *_in_runs(
+    *in_feature(
         "two-pass",
+        "limits",
         "runs of the first block of rows for all",
         (
-            "const size_t first = (size_t)blockIdx.z * q_len + first_row;",
-            "const size_t first = (size_t)blockIdx.z * q_len;",
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const size_t first = (size_t)block.batch * q_len;",
         ),
-        ("first_keys[batch_index(), first_row + t]", "first_keys[batch_index(), t]"),
-        ("end_keys[batch_index(), first_row + t]", "end_keys[batch_index(), t]"),
+        ("limits[0][block.batch, block.first_row + t]", "limits[0][block.batch, t]"),
+        (None, ("limits[1][block.batch, block.first_row + t]", "limits[1][block.batch, t]")),
     ),
     *in_feature(
         "fa2",
@@ -126,11 +121,10 @@ _READING = (
             ),
         ),
     ),
-    *_in_runs(
-        "three-pass",
+    *in_softmax(
         "softmax of the first sequence's runs",
-        ("before = {first_keys + (size_t)blockIdx.z * q_len, 0},", "before = {first_keys, 0},"),
-        ("(first_keys[batch_index()], 0)", "(first_keys[0], 0)"),
+        ("limits.of_sequence(blockIdx.z, q_len, kv_len)", "limits.of_sequence(0, q_len, kv_len)"),
+        ("limits_of_sequence(limits, batch_index(), q_len, kv_len)", "limits_of_sequence(limits, 0, q_len, kv_len)"),
     ),
     *in_feature(
         "fa2",
@@ -142,35 +136,29 @@ _READING = (
     ),
 )
 _VISITING = (
-    *in_kernel(
+    *in_rows_seeing(
         "fa1",
         "blocks of rows left out that see a tile's first keys only",
-        ("q_len, kv_len, after) <= first_key)", "q_len, kv_len, after) < first_key + keys)"),
-        ("q_len, kv_len, after) <= first_key:", "q_len, kv_len, after) < first_key + keys:"),
+        ("q_len) - 1) <= first_key)", "q_len) - 1) < first_key + keys)"),
+        ("q_len) - 1) <= first_key:", "q_len) - 1) < first_key + keys:"),
     ),
-    *in_kernel(
+    *in_rows_seeing(
         "fa1",
         "blocks of rows left out that begin within a tile",
-        ("kv_len, before) < first_key + keys) end_seeing", "kv_len, before) <= first_key) end_seeing"),
-        ("kv_len, before) < first_key + keys:", "kv_len, before) <= first_key:"),
+        ("run.first(end) < first_key + keys)", "run.first(end) <= first_key)"),
+        ("first_of(run, end) < first_key + keys:", "first_of(run, end) <= first_key:"),
     ),
-    *in_kernel(
+    *in_rows_seeing(
         "three-pass",
         "a row that begins with the key counted as blind to it",
-        (
-            "return key < kv_len ? first_beyond(key, before) : 0;",
-            "return key < kv_len ? first_beyond(key - 1, before) : 0;",
-        ),
-        (
-            "return first_beyond(key, before) if key < kv_len else 0",
-            "return first_beyond(key - 1, before) if key < kv_len else 0",
-        ),
+        ("rows_up_to(run.first_keys, block.rows, key)", "rows_up_to(run.first_keys, block.rows, key - 1)"),
+        ("rows_up_to(run.first_keys, block.rows, key)", "rows_up_to(run.first_keys, block.rows, key - 1)"),
     ),
-    *in_kernel(
+    *in_rows_seeing(
         "three-pass",
         "a row that ends with the key counted as blind to it",
-        ("{ return first_beyond(key, after); }", "{ return first_beyond(key + 1, after); }"),
-        ("return first_beyond(key, after)\n", "return first_beyond(key + 1, after)\n"),
+        ("rows_up_to(run.end_keys, block.rows, key)", "rows_up_to(run.end_keys, block.rows, key + 1)"),
+        ("rows_up_to(run.end_keys, block.rows, key)", "rows_up_to(run.end_keys, block.rows, key + 1)"),
     ),
     *in_kernel(
         "fa2-mma",
