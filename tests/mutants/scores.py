@@ -1,4 +1,4 @@
-"""What becomes of scores before the mask, and sinks: caps, ALiBi, and one more logit per head."""
+"""What becomes of scores before the mask, and sinks: caps, ALiBi, biases, and one more logit per head."""
 
 from __future__ import annotations
 
@@ -176,6 +176,21 @@ _ALIBI = (
     in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),
     in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
 )  # fmt: skip
+_BIASES = (
+    *in_feature(
+        "fa2", "scores", "bias of the first head for all",
+        ("bias + (size_t)head * head_stride", "bias"), ("values[head if values.shape[0] > 1 else 0]", "values[0]"),
+    ),
+    *in_feature(
+        "fa2", "scores", "bias of the first row for all",
+        ("(size_t)min(row, last_row) * row_stride", "(size_t)0"),
+        ("min(row, bias[1]) if values.shape[0] > 1 else 0", "0"),
+    ),
+    *in_feature(
+        "fa2", "scores", "bias read behind the last row",
+        ("min(row, last_row)", "row"), ("min(row, bias[1])", "row"),
+    ),
+)  # fmt: skip
 _SINKS = (
     *(
         mutant
@@ -264,4 +279,4 @@ _SINKS = (
     in_split_kv("sink without its weight", ("is_first_warp ? SINK_WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 
-MUTANTS = (*_CAPS, *_ALIBI, *_SINKS)
+MUTANTS = (*_CAPS, *_ALIBI, *_BIASES, *_SINKS)
