@@ -360,28 +360,11 @@ def fa3_kernel(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype:
     # --- The kernel --------------------------------------------------------------------------------------------------
 
     @cuda.jit(launch_bounds=(THREADS, 1), arch="sm_90a")
-    def fa3(
-        Q,
-        K,
-        V,
-        O,
-        lse,
-        q_len,
-        kv_len,
-        packs,
-        packs_per_kv_head,
-        head_shift,
-        row_tiles,
-        packs_at_once,
-        tau2,
-        sign,
-        before,
-        after,
-    ):
+    def fa3(Q, K, V, O, lse, q_len, kv_len, packs, tau2, sign, limits, order):
         dynamic, barriers = cuda.shared.array(0, uint32, alignment=128), cuda.shared.array(BARRIERS, uint64)
         chip = chip_at(shared_address(dynamic), shared_address(barriers))
-        band = q_len, kv_len, before, after
-        shares = packs, packs_per_kv_head, head_shift, row_tiles, packs_at_once
+        band = q_len, kv_len, limits[0], limits[1]
+        shares = packs[0], packs[1], packs[3], packs[4], packs[5]
         if thread_index() == 0:
             init_barriers(chip[3])
         cuda.syncthreads()
