@@ -1,7 +1,8 @@
 // What the algorithms with tiles share: load a tile into shared memory, multiply tiles, reduce over a row, store a tile. The
 // Numba twin of this text is numba_tiles.py: same names, same order.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile).
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), STEPS_AT_ONCE (steps of Q K^T that are
+// written out one after the other).
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
@@ -40,6 +41,13 @@ __device__ __forceinline__ size_t kv_head_index(unsigned group)
     return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
 }
 
+// The rows that the block owns.
+__device__ __forceinline__ RowBlock own_rows(int q_len)
+{
+    const int first_row = blockIdx.x * BR;
+    return {(int)blockIdx.z, (int)blockIdx.y, (int)blockIdx.x, (int)gridDim.x, first_row, min(BR, q_len - first_row)};
+}
+
 __device__ __forceinline__ int row_of(int i) { return thread_row() + TY * i; }
 __device__ __forceinline__ int key_of(int j) { return thread_column() + TX * j; }
 __device__ __forceinline__ int element_of(int j) { return (j / VD * TX + thread_column()) * VD + j % VD; }
@@ -58,10 +66,7 @@ __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || elem
 template <class Pairs> struct SeenInTile {
     int first[TM], end[TM], first_by_all, end_by_all;
     Pairs pairs;
-    __device__ __forceinline__ bool sees(int i, int key) const
-    {
-        return first[i] <= key && key < end[i] && pairs.sees(row_of(i), key);
-    }
+    __device__ __forceinline__ bool in_run(int i, int key) const { return first[i] <= key && key < end[i]; }
 };
 
 template <class Run, class Pairs>
@@ -75,9 +80,17 @@ __device__ __forceinline__ SeenInTile<Pairs> seen_in_tile(const BlockLimits<Run>
         in_tile.first[i] = seen.run.unclipped_first(first_row + row_of(i)) - first_key;
         in_tile.end[i] = min(seen.run.unclipped_end(first_row + row_of(i)) - first_key, keys);
     }
-    in_tile.first_by_all = pairs.hides_some() ? keys : max(seen.first_by_all - first_key, 0);
+    in_tile.first_by_all = max(seen.first_by_all - first_key, 0);
     in_tile.end_by_all = min(seen.end_by_all - first_key, keys);
     return in_tile;
+}
+
+// The same where each row sees a run of keys.
+template <class Run>
+__device__ __forceinline__ SeenInTile<AllTiles::Pairs> seen_in_tile(const BlockLimits<Run> &seen, int first_row, int first_key,
+                                                                    int keys)
+{
+    return seen_in_tile(seen, AllTiles::Pairs{}, first_row, first_key, keys);
 }
 
 // Where element e of a run of rows lies in a tile, and the one `further` elements after it.
@@ -122,6 +135,17 @@ __device__ __forceinline__ void store_tile(element *target, const float *tile, i
     }
 }
 
+// What each thread has of O, times a factor -> a tile.
+__device__ __forceinline__ void gather(float *tile, const float (&O)[TM][TD], float factor = 1.0f)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            if (has_row(i) && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * O[i][j];
+        }
+}
+
 // S = Q_i K_j^T, each element one sum over D in ascending order.
 __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q_tile, const float *K_tile)
 {
@@ -161,14 +185,17 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, co
             const bool sees = key_of(j) < seen.end[i];
             S[i][j] = sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;
         }
-    if (seen.first[TM - 1] > 0 || seen.pairs.hides_some()) {  // no row sees keys ahead of those that one above it sees
+    if (seen.first[TM - 1] > 0) {  // no row sees keys ahead of those that one above it sees
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                const bool sees = key_of(j) >= seen.first[i] && seen.pairs.sees(row_of(i), key_of(j));
-                S[i][j] = sees ? S[i][j] : MINUS_INFINITY;
-            }
+            for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) >= seen.first[i] ? S[i][j] : MINUS_INFINITY;
+    }
+    if (seen.pairs.hides_some()) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) S[i][j] = seen.pairs.sees(row_of(i), key_of(j)) ? S[i][j] : MINUS_INFINITY;
     }
 }
 
@@ -205,8 +232,8 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
 __device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
 // O += P V_j over keys from k to end_key - 1, each only where the row sees it: its zero weight must not even be multiplied,
-// since V may hold NaN or infinity.
-template <class Pairs>
+// since V may hold NaN or infinity. LISTED: whether pairs are looked at, too.
+template <bool LISTED, class Pairs>
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
                                                    int end_key, const SeenInTile<Pairs> &seen)
 {
@@ -218,9 +245,14 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
-            const bool sees = seen.sees(i, k);
+            if constexpr (LISTED) {
+                const bool sees = seen.in_run(i, k) && seen.pairs.sees(row_of(i), k);
 #pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+                for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+            } else {
+#pragma unroll
+                for (int j = 0; j < TD; ++j) O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];
+            }
         }
     }
 }
@@ -230,9 +262,13 @@ template <class Pairs>
 __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int keys,
                                         const SeenInTile<Pairs> &seen)
 {
+    if (seen.pairs.hides_some()) {
+        add_P_V_where_seen<true>(O, P_tile, V_tile, 0, keys, seen);
+        return;
+    }
     const int first_step = (seen.first_by_all + STEP_P - 1) / STEP_P;
     const int end_step = max(first_step, seen.end_by_all / STEP_P);
-    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
+    add_P_V_where_seen<false>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
 #pragma unroll 2
     for (int step = first_step; step < end_step; ++step) {
         const int k = STEP_P * step;
@@ -250,5 +286,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
+    add_P_V_where_seen<false>(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
 }
