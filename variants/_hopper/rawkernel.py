@@ -12,7 +12,7 @@ FOLDER = "_hopper"
 MMA: Files = (("_mma", "mma.cuh"),)
 INSTRUCTIONS: Files = (*MMA, (FOLDER, "hopper.cuh"), (FOLDER, "softmax.cuh"))
 PIPELINE: Files = tuple(
-    (FOLDER, f"{name}.cuh") for name in ("key_tiles", "row_tiles", "pipeline", "registers", "output")
+    (FOLDER, file) for file in ("key_tiles.cuh", "row_tiles.cuh", "pipeline.cuh", "registers.cuh", "output.cuh")
 )
 """Files that use the types of features."""
 NUMBERS: Files = ((FOLDER, "e4m3.cuh"),)
@@ -28,17 +28,17 @@ def hopper_kernel(
     dtype: str,
     features: tuple[Feature, ...],
     generated: str,
-    headers: Files = (),
+    parts: Files = (),
 ) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu, behind the pipeline, `headers` and not_finite.cuh in its folder.
+    """The kernel `name` of variants/`folder`/kernel.cu, behind the pipeline, `parts` and not_finite.cuh in its folder.
 
     `generated`: text behind the types of the features, such as the products of the tile's sizes.
     """
     sizes = {"D": padded(head_dim), "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), f"-DSTORED_AS_{dtype}", FOR_HOPPER)
     files, using = declarations(features)
-    after = (*PIPELINE, *headers, (folder, "not_finite.cuh"))
-    return raw_kernel(folder, name, options, (*INSTRUCTIONS, *files), using + generated, headers=after)
+    parts = (*PIPELINE, *parts, (folder, "not_finite.cuh"))
+    return raw_kernel(folder, name, options, (*INSTRUCTIONS, *files), using + generated, parts=parts)
 
 
 def rounding_kernel(folder: str, name: str, head_dim: int, dtype: str) -> Any:
