@@ -1,4 +1,4 @@
-"""Softmax of what products of a warpgroup leave in registers. The CUDA twin is softmax.cuh: same names, same order.
+"""Softmax and mask of what products of a warpgroup leave in registers. The CUDA twins are softmax.cuh and key_tiles.cuh.
 
 S, O and P are local arrays of float32, float32 and uint32. The layout of sums of products: rows g = lane / 4 and g + 8
 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next. P is A of a product, four registers for 16 keys. What a
@@ -32,15 +32,15 @@ def numba_softmax(D: int, keys: int, masked: bool, windowed: bool, dtype: str) -
     packed = numba_mma(dtype).packed
 
     # What the lane's two rows see of a tile, counted from the first of its columns there, into two arrays: the first
-    # key of each, and the end. The rows are row[0] and row[1]; `band` is q_len, kv_len, before and after.
+    # key of each, and the end. The rows are row[0] and row[1]; `p` has the limits.
     @cuda.jit(device=True, forceinline=True)
-    def see_keys(first, end, row, first_key, band):
-        q_len, kv_len, before, after = band
+    def keys_seen(first, end, row, first_key, p):
+        before, after = p.limits
         column = int32(first_key + int32(lane_index() & 3) * 2)
         for h in range(2):
-            on = int32(row[h] + kv_len - q_len)
+            on = int32(row[h] + p.kv_len - p.q_len)
             first[h] = int32((int32(on - before) if WINDOWED else int32(0)) - column)
-            end[h] = int32((int32(min(int32(on + after + 1), kv_len)) if MASKED else kv_len) - column)
+            end[h] = int32((int32(min(int32(on + after + 1), p.kv_len)) if MASKED else p.kv_len) - column)
 
     # -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
     @cuda.jit(device=True, forceinline=True)
@@ -54,9 +54,9 @@ def numba_softmax(D: int, keys: int, masked: bool, windowed: bool, dtype: str) -
     mask_all_columns = unrolled(TN, mask_columns)
 
     @cuda.jit(device=True, forceinline=True)
-    def mask(S, row, first_key, band):
+    def mask(S, row, first_key, p):
         first, end = cuda.local.array(2, int32), cuda.local.array(2, int32)
-        see_keys(first, end, row, first_key, band)
+        keys_seen(first, end, row, first_key, p)
         mask_all_columns(S, first, end)
 
     @cuda.jit(device=True, forceinline=True)
@@ -105,7 +105,7 @@ def numba_softmax(D: int, keys: int, masked: bool, windowed: bool, dtype: str) -
 
     return SimpleNamespace(
         TD=TD,
-        see_keys=see_keys,
+        keys_seen=keys_seen,
         mask=mask,
         exponentiate=exponentiate,
         correct=unrolled(TD, correct_columns),
