@@ -147,9 +147,11 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
 
 def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     """The Numba kernel."""
+    from variants._hopper.numba_limits import warpgroup_band
     from variants.attention.fa3.numba_kernel import fa3_kernel
 
-    return (fa3_kernel(padded(problem.head_dim), tile, masked(problem), windowed(problem), problem.dtype),)
+    limits_ = warpgroup_band(windowed(problem), masked(problem))
+    return (fa3_kernel(padded(problem.head_dim), tile, limits_, problem.dtype),)
 
 
 LANGUAGES = {"cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS)), "numba": (numba_kernels, BAND_FEATURES)}

@@ -25,6 +25,7 @@ from variants._hopper.numba_hopper import (
     wait,
     wait_for_products,
 )
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._hopper.numba_products import numba_products
 from variants._hopper.numba_softmax import numba_softmax
 from variants._mma.numba_mma import unknown
@@ -57,23 +58,23 @@ class Rows(NamedTuple):
 
 
 @functools.cache
-def numba_attend(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype: str) -> SimpleNamespace:
+def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
     """The device functions `attend` and those of turns; see `numba_block`."""
     BR, BC, TURNS = tile.Br, tile.Bc, bool(tile.turns)
-    MASKED, WINDOWED = masked, windowed
+    HIDES_FIRST, HIDES_LAST = limits.HIDES_FIRST, limits.HIDES_LAST
     hopper, products = numba_hopper(D), numba_products(BC, D, dtype)
     along_rows, across_rows = hopper.along_rows, hopper.across_rows
     steps_along, steps_across = hopper.steps_along, hopper.steps_across
     multiply, multiply_add_along = products.multiply, products.multiply_add_along
     multiply_add = products.multiply_add
-    softmax = numba_softmax(D, BC, MASKED, WINDOWED, dtype)
+    softmax = numba_softmax(D, BC, limits, dtype)
     mask, exponentiate = softmax.mask, softmax.exponentiate
     correct, round_weights = softmax.correct, softmax.round_weights
-    block = numba_block(D, tile, MASKED, WINDOWED)
+    block = numba_block(D, tile, limits)
     CONSUMER_THREADS, O_APART, Q_EMPTY = block.CONSUMER_THREADS, block.O_APART, block.Q_EMPTY
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
     phase, barrier_of, tile_of, whole_tiles = block.phase, block.barrier_of, block.tile_of, block.whole_tiles
-    take_not_finite = numba_not_finite(D, tile, MASKED, WINDOWED, dtype)
+    take_not_finite = numba_not_finite(D, tile, limits, dtype)
     SUMS, OUTPUTS = BC // 2, D // 2
     wait_for_S_beside_O, wait_for_S = wait_for_products(1, SUMS), wait_for_products(0, SUMS)
     wait_for_O = wait_for_products(0, OUTPUTS)
@@ -185,11 +186,11 @@ def numba_attend(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtyp
         mask(S, row, int32(j * BC), p)
         exponentiate(m, l, S, correction, tau2)  # line 6
         round_weights(P, S)
-        if MASKED and not whole_from <= j < whole_to:
+        if HIDES_LAST and not whole_from <= j < whole_to:
             look_at_V(rows, chip, step, row, int32(j * BC), p)
         # Line 7. Tiles that all rows see whole are in a loop of their own.
         j = int32(j - 1)
-        if MASKED:
+        if HIDES_LAST:
             while j >= max(whole_to, tile.first):
                 first_key = int32(j * BC)
                 visit(True, rows, me, chip, step, row, first_key, p, tau2)
@@ -198,7 +199,7 @@ def numba_attend(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtyp
         while j >= max(whole_from, tile.first):
             visit(False, rows, me, chip, step, row, j, p, tau2)
             j, step = int32(j - 1), uint32(step + uint32(1))
-        if WINDOWED:
+        if HIDES_FIRST:
             while j >= tile.first:
                 first_key = int32(j * BC)
                 visit(True, rows, me, chip, step, row, first_key, p, tau2)

@@ -11,6 +11,7 @@ from numba import cuda, int32, uint32
 
 from variants._hopper import ELEMENT_BYTES, WarpgroupTile
 from variants._hopper.numba_hopper import WARPGROUP, init_barrier, publish_barriers
+from variants._hopper.numba_limits import WarpgroupLimits
 
 
 class Packs(NamedTuple):
@@ -34,7 +35,6 @@ class Problem(NamedTuple):
     kv_len: Any
     packs: Any
     limits: Any
-    """(before, after): row i, on key i + kv_len - q_len, sees the keys from `before` before that to `after` after."""
 
 
 class RowTile(NamedTuple):
@@ -56,22 +56,11 @@ class OnChip(NamedTuple):
     barriers: Any
 
 
-# The first key that a row sees, and the end of those that it sees, clipped to the sequence.
-@cuda.jit(device=True, forceinline=True)
-def first_seen(row, p):
-    return int32(max(int32(row + p.kv_len - p.q_len - p.limits[0]), int32(0)))
-
-
-@cuda.jit(device=True, forceinline=True)
-def end_seen(row, p):
-    return int32(min(max(int32(row + p.kv_len - p.q_len + p.limits[1] + 1), int32(0)), p.kv_len))
-
-
 @functools.cache
-def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> SimpleNamespace:
-    """For rows of `D` elements; see `numba_softmax`."""
+def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleNamespace:
+    """For rows of `D` elements, padded."""
     BR, BC, CONSUMERS, STAGES = tile.Br, tile.Bc, tile.consumers, tile.stages
-    MASKED, WINDOWED = masked, windowed
+    HIDES_FIRST, HIDES_LAST, first_seen, end_seen = limits.HIDES_FIRST, limits.HIDES_LAST, limits.first, limits.end
     CONSUMER_THREADS = WARPGROUP * CONSUMERS
     Q_BYTES = BR * D * ELEMENT_BYTES
     KV_BYTES = BC * D * ELEMENT_BYTES  # of K_j, and of V_j
@@ -144,31 +133,31 @@ def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Si
     def row_tile(index, p):
         index, count = uint32(index), uint32(p.packs.count)
         row_tiles, at_once = uint32(p.packs.row_tiles), uint32(p.packs.at_once)
-        if MASKED:
+        if HIDES_LAST:
             first_pack = uint32(index // uint32(at_once * row_tiles) * at_once)
             together = uint32(min(at_once, uint32(count - first_pack)))
             inside = uint32(index - first_pack * row_tiles)
             pack = int32(first_pack + inside % together)
             first_row = int32(int32(row_tiles - uint32(1) - inside // together) * head_rows(p.packs))
-            end_key = end_seen(int32(min(int32(first_row + head_rows(p.packs)), p.q_len) - 1), p)
+            end_key = end_seen(p, int32(min(int32(first_row + head_rows(p.packs)), p.q_len) - 1))
         else:
             pack = int32(index // row_tiles)
             first_row = int32(int32(index % row_tiles) * head_rows(p.packs))
             end_key = p.kv_len
         first = int32(0)
-        if WINDOWED:
-            first = int32(uint32(first_seen(first_row, p)) // uint32(BC))
+        if HIDES_FIRST:
+            first = int32(uint32(first_seen(p, first_row)) // uint32(BC))
         return RowTile(pack, first_row, first, tiles_of(end_key))
 
     # The tiles of keys that all rows of a tile see all of: from the first to before the end.
     @cuda.jit(device=True, forceinline=True)
     def whole_tiles(tile, p):
         first, end = int32(0), int32(tile.end - 1)  # the last tile of keys may not be full
-        if MASKED:
-            end = int32(uint32(end_seen(tile.first_row, p)) // uint32(BC))
-        if WINDOWED:
+        if HIDES_LAST:
+            end = int32(uint32(end_seen(p, tile.first_row)) // uint32(BC))
+        if HIDES_FIRST:
             last_row = int32(min(int32(tile.first_row + head_rows(p.packs)), p.q_len) - 1)
-            first = tiles_of(first_seen(last_row, p))
+            first = tiles_of(first_seen(p, last_row))
         return first, end
 
     return SimpleNamespace(

@@ -26,6 +26,7 @@ from variants._hopper.numba_hopper import (
     wait,
     wait_until_read,
 )
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._mma.numba_mma import (
     LN_2,
     MINUS_INFINITY,
@@ -59,21 +60,21 @@ OWN = 4  # a named barrier, of one warpgroup; the next ones are those of the oth
 
 
 @functools.cache
-def fa3_kernel(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype: str) -> Any:
-    """The kernel for rows of `D` elements, padded, and a tile's sizes; `masked`, `windowed`: see `numba_softmax`."""
+def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
+    """The kernel for rows of `D` elements, padded, and a tile's sizes."""
     BR, BC, CONSUMERS, TURNS = tile.Br, tile.Bc, tile.consumers, bool(tile.turns)
     hopper = numba_hopper(D)
     COLUMNS, ROW_BYTES, BOXES = hopper.COLUMNS, hopper.ROW_BYTES, hopper.BOXES
     store_rows, piece_of_row = hopper.store_rows, hopper.piece_of_row
     packed, unpacked = numba_mma(dtype).packed, numba_mma(dtype).unpacked
-    block = numba_block(D, tile, masked, windowed)
+    block = numba_block(D, tile, limits)
     CONSUMER_THREADS, BARRIERS = block.CONSUMER_THREADS, block.BARRIERS
     Q_FULL, O_APART, O_PLACE = block.Q_FULL, block.O_APART, block.O_PLACE
     WORK_TOLD, WORK_HEARD, TOLD = block.WORK_TOLD, block.WORK_HEARD, block.TOLD
     chip_at, init_barriers, row_tile = block.chip_at, block.init_barriers, block.row_tile
-    attending = numba_attend(D, tile, masked, windowed, dtype)
+    attending = numba_attend(D, tile, limits, dtype)
     attend, release_Q, end_turn = attending.attend, attending.release_Q, attending.end_turn
-    produce = numba_producer(D, tile, masked, windowed)
+    produce = numba_producer(D, tile, limits)
 
     SUMS, OUTPUTS, WEIGHTS = BC // 2, D // 2, BC // 4  # of S, O and P, per thread
     THREADS = WARPGROUP + CONSUMER_THREADS

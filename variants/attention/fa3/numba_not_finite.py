@@ -16,6 +16,7 @@ from variants._hopper.numba_hopper import (
     publish_to_async,
     sync_threads,
 )
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._hopper.numba_softmax import numba_softmax
 from variants._mma.numba_mma import ALL_LANES, lane_index, load_shared, numba_mma, store_shared, thread_index, unknown
 from variants._mma.numba_unrolled import unrolled
@@ -45,7 +46,7 @@ def move_up(count: int) -> Any:
 
 
 @functools.cache
-def numba_not_finite(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype: str) -> Any:
+def numba_not_finite(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
     """The device function `take_not_finite`; see `numba_block`."""
     BC, CONSUMER_THREADS = tile.Bc, WARPGROUP * tile.consumers
     PIECES = BC * D * ELEMENT_BYTES // 16  # of V_j
@@ -53,7 +54,7 @@ def numba_not_finite(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, 
     hopper, mma = numba_hopper(D), numba_mma(dtype)
     COLUMNS, ROW_BYTES, piece_of_row = hopper.COLUMNS, hopper.ROW_BYTES, hopper.piece_of_row
     unpacked, not_finite, finite_or_zero = mma.unpacked, mma.not_finite, mma.finite_or_zero
-    keys_seen = numba_softmax(D, BC, masked, windowed, dtype).keys_seen
+    keys_seen = numba_softmax(D, BC, limits, dtype).keys_seen
     move_up_weights, move_up_outputs = move_up(BC // 4), move_up(D // 2)
 
     # O += p v for each v of a tile of so many keys that is NaN or infinity, in rows that see its key. It is to be

@@ -17,6 +17,7 @@ from variants._hopper.numba_hopper import (
     numba_hopper,
     wait,
 )
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._mma.numba_mma import store_shared, unknown
 from variants.attention.fa3.numba_block import numba_block
 
@@ -28,12 +29,12 @@ taken = module_variable("taken")
 
 
 @functools.cache
-def numba_producer(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Any:
+def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
     """The device function `produce`; see `numba_block`."""
     BR, BC, CONSUMERS = tile.Br, tile.Bc, tile.consumers
     hopper = numba_hopper(D)
     load_tile, load_rows, ROW_BYTES = hopper.load_tile, hopper.load_rows, hopper.ROW_BYTES
-    block = numba_block(D, tile, masked, windowed)
+    block = numba_block(D, tile, limits)
     Q_BYTES, KV_BYTES, row_tile = block.Q_BYTES, block.KV_BYTES, block.row_tile
     phase, barrier_of, tile_of = block.phase, block.barrier_of, block.tile_of
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
