@@ -49,7 +49,9 @@ _BARRIERS = (
     _in(PIPELINE, "a stage of V filled while it is read", "            V.slots.wait_until_empty(step);\n", ""),
     _in(PIPELINE, "one consumer speaks for all", "V.init(CONSUMERS * readers);", "V.init(CONSUMERS * readers - 1);"),
     _in_second_tile(PIPELINE, "one arrival too many awaited", "readers / Q_SLOTS);", "readers / Q_SLOTS + 1);"),
-    _in(PIPELINE, "half of the bytes expected", "V.slots.expect(step, KV_BYTES);", "V.slots.expect(step, KV_BYTES / 2);"),
+    _in(
+        PIPELINE, "half of the bytes expected", "V.slots.expect(step, KV_BYTES);", "V.slots.expect(step, KV_BYTES / 2);"
+    ),
     _in_second_tile(
         PIPELINE,
         "Q fetched while the last one is read",

@@ -79,7 +79,8 @@ def test_any_of_a_named_barriers_threads():
 def test_the_kernel_can_be_cached():
     tile = fa3.default_tile(Problem(head_dim=64, dtype="float16"))
     identity, other = (
-        function_identity(fa3_kernel(64, tile, warpgroup_band(False, False), dtype)) for dtype in ("float16", "bfloat16")
+        function_identity(fa3_kernel(64, tile, warpgroup_band(False, False), dtype))
+        for dtype in ("float16", "bfloat16")
     )
     assert identity is not None
     assert identity != other

@@ -1,6 +1,6 @@
 """Hopper's own instructions for Numba: barriers that count arrivals and bytes (mbarrier), copies of boxes (TMA), and
-descriptors of tiles in shared memory for products of four warps (wgmma). sm_90a alone. The CUDA twin is hopper.cuh: same
-names, same order. Products are in numba_products.py.
+descriptors of tiles in shared memory for products of four warps (wgmma). sm_90a alone. The CUDA twin is hopper.cuh:
+same names, same order. Products are in numba_products.py.
 
 Addresses in shared memory are uint32. A tensor map is the uint64 that a kernel is given for a `TensorMap`: its address.
 """

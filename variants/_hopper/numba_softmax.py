@@ -1,4 +1,4 @@
-"""Softmax and mask of what products of a warpgroup leave in registers. The CUDA twins are softmax.cuh and key_tiles.cuh.
+"""Softmax and mask of what products of a warpgroup leave in registers. The CUDA twins: softmax.cuh and key_tiles.cuh.
 
 S, O and P are local arrays of float32, float32 and uint32. The layout of sums of products: rows g = lane / 4 and g + 8
 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next. P is A of a product, four registers for 16 keys. What a

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 
-
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
 """Names of element types in instructions."""
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._features import BAND_FEATURES, SPAN_FEATURES, Feature, arguments, has_spans
 from variants._hopper import (
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
@@ -49,7 +50,6 @@ from variants._hopper import (
     windowed,
     zero_bytes,
 )
-from variants._features import BAND_FEATURES, SPAN_FEATURES, Feature, arguments, has_spans
 from variants._mma import LOG2_E
 from variants._tiles import blocks
 from variants._tiles.grids import L2_BYTES

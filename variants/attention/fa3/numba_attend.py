@@ -2,8 +2,8 @@
 kernel.cu: same names, same order of everything.
 
 S, P and O have to be registers, for a product writes to them while this code runs on. They are local arrays, which stay
-in registers while every index of them is a constant: what goes over all of one is `unrolled`. Numba computes in 64 bits:
-int32 and uint32 keep what lives long in one register instead of two.
+in registers while every index of them is a constant: what goes over all of one is `unrolled`. Numba computes in 64
+bits: int32 and uint32 keep what lives long in one register instead of two.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
         if me.speaks:
             arrive(barrier_of(chip.barriers, V_EMPTY, step))
 
-    # Lines 3 to 19, over the tiles of keys that the tile of rows visits, from the last to the first. The lane's rows are
-    # row[0] and row[1]. Returns `step`, which counts the block's tiles of keys.
+    # Lines 3 to 19, over the tiles of keys that the tile of rows visits, from the last to the first. The lane's rows
+    # are row[0] and row[1]. Returns `step`, which counts the block's tiles of keys.
     @cuda.jit(device=True, forceinline=True)
     def attend(rows, step, me, chip, tile, row, p, tau2):
         O, m, l, S, P, correction = rows

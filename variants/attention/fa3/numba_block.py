@@ -1,5 +1,5 @@
-"""Tiles of rows that a block takes, and the barriers and buffers that both roles share. The CUDA twins are row_tiles.cuh
-and pipeline.cuh in _hopper."""
+"""Tiles of rows that a block takes, and the barriers and buffers that both roles share. The CUDA twins are
+row_tiles.cuh and pipeline.cuh in _hopper."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
     def head_rows(packs):
         return int32(int32(CONSUMERS) << packs.head_shift)
 
-    # Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last ones,
-    # come first, of as many packs at once as have K and V in L2: short work is left for the end, when not all blocks find
-    # some.
+    # Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last
+    # ones, come first, of as many packs at once as have K and V in L2: short work is left for the end, when not all
+    # blocks find some.
     @cuda.jit(device=True, forceinline=True)
     def row_tile(index, p):
         index, count = uint32(index), uint32(p.packs.count)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._features import Feature, arguments
 from variants._hopper import (
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
@@ -32,7 +33,6 @@ from variants._hopper import (
     windowed,
 )
 from variants._hopper.e4m3 import ByteTile, byte_tile_space, bytes_map, key_places
-from variants._features import Feature, arguments
 from variants._mma import LOG2_E
 from variants._tiles import blocks
 from variants._tiles.grids import L2_BYTES
