@@ -63,8 +63,8 @@ _WEIGHTS = (
     _in(
         KERNEL,
         "O corrected before P V is there",
-        "        wait_for_products<0>(rows.O);\n        if (me.speaks && step > first_step)",
-        "        if (me.speaks && step > first_step)",
+        "        wait_for_products<0>(rows.O);\n        if (consumer.leads && step > first_step)",
+        "        if (consumer.leads && step > first_step)",
     ),
 )
 _NOT_FINITE = (

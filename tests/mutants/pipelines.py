@@ -28,17 +28,17 @@ def _raced(file: str, bug: str, *changes: tuple[str, str]) -> Mutant:
     return Mutant(bug, "fa3-cupy", (*(Patch(file, old, new) for old, new in changes), ONE_BLOCK), sanitize=True)
 
 
-_RELEASE_V = "        if (me.speaks) me.V.release(older);            // line 15, V\n"
-_WAIT_FOR_O = "        wait_for_products<0>(rows.O);                  // line 14\n"
+_RELEASE_V = "        if (consumer.leads) consumer.V.release(older);             // line 15, V\n"
+_WAIT_FOR_O = "        wait_for_products<0>(rows.O);                              // line 14\n"
 _CORRECT = "        correct(rows.O, correction);\n"
-_ROUND = "        round_weights(P, S);                           // line 16\n"
+_ROUND = "        round_weights(P, S);                                       // line 16\n"
 
 _BARRIERS = (
     _in(
         KERNEL,
         "wait on the wrong parity for V",
-        "me.V.wait_until_full(older); ",
-        "wait(me.V.slots.full(older), Slots<STAGES>::phase(older) ^ 1); ",
+        "consumer.V.wait_until_full(older); ",
+        "wait(consumer.V.slots.full(older), Slots<STAGES>::phase(older) ^ 1); ",
     ),
     _in(
         PIPELINE,
@@ -69,15 +69,15 @@ _BARRIERS = (
     _in(
         KERNEL,
         "O stored before all warps have written theirs",
-        "        sync_threads(OWN + me.number, WARPGROUP);\n        if (me.speaks)",
-        "        if (me.speaks)",
+        "        sync_threads(OWN + consumer.number, WARPGROUP);\n        if (consumer.leads)",
+        "        if (consumer.leads)",
         sanitize=True,
     ),
     _in(
         KERNEL,
         "each thread gives back what one should",
         _RELEASE_V,
-        "        me.V.release(older);\n",
+        "        consumer.V.release(older);\n",
     ),
     _in(
         PIPELINE,
@@ -89,8 +89,8 @@ _BARRIERS = (
         KERNEL,
         "first tile of K given back before the wait",
         (
-            "    wait_for_products<0>(S);\n    if (me.speaks) me.K.release(step);\n",
-            "    if (me.speaks) me.K.release(step);\n    wait_for_products<0>(S);\n",
+            "    wait_for_products<0>(S);\n    if (consumer.leads) consumer.K.release(step);\n",
+            "    if (consumer.leads) consumer.K.release(step);\n    wait_for_products<0>(S);\n",
         ),
     ),
     _raced(KERNEL, "V given back before the wait", (f"{_WAIT_FOR_O}{_RELEASE_V}", f"{_RELEASE_V}{_WAIT_FOR_O}")),
@@ -116,7 +116,7 @@ _BARRIERS = (
     _raced(
         KERNEL,
         "O written while the last one leaves",
-        ("            if (me.speaks) wait_until_read();\n            sync_threads", "            sync_threads"),
+        ("            if (consumer.leads) wait_until_read();\n            sync_threads", "            sync_threads"),
     ),
     _raced(
         KERNEL,
@@ -179,8 +179,8 @@ _PRODUCTS = (
     _in(
         KERNEL,
         "last P V not waited for",
-        "wait_for_products<0>(rows.O);\n    if (me.speaks)",
-        "wait_for_products<1>(rows.O);\n    if (me.speaks)",
+        "wait_for_products<0>(rows.O);\n    if (consumer.leads)",
+        "wait_for_products<1>(rows.O);\n    if (consumer.leads)",
     ),
     _in(
         KERNEL,
@@ -234,7 +234,7 @@ _SOFTMAX = (
     _in(KERNEL, "l summed in one lane only", "const float l = quad_sum(rows.l[h]);", "const float l = rows.l[h];"),
     _in(KERNEL, "V behind the mask not looked at", "    if (!is_whole()) look_at_V();\n", ""),
     _in(NOT_FINITE, "NaN and infinity in V dropped", "    add_not_finite(O, P, V_tile, keys, seen);\n", ""),
-    _in(KERNEL, "maximum before a negative scale", "if (sign != 1) give_sign", "if (sign == 0) give_sign"),
+    _in(KERNEL, "maximum before a negative scale", "if (sign != 1) apply_sign", "if (sign == 0) apply_sign"),
 )
 
 _SPANS = (

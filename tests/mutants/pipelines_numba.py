@@ -24,13 +24,13 @@ def _raced(bug: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(bug, "fa3-numba", (*(Patch(*change) for change in changes), ONE_BLOCK), sanitize=True)
 
 
-_RELEASE_V = "        if me.speaks:\n            arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V\n"
+_RELEASE_V = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V\n"
 _WAIT_FOR_O, _CORRECT = "        wait_for_O(O)  # line 14\n", "        correct(O, correction)\n"
 _ROUND = "        round_weights(P, S)  # line 16\n"
-_RELEASE_K = "        if me.speaks:\n            arrive(barrier_of(chip.barriers, K_EMPTY, step))\n"
+_RELEASE_K = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, K_EMPTY, step))\n"
 _WAIT_FOR_V = "        wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10\n"
 _LOAD_KEYS = "        wait(barrier_of(barriers, empty, step), phase(step) ^ uint32(1))\n"
-_PUBLISH_O = "            publish_to_async()\n            sync_warpgroup()\n            if speaks:\n"
+_PUBLISH_O = "            publish_to_async()\n            sync_warpgroup()\n            if leads:\n"
 
 _BARRIERS = (
     _in(
@@ -87,7 +87,7 @@ _BARRIERS = (
         KERNEL,
         "O stored before all warps have written theirs",
         _PUBLISH_O,
-        "            publish_to_async()\n            if speaks:\n",
+        "            publish_to_async()\n            if leads:\n",
         sanitize=True,
     ),
     _in(
@@ -139,7 +139,7 @@ _BARRIERS = (
         "O written while the last one leaves",
         (
             KERNEL,
-            "                if speaks:\n                    wait_until_read()\n                sync_warpgroup()\n",
+            "                if leads:\n                    wait_until_read()\n                sync_warpgroup()\n",
             "                sync_warpgroup()\n",
         ),
     ),
@@ -147,7 +147,7 @@ _BARRIERS = (
         "Q given back while O leaves its place",
         (
             KERNEL,
-            "                if speaks:\n                    wait_until_read()\n                release_Q",
+            "                if leads:\n                    wait_until_read()\n                release_Q",
             "                release_Q",
         ),
     ),
@@ -179,7 +179,7 @@ _FENCES = (
         KERNEL,
         "no proxy fence before O is stored",
         _PUBLISH_O,
-        "            sync_warpgroup()\n            if speaks:\n",
+        "            sync_warpgroup()\n            if leads:\n",
         sanitize=True,
     ),
     _in(

@@ -40,29 +40,29 @@ __device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_
 // A consumer warpgroup.
 struct Consumer {
     int number;
-    bool speaks;  // this thread, for its warpgroup
+    bool leads;  // this thread, for its warpgroup
     unsigned Q_rows, O_rows;
     KeyBuffer K, V;
 };
 
 // tau2 is positive: the warpgroup's rows of Q_i take the sign of tau, or become 0.
-__device__ __forceinline__ void give_sign(const Consumer &me, int sign)
+__device__ __forceinline__ void apply_sign(const Consumer &consumer, int sign)
 {
-    unsigned char *const Q_rows = shared_pointer(me.Q_rows);
+    unsigned char *const Q_rows = shared_pointer(consumer.Q_rows);
     for (int e = threadIdx.x % WARPGROUP; e < BOXES * 64 * ROW_BYTES / 4; e += WARPGROUP) {
         constexpr int WORDS = 64 * ROW_BYTES / 4;
         unsigned &both = reinterpret_cast<unsigned *>(Q_rows + e / WORDS * BR * ROW_BYTES)[e % WORDS];
         both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
     }
     publish_to_async();
-    sync_threads(OWN + me.number, WARPGROUP);
+    sync_threads(OWN + consumer.number, WARPGROUP);
 }
 
-// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that the tile of rows visits, from the
-// last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is
+// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that the tile of rows visits, from
+// the last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is
 // released once S of the last tile is there.
-__device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me, const RowTile &tile, const int (&row)[2],
-                                       const Problem &p, float tau2, Slots<1> &Q)
+__device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &consumer, const RowTile &tile,
+                                       const int (&row)[2], const Problem &p, float tau2, Slots<1> &Q)
 {
     const auto &keys = tile.keys;
     const WholeTiles whole = whole_tiles(tile, p);
@@ -78,17 +78,17 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me
     const auto is_whole = [&] { return !at.is_mixed() && whole.has(at.index()); };
     // Rows must not meet what is not finite in V_j of a key that they do not see.
     const auto look_at_V = [&] {
-        me.V.wait_until_full(step);
-        take_not_finite(rows.O, P, shared_pointer(me.V.tile(step)), p.kv_len - at.first_key(), seen());
+        consumer.V.wait_until_full(step);
+        take_not_finite(rows.O, P, shared_pointer(consumer.V.tile(step)), p.kv_len - at.first_key(), seen());
     };
 
     // Lines 3 to 6: S_cur = Q_i K_j^T of the first tile, alone; m, P_cur and l. It may reach beyond the last key.
-    me.K.wait_until_full(step);
-    Turns::begin(me.number);
-    multiply_Q_Kt(S, me.Q_rows, me.K.tile(step));
-    Turns::end(me.number);
+    consumer.K.wait_until_full(step);
+    Turns::begin(consumer.number);
+    multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));
+    Turns::end(consumer.number);
     wait_for_products<0>(S);
-    if (me.speaks) me.K.release(step);
+    if (consumer.leads) consumer.K.release(step);
     mask(S, seen());
     exponentiate(rows, S, correction, tau2);
     round_weights(P, S);
@@ -97,20 +97,20 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me
     // Lines 8 to 16: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V.
     const auto visit = [&](bool masked) {
         const int older = step++;
-        me.K.wait_until_full(step);                    // line 8
-        Turns::begin(me.number);
-        multiply_Q_Kt(S, me.Q_rows, me.K.tile(step));  // line 9
-        me.V.wait_until_full(older);                   // line 10
-        add_P_V(rows.O, P, me.V.tile(older));          // line 11
-        Turns::end(me.number);
-        wait_for_products<1>(S);                       // line 12
-        if (me.speaks) me.K.release(step);             // line 15, K
+        consumer.K.wait_until_full(step);                          // line 8
+        Turns::begin(consumer.number);
+        multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));  // line 9
+        consumer.V.wait_until_full(older);                         // line 10
+        add_P_V(rows.O, P, consumer.V.tile(older));                // line 11
+        Turns::end(consumer.number);
+        wait_for_products<1>(S);                                   // line 12
+        if (consumer.leads) consumer.K.release(step);              // line 15, K
         if (masked) mask(S, seen());
-        exponentiate(rows, S, correction, tau2);       // line 13
-        wait_for_products<0>(rows.O);                  // line 14
-        if (me.speaks) me.V.release(older);            // line 15, V
+        exponentiate(rows, S, correction, tau2);                   // line 13
+        wait_for_products<0>(rows.O);                              // line 14
+        if (consumer.leads) consumer.V.release(older);             // line 15, V
         correct(rows.O, correction);
-        round_weights(P, S);                           // line 16
+        round_weights(P, S);                                       // line 16
         if (masked) look_at_V();
     };
     // Line 7. Tiles that all rows see whole are in a loop of their own.
@@ -134,38 +134,38 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me
     }
 
     // Lines 18 and 19: P V of the last tile.
-    if (O_APART && me.speaks) Q.release(0);
-    me.V.wait_until_full(step);
-    add_P_V(rows.O, P, me.V.tile(step));
+    if (O_APART && consumer.leads) Q.release(0);
+    consumer.V.wait_until_full(step);
+    add_P_V(rows.O, P, consumer.V.tile(step));
     wait_for_products<0>(rows.O);
-    if (me.speaks) me.V.release(step);
+    if (consumer.leads) consumer.V.release(step);
     ++step;
 }
 
 // Algorithm 1, lines 13 to 25, for one tile of rows after the other.
-__device__ __forceinline__ void consume(Barriers &barriers, const Consumer &me, const TensorMap &O, float *__restrict__ lse,
-                                        const Problem &p, float tau2, int sign)
+__device__ __forceinline__ void consume(Barriers &barriers, const Consumer &consumer, const TensorMap &O,
+                                        float *__restrict__ lse, const Problem &p, float tau2, int sign)
 {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
-    Slots<1> &Q = barriers.Q[me.number];
-    Turns::start(me.number);
+    Slots<1> &Q = barriers.Q[consumer.number];
+    Turns::start(consumer.number);
     for (int round = 0, step = 0;; ++round) {
         const int index = barriers.next_tile(round);
         if (index >= p.packs.tiles()) break;
         const RowTile tile = row_tile(index, p);
         // The lane's rows of the warpgroup's 64 are `mine` and mine + 8; in their heads they are row[0] and row[1].
         const int shift = unknown(p.packs.head_shift), last = (1 << shift) - 1, mine = 16 * warp + lane / 4;
-        const int first_row = tile.rows.first_row + (me.number << shift);
+        const int first_row = tile.rows.first_row + (consumer.number << shift);
         const int row[2] = {first_row + (mine & last), first_row + (mine + 8 & last)};
 
         // Line 13: O_i = 0, l = 0, m = -inf, in registers. Line 14: wait for Q_i. Lines 15 to 23: algorithm 2.
         Rows rows;
         clear(rows);
         Q.wait_until_full(round);
-        if (sign != 1) give_sign(me, sign);
+        if (sign != 1) apply_sign(consumer, sign);
         if (tile.sees_some_key()) {
-            attend(rows, step, me, tile, row, p, tau2, Q);
-        } else if (O_APART && me.speaks) {
+            attend(rows, step, consumer, tile, row, p, tau2, Q);
+        } else if (O_APART && consumer.leads) {
             Q.release(round);
         }
 
@@ -182,19 +182,19 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &me, 
         }
         // Line 25: write O_i, by way of its place on chip, once the O_i before has left that.
         if (O_APART) {
-            if (me.speaks) wait_until_read();
-            sync_threads(OWN + me.number, WARPGROUP);
+            if (consumer.leads) wait_until_read();
+            sync_threads(OWN + consumer.number, WARPGROUP);
         }
-        stage_output(rows.O, inverse, me.O_rows);
+        stage_output(rows.O, inverse, consumer.O_rows);
         publish_to_async();
-        sync_threads(OWN + me.number, WARPGROUP);
-        if (me.speaks) store_rows<BR>(me.O_rows, O, first_row, tile.pack);
-        if (!O_APART && me.speaks) {
+        sync_threads(OWN + consumer.number, WARPGROUP);
+        if (consumer.leads) store_rows<BR>(consumer.O_rows, O, first_row, tile.pack);
+        if (!O_APART && consumer.leads) {
             wait_until_read();
             Q.release(round);
         }
     }
-    if (O_APART && me.speaks) wait_until_read();
+    if (O_APART && consumer.leads) wait_until_read();
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
@@ -218,9 +218,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         // Lines 2 to 10.
         keep_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
-            const auto load_Q = [&](int consumer, const RowTile &tile, u64 &full) {
-                const int first_row = tile.rows.first_row + (consumer << packs.head_shift);
-                load_rows<BR>(Q_tile + consumer * 64 * ROW_BYTES, Q, first_row, tile.pack, full);
+            const auto load_Q = [&](int number, const RowTile &tile, u64 &full) {
+                const int first_row = tile.rows.first_row + (number << packs.head_shift);
+                load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, tile.pack, full);
             };
             const auto load_K = [&](unsigned to, int first_key, int head, u64 &full) {
                 load_tile<BC>(to, K, first_key, head, full);
@@ -235,7 +235,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         take_registers<CONSUMER_REGISTERS>();
         const int number = threadIdx.x / WARPGROUP - 1;
         const unsigned first_row = number * 64 * ROW_BYTES;
-        const Consumer me = {number, threadIdx.x % WARPGROUP == 0, Q_tile + first_row, O_tile + first_row, K_tiles, V_tiles};
-        consume(barriers, me, O, lse, p, tau2, sign);
+        const bool leads = threadIdx.x % WARPGROUP == 0;
+        const Consumer consumer = {number, leads, Q_tile + first_row, O_tile + first_row, K_tiles, V_tiles};
+        consume(barriers, consumer, O, lse, p, tau2, sign);
     }
 }

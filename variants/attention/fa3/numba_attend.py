@@ -40,7 +40,7 @@ class Consumer(NamedTuple):
     """A consumer warpgroup."""
 
     number: Any
-    speaks: Any
+    leads: Any
     """Whether this thread does, for its warpgroup."""
     Q_rows: Any
     """Address of its rows of Q_i."""
@@ -121,41 +121,41 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
             arrive_threads(int32(TURN + 1 - warpgroup), CONSUMER_THREADS)
 
     @cuda.jit(device=True, forceinline=True)
-    def release_Q(barriers, me):
-        if me.speaks:
-            arrive(uint32(barriers + Q_EMPTY + uint32(me.number) * uint32(8)))
+    def release_Q(barriers, consumer):
+        if consumer.leads:
+            arrive(uint32(barriers + Q_EMPTY + uint32(consumer.number) * uint32(8)))
 
     # Lines 3 to 5: S_cur = Q_i K_j^T of the first tile, alone.
     @cuda.jit(device=True, forceinline=True)
-    def begin(S, me, chip, step):
+    def begin(S, consumer, chip, step):
         wait(barrier_of(chip.barriers, K_FULL, step), phase(step))
-        begin_turn(me.number)
-        multiply_Q_Kt(S, me.Q_rows, tile_of(chip.K_tiles, step))
-        end_turn(me.number)
+        begin_turn(consumer.number)
+        multiply_Q_Kt(S, consumer.Q_rows, tile_of(chip.K_tiles, step))
+        end_turn(consumer.number)
         wait_for_S(S)
-        if me.speaks:
+        if consumer.leads:
             arrive(barrier_of(chip.barriers, K_EMPTY, step))
 
     # Lines 8 to 16: S_next of this tile and P_cur V of the one before, which `step` is, are under way together, softmax
     # beside P_cur V.
     @cuda.jit(device=True, forceinline=True)
-    def visit(is_masked, rows, me, chip, step, row, first_key, p, tau2):
+    def visit(is_masked, rows, consumer, chip, step, row, first_key, p, tau2):
         O, m, l, S, P, correction = rows
         newer = uint32(step + uint32(1))
         wait(barrier_of(chip.barriers, K_FULL, newer), phase(newer))  # line 8
-        begin_turn(me.number)
-        multiply_Q_Kt(S, me.Q_rows, tile_of(chip.K_tiles, newer))  # line 9
+        begin_turn(consumer.number)
+        multiply_Q_Kt(S, consumer.Q_rows, tile_of(chip.K_tiles, newer))  # line 9
         wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10
         add_P_V(O, P, tile_of(chip.V_tiles, step))  # line 11
-        end_turn(me.number)
+        end_turn(consumer.number)
         wait_for_S_beside_O(S)  # line 12
-        if me.speaks:
+        if consumer.leads:
             arrive(barrier_of(chip.barriers, K_EMPTY, newer))  # line 15, K
         if is_masked:
             mask(S, row, first_key, p)
         exponentiate(m, l, S, correction, tau2)  # line 13
         wait_for_O(O)  # line 14
-        if me.speaks:
+        if consumer.leads:
             arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V
         correct(O, correction)
         round_weights(P, S)  # line 16
@@ -168,21 +168,21 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
 
     # Lines 18 and 19: P V of the last tile.
     @cuda.jit(device=True, forceinline=True)
-    def end(O, P, me, chip, step):
+    def end(O, P, consumer, chip, step):
         wait(barrier_of(chip.barriers, V_FULL, step), phase(step))
         add_P_V(O, P, tile_of(chip.V_tiles, step))
         wait_for_O(O)
-        if me.speaks:
+        if consumer.leads:
             arrive(barrier_of(chip.barriers, V_EMPTY, step))
 
     # Lines 3 to 19, over the tiles of keys that the tile of rows visits, from the last to the first. The lane's rows
     # are row[0] and row[1]. Returns `step`, which counts the block's tiles of keys.
     @cuda.jit(device=True, forceinline=True)
-    def attend(rows, step, me, chip, tile, row, p, tau2):
+    def attend(rows, step, consumer, chip, tile, row, p, tau2):
         O, m, l, S, P, correction = rows
         whole_from, whole_to = whole_tiles(tile, p)
         j = int32(tile.end - 1)
-        begin(S, me, chip, step)
+        begin(S, consumer, chip, step)
         mask(S, row, int32(j * BC), p)
         exponentiate(m, l, S, correction, tau2)  # line 6
         round_weights(P, S)
@@ -193,21 +193,21 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
         if HIDES_LAST:
             while j >= max(whole_to, tile.first):
                 first_key = int32(j * BC)
-                visit(True, rows, me, chip, step, row, first_key, p, tau2)
+                visit(True, rows, consumer, chip, step, row, first_key, p, tau2)
                 j, step = int32(j - 1), uint32(step + uint32(1))
                 look_at_V(rows, chip, step, row, first_key, p)
         while j >= max(whole_from, tile.first):
-            visit(False, rows, me, chip, step, row, j, p, tau2)
+            visit(False, rows, consumer, chip, step, row, j, p, tau2)
             j, step = int32(j - 1), uint32(step + uint32(1))
         if HIDES_FIRST:
             while j >= tile.first:
                 first_key = int32(j * BC)
-                visit(True, rows, me, chip, step, row, first_key, p, tau2)
+                visit(True, rows, consumer, chip, step, row, first_key, p, tau2)
                 j, step = int32(j - 1), uint32(step + uint32(1))
                 look_at_V(rows, chip, step, row, first_key, p)
         if O_APART:
-            release_Q(chip.barriers, me)
-        end(O, P, me, chip, step)
+            release_Q(chip.barriers, consumer)
+        end(O, P, consumer, chip, step)
         return uint32(step + uint32(1))
 
     return SimpleNamespace(attend=attend, release_Q=release_Q, end_turn=end_turn)

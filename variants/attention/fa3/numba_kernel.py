@@ -98,7 +98,7 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
 
     # tau2 is positive: the warpgroup's rows of Q_i take the sign of tau, or become 0.
     @cuda.jit(device=True, forceinline=True)
-    def give_sign(Q_rows, sign):
+    def apply_sign(Q_rows, sign):
         WORDS = WARPGROUP_ROWS * ROW_BYTES // 4
         e = uint32(thread_index()) % uint32(WARPGROUP)
         while e < uint32(BOXES * WORDS):
@@ -136,7 +136,7 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
     def consume(chip, O_map, lse, p, tau2, sign):
         Q_tile, _, _, barriers = chip
         number = int32(uint32(thread_index()) // uint32(WARPGROUP) - 1)
-        speaks = uint32(thread_index()) % uint32(WARPGROUP) == 0  # for its warpgroup
+        leads = uint32(thread_index()) % uint32(WARPGROUP) == 0  # for its warpgroup
         Q_rows = uint32(Q_tile + uint32(number) * uint32(WARPGROUP_ROWS * ROW_BYTES))
         if TURNS and number == 1:
             end_turn(number)  # the first one begins
@@ -147,7 +147,7 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
         correction, inverse = cuda.local.array(2, float32), cuda.local.array(2, float32)
         row = cuda.local.array(2, int32)  # the lane's rows of the warpgroup's 64, as they are in their heads
         shift = p.packs.head_shift
-        rows, me = Rows(O, m, l, S, P, correction), Consumer(number, speaks, Q_rows)
+        rows, consumer = Rows(O, m, l, S, P, correction), Consumer(number, leads, Q_rows)
         parity, step = uint32(0), uint32(0)
         while True:
             wait(uint32(barriers + WORK_TOLD), parity)
@@ -167,11 +167,11 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
                 l[h] = ZERO
             wait(uint32(barriers + Q_FULL + uint32(number) * uint32(8)), parity)
             if sign != 1:
-                give_sign(unknown(Q_rows), sign)
+                apply_sign(unknown(Q_rows), sign)
             if tile.first < tile.end:
-                step = attend(rows, step, me, chip, tile, row, p, tau2)
+                step = attend(rows, step, consumer, chip, tile, row, p, tau2)
             elif O_APART:
-                release_Q(barriers, me)
+                release_Q(barriers, consumer)
 
             # Line 24: O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is
             # -inf.
@@ -185,21 +185,21 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
                     store_result(global_address(lse) + place * uint64(4), uint32(libdevice.float_as_int(L)))
             # Line 25: write O_i, by way of its place on chip, once the O_i before has left that.
             if O_APART:
-                if speaks:
+                if leads:
                     wait_until_read()
                 sync_warpgroup()
             O_rows = uint32(unknown(Q_rows) + uint32(O_PLACE))
             store_outputs(O, inverse, O_rows, warp_and_lane())
             publish_to_async()
             sync_warpgroup()
-            if speaks:
+            if leads:
                 store_rows(O_rows, BR, O_map, own_row, tile.pack)
             if not O_APART:
-                if speaks:
+                if leads:
                     wait_until_read()
-                release_Q(barriers, me)
+                release_Q(barriers, consumer)
             parity = uint32(parity ^ uint32(1))
-        if O_APART and speaks:
+        if O_APART and leads:
             wait_until_read()
 
     @cuda.jit(launch_bounds=(THREADS, 1), arch="sm_90a")

@@ -1,7 +1,7 @@
-// FlashAttention-3 with factors of 8 bits, forward pass: Shah et al. 2024, arXiv 2407.08608, section 3.3. Roles and loops are as
-// in fa3/kernel.cu, with the line numbers of algorithms 1 and 2; Q, K and V are e4m3, as factors.cu leaves them, and so is P,
-// so that all products take half as long. The pipeline and its producer are in _hopper/pipeline.cuh, tiles of rows and of keys
-// in row_tiles.cuh and key_tiles.cuh, softmax in softmax.cuh. Limits, TileOrder and Turns are types that the plan chooses.
+// FlashAttention-3 with factors of 8 bits, forward pass: Shah et al. 2024, arXiv 2407.08608, section 3.3. Roles and loops are
+// as in fa3/kernel.cu, with the line numbers of algorithms 1 and 2; Q, K and V are e4m3, as factors.cu leaves them, and so is
+// P, so that all products take half as long. The pipeline and its producer are in _hopper/pipeline.cuh, tiles of rows and of
+// keys in row_tiles.cuh and key_tiles.cuh, softmax in softmax.cuh. Limits, TileOrder and Turns are types that the plan chooses.
 
 constexpr int WARPS = WARPGROUP / 32;
 constexpr int KV_BYTES = BC * D;  // of K_j, and of V_j
@@ -41,8 +41,8 @@ __device__ __forceinline__ void add_P_V(Output &O, const ByteWeights &P, unsigne
     commit_products();
 }
 
-// S = Q_i K_j^T once more, by one warp alone, where sums of its exponentials may have left float's range. It is to be short, and
-// need not be fast.
+// S = Q_i K_j^T once more, by one warp alone, where sums of its exponentials may have left float's range. It is to be short,
+// and need not be fast.
 __device__ __forceinline__ void multiply_alone(Scores &S, unsigned Q_tile, unsigned K_tile)
 {
     int thread = threadIdx.x;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void multiply_alone(Scores &S, unsigned Q_tile, unsig
 // A consumer warpgroup.
 struct Consumer {
     int number;
-    bool speaks;  // this thread, for its warp
+    bool leads;  // this thread, for its warp
     bool stores;  // this thread, for its warpgroup
     unsigned Q_tile, Q_rows, O_rows;
     KeyBuffer K, V;
@@ -84,11 +84,11 @@ struct Originals {
     float sign;  // of tau
 };
 
-// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that the tile of rows visits, from the
-// last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys.
-__device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me, const RowTile &tile, const int (&row)[2],
-                                       const Problem &p, float tau2, bool infinite_K, const Originals &originals,
-                                       Slots<1> &Q)
+// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that the tile of rows visits, from
+// the last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys.
+__device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &consumer, const RowTile &tile,
+                                       const int (&row)[2], const Problem &p, float tau2, bool infinite_K,
+                                       const Originals &originals, Slots<1> &Q)
 {
     const auto &keys = tile.keys;
     const WholeTiles whole = whole_tiles<1>(tile, p);
@@ -112,47 +112,47 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me
         exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(rows, S, correction, tau2);
         corrects = __any_sync(0xffffffff, correction[0] != 1.0f || correction[1] != 1.0f);
     };
-    // Lines 14 to 16: from softmax of a tile to P V of it, once P V of the tile before is done. It stands at the beginning of the
-    // loops: in the middle the compiler waits for P V first, and has no softmax beside it.
+    // Lines 14 to 16: from softmax of a tile to P V of it, once P V of the tile before is done. It stands at the beginning of
+    // the loops: in the middle the compiler waits for P V first, and has no softmax beside it.
     const auto settle = [&](int j) {
         wait_for_products<0>(rows.O);
-        if (me.speaks && step > first_step) me.V.release(step - 1);
+        if (consumer.leads && step > first_step) consumer.V.release(step - 1);
         if (corrects) correct(rows.O, correction);
         round_weights(P, S);
         // Rows must not meet NaN in V_j of a key that they do not see.
         if (whole.has(j)) return;
-        me.V.wait_until_full(step);
-        take_nans(rows.O, shared_pointer(me.V.tile(step)), seen(j));
+        consumer.V.wait_until_full(step);
+        take_nans(rows.O, shared_pointer(consumer.V.tile(step)), seen(j));
     };
 
     // Lines 3 to 6: S_cur = Q_i K_j^T of the first tile, alone; m, P_cur and l. It may reach beyond the last key.
-    me.K.wait_until_full(step);
-    Turns::begin(me.number);
-    multiply_Q_Kt(S, me.Q_rows, me.K.tile(step));
-    Turns::end(me.number);
+    consumer.K.wait_until_full(step);
+    Turns::begin(consumer.number);
+    multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));
+    Turns::end(consumer.number);
     wait_for_products<0>(S);
-    if (me.speaks) me.K.release(step);
+    if (consumer.leads) consumer.K.release(step);
     if (infinite_K) add_infinities_of_K();
     softmax();
     --j;
 
-    // Lines 8 to 12: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V. Nothing is
-    // waited for between the tile's weights and both products.
+    // Lines 8 to 12: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V. Nothing
+    // is waited for between the tile's weights and both products.
     const auto advance = [&] {
-        me.K.wait_until_full(step + 1);                // line 8
-        me.V.wait_until_full(step);                    // line 10
+        consumer.K.wait_until_full(step + 1);                      // line 8
+        consumer.V.wait_until_full(step);                          // line 10
         settle(j + 1);
         const int older = step++;
-        Turns::begin(me.number);
-        multiply_Q_Kt(S, me.Q_rows, me.K.tile(step));  // line 9
-        add_P_V(rows.O, P, me.V.tile(older));          // line 11
-        Turns::end(me.number);
-        wait_for_products<1>(S);                       // line 12
+        Turns::begin(consumer.number);
+        multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));  // line 9
+        add_P_V(rows.O, P, consumer.V.tile(older));                // line 11
+        Turns::end(consumer.number);
+        wait_for_products<1>(S);                                   // line 12
     };
     const auto visit = [&] {
         advance();
-        if (me.speaks) me.K.release(step);             // line 15, K
-        softmax();                                     // line 13
+        if (consumer.leads) consumer.K.release(step);              // line 15, K
+        softmax();                                                 // line 13
     };
     // Line 13 where all is seen: exponentials do not wait for the maximum. Mostly m stays; else P tells.
     const auto visit_whole = [&] {
@@ -164,26 +164,26 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me
             rows.l[0] += sums[0];
             rows.l[1] += sums[1];
         } else if (__any_sync(0xffffffff, largest > LARGEST_ADDEND)) {
-            multiply_alone(S, me.Q_tile, me.K.tile(step));
+            multiply_alone(S, consumer.Q_tile, consumer.K.tile(step));
             exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(rows, S, correction, tau2);
         } else {
             raise_m<WEIGHT_OFFSET>(rows, S, sums, correction);
         }
-        if (me.speaks) me.K.release(step);
+        if (consumer.leads) consumer.K.release(step);
     };
     // One product after the other, where some of K is infinite, which leaves room for what that takes.
     const auto visit_slowly = [&] {
         settle(j + 1);
         const int older = step++;
-        me.V.wait_until_full(older);
-        Turns::begin(me.number);
-        add_P_V(rows.O, P, me.V.tile(older));
-        Turns::end(me.number);
+        consumer.V.wait_until_full(older);
+        Turns::begin(consumer.number);
+        add_P_V(rows.O, P, consumer.V.tile(older));
+        Turns::end(consumer.number);
         wait_for_products<0>(rows.O);
-        me.K.wait_until_full(step);
-        multiply_Q_Kt(S, me.Q_rows, me.K.tile(step));
+        consumer.K.wait_until_full(step);
+        multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));
         wait_for_products<0>(S);
-        if (me.speaks) me.K.release(step);
+        if (consumer.leads) consumer.K.release(step);
         add_infinities_of_K();
         softmax();
     };
@@ -194,33 +194,33 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &me
     for (; Limits::HIDES_FIRST && j >= keys.first; --j) visit();
 
     // Lines 18 and 19: P V of the last tile.
-    if (me.speaks) Q.release(0);
+    if (consumer.leads) Q.release(0);
     settle(keys.first);
-    me.V.wait_until_full(step);
-    add_P_V(rows.O, P, me.V.tile(step));
+    consumer.V.wait_until_full(step);
+    add_P_V(rows.O, P, consumer.V.tile(step));
     wait_for_products<0>(rows.O);
-    if (me.speaks) me.V.release(step);
+    if (consumer.leads) consumer.V.release(step);
     ++step;
 }
 
 // Algorithm 1, lines 13 to 25, for one tile of rows after the other.
-__device__ __forceinline__ void consume(Barriers &barriers, const Consumer &me, const TensorMap &O, float *__restrict__ lse,
-                                        const Problem &p, float tau2, const int *__restrict__ scales,
-                                        const Originals &originals)
+__device__ __forceinline__ void consume(Barriers &barriers, const Consumer &consumer, const TensorMap &O,
+                                        float *__restrict__ lse, const Problem &p, float tau2,
+                                        const int *__restrict__ scales, const Originals &originals)
 {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
     Slots<1> &Q = barriers.Q[0];
-    Turns::start(me.number);
+    Turns::start(consumer.number);
     for (int round = 0, step = 0;; ++round) {
         const int index = barriers.next_tile(round);
         if (index >= p.packs.tiles()) break;
         const RowTile tile = row_tile(index, p);
         const int head = tile.pack, kv_head = head / p.packs.per_kv_head, kv_heads = p.packs.count / p.packs.per_kv_head;
-        const int first_row = tile.rows.first_row + 64 * me.number;
+        const int first_row = tile.rows.first_row + 64 * consumer.number;
         const int row[2] = {first_row + 16 * warp + lane / 4, first_row + 16 * warp + lane / 4 + 8};
 
-        // Scales of Q, of K and of V are stored one behind the other, see factors.cu. S is multiplied by those of Q and K, and by
-        // neither 0 nor infinity: S may be 0, and -infinity behind a mask.
+        // Scales of Q, of K and of V are stored one behind the other, see factors.cu. S is multiplied by those of Q and K, and
+        // by neither 0 nor infinity: S may be 0, and -infinity behind a mask.
         const int of_Q = scales[head], of_K = scales[p.packs.count + kv_head];
         const float2 scale_of_S = powers_of_two(max(-250, min((of_Q >> 1) + (of_K >> 1), 250)));
         const float tau2_S = fmaxf(SMALLEST_FLOAT, fminf(tau2 * scale_of_S.x * scale_of_S.y, LARGEST_FLOAT));
@@ -230,8 +230,8 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &me, 
         clear(rows);
         Q.wait_until_full(round);
         if (tile.sees_some_key()) {
-            attend(rows, step, me, tile, row, p, tau2_S, of_K & 1, originals, Q);
-        } else if (me.speaks) {
+            attend(rows, step, consumer, tile, row, p, tau2_S, of_K & 1, originals, Q);
+        } else if (consumer.leads) {
             Q.release(round);
         }
 
@@ -248,16 +248,16 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &me, 
             }
         }
         // Line 25: write O_i, by way of shared memory, once the O_i before has left it.
-        if (me.stores) wait_until_read();
-        sync_threads(OWN + me.number, WARPGROUP);
+        if (consumer.stores) wait_until_read();
+        sync_threads(OWN + consumer.number, WARPGROUP);
 #pragma unroll
         for (int e = 0; e < D / 2; ++e) rows.O[e] *= scale_of_V.y;
-        stage_output(rows.O, factor, me.O_rows);
+        stage_output(rows.O, factor, consumer.O_rows);
         publish_to_async();
-        sync_threads(OWN + me.number, WARPGROUP);
-        if (me.stores) store_rows<BR>(me.O_rows, O, first_row, head);
+        sync_threads(OWN + consumer.number, WARPGROUP);
+        if (consumer.stores) store_rows<BR>(consumer.O_rows, O, first_row, head);
     }
-    if (me.stores) wait_until_read();
+    if (consumer.stores) wait_until_read();
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
@@ -298,8 +298,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
         take_registers<CONSUMER_REGISTERS>();
         // Of lane 0, so that the compiler knows it to be one number per warp.
         const int number = __shfl_sync(0xffffffff, (int)threadIdx.x / WARPGROUP, 0) - 1;
-        const Consumer me = {number, threadIdx.x % 32 == 0, threadIdx.x % WARPGROUP == 0, Q_tile,
+        const Consumer consumer = {number, threadIdx.x % 32 == 0, threadIdx.x % WARPGROUP == 0, Q_tile,
                              Q_tile + number * 64 * QTile::BOX, O_tile + number * 64 * ROW_BYTES, K_tiles, V_tiles};
-        consume(barriers, me, O, lse, p, tau2, scales, {own_Q, own_K, head_dim, sign});
+        consume(barriers, consumer, O, lse, p, tau2, scales, {own_Q, own_K, head_dim, sign});
     }
 }
