@@ -72,7 +72,11 @@ def register(registry):
     for name, options in KERNELS.items():
         registry.add(
             Variant(
-                name=name, plan=functools.partial(plan, options), supports=supports,
-                takes=("causal", "bias"), numerics=numerics, idea="one thread per query row, and a bias",
-            )  # fmt: skip
+                name=name,
+                plan=functools.partial(plan, options),
+                supports=supports,
+                takes=("causal", "bias"),
+                numerics=numerics,
+                idea="one thread per query row, and a bias",
+            )
         )

@@ -26,8 +26,9 @@ AXES: Axes = ("heads", "q_len", "kv_len")
 
 
 def parse_axes(text: str) -> Axes | None:
-    """Convert `heads,kv_len` to a tuple, and `none` to None. `+` separates axes as well, since a sweep separates its
-    values by commas. Raises `ProblemError`.
+    """Convert `heads,kv_len` to a tuple, and `none` to None. Raises `ProblemError`.
+
+    `+` separates axes as well, because a sweep separates its values by commas.
     """
     return None if text == "none" else checked_axes(text)
 

@@ -153,9 +153,7 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> Drawn:
     return q, k, v
 
 
-def _with_scores(
-    regime: Regime, rng: np.random.Generator, problem: Problem
-) -> Sequence[Float64Array]:
+def _with_scores(regime: Regime, rng: np.random.Generator, problem: Problem) -> Sequence[Float64Array]:
     """Draw the inputs of a regime, and then a bias and sinks, so that Q, K and V do not depend on these."""
     q, k, v = regime.draw(rng, problem)
     bias = None if problem.bias is None else drawn_bias(regime.name, rng, problem)

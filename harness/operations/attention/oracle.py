@@ -173,7 +173,7 @@ def _block(
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
-    """Return which keys the mask shows to each row, shaped as `Block.visible`. All rows see sinks, the last of `keys`."""
+    """Return which keys the mask shows to each row, as `Block.visible`. All rows see sinks, the last of `keys`."""
     mask = problem.mask
     sequences = range(batches.start, batches.stop if mask.sequences > 1 else batches.start + 1)
     own_heads = range(heads.start, heads.stop if mask.tells_heads_apart else heads.start + 1)
@@ -223,8 +223,9 @@ def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = W
     """Compute O = softmax(tau Q K^T + mask) V and its log-sum-exp in float64 (Vaswani et al. 2017, equation 1).
 
     `ScoreRule` changes scores before the mask, and `kept_keys` selects the weights that are not dropped. Rows of which
-    the mask or a bias of -inf hides all keys have O = 0, and lse = -inf or the sink. A NaN in a key reaches exactly the rows that see the key, even if its
-    weight is dropped, because 0 x NaN is NaN. O has shape (batch, heads, q_len, head_dim), lse (batch, heads, q_len).
+    the mask or a bias of -inf hides all keys have O = 0, and lse = -inf or the sink. A NaN in a key reaches exactly the
+    rows that see the key, even if its weight is dropped, because 0 x NaN is NaN. O has shape (batch, heads, q_len,
+    head_dim), lse (batch, heads, q_len).
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
     kept = tuple(blocks_of(problem, inputs, part)) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None

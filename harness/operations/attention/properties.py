@@ -106,7 +106,7 @@ def value_sum(trial: Trial) -> str | None:
 def convex_hull(trial: Trial) -> str | None:
     """O lies between the smallest and the largest value that the row sees, within its budget.
 
-    The value of a sink is 0, and so is that of a dropped weight, and O of a row from which a bias of -inf hides all keys.
+    The value of a sink is 0, and so is that of a dropped weight. O is 0 if a bias of -inf hides all keys of a row.
     """
     problem = trial.problem
     V = trial.inputs["V"].astype(np.float64).repeat(problem.group, axis=1)

@@ -96,9 +96,7 @@ def test_run_tells_the_axes_by_the_shape(axes: str, tmp_path: Path, capfd: pytes
 
 
 @pytest.mark.parametrize("shape", [(9, 7), (4, 9, 6), (1, 1, 1), (2, 9, 7)], ids=str)
-def test_run_refuses_a_bias_of_another_shape(
-    shape: tuple[int, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_run_refuses_a_bias_of_another_shape(shape: tuple[int, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     problem = Problem(heads=4, q_len=9, kv_len=7, head_dim=16)
     inputs = {tensor.name: np.ones(tensor.shape, np.float32) for tensor in problem.inputs}
     words = files_of(tmp_path, {**inputs, "bias": np.ones(shape, np.float32)})

@@ -70,7 +70,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels that initialize O, attend and round O."""
     from variants.attention.fa1.numba_kernel import fa1_kernels
 
-    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem))
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem), chosen)
     return kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
 
 

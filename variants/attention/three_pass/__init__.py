@@ -82,8 +82,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels of scores, softmax and output."""
     from variants.attention.three_pass.numba_kernel import three_pass_kernels
 
-    compiled = problem.compiled_features
-    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), compiled)
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), chosen)
     return kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output
 
 

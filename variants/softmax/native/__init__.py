@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness import Numerics, Registry, SoftmaxProblem
 from variants._rows import register_sweeps
 
@@ -24,16 +22,16 @@ FAILS_IN = ("hot", "negative", "far-negative", "offset", "non-finite")
 """exp overflows, or everything underflows; and with +inf in a row, the other columns are 0 instead of NaN."""
 
 
-def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_cupy(problem: SoftmaxProblem) -> Any:
     from variants._rows.rawkernel import row_kernel
 
     return row_kernel("native", "native_softmax", problem)
 
 
-def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_numba(problem: SoftmaxProblem) -> Any:
     from variants.softmax.native.numba_kernel import native_kernel
 
-    return native_kernel(problem.dtype), ()
+    return native_kernel(problem.dtype)
 
 
 def register(registry: Registry) -> None:

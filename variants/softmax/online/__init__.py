@@ -13,24 +13,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness import Numerics, Registry, SoftmaxProblem
 from variants._rows import register_sweeps
 
 NUMERICS = Numerics(functions="accurate", sums="nearest")
 
 
-def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_cupy(problem: SoftmaxProblem) -> Any:
     from variants._rows.rawkernel import row_kernel
 
     return row_kernel("online", "online_softmax", problem)
 
 
-def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_numba(problem: SoftmaxProblem) -> Any:
     from variants.softmax.online.numba_kernel import online_kernel
 
-    return online_kernel(problem.dtype), ()
+    return online_kernel(problem.dtype)
 
 
 def register(registry: Registry) -> None:

@@ -149,7 +149,7 @@ class Roundings:
             tanh_absolute=TANH_ABSOLUTE[numerics.tanh],
             # The slope times log2 e, log2 e itself; the distance if it exceeds 2^24, and its product.
             penalty=4 * U,
-            # If fast, its product with log2 e, and log2 e itself; with ALiBi, its sum with the penalty, if that is first.
+            # If fast, log2 e and its product with it; with ALiBi, its sum with the penalty, if that comes first.
             bias=(2 * U if fast else 0.0) + (U if problem.alibi else 0.0),
             added=U,
             # Sum; if fast, also the product with ln 2, ln 2 itself, and the maximum's product with log2 e.

@@ -17,8 +17,8 @@ The bias B is stored in float32, so it has no error of its own, and adding it is
 
 for a score s^ with the error of the stages before. A kernel that works in powers of two multiplies B by log2 e, which
 adds 2u |B|. With ALiBi, B may be added before the penalty is subtracted or to the penalty itself: the intermediate sum
-exceeds |s| by at most b + |B|, which adds u |B| (u b is part of the 4u b, since distances below 2^24 are exact). If S is
-stored in 16 bits, that is before or after the bias, so the larger of both is rounded (`largest`).
+exceeds |s| by at most b + |B|, which adds u |B| (u b is part of the 4u b, since distances below 2^24 are exact). If S
+is stored in 16 bits, that is before or after the bias, so the larger of both is rounded (`largest`).
 
 A sink is not a product, so its score has no error.
 
@@ -36,7 +36,6 @@ import numpy.typing as npt
 
 from harness.operations.attention.budget.product_errors import ProductErrors
 from harness.operations.attention.budget.rounding_sizes import Roundings
-from harness.operations.attention.products import finite
 from harness.operations.attention.scores import ScoreRule
 
 Float64Array = npt.NDArray[np.float64]
@@ -91,9 +90,8 @@ def errors_after_rule(
     common: Array | float = expected_query
     magnitude: Array = np.abs(scores).astype(np.float32)
     largest = magnitude
-    bias = None if rule.bias is None else finite(rule.bias)
-    # The score before the bias is added.
-    unbiased = magnitude if bias is None else np.abs(scores - bias).astype(np.float32)
+    # The score before the bias is added. Where the bias is not finite, the key is not visible or its row has no budget.
+    unbiased = magnitude if rule.bias is None else np.abs(scores - rule.bias).astype(np.float32)
     if rule.softcap is not None:
         cap = np.float32(rule.softcap)
         x, dx = np.abs(products).astype(np.float32) / cap, proved / cap
@@ -110,9 +108,9 @@ def errors_after_rule(
         own = np.float32(rounding.penalty) * np.abs(rule.penalty).astype(np.float32)
         own = own + np.float32(rounding.added) * unbiased
         proved, common = proved + own, common + own
-    if bias is not None:
+    if rule.bias is not None:
         largest = np.maximum(largest, unbiased)
-        own = np.float32(rounding.bias) * np.abs(bias).astype(np.float32) + np.float32(rounding.added) * magnitude
+        own = np.float32(rounding.bias) * np.abs(rule.bias).astype(np.float32) + np.float32(rounding.added) * magnitude
         proved, common = proved + own, common + own
     if rule.sinks is not None:
         for error in (proved, expected, common, query, expected_query, largest):

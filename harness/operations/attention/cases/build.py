@@ -119,7 +119,7 @@ class AttentionBuild(HeadBuild):
         )  # fmt: skip
 
     def fields_of_features(self, softcap: float, dropout: tuple[float, int], bias: Axes) -> dict[str, Any]:
-        """The fields of a problem that has its features, with that cap, share and seed of dropout, and axes of a bias."""
+        """The fields of a problem that has its features, with that cap, share and seed of dropout, and bias."""
         on: dict[str, Any] = dict.fromkeys(self.features, True)
         if "softcap" in on:
             on["softcap"] = softcap

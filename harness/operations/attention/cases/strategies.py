@@ -5,8 +5,7 @@ own, for whatever computes attention:
 
     from hypothesis import given, settings
 
-    from harness.execution.judging.question import Question
-    from harness.operations.attention.cases.strategies import cases
+    from harness import Question, cases
 
 
     @settings(deadline=None)

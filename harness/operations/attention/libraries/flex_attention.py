@@ -27,7 +27,7 @@ TILE = 128
 
 
 class FlexAttention(TorchAttention):
-    """Any mask, caps, ALiBi and a bias in the kernel; sinks by what it says of the log-sum-exp, in a second pass over O."""
+    """Any mask, caps, ALiBi and a bias in the kernel; sinks by its log-sum-exp, in a second pass over O."""
 
     def __init__(self, stage: Any) -> None:
         problem: Problem = stage.problem
@@ -150,8 +150,8 @@ class FlexAttention(TorchAttention):
 def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[[Any], Callable[..., Any] | None]:
     """Return a function from the bias to a `score_mod` of `flex_attention`, which changes scores before the mask.
 
-    The `score_mod` is None if scores do not change. `slopes` are those of the heads and the bias has three axes, both on
-    the GPU; None if the problem has none. Slopes follow from the problem, but each set of inputs has its own bias.
+    The `score_mod` is None if scores do not change. `slopes` are those of the heads and the bias has three axes, both
+    on the GPU; None if the problem has none. Slopes follow from the problem, but each set of inputs has its own bias.
     """
     softcap, diagonal = problem.softcap, problem.diagonal
     # An index has to be a tensor, so axes over which the bias does not vary are left out.
