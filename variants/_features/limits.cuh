@@ -70,9 +70,16 @@ struct Spans {
         __device__ __forceinline__ int unclipped_end(int row) const { return end(row); }
     };
 
-    __device__ __forceinline__ Run of_sequence(int batch, int q_len, int /*kv_len*/) const
+    // Of a sequence, in global memory.
+    struct RunInMemory {
+        const int *first_keys, *end_keys;
+        __device__ __forceinline__ int first(int row) const { return __ldg(first_keys + row); }
+        __device__ __forceinline__ int end(int row) const { return __ldg(end_keys + row); }
+    };
+
+    __device__ __forceinline__ RunInMemory of_sequence(int batch, int q_len, int /*kv_len*/) const
     {
-        return {first_keys + (size_t)batch * q_len, end_keys + (size_t)batch * q_len, 0};
+        return {first_keys + (size_t)batch * q_len, end_keys + (size_t)batch * q_len};
     }
     // A tile of ROWS rows may have room for more rows than the block has: these have the empty run from kv_len to kv_len.
     template <int ROWS>
