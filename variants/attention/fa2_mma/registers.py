@@ -1,0 +1,58 @@
+"""How the 255 registers of a thread are shared out: numbers with which nothing spills, found by trying them out."""
+
+from __future__ import annotations
+
+from harness import Problem
+from variants._features import changes_scores, has_spans
+from variants._mma import FRAGMENT, MmaTile
+
+ROOMY_PART = 176
+"""Elements of S and O together that leave a thread room for more than products: for what rows see, and for scores."""
+KEPT_REGISTERS = 176
+"""Registers for S, O and the part of Q that is kept in registers."""
+BESIDE_SCORING = 168
+"""`KEPT_REGISTERS` if scores change before the mask."""
+BESIDE_VISITS = 144
+"""`KEPT_REGISTERS` if tiles are listed."""
+BESIDE_WINDOW = 152
+"""`KEPT_REGISTERS` if the first and the last tile of a window are visited at once."""
+BESIDE_DROPOUT = 160
+"""`KEPT_REGISTERS` with dropout, which draws several numbers at once."""
+
+
+def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, int]:
+    """Return the compile-time parameters of registers.cuh."""
+    one_body = has_one_body(problem, tile)
+    warps_write = one_body or (has_spans(problem) and 112 < problem.head_dim <= 128)
+    return {
+        "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
+        "SUMS": sums(problem, tile, ends_at_once),
+        "ONE_BODY": int(one_body),
+        "WARPS_WRITE": int(warps_write),
+    }
+
+
+def kept_registers(problem: Problem, ends_at_once: bool) -> int:
+    """Registers for S, O and as much of Q as fits: fewer with features that need some themselves."""
+    beside = (
+        (changes_scores(problem), BESIDE_SCORING),
+        (not problem.mask.is_run, BESIDE_VISITS),
+        (problem.dropout > 0, BESIDE_DROPOUT),
+        (ends_at_once, BESIDE_WINDOW),
+    )
+    return min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
+
+
+def sums(problem: Problem, tile: MmaTile, ends_at_once: bool) -> int:
+    """Number of sums in which a lane looks for NaN in V_j; with more of them, fewer additions wait for another."""
+    has_pairs = tile.Br // tile.warps > FRAGMENT  # a warp has two fragments of rows
+    if problem.alibi or ends_at_once or not problem.mask.is_run or not has_pairs:
+        return 1
+    if has_spans(problem) and problem.softcap is None and not problem.sinks:
+        return 4
+    return 2 if problem.head_dim >= 64 else 1
+
+
+def has_one_body(problem: Problem, tile: MmaTile) -> bool:
+    """Whether masked tiles and others share their code. Two bodies of the loop take a few registers more."""
+    return tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
