@@ -181,3 +181,15 @@ def dropout(problem: Problem, *, keys: int = KEYS_TOGETHER) -> Feature:
     low, high = problem.dropout_seed & 0xFFFFFFFF, problem.dropout_seed >> 32
     words = tuple(np.uint32(word) for word in (problem.dropout_threshold, low, high))
     return Feature("Dropout", "PhiloxDropout", (*words, np.float32(problem.kept_factor)), files)
+
+
+# --- Numba ------------------------------------------------------------------------------------------------------------
+
+
+def in_numba(problem: Problem, rows: int, keys: int, *, rule: Any = None, threads: int = 128) -> Any:
+    """Return the device functions of the features, a `NumbaFeatures`; arguments as for `numba_features`."""
+    from variants._features.numba_features import numba_features
+
+    terms = tuple(term.feature for term in TERMS if term.feature in problem.score_features)
+    dropout, sinks = problem.dropout > 0, "sinks" in problem.score_features
+    return numba_features(has_spans(problem), rule, terms, sinks, dropout, rows, keys, threads)

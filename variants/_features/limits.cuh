@@ -12,7 +12,7 @@
 // A block of consecutive rows of one head of one batch entry.
 struct RowBlock {
     int batch, head;
-    int index, count;     // which of the head's blocks
+    int number, blocks;   // which of the head's blocks, and how many it has
     int first_row, rows;  // fewer in the last block
     __device__ __forceinline__ int last_row() const { return first_row + rows - 1; }
 };

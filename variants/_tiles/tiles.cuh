@@ -58,10 +58,7 @@ __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || elem
 template <class Pairs> struct SeenInTile {
     int first[TM], end[TM], first_by_all, end_by_all;
     Pairs pairs;
-    __device__ __forceinline__ bool sees(int i, int key) const
-    {
-        return first[i] <= key && key < end[i] && pairs.sees(row_of(i), key);
-    }
+    __device__ __forceinline__ bool in_run(int i, int key) const { return first[i] <= key && key < end[i]; }
 };
 
 template <class Run, class Pairs>
@@ -75,7 +72,7 @@ __device__ __forceinline__ SeenInTile<Pairs> seen_in_tile(const BlockLimits<Run>
         in_tile.first[i] = seen.run.unclipped_first(first_row + row_of(i)) - first_key;
         in_tile.end[i] = min(seen.run.unclipped_end(first_row + row_of(i)) - first_key, keys);
     }
-    in_tile.first_by_all = pairs.hides_some() ? keys : max(seen.first_by_all - first_key, 0);
+    in_tile.first_by_all = max(seen.first_by_all - first_key, 0);
     in_tile.end_by_all = min(seen.end_by_all - first_key, keys);
     return in_tile;
 }
@@ -161,14 +158,17 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, co
             const bool sees = key_of(j) < seen.end[i];
             S[i][j] = sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;
         }
-    if (seen.first[TM - 1] > 0 || seen.pairs.hides_some()) {  // no row sees keys ahead of those that one above it sees
+    if (seen.first[TM - 1] > 0) {  // no row sees keys ahead of those that one above it sees
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                const bool sees = key_of(j) >= seen.first[i] && seen.pairs.sees(row_of(i), key_of(j));
-                S[i][j] = sees ? S[i][j] : MINUS_INFINITY;
-            }
+            for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) >= seen.first[i] ? S[i][j] : MINUS_INFINITY;
+    }
+    if (seen.pairs.hides_some()) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) S[i][j] = seen.pairs.sees(row_of(i), key_of(j)) ? S[i][j] : MINUS_INFINITY;
     }
 }
 
@@ -205,8 +205,8 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
 __device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
 // O += P V_j over keys from k to end_key - 1, each only where the row sees it: its zero weight must not even be multiplied,
-// since V may hold NaN or infinity.
-template <class Pairs>
+// since V may hold NaN or infinity. LISTED: whether pairs are looked at, too.
+template <bool LISTED, class Pairs>
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
                                                    int end_key, const SeenInTile<Pairs> &seen)
 {
@@ -218,7 +218,7 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
-            const bool sees = seen.sees(i, k);
+            const bool sees = seen.in_run(i, k) && (!LISTED || seen.pairs.sees(row_of(i), k));
 #pragma unroll
             for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
         }
@@ -230,9 +230,13 @@ template <class Pairs>
 __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int keys,
                                         const SeenInTile<Pairs> &seen)
 {
+    if (seen.pairs.hides_some()) {
+        add_P_V_where_seen<true>(O, P_tile, V_tile, 0, keys, seen);
+        return;
+    }
     const int first_step = (seen.first_by_all + STEP_P - 1) / STEP_P;
     const int end_step = max(first_step, seen.end_by_all / STEP_P);
-    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
+    add_P_V_where_seen<false>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
 #pragma unroll 2
     for (int step = first_step; step < end_step; ++step) {
         const int k = STEP_P * step;
@@ -250,5 +254,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
+    add_P_V_where_seen<false>(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,19 +32,6 @@ LISTS = "visits"
 Booleans = np.ndarray
 
 
-class NumbaRule(NamedTuple):
-    """Device functions of a mask's rule, for numba_visits.py."""
-
-    look_at_tile: Any
-    """Returns whether rows see any of a tile's keys, and whether they see all."""
-    KNOWN: int
-    """Number of values that a lane stores per key."""
-    get_to_know: Any
-    """Loads these values."""
-    sees: Any
-    """Returns whether a row sees that key."""
-
-
 class Rule(Protocol):
     """A mask's rule if tiles are listed. Axes: L lists of a sequence, 1 or one per head; T_r blocks of rows; T_c tiles
     of keys."""
@@ -57,8 +44,8 @@ class Rule(Protocol):
         """The type there."""
 
     @property
-    def in_numba(self) -> NumbaRule:
-        """The Numba twin of that file."""
+    def in_numba(self) -> Any:
+        """The Numba twin of that file, a `NumbaRule`."""
 
     @property
     def lists(self) -> int:
@@ -104,6 +91,12 @@ def rule_of(problem: Problem, tile: Sizes) -> Rule | None:
     if problem.flashmask is not None:
         return FlashMaskRule(problem, tile)
     return None if problem.blocks is None else BlockRule(problem, tile)
+
+
+def numba_rule(problem: Problem, tile: Sizes) -> Any:
+    """Return the `NumbaRule` of a mask in which a row does not see a run of keys; None for other masks."""
+    rule = rule_of(problem, tile)
+    return None if rule is None else rule.in_numba
 
 
 def words(tile: Sizes) -> int:

@@ -45,7 +45,7 @@ from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
-from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, tile_order
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, numba_rule, tile_order
 
 NUMERICS = Numerics(
     scores="float32",
@@ -98,8 +98,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels of the algorithm and of the tile lists."""
     from variants.attention.fa2.numba_kernel import fa2_kernel
 
-    blocks_ = blocks_per_sm(problem.head_dim, tile)
-    kernel = fa2_kernel(problem.head_dim, tile, blocks_, problem.dtype, in_numba(problem, tile))
+    chosen = features.in_numba(problem, tile.Br, tile.Bc, rule=numba_rule(problem, tile))
+    kernel = fa2_kernel(problem.head_dim, tile, blocks_per_sm(problem.head_dim, tile), problem.dtype, chosen)
     return (kernel, *numba_listing(problem, tile))
 
 
