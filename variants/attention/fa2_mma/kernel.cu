@@ -145,17 +145,14 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         wait_for_copies<STAGES - 2>();
         __syncthreads();
         copy_keys(n + (STAGES - 1) * Visits::NEXT, STAGES - 1);
-
-        // Some row of the warp sees the keys from its first row's first to its last row's end.
-        const int warp_row = anew(first_row) + (int)threadIdx.x / 32 * WARP_ROWS;
-        const int warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
-        const int warps_first_key = seen.run.first(warp_row), warps_end_key = seen.run.end(warps_last);
-        visits.meet_ends(n, warps_end_key);
+        visits.meet_ends(n, seen.run.end(last_row_of_warp(anew(first_row), q_len)));
         const auto tile = visits.take(n);
         const int first_key = tile.first_key, keys = kv_len - first_key;
         unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
 
-        // Lines 8 to 10, of tiles with a key that some row of the warp sees.
+        // Some row of the warp sees the keys from its first row's first to its last row's end.
+        const int warp_row = first_row_of_warp(anew(first_row)), warps_last = last_row_of_warp(anew(first_row), q_len);
+        const int warps_first_key = seen.run.first(warp_row), warps_end_key = seen.run.end(warps_last);
         const auto pairs = visits.pairs(tile, keys);
         const auto seen_here = seen_of_tile(seen.run, pairs, first_key, warp_row, warps_last - first_row);
         const auto scoring_here = scoring.of_tile(warp_row, first_key, warp_row - q_len + keys);
@@ -172,5 +169,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
-    write_rows<Sink>(O, lse, first_stat, block.rows, own, Q_tile, dropout.factor(), sink.logit(head));
+    const int rows = min(BR, q_len - anew(first_row));
+    write_rows<Sink>(O, lse, first_stat, rows, own, Q_tile, dropout.factor(), sink.logit(head));
 }

@@ -84,7 +84,7 @@ struct EndsAtOnce : RunOfTiles {
         if (n == end - 1 && end_copied > end) {
             wait_for_copies<0>();
             __syncthreads();
-            n += warps_end_key <= (end - 1) * BC;
+            n += warps_end_key <= (anew(end) - 1) * BC;
         }
     }
 };
