@@ -5,7 +5,6 @@ from __future__ import annotations
 from variants._mma import MmaTile
 
 COMMON = (("_mma", "mma.cuh"),)
-COMMON_WITH_SPLITS = (*COMMON, ("_mma", "splits.cuh"), ("_mma", "combine.cuh"))
 COMMON_WITH_TILES = (*COMMON, ("_mma", "tiles.cuh"))
 
 

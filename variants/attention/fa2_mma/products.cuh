@@ -149,7 +149,7 @@ __device__ __forceinline__ void add_not_finite(Output &O, const Weights &P, cons
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     if (key < seen.first(i, h) || key >= seen.end(i, h)) continue;
-                    if (!seen.pairs.sees(row_of(i, h), seen.skipped + key)) continue;
+                    if (seen.pairs.hides_some() && !seen.pairs.sees(row_of(i, h), seen.skipped + key)) continue;
                     if (!isfinite(v.x)) O[i][j][2 * h] += p[i][h] * v.x;
                     if (!isfinite(v.y)) O[i][j][2 * h + 1] += p[i][h] * v.y;
                 }
