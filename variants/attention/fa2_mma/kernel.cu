@@ -30,16 +30,17 @@ __device__ __forceinline__ void add_P_V_where_seen(Rows &rows, const Query &Q, c
     for (int key = 0; key < BC; key += 16) {
         float S[TM][2][4];
         const Scoring scoring_here = scoring.from_key(key);
+        const Seen seen_here = seen.from_key(key);
         Powers powers = scoring_here.template start<false>(S);
         multiply_Q_Kt<false>(S, Q, K_tile + key * ROW_BYTES);
         scoring_here.template finish<false>(S, powers);
-        mask(S, seen.from_key(key));
+        mask(S, seen_here);
         Weights P;
         KeptInRows<Dropout, TM, 2> kept;
         kept.draw(drawn, scoring.row, scoring.key + key, 0);
         exponentiate(P, rows.l, rows.m, S, scoring_here, powers, kept, 0);
         add_P_V<false>(rows.O, P, shared_address(V_tile) + lane_in_A() + key * ROW_BYTES);
-        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen.from_key(key));
+        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen_here);
     }
 }
 
@@ -116,10 +117,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     Visits visits(block, seen, tiles, q_len, kv_len);
     const auto copy_keys = [&](int n, int further) {
         if (visits.is_copied(n)) {
-            const int first_key = visits.coming(n, further).first_key;
-            unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES;
-            copy_tile<BC>(K_tile, K_head + (size_t)first_key * D, kv_len - first_key);
-            copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)first_key * D, kv_len - first_key);
+            const int j = visits.coming(n, further);
+            unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES;
+            copy_tile<BC>(K_tile, K_head + (size_t)j * BC * D, kv_len - j * BC);
+            copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)j * BC * D, kv_len - j * BC);
         }
         commit_copies();
     };
@@ -145,16 +146,18 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         wait_for_copies<STAGES - 2>();
         __syncthreads();
         copy_keys(n + (STAGES - 1) * Visits::NEXT, STAGES - 1);
-        visits.meet_ends(n, seen.run.end(last_row_of_warp(anew(first_row), q_len)));
-        const auto tile = visits.take(n);
-        const int first_key = tile.first_key, keys = kv_len - first_key;
-        unsigned char *const K_tile = KV_tiles + n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
 
         // Some row of the warp sees the keys from its first row's first to its last row's end.
-        const int warp_row = first_row_of_warp(anew(first_row)), warps_last = last_row_of_warp(anew(first_row), q_len);
-        const int warps_first_key = seen.run.first(warp_row), warps_end_key = seen.run.end(warps_last);
+        const auto run = anew(seen.run);
+        const int warp_row = first_row_of_warp(anew(first_row)), warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
+        const int warps_first_key = run.first(warp_row), warps_end_key = run.end(warps_last);
+        visits.meet_ends(n, warps_end_key);
+        const auto tile = visits.take(n);
+        const int first_key = tile.first_key, keys = kv_len - first_key;
+        unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
+
         const auto pairs = visits.pairs(tile, keys);
-        const auto seen_here = seen_of_tile(seen.run, pairs, first_key, warp_row, warps_last - first_row);
+        const auto seen_here = seen_of_tile(run, pairs, first_key, warp_row, warps_last - first_row);
         const auto scoring_here = scoring.of_tile(warp_row, first_key, warp_row - q_len + keys);
         if (first_key < warps_end_key && first_key + BC > warps_first_key) {
             const bool masked = !seen_here.all_see_all() || !scoring_here.splits();

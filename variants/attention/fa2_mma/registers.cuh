@@ -20,6 +20,18 @@ typedef float Output[TM][TD][4];
 typedef float PerRow[TM][2];
 typedef unsigned Weights[TM][4];  // A: P for 16 keys
 
+// The same value. What follows from it is not computed ahead of a loop, where it would take registers.
+__device__ __forceinline__ int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+__device__ __forceinline__ Band::Run anew(const Band::Run &run)
+{
+    return {anew(run.before), anew(run.after), anew(run.q_len), anew(run.kv_len)};
+}
+__device__ __forceinline__ Spans::Run anew(const Spans::Run &run) { return run; }
+
 // The warp's first and last row, if the block's first one is `first_row`.
 __device__ __forceinline__ int first_row_of_warp(int first_row) { return first_row + (int)threadIdx.x / 32 * WARP_ROWS; }
 __device__ __forceinline__ int last_row_of_warp(int first_row, int q_len)
@@ -87,11 +99,4 @@ __device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
         unsigned &both = *reinterpret_cast<unsigned *>(Q_tile + at);
         both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
     }
-}
-
-// The same value. What follows from it is not computed ahead of a loop, where it would take registers.
-__device__ __forceinline__ int anew(int x)
-{
-    asm volatile("" : "+r"(x));
-    return x;
 }

@@ -8,7 +8,7 @@
 //         const auto pairs = visits.pairs(tile, keys);  // which row sees which key of it, as tile_order.cuh
 //     }
 //
-// visits.coming(n, further): the tile of visit n, which is `further` visits ahead of the current one; visits.is_copied(n):
+// visits.coming(n, further): the number of the tile of visit n, which is `further` visits ahead of the current one; visits.is_copied(n):
 // whether there is such a visit. STAGES - 1 tiles are copied ahead.
 
 // What most of them have in common: visits are numbered as tiles are, and rows see a run of tiles.
@@ -34,7 +34,7 @@ struct InOrder : RunOfTiles {
         : RunOfTiles(tiles)
     {
     }
-    __device__ __forceinline__ AllTiles::Tile coming(int n, int) const { return tile(n); }
+    __device__ __forceinline__ int coming(int n, int) const { return n; }
     __device__ __forceinline__ AllTiles::Tile take(int n) const { return tile(n); }
 };
 
@@ -49,11 +49,8 @@ struct NearestFirst : RunOfTiles {
         : RunOfTiles(tiles), nearest(min(max((block.last_row() + kv_len - q_len) / BC, first), end - 1))
     {
     }
-    __device__ __forceinline__ AllTiles::Tile coming(int n, int) const
-    {
-        return tile(n <= nearest ? first + nearest - n : n);
-    }
-    __device__ __forceinline__ AllTiles::Tile take(int n) const { return coming(n, 0); }
+    __device__ __forceinline__ int coming(int n, int) const { return n <= nearest ? first + nearest - n : n; }
+    __device__ __forceinline__ AllTiles::Tile take(int n) const { return tile(coming(n, 0)); }
 };
 
 // Under a window the first warps alone see its first tile, and others alone the last one. The first tile is visited after the
@@ -75,8 +72,8 @@ struct EndsAtOnce : RunOfTiles {
         end_copied = end + apart;
     }
     __device__ __forceinline__ bool is_copied(int n) const { return n < end_copied; }
-    __device__ __forceinline__ AllTiles::Tile coming(int n, int) const { return tile(n < end ? n : first - 1); }
-    __device__ __forceinline__ AllTiles::Tile take(int n) const { return coming(n, 0); }
+    __device__ __forceinline__ int coming(int n, int) const { return n < end ? n : first - 1; }
+    __device__ __forceinline__ AllTiles::Tile take(int n) const { return tile(coming(n, 0)); }
 
     // At the last visit both tiles have come: a warp whose rows end before the last tile goes on to the first one.
     __device__ __forceinline__ void meet_ends(int &n, int warps_end_key) const
@@ -108,13 +105,12 @@ template <class TileOrder> struct LastListedFirst {
     __device__ __forceinline__ int entry(int n) const { return __ldg(tiles.list + 1 + max(n, -1)); }
     __device__ __forceinline__ bool exists(int n) const { return n > -1; }
     __device__ __forceinline__ bool is_copied(int n) const { return n > -1; }
-    static __device__ __forceinline__ typename TileOrder::Tile tile(int n, int entry) { return {entry, n, entry / 2 * BC}; }
-    __device__ __forceinline__ typename TileOrder::Tile coming(int n, int further) const { return tile(n, entries[further]); }
+    __device__ __forceinline__ int coming(int, int further) const { return entries[further] / 2; }
     __device__ __forceinline__ void meet_ends(int &, int) const {}
 
     __device__ __forceinline__ typename TileOrder::Tile take(int n)
     {
-        const auto taken = tile(n, entries[0]);
+        const typename TileOrder::Tile taken = {entries[0], n, entries[0] / 2 * BC};
 #pragma unroll
         for (int further = 1; further < STAGES; ++further) entries[further - 1] = entries[further];
         entries[STAGES - 1] = entry(n - STAGES);
