@@ -16,8 +16,8 @@ MUTANTS = (
         "fa2", "query head dropped", *_ACROSS,
         (
             (
-                ("const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;",
-                 "const size_t head = (size_t)blockIdx.z * gridDim.x;"),
+                ("first_stat = ((size_t)batch * gridDim.x + head) * q_len",
+                 "first_stat = (size_t)batch * gridDim.x * q_len"),
                 ("return cuda.blockIdx.x & MASK", "return cuda.blockIdx.x & 0"),
             ),
         ),
@@ -30,7 +30,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "batch dropped for V",
         ("V + kv_head * kv_len * D", "V + (size_t)(blockIdx.x / group) * kv_len * D"),
-        ("V[batch_index(), kv_head_across(group)]", "V[0, kv_head_across(group)]"),
+        ("V[batch, kv_head]", "V[0, kv_head]"),
     ),
     *in_tiles(
         "three-pass", "grouped heads by tiling instead of repetition",
@@ -42,8 +42,7 @@ MUTANTS = (
         "fa2", "grouped heads by tiling instead of repetition", *_ACROSS,
         (
             (
-                ("(gridDim.x / group) + blockIdx.x / group;",
-                 "(gridDim.x / group) + blockIdx.x % (gridDim.x / group);"),
+                ("(gridDim.x / group) + head / group;", "(gridDim.x / group) + head % (gridDim.x / group);"),
                 ("uint32(cuda.blockIdx.x) // uint32(group)",
                  "uint32(cuda.blockIdx.x) % (uint32(cuda.gridDim.x) // uint32(group))"),
             ),
@@ -80,7 +79,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "lse without the head",
         ("lse[first_stat + t] =", "lse[first_row + t] ="),
-        ("lse[batch_index(), head_across()]", "lse[0, 0]"),
+        ("lse[batch, head, first_row + t]", "lse[0, 0, first_row + t]"),
     ),
     *in_kernel(
         "fa1", "row of the running O dropped",

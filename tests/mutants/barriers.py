@@ -15,7 +15,7 @@ _BEFORE_K = ("first_key);\n\n", "first_key)\n\n")
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies();\n", "            wait_for_copies()\n"
 _COPIES = {
     "K": ("        copy_keys(V_tile", "            copy_keys(V_tile"),
-    "V": ("        if (!is_last)", "            if not is_last:"),
+    "V": ("        if (next.exists())", "            if exists(next):"),
 }
 """What fa2 copies once K_j, or V_j, is there."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel, in_tiles
+from tests.mutants.planting import in_feature, in_kernel, in_tiles, planted
 
 MUTANTS = (
-    *in_tiles(
-        "fa2", "sentinel of -1e4 for -inf",
-        ("#define MINUS_INFINITY __int_as_float(0xff800000)", "#define MINUS_INFINITY -10000.0f"),
-        ("MINUS_INFINITY = np.float32(-np.inf)", "MINUS_INFINITY = np.float32(-1e4)"),
+    *planted(
+        "fa2", "sentinel of -1e4 for -inf", "_features/scores.cuh", "_tiles/numba_tiles.py",
+        (
+            (
+                ("MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);", "MINUS_INFINITY = -10000.0f;"),
+                ("MINUS_INFINITY = np.float32(-np.inf)", "MINUS_INFINITY = np.float32(-1e4)"),
+            ),
+        ),
     ),
     *in_tiles(
         "three-pass", "sentinel of -5e4 for -inf",
@@ -26,54 +30,60 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "masked after the maximum",
-        ("first_row + kv_len - q_len - first_key), first, end);",
-         "first_row + kv_len - q_len - first_key), none, all);"),
-        ("scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)",
-         "for i in range(TM):\n                for j in range(TN):\n                    S[i, j] *= tau"),
-        (("        multiply_Q_Kt(S, Q_tile, K_tile);\n",
-          "        multiply_Q_Kt(S, Q_tile, K_tile);\n        int none[TM], all[TM];\n"
-          "        for (int i = 0; i < TM; ++i) none[i] = 0, all[i] = BC;\n"), None),
+        ("scale_and_mask(S, tau, score, seen_here, first_row, first_key);",
+         "auto unmasked = seen_here;\n"
+         "        for (int i = 0; i < TM; ++i) unmasked.first[i] = 0, unmasked.end[i] = BC;\n"
+         "        scale_and_mask(S, tau, score, unmasked, first_row, first_key);"),
+        ("scale_and_mask(S, tau, score, seen_here, first_row, first_key)",
+         "for i in range(TM):\n                none[i], all_keys[i] = 0, BC\n"
+         "            unmasked = SeenInTile(none, all_keys, 0, BC, pairs)\n"
+         "            scale_and_mask(S, tau, score, unmasked, first_row, first_key)"),
         (("const float p = exp_below(S[i][j], m_new);",
-          "const float p = first[i] <= key_of(j) && key_of(j) < end[i] ? exp_below(S[i][j], m_new) : 0.0f;"),
+          "const float p = seen_here.in_run(i, key_of(j)) ? exp_below(S[i][j], m_new) : 0.0f;"),
          ("p = exp_below(S[i, j], m_new)",
-          "p = exp_below(S[i, j], m_new) if first[i] <= key_of(j) and key_of(j) < end[i] else ZERO")),
+          "p = exp_below(S[i, j], m_new)\n"
+          "                    if not (seen_here.first[i] <= key_of(j) and key_of(j) < seen_here.end[i]):\n"
+          "                        p = ZERO")),
+        (None, ("        l = cuda.local.array(TM, float32)\n",
+                "        l = cuda.local.array(TM, float32)\n"
+                "        none, all_keys = cuda.local.array(TM, int32), cuda.local.array(TM, int32)\n")),
+        (None, ("from numba import cuda, float32\n", "from numba import cuda, float32, int32\n")),
+        (None, ("    ZERO,\n    batch_index,\n", "    ZERO,\n    SeenInTile,\n    batch_index,\n")),
     ),
-    *in_tiles(
-        "fa2", "mask aligned top-left",
-        ("return min(max(row + kv_len - q_len + after + 1, 0), kv_len);", "return min(row + after + 1, kv_len);"),
-        ("return min(max(row + kv_len - q_len + after + 1, 0), kv_len)", "return min(row + after + 1, kv_len)"),
-        (("max(row + kv_len - q_len - before, 0)", "max(row - before, 0)"),
-         ("max(row + kv_len - q_len - before, 0)", "max(row - before, 0)")),
-        (("row_of(i) + kv_len - q_len - first_key", "row_of(i) - first_key"),
-         ("row_of(i) + kv_len - q_len - first_key", "row_of(i) - first_key")),
+    *in_feature(
+        "fa2", "limits", "mask aligned top-left",
+        ("{ return row + kv_len - q_len; }", "{ return row; }"),
+        ("return row + run.kv_len - run.q_len + run.after + 1", "return row + run.after + 1"),
+        (None, ("return row + run.kv_len - run.q_len - run.before", "return row - run.before")),
     ),
     *in_tiles(
         "two-pass", "right end of what a row sees off by one",
         ("min(own_key + after + 1, keys)", "min(own_key + after, keys)"),
         ("min(own_key + after + 1, keys)", "min(own_key + after, keys)"),
     ),
-    *in_tiles(
-        "fa2", "left end of what a row sees off by one",
-        ("first[i] = own_key - before;", "first[i] = own_key - before + 1;"),
-        ("first[i] = own_key - before", "first[i] = own_key - before + 1"),
+    *in_feature(
+        "fa2", "limits", "left end of what a row sees off by one",
+        ("return own_key(row) - before;", "return own_key(row) - before + 1;"),
+        ("return row + run.kv_len - run.q_len - run.before", "return row + run.kv_len - run.q_len - run.before + 1"),
     ),
     *in_tiles(
         "fa1", "left end of what a row sees ignored",
         ("first[i] = own_key - before;", "first[i] = 0;"),
         ("first[i] = own_key - before", "first[i] = 0"),
     ),
-    *(
-        mutant
-        for algorithm in ("two-pass", "fa2")
-        for mutant in in_kernel(
-            algorithm, "first tile of a window skipped",
-            ("const int first_by_first = first_seen(first_row, q_len, kv_len, before);",
-             "int first_by_first = first_seen(first_row, q_len, kv_len, before);\n"
-             "    if (first_by_first % BC) first_by_first += BC;"),
-            ("first_by_first = first_seen(first_row, q_len, kv_len, before)",
-             "first_by_first = first_seen(first_row, q_len, kv_len, before)\n"
-             "        if first_by_first % BC:\n            first_by_first += BC"),
-        )
+    *in_kernel(
+        "two-pass", "first tile of a window skipped",
+        ("const int first_by_first = first_seen(first_row, q_len, kv_len, before);",
+         "int first_by_first = first_seen(first_row, q_len, kv_len, before);\n"
+         "    if (first_by_first % BC) first_by_first += BC;"),
+        ("first_by_first = first_seen(first_row, q_len, kv_len, before)",
+         "first_by_first = first_seen(first_row, q_len, kv_len, before)\n"
+         "        if first_by_first % BC:\n            first_by_first += BC"),
+    ),
+    *in_feature(
+        "fa2", "tile_order", "first tile of a window skipped",
+        ("return {first_key / BC * BC, end_key};", "return {(first_key + BC - 1) / BC * BC, end_key};"),
+        ("RunTile(tiles.first_key // BC * BC,", "RunTile((tiles.first_key + BC - 1) // BC * BC,"),
     ),
     *in_kernel(
         "fa1", "rows left out that see the tile's last keys only",
@@ -85,24 +95,25 @@ MUTANTS = (
         ("const int first_key = first_seen(row, q_len, kv_len, before);", "const int first_key = 0;"),
         ("first_key = first_seen(row, q_len, kv_len, before)", "first_key = 0"),
     ),
-    *(
-        mutant
-        for algorithm in ("two-pass", "fa2")
-        for mutant in in_kernel(
-            algorithm, "causal bound from the first row of the tile",
-            ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
-            ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
-        )
+    *in_kernel(
+        "two-pass", "causal bound from the first row of the tile",
+        ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
+        ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
+    ),
+    *in_feature(
+        "fa2", "limits", "causal bound from the first row of the tile",
+        ("run.end(last_row), run.first(last_row)", "run.end(first_row), run.first(last_row)"),
+        ("end(run, last_row)", "end(run, block.first_row)"),
     ),
     *in_kernel(
         "fa1", "rows counted as blind that see the tile's first key",
         ("first_seeing / BR * BR", "(first_seeing + BR - 1) / BR * BR"),
         ("first_seeing // BR * BR", "(first_seeing + BR - 1) // BR * BR"),
     ),
-    *in_kernel(
-        "fa2", "loop one tile short",
-        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
-        ("range(start_key, end_by_last, BC)", "range(start_key, end_by_last - BC + 1, BC)"),
+    *in_feature(
+        "fa2", "tile_order", "loop one tile short",
+        ("return first_key < end_key;", "return first_key + BC <= end_key;"),
+        ("return tile.first_key < tile.end_key", "return tile.first_key + BC <= tile.end_key"),
     ),
     *in_kernel(
         "fa1", "loop one tile short",
@@ -111,8 +122,10 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "padding not masked",
-        ("end[i] = min(own_key + after + 1, keys);", "end[i] = own_key + after + 1;"),
-        ("end[i] = min(own_key + after + 1, keys)", "end[i] = own_key + after + 1"),
+        ("min(seen.run.unclipped_end(first_row + row_of(i)) - first_key, keys)",
+         "seen.run.unclipped_end(first_row + row_of(i)) - first_key"),
+        ("min(unclipped_end(seen.run, first_row + row_of(i)) - first_key, keys)",
+         "unclipped_end(seen.run, first_row + row_of(i)) - first_key"),
     ),
     *in_tiles(
         "fa2", "stale tail of a tile read",
@@ -135,10 +148,10 @@ MUTANTS = (
     ),
     *in_tiles(
         "fa2", "mask added to the score",
-        ("key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY",
-         "score(S[i][j], key_of(j) - row_of(i)) + (key_of(j) < end[i] ? 0.0f : MINUS_INFINITY)"),
-        ("scored if key_of(j) < end[i] else MINUS_INFINITY",
-         "scored + (ZERO if key_of(j) < end[i] else MINUS_INFINITY)"),
+        ("sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;",
+         "score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) + (sees ? 0.0f : MINUS_INFINITY);"),
+        ("scored = MINUS_INFINITY\n                if key_of(j) < seen.end[i]:\n                    scored = score_of(",
+         "scored = ZERO if key_of(j) < seen.end[i] else MINUS_INFINITY\n                scored += score_of("),
     ),
     *(
         mutant
@@ -151,8 +164,9 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "block that sees no key writes nothing",
-        ("    for (int first_key", "    if (end_by_last == 0) return;\n    for (int first_key"),
-        ("        for first_key in", "        if end_by_last == 0:\n            return\n        for first_key in"),
+        ("    auto next = tiles.first();\n", "    auto next = tiles.first();\n    if (!next.exists()) return;\n"),
+        ("        next = first_tile(tiles)\n",
+         "        next = first_tile(tiles)\n        if not exists(next):\n            return\n"),
     ),
     *in_tiles(
         "fa2", "last row of a block never written",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_backward, in_kernel, in_output, in_plan, planted
+from tests.mutants.planting import Replacement, in_backward, in_feature, in_kernel, in_output, in_plan, planted
 
 
 def _in_dropout(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -27,16 +27,17 @@ def _in_owner_of_keys(
 
 
 _DRAWN = (
-    *_in_dropout(
-        "fa2", "high half of the seed ignored",
-        ("entry), seed_low, seed_high);", "entry), seed_low, 0);"), ("draw[1], draw[2])", "draw[1], uint32(0))"),
+    *in_feature(
+        "fa2", "dropout", "high half of the seed ignored",
+        ("batch), seed_low, seed_high);", "batch), seed_low, 0);"),
+        ("drawn.seed_low, drawn.seed_high)", "drawn.seed_low, uint32(0))"),
     ),
     *_in_dropout(
         "three-pass", "low half of the seed ignored",
         ("entry), seed_low, seed_high);", "entry), 0, seed_high);"), ("draw[1], draw[2])", "uint32(0), draw[2])"),
     ),
-    *_in_dropout(
-        "fa2", "a neighbour's counter",
+    *in_feature(
+        "fa2", "dropout", "a neighbour's counter",
         ("make_uint4(key_block * 8 + key_of_8,", "make_uint4(key_block * 8 + (key_of_8 ^ 1),"),
         ("uint32(key_block * 8 + key_of_8)", "uint32(key_block * 8 + (key_of_8 ^ 1))"),
     ),
@@ -46,47 +47,48 @@ _DRAWN = (
          "make_uint4(row_block * 8 + row_of_8, key_block * 8 + key_of_8, head"),
         ("x, y = uint32(key_block", "y, x = uint32(key_block"),
     ),
-    *_in_dropout("fa2", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
+    *in_feature("fa2", "dropout", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
     *_in_dropout(
         "three-pass", "one key for all rounds",
         ("key_low += 0x9E3779B9;", ""), ("uint32(key_low + STEP_LOW)", "key_low"),
     ),
-    *_in_dropout(
-        "fa2", "bytes of a word in the other order",
+    *in_feature(
+        "fa2", "dropout", "bytes of a word in the other order",
         ("(words[w] >> row % 32 / 8 * 8 & 0xff)", "(words[w] >> (24 - row % 32 / 8 * 8) & 0xff)"),
         ("(uint32(row) % uint32(32) // uint32(8) * uint32(8))",
          "(uint32(24) - uint32(row) % uint32(32) // uint32(8) * uint32(8))"),
     ),
-    *_in_dropout(
-        "fa2", "one number for rows that are eight apart",
+    *in_feature(
+        "fa2", "dropout", "one number for rows that are eight apart",
         ("(words[w] >> row % 32 / 8 * 8 & 0xff)", "(words[w] & 0xff)"),
         ("(uint32(row) % uint32(32) // uint32(8) * uint32(8))", "uint32(0)"),
     ),
-    *_in_dropout(
-        "fa2", "words in another order",
+    *in_feature(
+        "fa2", "dropout", "words in another order",
         ("{drawn.x, drawn.y, drawn.z, drawn.w}", "{drawn.x, drawn.z, drawn.y, drawn.w}"),
-        ("x, y, z, w = numbers(draw, row >> 5, row & 7, block", "x, z, y, w = numbers(draw, row >> 5, row & 7, block"),
+        ("x, y, z, w = numbers(drawn, row >> 5, row & 7, block,",
+         "x, z, y, w = numbers(drawn, row >> 5, row & 7, block,"),
     ),
     *_in_dropout(
         "three-pass", "the same number for keys that are 16 apart",
         ("key & 16 ? high : low", "low"), ("high if key & 16 else low", "low"),
     ),
-    *_in_dropout(
-        "fa2", "the block's numbers in every tile of it",
+    *in_feature(
+        "fa2", "dropout", "the block's numbers in every tile of it",
         ("const int ahead = 4 * block - first_key / 8;", "const int ahead = 0;"),
         ("ahead = int32(4 * block - int32(uint32(first_key) >> uint32(3)))", "ahead = int32(0)"),
     ),
-    *_in_dropout(
-        "fa2", "what is to drop out is kept",
+    *in_feature(
+        "fa2", "dropout", "what is to drop out is kept",
         ("& 0xff) >= threshold) bits", "& 0xff) < threshold) bits"),
-        ("number_of_row(w, row) >= draw[0]", "number_of_row(w, row) < draw[0]"),
+        ("number_of_row(w, row) >= drawn.threshold", "number_of_row(w, row) < drawn.threshold"),
     ),
 )  # fmt: skip
 _COUNTED = (
     *in_kernel(
         "fa2", "numbers of the place within the tile",
         (".kept<TN>(first_row + row_of(i)", ".kept<TN>(row_of(i)"),
-        ("kept(draw, first_row + row_of(i)", "kept(draw, row_of(i)"),
+        ("kept_of(drawn, first_row + row_of(i)", "kept_of(drawn, row_of(i)"),
     ),
     *in_kernel(
         "fa2", "numbers of the first tile of keys",
@@ -95,8 +97,8 @@ _COUNTED = (
     ),
     *in_kernel(
         "fa2", "numbers of the key/value head",
-        ("DROPOUT_OF(blockIdx.x, blockIdx.z)", "DROPOUT_OF(blockIdx.x / group, blockIdx.z)"),
-        ("thread_column(), head_across(), batch_index())", "thread_column(), kv_head_across(group), batch_index())"),
+        ("dropout.of_head(head, batch)", "dropout.of_head(head / group, batch)"),
+        ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
     *in_kernel(
         "three-pass", "numbers of the first batch entry",
@@ -115,23 +117,22 @@ _COUNTED = (
     ),
 )  # fmt: skip
 _WEIGHTS = (
-    *(
-        mutant
-        for algorithm in ("fa2", "three-pass")
-        for mutant in _in_dropout(
-            algorithm, "what is left is not scaled",
-            ("#define KEPT_FACTOR kept_factor", "#define KEPT_FACTOR 1.0f"), ("return kept_factor", "return ONE"),
-        )
+    *in_feature(
+        "fa2", "dropout", "what is left is not scaled",
+        ("return kept_factor;", "return 1.0f;"), ("return dropout[3]", "return ONE"),
+    ),
+    *_in_dropout(
+        "three-pass", "what is left is not scaled",
+        ("#define KEPT_FACTOR kept_factor", "#define KEPT_FACTOR 1.0f"), ("return kept_factor", "return ONE"),
     ),
     *in_kernel(
         "fa2", "dropped before the denominator",
-        ("sum += p;", "sum += DROPPED(p, kept, j);"), ("total += p\n", "total += dropped(p, bits, j)\n"),
+        ("sum += p;", "sum += kept.or_zero(p, j);"), ("total += p\n", "total += or_zero(kept, p, j)\n"),
     ),
     *in_kernel(
         "fa2", "what is left scaled by 1 - P",
-        ("KEPT_FACTOR / l[i]", "1.0f / (KEPT_FACTOR * l[i])"),
-        ("factor_of(kept_factor) / l[i]", "np.float32(1) / (factor_of(kept_factor) * l[i])"),
-        (None, ("import math\n", "import math\n\nimport numpy as np\n")),
+        ("dropout.factor() / l[i]", "1.0f / (dropout.factor() * l[i])"),
+        ("factor(dropout) / l[i]", "float32(1) / (factor(dropout) * l[i])"),
     ),
 )  # fmt: skip
 _ON_TENSOR_CORES = (

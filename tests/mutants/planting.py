@@ -65,6 +65,20 @@ def in_tiles(
     yield from planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
 
 
+def in_feature(
+    algorithm: str,
+    feature: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in the types of a feature, such as `limits` or `tile_order`, and seen through one algorithm."""
+    files = f"_features/{feature}.cuh", f"_features/numba_{feature}.py"
+    yield from planted(algorithm, bug, *files, ((cuda, numba), *more), sanitize)
+
+
 def in_backward(
     algorithm: str,
     bug: str,

@@ -84,8 +84,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "maximum starts at 0",
-        ("m[i] = sink;", "m[i] = 0.0f;"),
-        ("m[i] = sink", "m[i] = ZERO"),
+        ("m[i] = first_m;", "m[i] = 0.0f;"),
+        ("m[i] = first_m", "m[i] = ZERO"),
     ),
     *in_kernel(
         "three-pass", "maximum starts at 0",

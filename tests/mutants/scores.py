@@ -10,6 +10,7 @@ from tests.mutants.planting import (
     NUMBA,
     Replacement,
     in_cuda_of_mma,
+    in_feature,
     in_kernel,
     in_output,
     in_plan,
@@ -30,8 +31,9 @@ def _in_scores(algorithm: str, bug: str, *pairs: tuple[Replacement | None, Repla
 def _in_factor(algorithm: str, bug: str, new: str) -> Iterator[Mutant]:
     """Planted in what products are multiplied by, which both backends share."""
     old = "problem.tau if problem.softcap is None else problem.tau / problem.softcap"
+    folder = "_features" if algorithm == "fa2" else "_scores"
     for backend in (CUDA, NUMBA):
-        yield Mutant(bug, f"{algorithm}-{backend}", (Patch("_scores/__init__.py", old, new),))
+        yield Mutant(bug, f"{algorithm}-{backend}", (Patch(f"{folder}/__init__.py", old, new),))
 
 
 def _in_scoring(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -87,11 +89,25 @@ _CAPS = (
         "fa2",
         "capped after the mask",
         (
-            "key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY",
-            "score(key_of(j) < end[i] ? S[i][j] : MINUS_INFINITY, key_of(j) - row_of(i))",
+            "sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;",
+            "score(sees ? tau * S[i][j] : MINUS_INFINITY, first_row + row_of(i), first_key + key_of(j));",
         ),
-        ("score(S[i, j], tau,", "score(S[i, j] if key_of(j) < end[i] else MINUS_INFINITY, tau,"),
-        (None, ("scored if key_of(j) < end[i] else MINUS_INFINITY", "scored")),
+        (
+            "scored = MINUS_INFINITY\n                if key_of(j) < seen.end[i]:\n"
+            "                    scored = score_of(score, tau * S[i, j],",
+            "scored = tau * S[i, j] if key_of(j) < seen.end[i] else MINUS_INFINITY\n"
+            "                scored = score_of(score, scored,",
+        ),
+    ),
+    *in_feature(
+        "fa2",
+        "scores",
+        "capped after ALiBi",
+        ("return others(term(s, row, key), row, key);", "return term(others(s, row, key), row, key);"),
+        (
+            "apply_others(score[1], apply_term(score[0], s, row, key), row, key)",
+            "apply_term(score[0], apply_others(score[1], s, row, key), row, key)",
+        ),
     ),
     *in_kernel(
         _MMA,
@@ -118,19 +134,19 @@ _CAPS = (
     *in_plan(_MMA, "cap in powers of e", "always=not lengths, unit=LOG2_E", "always=not lengths"),
 )
 _ALIBI = (
-    *_in_scores(
-        "fa2", "slope's sign",
-        (("s -= slope *", "s += slope *"), (" - slope * float32", " + slope * float32")),
+    *in_feature(
+        "fa2", "scores", "slope's sign",
+        ("s - slope * fabsf", "s + slope * fabsf"), ("s - alibi[0] * float32", "s + alibi[0] * float32"),
     ),
     *_in_scores(
         "two-pass", "keys behind the row's place nearer than its own",
         (("slope * fabsf((float)(ahead - place))", "slope * (float)(place - ahead)"),
          ("float32(abs(ahead - place))", "float32(place - ahead)")),
     ),
-    *in_kernel(
-        "fa2", "distances from a place aligned top-left",
-        ("first_row + kv_len - q_len - first_key)", "first_row - first_key)"),
-        ("slope, first_row + kv_len - q_len - first_key, first", "slope, first_row - first_key, first"),
+    *in_feature(
+        "fa2", "scores", "distances from a place aligned top-left",
+        ("__ldg(slopes + head), kv_len - q_len}", "__ldg(slopes + head), 0}"),
+        ("alibi[0][head], kv_len - q_len", "alibi[0][head], 0"),
     ),
     *in_kernel(
         "three-pass", "distances from a place aligned top-left",
@@ -139,8 +155,8 @@ _ALIBI = (
     ),
     *in_kernel(
         "fa2", "slope of the key/value head",
-        ("slopes[blockIdx.x]", "slopes[blockIdx.x / group]"),
-        ("slope_of(slopes, head_across())", "slope_of(slopes, kv_head_across(group))"),
+        ("scores.of_head(head,", "scores.of_head(head / group,"),
+        ("score_of_head(scores, head,", "score_of_head(scores, kv_head,"),
     ),
     *(
         mutant
@@ -182,14 +198,15 @@ _ALIBI = (
     in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
 )  # fmt: skip
 _SINKS = (
-    *(
-        mutant
-        for algorithm in ("fa2", "two-pass")
-        for mutant in _in_scores(
-            algorithm, _COUNTED_TWICE,
-            (("SINK_WEIGHT 1.0f", "SINK_WEIGHT 2.0f"),
-             ("np.float32(1 if SINKS else 0)", "np.float32(2 if SINKS else 0)")),
-        )
+    *in_feature(
+        "fa2", "scores", _COUNTED_TWICE,
+        ("WEIGHT = 1.0f;", "WEIGHT = 2.0f;"),
+        ("np.float32(1 if sinks else 0)", "np.float32(2 if sinks else 0)"),
+    ),
+    *_in_scores(
+        "two-pass", _COUNTED_TWICE,
+        (("SINK_WEIGHT 1.0f", "SINK_WEIGHT 2.0f"),
+         ("np.float32(1 if SINKS else 0)", "np.float32(2 if SINKS else 0)")),
     ),
     *in_output(
         _COUNTED_TWICE,
@@ -231,21 +248,23 @@ _SINKS = (
         ("SINK(head));", "SINK(head / group));"),
         ("sink_of(sinks, head_of_entry(heads))", "sink_of(sinks, head_of_entry(heads) // uint32(group))"),
     ),
-    *(
-        mutant
-        for algorithm, axis, name in (("fa2", "x", "across"), ("two-pass", "y", "index"))
-        for mutant in (
-            *in_kernel(
-                algorithm, "sink of the key/value head",
-                (f"SINK(blockIdx.{axis})", f"SINK(blockIdx.{axis} / group)"),
-                (f"sink_of(sinks, head_{name}())", f"sink_of(sinks, kv_head_{name}(group))"),
-            ),
-            *in_kernel(
-                algorithm, "sink scaled",
-                (f"SINK(blockIdx.{axis})", f"tau * SINK(blockIdx.{axis})"),
-                (f"sink_of(sinks, head_{name}())", f"tau * sink_of(sinks, head_{name}())"),
-            ),
-        )
+    *in_kernel(
+        "fa2", "sink of the key/value head",
+        ("sink.logit(head)", "sink.logit(head / group)"), ("logit(sink, head)", "logit(sink, kv_head)"),
+    ),
+    *in_kernel(
+        "fa2", "sink scaled",
+        ("sink.logit(head)", "tau * sink.logit(head)"), ("logit(sink, head)", "tau * logit(sink, head)"),
+    ),
+    *in_kernel(
+        "two-pass", "sink of the key/value head",
+        ("SINK(blockIdx.y)", "SINK(blockIdx.y / group)"),
+        ("sink_of(sinks, head_index())", "sink_of(sinks, kv_head_index(group))"),
+    ),
+    *in_kernel(
+        "two-pass", "sink scaled",
+        ("SINK(blockIdx.y)", "tau * SINK(blockIdx.y)"),
+        ("sink_of(sinks, head_index())", "tau * sink_of(sinks, head_index())"),
     ),
     *in_kernel(
         "three-pass", "sink counted by every lane",

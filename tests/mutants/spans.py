@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_kernel, in_split_kv, planted
+from tests.mutants.planting import Replacement, in_feature, in_kernel, in_split_kv, planted
 
 _CUDA, _TILES, _ON_TENSOR_CORES = "_tiles/spans.cuh", "_tiles/numba_spans.py", "_mma/numba_spans.py"
 
@@ -34,13 +34,14 @@ def _barrier_before(line: str) -> str:
 
 
 _READING = (
-    *_in_tiles(
+    *in_feature(
         "fa2",
+        "limits",
         "first key of a run off by one",
-        ("first[i] = before.of[row_of(i)] - first_key;", "first[i] = before.of[row_of(i)] - first_key + 1;"),
+        ("return first_keys[row - first_row];", "return first_keys[row - first_row] + 1;"),
         (
-            "limit_of(first_row + row_of(i), before) - first_key",
-            "limit_of(first_row + row_of(i), before) - first_key + 1",
+            "return run.first_keys[(row - run.first_row) & MASK]",
+            "return run.first_keys[(row - run.first_row) & MASK] + 1",
         ),
     ),
     *_in_tiles(
@@ -52,28 +53,47 @@ _READING = (
             "limit_of(first_row + row_of(i), after) - first_key - 1",
         ),
     ),
-    *_in_tiles(
+    *in_feature(
         "fa2",
+        "limits",
         "what lies ahead of a run is seen",
-        ("first[i] = before.of[row_of(i)] - first_key;", "first[i] = 0;"),
-        ("limit_of(first_row + row_of(i), before) - first_key", "0"),
+        (
+            "int unclipped_first(int row) const { return first(row); }",
+            "int unclipped_first(int row) const { return 0; }",
+        ),
+        (
+            "    return first, end, first, end, of_sequence, run_of_block\n",
+            "    @cuda.jit(device=True, forceinline=True)\n    def none(run, row):\n        return 0\n\n"
+            "    return none, end, first, end, of_sequence, run_of_block\n",
+        ),
     ),
-    *(
-        mutant
-        for algorithm in ("fa2", "fa2-mma")
-        for mutant in _in_runs(
-            algorithm,
-            "runs of the first sequence for all",
-            ("const size_t first = (size_t)blockIdx.z * q_len + first_row;", "const size_t first = first_row;"),
-            *(
-                (
-                    ("first_keys[batch_index(), first_row + t]", "first_keys[0, first_row + t]"),
-                    ("end_keys[batch_index(), first_row + t]", "end_keys[0, first_row + t]"),
-                )
-                if algorithm == "fa2"
-                else (("first_keys[cuda.blockIdx.z,", "first_keys[0,"), ("end_keys[cuda.blockIdx.z,", "end_keys[0,"))
-            ),
-        )
+    *in_feature(
+        "fa2",
+        "limits",
+        "rows beyond a block's last before all keys",
+        ("__ldg(first_keys + first + t) : kv_len;", "__ldg(first_keys + first + t) : 0;"),
+        (
+            "limits[0][block.batch, block.first_row + t] if t < block.rows else kv_len",
+            "limits[0][block.batch, block.first_row + t] if t < block.rows else 0",
+        ),
+    ),
+    *in_feature(
+        "fa2",
+        "limits",
+        "runs of the first sequence for all",
+        (
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const size_t first = block.first_row;",
+        ),
+        ("limits[0][block.batch, block.first_row + t]", "limits[0][0, block.first_row + t]"),
+        (None, ("limits[1][block.batch, block.first_row + t]", "limits[1][0, block.first_row + t]")),
+    ),
+    *_in_runs(
+        "fa2-mma",
+        "runs of the first sequence for all",
+        ("const size_t first = (size_t)blockIdx.z * q_len + first_row;", "const size_t first = first_row;"),
+        ("first_keys[cuda.blockIdx.z,", "first_keys[0,"),
+        ("end_keys[cuda.blockIdx.z,", "end_keys[0,"),
     ),
     *_in_runs(
         "two-pass",
@@ -85,21 +105,25 @@ _READING = (
         ("first_keys[batch_index(), first_row + t]", "first_keys[batch_index(), t]"),
         ("end_keys[batch_index(), first_row + t]", "end_keys[batch_index(), t]"),
     ),
-    *_in_runs(
+    *in_feature(
         "fa2",
+        "limits",
         "runs looked up by a row's place",
         (
-            "t < rows ? limits[first + t] : kv_len",
-            "t < rows ? limits[(size_t)blockIdx.z * q_len + min(max(first_row + t + kv_len - q_len, 0), q_len - 1)]\n"
-            "                                      : kv_len",
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const int place = min(max(block.first_row + t + kv_len - q_len, 0), q_len - 1);\n"
+            "        const size_t first = (size_t)block.batch * q_len + place - t;",
         ),
         (
-            "first_keys[batch_index(), first_row + t]",
-            "first_keys[batch_index(), min(max(first_row + t + kv_len - first_keys.shape[1], 0), rows - 1)]",
+            "limits[0][block.batch, block.first_row + t]",
+            "limits[0][block.batch, min(max(block.first_row + t + kv_len - q_len, 0), q_len - 1)]",
         ),
         (
-            "end_keys[batch_index(), first_row + t]",
-            "end_keys[batch_index(), min(max(first_row + t + kv_len - end_keys.shape[1], 0), rows - 1)]",
+            None,
+            (
+                "limits[1][block.batch, block.first_row + t]",
+                "limits[1][block.batch, min(max(block.first_row + t + kv_len - q_len, 0), q_len - 1)]",
+            ),
         ),
     ),
     *_in_runs(
@@ -108,10 +132,11 @@ _READING = (
         ("before = {first_keys + (size_t)blockIdx.z * q_len, 0},", "before = {first_keys, 0},"),
         ("(first_keys[batch_index()], 0)", "(first_keys[0], 0)"),
     ),
-    *_in_runs(
+    *in_feature(
         "fa2",
+        "limits",
         "no barrier after runs were kept",
-        ("    __syncthreads();                                                             \\\n", ""),
+        ("        __syncthreads();\n", ""),
         ("        cuda.syncthreads()\n", ""),
         sanitize=True,
     ),

@@ -24,7 +24,7 @@ from harness.model.variant import Variant
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
-from harness.operations.attention.problem import SCORE_FEATURES, Problem
+from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
 from variants.attention.fa2_mma import default_tile
 
@@ -146,7 +146,7 @@ def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant, mask: str):
 
 @each_variant
 def test_they_say_so_and_others_refuse(variant: Variant):
-    assert set(SCORE_FEATURES) < set(variant.takes)
+    assert {*ALL} < {*variant.takes}
     far = dataclasses.replace(Problem(softcap=2.0**70), **build_of(variant))
     assert "softcap is 1.18059e+21" in (refusal_of(variant, far) or "")
     with pytest.raises(UnsupportedProblem, match="does not support softcap and sinks"):

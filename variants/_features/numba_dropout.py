@@ -4,8 +4,8 @@
     kept = dropout.kept(drawn, row, first_key, column)     # for keys first_key + column + 8 j
     p = dropout.or_zero(kept, p, j)
 
-Weights that are kept are multiplied by dropout.factor(argument), 1 / (1 - P), in the end. The argument is a tuple of the
-threshold, the two halves of the seed and that factor, and empty without dropout.
+Weights that are kept are multiplied by dropout.factor(argument), 1 / (1 - P), in the end. The argument is a tuple of
+the threshold, the two halves of the seed and that factor, and empty without dropout.
 """
 
 from __future__ import annotations

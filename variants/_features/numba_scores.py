@@ -43,8 +43,8 @@ def apply_alibi(alibi, s, row, key):
     return s - alibi[0] * float32(abs(key - row - alibi[1]))
 
 
-# s = s + bias[head, row, key]. An axis that the bias does not vary over has length 1. A tile may have room for rows after
-# the last.
+# s = s + bias[head, row, key]. An axis that the bias does not vary over has length 1. A tile may have room for rows
+# after the last.
 @cuda.jit(device=True, forceinline=True)
 def bias_of_head(bias, head, q_len, kv_len):
     values = bias[0]

@@ -1,7 +1,7 @@
 """TileOrder: which tiles of keys a block of rows visits, and which row sees which key of a tile.
 
-The CUDA twin is tile_order.cuh: same names. A kernel's parameter `order` is empty (`AllTiles`), or a tuple of the lists,
-lists_per_sequence, lists_per_head (0 where all have the same) and the mask's rule (`ListedTiles`).
+The CUDA twin is tile_order.cuh: same names. A kernel's parameter `order` is empty (`AllTiles`), or a tuple of the
+lists, lists_per_sequence, lists_per_head (0 where all have the same) and the mask's rule (`ListedTiles`).
 
     tiles = order.of_block(argument, block, seen.first_key, seen.end_key, q_len, kv_len)
     next = order.first(tiles)
@@ -162,8 +162,8 @@ def _listed_tiles(rows: int, keys: int, threads: int, rule: NumbaRule) -> dict[s
     def exists(tile):
         return tile.place < tile.tiles
 
-    # Each warp computes the bits of SHARE rows, a key per lane. Rows that the tile has room for after the last are as the
-    # last.
+    # Each warp computes the bits of SHARE rows, a key per lane. Rows that the tile has room for after the last are as
+    # the last.
     @cuda.jit(device=True, forceinline=True)
     def compute_bits(bits, tiles, tile, keys):
         t = thread_of_block() & MASK

@@ -15,6 +15,7 @@ from numba import cuda, float32, int32, uint16, uint32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_limits import RowBlock
 from variants._tiles import THREADS_X, THREADS_Y, Tile
 
 TX = THREADS_X
@@ -144,6 +145,13 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
     LD = leading_dimension(D)
     LP = TX * (TN | 1)
 
+    # The rows that the block owns.
+    @cuda.jit(device=True, forceinline=True)
+    def own_rows(q_len):
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        return RowBlock(batch_index(), head_index(), block_index(), cuda.gridDim.x & MASK, first_row, rows)
+
     @cuda.jit(device=True, forceinline=True)
     def row_of(i):
         return thread_row() + TY * i
@@ -177,6 +185,14 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
     @cuda.jit(device=True, forceinline=True)
     def has_element(j):
         return D == TX * TD or element_of(j) < D
+
+    # What each thread has of O, times a factor -> a tile.
+    @cuda.jit(device=True, forceinline=True)
+    def gather(tile, O, factor):
+        for i in range(TM):
+            for j in range(TD):
+                if has_row(i) and has_element(j):
+                    tile[row_of(i), element_of(j)] = factor * O[i, j]
 
     # S += the products of STEP elements of Q_i and of K_j, from k on.
     @cuda.jit(device=True, forceinline=True)
@@ -236,6 +252,7 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
         P_ROWS=P_ROWS,
         LD=LD,
         LP=LP,
+        own_rows=own_rows,
         row_of=row_of,
         key_of=key_of,
         element_of=element_of,
@@ -243,6 +260,7 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
         has_row=has_row,
         has_element=has_element,
         tile_element=tile_element,
+        gather=gather,
         multiply_Q_Kt=multiply_Q_Kt,
         row_max=row_max,
         **masked,

@@ -1,7 +1,8 @@
 // What the algorithms with tiles share: load a tile into shared memory, multiply tiles, reduce over a row, store a tile. The
 // Numba twin of this text is numba_tiles.py: same names, same order.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile).
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), STEPS_AT_ONCE (steps of Q K^T that are
+// written out one after the other).
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
@@ -40,6 +41,13 @@ __device__ __forceinline__ size_t kv_head_index(unsigned group)
     return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
 }
 
+// The rows that the block owns.
+__device__ __forceinline__ RowBlock own_rows(int q_len)
+{
+    const int first_row = blockIdx.x * BR;
+    return {(int)blockIdx.z, (int)blockIdx.y, (int)blockIdx.x, (int)gridDim.x, first_row, min(BR, q_len - first_row)};
+}
+
 __device__ __forceinline__ int row_of(int i) { return thread_row() + TY * i; }
 __device__ __forceinline__ int key_of(int j) { return thread_column() + TX * j; }
 __device__ __forceinline__ int element_of(int j) { return (j / VD * TX + thread_column()) * VD + j % VD; }
@@ -75,6 +83,14 @@ __device__ __forceinline__ SeenInTile<Pairs> seen_in_tile(const BlockLimits<Run>
     in_tile.first_by_all = max(seen.first_by_all - first_key, 0);
     in_tile.end_by_all = min(seen.end_by_all - first_key, keys);
     return in_tile;
+}
+
+// The same where each row sees a run of keys.
+template <class Run>
+__device__ __forceinline__ SeenInTile<AllTiles::Pairs> seen_in_tile(const BlockLimits<Run> &seen, int first_row, int first_key,
+                                                                    int keys)
+{
+    return seen_in_tile(seen, AllTiles::Pairs{}, first_row, first_key, keys);
 }
 
 // Where element e of a run of rows lies in a tile, and the one `further` elements after it.
@@ -117,6 +133,17 @@ __device__ __forceinline__ void store_tile(element *target, const float *tile, i
         const int e = start + thread_index();
         if (e < rows * D) narrow(tile[place(e)], &target[e]);
     }
+}
+
+// What each thread has of O, times a factor -> a tile.
+__device__ __forceinline__ void gather(float *tile, const float (&O)[TM][TD], float factor = 1.0f)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            if (has_row(i) && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * O[i][j];
+        }
 }
 
 // S = Q_i K_j^T, each element one sum over D in ascending order.
@@ -218,9 +245,14 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
-            const bool sees = seen.in_run(i, k) && (!LISTED || seen.pairs.sees(row_of(i), k));
+            if constexpr (LISTED) {
+                const bool sees = seen.in_run(i, k) && seen.pairs.sees(row_of(i), k);
 #pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+                for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+            } else {
+#pragma unroll
+                for (int j = 0; j < TD; ++j) O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];
+            }
         }
     }
 }

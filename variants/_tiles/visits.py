@@ -166,6 +166,11 @@ class Visits:
         self._rule = rule_of(schedule.problem, schedule.tile)
 
     @property
+    def schedule(self) -> Schedule:
+        """The tiles of the problem."""
+        return self._schedule
+
+    @property
     def _sequences(self) -> int:
         """Number of sequences with separate lists."""
         return self._problem.batch if has_spans(self._problem) else 1
@@ -207,7 +212,7 @@ class Visits:
         """(S, L, T_r): how many tiles a block of rows visits."""
         if self._rule is None:
             return self._schedule.visits[:, None]
-        counts: Integers = self._visited.sum(axis=-1)
+        counts: Integers = self.visited.sum(axis=-1)
         return counts
 
     def traffic(
@@ -231,7 +236,7 @@ class Visits:
             key_bytes = s.key_tile_bytes_of_heads(copy)
         if self._rule is None:
             return 2 * int((s.key_visits[:, None] * key_bytes).sum()), 0
-        visited, all_seen = self._visited, self._rule.seen[1]
+        visited, all_seen = self.visited, self._rule.seen[1]
         lists = visited.shape[1]
         # Heads that share a list, as they are counted through the batch.
         by_list = key_bytes.reshape(len(key_bytes), -1, lists, key_bytes.shape[-1])
@@ -253,11 +258,10 @@ class Visits:
         return looked_at
 
     @functools.cached_property
-    def _visited(self) -> Booleans:
-        """(S, L, T_r, T_c): which tiles are in the lists."""
-        assert self._rule is not None
-        visited: Booleans = self._looked_at[:, None] & self._rule.seen[0]
-        return visited
+    def visited(self) -> Booleans:
+        """(S, L, T_r, T_c): which tiles of keys each block of rows visits."""
+        looked_at: Booleans = self._looked_at[:, None]
+        return looked_at if self._rule is None else looked_at & self._rule.seen[0]
 
     @property
     def _listing(self) -> tuple[int, int]:
@@ -272,7 +276,7 @@ class Visits:
         def per_list(each: np.ndarray) -> np.ndarray:
             return np.broadcast_to(each, (sequences, lists, *each.shape[2:])).reshape(owners, *each.shape[3:])
 
-        visited = per_list(self._visited)
+        visited = per_list(self.visited)
         before = np.concatenate([np.zeros((owners, 1), np.int64), np.cumsum(visited, axis=1)], axis=1)
         first, end = (per_list(each[:, None]) for each in (self._schedule.first_tiles, self._schedule.end_tiles))
         own = np.arange(owners)

@@ -28,15 +28,14 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, Tile, blocks, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans
+from variants._tiles import BLOCK, WARPS, Tile, blocks, grid
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
-WARPS = BLOCK[0] * BLOCK[1] // 32
-"""Warps per thread block. Each reads for itself what all threads need, such as l and m."""
 ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
@@ -54,40 +53,46 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
     return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that initialize O, attend and round O, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
-
-    options = tile_options(problem, tile)
-    names = ("fa1_initialise", "fa1", "fa1_round")
-    return tuple(raw_kernel("attention/fa1", name, options) for name in names), pointer_lengths(problem)
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The features of the kernel `fa1`, in the order of its parameters."""
+    return (features.limits(problem),)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that initialize O, attend and round O; they take no lengths."""
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels that initialize O, attend and round O."""
+    from variants._tiles.rawkernel import tiles_kernel
+
+    names, folder, headers = ("fa1_initialise", "fa1", "fa1_round"), "attention/fa1", (("attention/fa1", "rows_seeing.cuh"),)
+    return tuple(tiles_kernel(folder, name, problem, tile, features_of(problem), headers=headers) for name in names)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels that initialize O, attend and round O."""
     from variants.attention.fa1.numba_kernel import fa1_kernels
 
     kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem))
-    return (kernels.fa1_initialise, kernels.fa1, kernels.fa1_round), ()
+    return kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Two launches, three where O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
+    """Two launches, three if O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
-    (initialise, fa1, rounding), lengths = kernels(p, tile)
-    scalars = (np.int32(p.group), np.float32(p.tau), *limits(p))
+    initialise, fa1, rounding = kernels(p, tile)
+    q_len = np.int32(p.q_len)
+    sizes = (q_len, np.int32(p.kv_len), np.int32(p.group), np.float32(p.tau))
+    args = ("Q", "K", "V", running_O, "l", "m", *sizes, *arguments(features_of(p)))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
-        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
-        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, *scalars)),
+        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", q_len)),
+        Launch(fa1, grid(p, 1), BLOCK, args),
     ]
     buffers = [Buffer("l", p.lse_shape, "float32"), Buffer("m", p.lse_shape, "float32")]
     if running_O != "O":
-        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", *lengths[:1])))
+        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", q_len)))
         buffers.append(Buffer(running_O, p.q_shape, "float32"))
     return Plan(tuple(launches), tuple(buffers))
 
@@ -111,10 +116,11 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
 
 def looked_at_bytes(schedule: Schedule) -> int:
-    """Bytes of finding out which blocks of rows see a tile, over all heads: an end or a first key at a time.
+    """Bytes of finding the blocks of rows that see each tile, over all heads: an end or a first key at a time.
 
-    Tile by tile, the last rows of blocks are asked, from the first block that saw the tile before to the first that
-    sees this one, and then first rows to the first block that does not. Before, the head's first row and its last.
+    For each tile, the kernel reads the ends of the blocks' last rows, from the first block that sees the tile before to
+    the first that sees this one, and then first keys of first rows up to the first block that does not see it. Before
+    that, it reads the first key of the head's first row and the end of its last.
     """
     p, blocks_of_rows = schedule.problem, len(schedule.first_rows)
     looks = 0
@@ -143,4 +149,5 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=SPAN_FEATURES)
+    takes = features.SPAN_FEATURES
+    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes)

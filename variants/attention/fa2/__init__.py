@@ -39,6 +39,7 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
+from variants._tiles.bias import bias_bytes
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels, register_languages
@@ -103,7 +104,7 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     return (kernel, *numba_listing(problem, tile))
 
 
-TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, "bias", features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -129,8 +130,10 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     q_bytes = o_bytes if copy is None else schedule.copied_row_block_bytes(copy).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1, copy=copy)
-    score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
+    visits = Visits(schedule)
+    mask_and_keys, listed_bytes = visits.traffic(WARPS, entry_reads=1, copy=copy)
+    readers = WARPS * schedule.owners
+    score_bytes = slope_bytes(p, readers) + bias_bytes(visits) + sink_bytes(p, readers)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
     return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
 

@@ -64,8 +64,8 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
 
-        # Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of all
-        # heads start first, since they see most keys under a causal mask. `group` heads share K and V.
+        # Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of
+        # all heads start first, since they see most keys under a causal mask. `group` heads share K and V.
         batch, head, i_block = batch_index(), head_across(), row_block_across()
         first_row = i_block * BR
         rows = min(BR, q_len - first_row)
@@ -110,8 +110,8 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
             seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys)
             scale_and_mask(S, tau, score, seen_here, first_row, first_key)
 
-            # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P). Dropout leaves l as it is.
-            # Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
+            # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P). Dropout leaves l as it
+            # is. Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
             for i in range(TM):
                 m_new = max(m[i], row_max(S, i))
                 correction = exp_below(m[i], m_new)

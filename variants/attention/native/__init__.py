@@ -18,12 +18,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness import Numerics, Problem, Registry
-from variants._tiles.band import has_spans
-from variants._tiles.registration import pointer_lengths
-from variants._warps import register_warps
+from variants._features import in_numba
+from variants._warps import TILE, register_warps
 
 NUMERICS = Numerics(scores="float32", weights="float32", sums="nearest", one_score=True, divides_last=True)
 """Functions are left at `fast`: the others promise exp(s - m), with a weight of exactly 1 for the maximum."""
@@ -33,22 +30,22 @@ FAILS_IN = {"cupy": (*BEYOND_EXP, "subnormal"), "numba": BEYOND_EXP}
 """CuPy compiles with -ftz=true: where all scores of a row are below 0, exp(s) v of the smallest values becomes 0."""
 
 
-def cupy_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
+def cupy_kernel(problem: Problem) -> Any:
+    """The CUDA kernel."""
     from variants._warps.rawkernel import warp_kernel
 
-    return warp_kernel("native", problem), pointer_lengths(problem)
+    return warp_kernel("native", problem)
 
 
-def numba_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """The Numba kernel, which takes no lengths."""
+def numba_kernel(problem: Problem) -> Any:
+    """The Numba kernel."""
     from variants.attention.native.numba_kernel import native_kernel
 
-    return native_kernel(problem.head_dim, problem.dtype, has_spans(problem)), ()
+    return native_kernel(problem.head_dim, problem.dtype, in_numba(problem, TILE.Br, TILE.Bc))
 
 
 def register(registry: Registry) -> None:
     """Add `native-cupy` and `native-numba`."""
     idea = "exp without subtracting the maximum, a row per warp: correct if nothing overflows"
-    languages = {"cupy": cupy_kernels, "numba": numba_kernels}
+    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
     register_warps(registry, "native", idea, languages, NUMERICS, fails_in=FAILS_IN)

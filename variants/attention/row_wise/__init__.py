@@ -18,12 +18,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness import Numerics, Problem, Registry
-from variants._tiles.band import has_spans
-from variants._tiles.registration import pointer_lengths
-from variants._warps import register_warps
+from variants._features import in_numba
+from variants._warps import TILE, register_warps
 
 NUMERICS = Numerics(
     scores="float32", weights="float32", functions="__expf", sums="nearest", one_score=True, divides_last=True
@@ -31,22 +28,22 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O, which is divided once."""
 
 
-def cupy_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
+def cupy_kernel(problem: Problem) -> Any:
+    """The CUDA kernel."""
     from variants._warps.rawkernel import warp_kernel
 
-    return warp_kernel("row_wise", problem), pointer_lengths(problem)
+    return warp_kernel("row_wise", problem)
 
 
-def numba_kernels(problem: Problem) -> tuple[Any, tuple[np.int32, ...]]:
-    """The Numba kernel, which takes no lengths."""
+def numba_kernel(problem: Problem) -> Any:
+    """The Numba kernel."""
     from variants.attention.row_wise.numba_kernel import row_wise_kernel
 
-    return row_wise_kernel(problem.head_dim, problem.dtype, has_spans(problem)), ()
+    return row_wise_kernel(problem.head_dim, problem.dtype, in_numba(problem, TILE.Br, TILE.Bc))
 
 
 def register(registry: Registry) -> None:
     """Add `row-wise-cupy` and `row-wise-numba`."""
     idea = "FlashAttention without tiles: one pass per row, which reads all of K and V for itself"
-    languages = {"cupy": cupy_kernels, "numba": numba_kernels}
+    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
     register_warps(registry, "row-wise", idea, languages, NUMERICS, stores_lse=True)

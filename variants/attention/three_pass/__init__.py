@@ -30,13 +30,10 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
-from variants._dropout import SOURCE as DROPOUT
-from variants._scores import FEATURES as SCORES
-from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, SHARED_BYTES, WARPS, Tile, blocks, default_tile, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -58,44 +55,55 @@ NUMERICS = Numerics(
 """S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels of scores, softmax and output, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
-
-    options = (*tile_options(problem, tile), *dropout_options(problem), f"-DON_CHIP={ON_CHIP}")
-    names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
-    common = (DROPOUT, *COMMON)
-    kernels = tuple(raw_kernel("attention/three_pass", name, options, common) for name in names)
-    return kernels, pointer_lengths(problem)
+Features = tuple[Feature, ...]
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels of scores, softmax and output; they take no lengths."""
+def features_of(problem: Problem) -> tuple[Features, Features, Features]:
+    """The features of each kernel, in the order of its parameters."""
+    limits, dropout = features.limits(problem), features.dropout(problem)
+    return (limits, features.scores(problem)), (limits, features.sink(problem), dropout), (limits, dropout)
+
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels of scores, softmax and output."""
+    from variants._tiles.rawkernel import LANES, SIZES, tiles_kernel
+
+    folder, (of_scores, of_softmax, of_output) = "attention/three_pass", features_of(problem)
+    both = tuple(dict.fromkeys((*of_scores, *of_output)))
+    headers, sizes = (*LANES, (folder, "rows_seeing.cuh")), {**SIZES, "ON_CHIP": ON_CHIP}
+    return (
+        tiles_kernel(folder, "three_pass_scores", problem, tile, both, headers=headers),
+        tiles_kernel(folder, "three_pass_softmax", problem, tile, of_softmax, sizes, headers=LANES, file="softmax.cu"),
+        tiles_kernel(folder, "three_pass_output", problem, tile, both, headers=headers),
+    )
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels of scores, softmax and output."""
     from variants.attention.three_pass.numba_kernel import three_pass_kernels
 
-    features = problem.compiled_features
-    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), features)
-    return (kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output), ()
+    compiled = problem.compiled_features
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), compiled)
+    return kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output
 
 
-TAKES = (*SPAN_FEATURES, *SCORES, FEATURE)
+TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (scores, softmax, output), lengths = kernels(p, tile)
-    group, tau, see = np.int32(p.group), np.float32(factor(p)), limits(p)
-    changes, sinks = (score_arguments(p, *names, always=not lengths) for names in (SCORES[:2], SCORES[2:]))
-    draw, kept_factor = draw_arguments(p, always=not lengths), factor_arguments(p, always=not lengths)
-    row_blocks = grid(p, blocks(p.q_len, tile.Br))
+    scores, softmax, output = kernels(p, tile)
+    of_scores, of_softmax, of_output = (arguments(each) for each in features_of(p))
+    lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(features.factor(p))
+    row_blocks, rows = grid(p, blocks(p.q_len, tile.Br)), grid(p, blocks(p.q_len, SOFTMAX_ROWS))
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     return Plan(
         launches=(
-            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *see, *changes)),
-            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *see, *sinks, *draw)),
-            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *see, *kept_factor)),
+            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *of_scores)),
+            Launch(softmax, rows, BLOCK, ("S", "P", *lengths, *of_softmax)),
+            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *of_output)),
         ),
         buffers=(Buffer("S", square, p.dtype), Buffer("P", square, p.dtype)),
     )

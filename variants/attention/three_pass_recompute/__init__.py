@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -35,20 +36,24 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O; all sweeps compute the scores with the same code."""
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
-
-    options = tile_options(problem, tile)
-    kernel = raw_kernel("attention/three_pass_recompute", "three_pass_recompute", options)
-    return (kernel,), pointer_lengths(problem)
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The kernel's features, in the order of its parameters."""
+    return (features.limits(problem),)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """The Numba kernel, which takes no lengths."""
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """The CUDA kernel."""
+    from variants._tiles.rawkernel import SWEEP, tiles_kernel
+
+    folder, name = "attention/three_pass_recompute", "three_pass_recompute"
+    return (tiles_kernel(folder, name, problem, tile, features_of(problem), headers=SWEEP),)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """The Numba kernel."""
     from variants.attention.three_pass_recompute.numba_kernel import three_pass_recompute_kernel
 
-    return (three_pass_recompute_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem)),), ()
+    return (three_pass_recompute_kernel(problem.head_dim, tile, problem.dtype, features.in_numba(problem, tile.Br, tile.Bc)),)
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
@@ -57,8 +62,9 @@ LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (three_pass_recompute,), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "O", *lengths, np.int32(p.group), np.float32(p.tau), *limits(p))
+    (three_pass_recompute,) = kernels(p, tile)
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(p.tau))
+    args = ("Q", "K", "V", "O", *sizes, *arguments(features_of(p)))
     return Plan(launches=(Launch(three_pass_recompute, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
 
 
@@ -85,6 +91,5 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `three-pass-recompute-cupy` and `three-pass-recompute-numba`."""
     idea = "standard attention without S and P: scores computed anew for maximum, denominator and P V"
-    register_languages(
-        registry, "three-pass-recompute", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=SPAN_FEATURES
-    )
+    takes = features.SPAN_FEATURES
+    register_languages(registry, "three-pass-recompute", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes)
