@@ -159,8 +159,10 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
     """Numba kernels of the algorithm and of the block order."""
     from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
-    kernel = fa2_mma_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)
-    return (kernel, *numba_ordering(problem, tile))
+    p, chosen = problem, features.in_numba(problem, tile.Br, tile.Bc, threads=32 * tile.warps)
+    terms = tuple(term.feature for term in features.TERMS if term.feature in p.score_features)
+    kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype, has_spans(p), terms, chosen)
+    return (kernel, *numba_ordering(p, tile))
 
 
 TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)

@@ -11,7 +11,7 @@ template <bool LOOKS_AT_V, int TILES>
 __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Query &Q, const unsigned char *K_tile)
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();
-    unsigned nothing[SUMS] = {};
+    unsigned nothing = 0;
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned q[TM][4];
@@ -38,13 +38,11 @@ __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Qu
                 unsigned v[4];
                 load_matrices(v, at + KV_BYTES);
 #pragma unroll
-                for (int c = 0; c < 4; ++c) nothing[c % SUMS] = add_nothing_of(v[c], nothing[c % SUMS]);
+                for (int c = 0; c < 4; ++c) nothing = add_nothing_of(v[c], nothing);
             }
         }
     }
-    const bool found = not_finite(nothing[0]) || not_finite(nothing[1 % SUMS]) || not_finite(nothing[2 % SUMS]) ||
-                       not_finite(nothing[3 % SUMS]);
-    return LOOKS_AT_V && found;
+    return LOOKS_AT_V && not_finite(nothing);
 }
 
 // Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, and l_i likewise.

@@ -1,7 +1,7 @@
 // What a thread keeps in registers, of which there are 255. _mma/mma.cuh and _mma/tiles.cuh are put before this text.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and those of registers.py:
-// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), SUMS, ONE_BODY and WARPS_WRITE.
+// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY and WARPS_WRITE.
 
 constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
 constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness import Problem
 from variants._features import changes_scores, has_spans
-from variants._mma import FRAGMENT, MmaTile
+from variants._mma import MmaTile
 
 ROOMY_PART = 176
 """Elements of S and O together that leave a thread room for more than products: for what rows see, and for scores."""
@@ -26,7 +26,6 @@ def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, 
     warps_write = one_body or (has_spans(problem) and 112 < problem.head_dim <= 128)
     return {
         "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
-        "SUMS": sums(problem, tile, ends_at_once),
         "ONE_BODY": int(one_body),
         "WARPS_WRITE": int(warps_write),
     }
@@ -41,16 +40,6 @@ def kept_registers(problem: Problem, ends_at_once: bool) -> int:
         (ends_at_once, BESIDE_WINDOW),
     )
     return min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
-
-
-def sums(problem: Problem, tile: MmaTile, ends_at_once: bool) -> int:
-    """Number of sums in which a lane looks for NaN in V_j; with more of them, fewer additions wait for another."""
-    has_pairs = tile.Br // tile.warps > FRAGMENT  # a warp has two fragments of rows
-    if problem.alibi or ends_at_once or not problem.mask.is_run or not has_pairs:
-        return 1
-    if has_spans(problem) and problem.softcap is None and not problem.sinks:
-        return 4
-    return 2 if problem.head_dim >= 64 else 1
 
 
 def has_one_body(problem: Problem, tile: MmaTile) -> bool:
