@@ -98,8 +98,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const int i_block = row_order.block(blockIdx.y, gridDim.y, batch, head), first_row = i_block * BR;
     const RowBlock block = {batch, head, i_block, (int)gridDim.y, first_row, min(BR, q_len - first_row)};
     const size_t first_stat = (size_t)head_index * q_len + first_row;
-    const stored *const K_head = K + (size_t)(head_index / group) * kv_len * D;
-    const stored *const V_head = V + (size_t)(head_index / group) * kv_len * D;
+    const unsigned kv_head = head_index / group;
 
     // Columns beyond D belong to the last step of a product: zeros, once and for all.
     if constexpr (D % 16 != 0) {
@@ -119,8 +118,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         if (visits.is_copied(n)) {
             const int j = visits.coming(n, further);
             unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES;
-            copy_tile<BC>(K_tile, K_head + (size_t)j * BC * D, kv_len - j * BC);
-            copy_tile<BC>(K_tile + KV_BYTES, V_head + (size_t)j * BC * D, kv_len - j * BC);
+            const size_t first = ((size_t)anew<KV_AGAIN>(kv_head) * kv_len + (size_t)j * BC) * D;
+            copy_tile<BC>(K_tile, K + first, kv_len - j * BC);
+            copy_tile<BC>(K_tile + KV_BYTES, V + first, kv_len - j * BC);
         }
         commit_copies();
     };
@@ -149,7 +149,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 
         // Some row of the warp sees the keys from its first row's first to its last row's end.
         const auto run = anew(seen.run);
-        const int warp_row = first_row_of_warp(anew(first_row)), warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
+        const int warp_row = first_row_of_warp(anew<ROW_AGAIN>(first_row)), warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
         const int warps_first_key = run.first(warp_row), warps_end_key = run.end(warps_last);
         visits.meet_ends(n, warps_end_key);
         const auto tile = visits.take(n);
@@ -172,6 +172,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
-    const int rows = min(BR, q_len - anew(first_row));
-    write_rows<Sink>(O, lse, first_stat, rows, own, Q_tile, dropout.factor(), sink.logit(head));
+    const size_t first = (size_t)head_index * q_len + anew<STAT_AGAIN>(first_row);
+    write_rows<Sink>(O, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
 }

@@ -1,7 +1,8 @@
 // What a thread keeps in registers, of which there are 255. _mma/mma.cuh and _mma/tiles.cuh are put before this text.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and those of registers.py:
-// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY and WARPS_WRITE.
+// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY,
+// WARPS_WRITE, and ROW_AGAIN, KV_AGAIN and STAT_AGAIN, see `anew`.
 
 constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
 constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
@@ -21,9 +22,9 @@ typedef float PerRow[TM][2];
 typedef unsigned Weights[TM][4];  // A: P for 16 keys
 
 // The same value. What follows from it is not computed ahead of a loop, where it would take registers.
-__device__ __forceinline__ int anew(int x)
+template <bool AGAIN = true> __device__ __forceinline__ int anew(int x)
 {
-    asm volatile("" : "+r"(x));
+    if constexpr (AGAIN) asm volatile("" : "+r"(x));
     return x;
 }
 __device__ __forceinline__ Band::Run anew(const Band::Run &run)

@@ -28,6 +28,7 @@ def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, 
         "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
         "ONE_BODY": int(one_body),
         "WARPS_WRITE": int(warps_write),
+        **computed_again(problem, ends_at_once),
     }
 
 
@@ -45,3 +46,13 @@ def kept_registers(problem: Problem, ends_at_once: bool) -> int:
 def has_one_body(problem: Problem, tile: MmaTile) -> bool:
     """Whether masked tiles and others share their code. Two bodies of the loop take a few registers more."""
     return tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
+
+
+def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
+    """What is computed again where it is needed, and not kept in registers: the warp's rows, and where the rows of K and
+    V, and of O, begin. Which of these leaves ptxas without spills was found by trying."""
+    spans, narrow = has_spans(problem), problem.head_dim <= 64
+    of_sinks = spans and problem.sinks
+    keys = of_sinks or (narrow and problem.alibi and problem.softcap is None)
+    output = of_sinks or (not narrow and (ends_at_once or (problem.softcap is not None and not spans)))
+    return {"ROW_AGAIN": int(not spans or of_sinks), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}
