@@ -29,10 +29,6 @@ def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutan
     return planted("fa2-mma", bug, *files, ((cuda, numba),))
 
 
-def _barrier_before(line: str) -> str:
-    return f"    __syncthreads();{' ' * 80}\\\n{line}"
-
-
 _READING = (
     *in_feature(
         "fa2",

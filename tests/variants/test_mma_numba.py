@@ -34,6 +34,7 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_unrolled import unrolled
+from variants._features import in_numba
 from variants.attention.fa2_mma import default_tile
 from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
@@ -200,9 +201,11 @@ def test_unrolled_loops_keep_an_array_in_registers():
 
 
 def test_the_kernel_can_be_cached():
-    identity = function_identity(fa2_mma_kernel(64, default_tile(64), "float16", False, ()))
+    tile = default_tile(64)
+    chosen = in_numba(Problem(head_dim=64), tile.Br, tile.Bc, threads=32 * tile.warps)
+    identity = function_identity(fa2_mma_kernel(64, tile, "float16", False, (), chosen))
     assert identity is not None
-    assert identity != function_identity(fa2_mma_kernel(64, default_tile(64), "bfloat16", False, ()))
+    assert identity != function_identity(fa2_mma_kernel(64, tile, "bfloat16", False, (), chosen))
 
 
 @pytest.mark.thorough

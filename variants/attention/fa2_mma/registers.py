@@ -52,7 +52,8 @@ def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
     """What is computed again where it is needed, and not kept in registers: the warp's rows, and where the rows of K and
     V, and of O, begin. Which of these leaves ptxas without spills was found by trying."""
     spans, narrow = has_spans(problem), problem.head_dim <= 64
-    of_sinks = spans and problem.sinks
-    keys = of_sinks or (narrow and problem.alibi and problem.softcap is None)
-    output = of_sinks or (not narrow and (ends_at_once or (problem.softcap is not None and not spans)))
+    of_sinks, capped = spans and problem.sinks, problem.softcap is not None
+    keys = of_sinks or (narrow and problem.alibi and not capped)
+    output = of_sinks or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
+    output = output or (problem.alibi and 64 < problem.head_dim <= 112)
     return {"ROW_AGAIN": int(not spans or of_sinks), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}
