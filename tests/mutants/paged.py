@@ -135,7 +135,8 @@ _SPLITS = (
                "    if (found.kv_len == 0) return;\n    const int splits = splits_of"),
     _in_splits("splits strided by rows of all sequences", "first_stat, sequence_rows, splits",
                "first_stat, gridDim.x, splits"),
-    _in_splits("rows of a group taken for one head's", "query[2] = {(first_row + lane / 4) % q_len, (first_row + lane / 4 + 8) % q_len};",
+    _in_splits("rows of a group taken for one head's",
+               "query[2] = {(first_row + lane / 4) % q_len, (first_row + lane / 4 + 8) % q_len};",
                "query[2] = {first_row + lane / 4, first_row + lane / 4 + 8};"),
 )  # fmt: skip
 

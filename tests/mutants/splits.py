@@ -60,12 +60,15 @@ _PUT_TOGETHER = (
 )  # fmt: skip
 _ROWS_AND_KEYS = (
     _in_kernel(
-        "rows of a group taken for one head's", "{own_rows[0] % q_len, own_rows[1] % q_len}", "{own_rows[0], own_rows[1]}"
+        "rows of a group taken for one head's",
+        "{own_rows[0] % q_len, own_rows[1] % q_len}",
+        "{own_rows[0], own_rows[1]}",
     ),
     _in_kernel("rows of the next group written", "rows = min(BR, group_rows - first_row);", "rows = BR;"),
     _in_split(
         "a zero weight times NaN",
-        "if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {", "if (true) {",
+        "if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {",
+        "if (true) {",
     ),
     _in_kernel("window one key too long on the left", "k >= from[i] &&", "k + 1 >= from[i] &&"),
     _in_kernel("window one key too long on the right", "k < to[i];", "k <= to[i];"),

@@ -249,8 +249,8 @@ _ENDS_AT_ONCE = (
     ),
 )
 _SOFTMAX = (
-    *in_plan(_ALGORITHM, "log2(e) twice", "abs(features.factor(p)) * unit if", "abs(features.factor(p)) * unit * LOG2_E if"),
-    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "abs(features.factor(p)) * unit if", "abs(features.factor(p)) if"),
+    *in_plan(_ALGORITHM, "log2(e) twice", "(p)) * unit if", "(p)) * unit * LOG2_E if"),
+    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "(p)) * unit if", "(p)) if"),
     *in_plan(
         _ALGORITHM,
         "maximum before a negative scale",

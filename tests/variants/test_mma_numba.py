@@ -19,6 +19,7 @@ from harness.compilers.ptxas import find_ptxas, resources
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
+from variants._features import in_numba
 from variants._mma.numba_mma import (
     commit_copies,
     copy_async,
@@ -34,7 +35,6 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_unrolled import unrolled
-from variants._features import in_numba
 from variants.attention.fa2_mma import default_tile
 from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 

@@ -80,7 +80,8 @@ def tile_of(problem: Problem) -> MmaTile:
     or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
     the most that leave room for that.
     """
-    crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and problem.score_features == features.SCORE_FEATURES)
+    has_all_scores = problem.score_features == features.SCORE_FEATURES
+    crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and has_all_scores)
     tile = default_tile(problem.head_dim, crowded)
     if crowded:
         return tile
@@ -166,7 +167,10 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
 
 
 TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
-LANGUAGES = {"cupy": (cupy_kernels, (*TAKES, *LISTED_FEATURES), tile_of), "numba": (numba_kernels, TAKES, numba_tile_of)}
+LANGUAGES = {
+    "cupy": (cupy_kernels, (*TAKES, *LISTED_FEATURES), tile_of),
+    "numba": (numba_kernels, TAKES, numba_tile_of),
+}
 """With what each takes, and its usual tile."""
 TileOf = Callable[[Problem], MmaTile]
 

@@ -1,7 +1,7 @@
 """What S becomes before the mask, in the layout of a product on tensor cores. The CUDA twin is scoring.cuh.
 
-A cap and ALiBi, which are known here, are computed in powers of two: tau, the cap and slopes have a factor of log2 e. All
-other terms, and these two beside others, map each score; their results are multiplied by log2 e at last.
+A cap and ALiBi, which are known here, are computed in powers of two: tau, the cap and slopes have a factor of log2 e.
+All other terms, and these two beside others, map each score; their results are multiplied by log2 e at last.
 """
 
 from __future__ import annotations

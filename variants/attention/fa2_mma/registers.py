@@ -49,8 +49,11 @@ def has_one_body(problem: Problem, tile: MmaTile) -> bool:
 
 
 def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
-    """What is computed again where it is needed, and not kept in registers: the warp's rows, and where the rows of K and
-    V, and of O, begin. Which of these leaves ptxas without spills was found by trying."""
+    """What is computed again where it is needed, and not kept in registers.
+
+    That is the warp's rows, and where the rows of K and V, and of O, begin. Which of these leaves ptxas without spills
+    was found by trying.
+    """
     spans, narrow = has_spans(problem), problem.head_dim <= 64
     of_sinks, capped = spans and problem.sinks, problem.softcap is not None
     keys = of_sinks or (narrow and problem.alibi and not capped)

@@ -8,8 +8,8 @@
 //         const auto pairs = visits.pairs(tile, keys);  // which row sees which key of it, as tile_order.cuh
 //     }
 //
-// visits.coming(n, further): the number of the tile of visit n, which is `further` visits ahead of the current one; visits.is_copied(n):
-// whether there is such a visit. STAGES - 1 tiles are copied ahead.
+// visits.coming(n, further): the number of the tile of visit n, which is `further` visits ahead of the current one;
+// visits.is_copied(n): whether there is such a visit. STAGES - 1 tiles are copied ahead.
 
 // What most of them have in common: visits are numbered as tiles are, and rows see a run of tiles.
 struct RunOfTiles {

@@ -28,7 +28,8 @@ __device__ __forceinline__ Band::Run limits_of_queries(const Band &band, int bat
 }
 
 // A block loads those of its `rows` queries into shared memory once.
-__device__ __forceinline__ QuerySpans limits_of_queries(const Spans &spans, int batch, int first_query, int rows, int q_len, int)
+__device__ __forceinline__ QuerySpans limits_of_queries(const Spans &spans, int batch, int first_query, int rows, int q_len,
+                                                        int)
 {
     __shared__ int first_kept[BR], end_kept[BR];
     if (threadIdx.x < BR) {
