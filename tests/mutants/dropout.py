@@ -12,6 +12,7 @@ from tests.mutants.planting import (
     in_kernel,
     in_output,
     in_plan,
+    in_products,
     in_softmax,
     planted,
 )
@@ -19,7 +20,8 @@ from tests.mutants.planting import (
 
 def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     """Planted in what kernels on tensor cores have in common for dropout, and seen through one of them."""
-    yield from planted(algorithm, bug, "_dropout/fragments.cuh", "_dropout/numba_fragments.py", ((cuda, numba),))
+    cuda_file = "_features/dropout_fragments.cuh" if algorithm == "fa2-mma" else "_dropout/fragments.cuh"
+    yield from planted(algorithm, bug, cuda_file, "_dropout/numba_fragments.py", ((cuda, numba),))
 
 
 def _in_owner_of_keys(
@@ -183,28 +185,29 @@ _ON_TENSOR_CORES = (
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
-        ("true DROPOUT_OF_TILE(head, entry, warp_row,", "true DROPOUT_OF_TILE(head, entry, first_row,"),
-        ("poisoned, draw, warp_row, first_key,", "poisoned, draw, first_row, first_key,"),
+        ("kept.draw(drawn, scoring.row, scoring.key, s);",
+         "kept.draw(drawn, scoring.row / BR * BR, scoring.key, s);"),
+        ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, first_row, first_key,"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first sequence for all",
-        ("entry = head_index() / heads;", "entry = 0;"),
+        ("dropout.of_head(head, batch)", "dropout.of_head(head, 0)"),
         ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",
-        ("false DROPOUT_OF_TILE(head, entry, warp_row, first_key)", "false DROPOUT_OF_TILE(head, entry, warp_row, 0)"),
-        ("poisoned, draw, warp_row, first_key,", "poisoned, draw, warp_row, int32(0),"),
+        ("kept.draw(drawn, scoring.row, scoring.key, s);", "kept.draw(drawn, scoring.row, 0, s);"),
+        ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, warp_row, int32(0),"),
     ),
-    *in_kernel(
-        "fa2-mma", "dropped before the denominator",
-        (" l[i][h] += low;", " if (LEFT_OF_BOTH(1u, i, h, s, j)) l[i][h] += low;"),
+    *in_products(
+        "dropped before the denominator",
+        (" l[i][h] += low;", " if (kept.both(1u, i, h, s, j)) l[i][h] += low;"),
         ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
     *in_output(
         "what is left is not scaled beside a sink",
         ("kept_factor * correction / l;", "correction / l;"),
-        ("factor_of(kept_factor) * correction / total", "correction / total"),
+        ("factor_of(dropout) * correction / total", "correction / total"),
     ),
 )  # fmt: skip
 _OF_GRADIENTS = (

@@ -79,6 +79,24 @@ template <class Term, class... Others> struct Terms<Term, Others...> {
     }
 };
 
+// For kernels that compute some terms in a way of their own: whether a problem has a term, and which one.
+template <class A, class B> constexpr bool is_same_type = false;
+template <class A> constexpr bool is_same_type<A, A> = true;
+template <class Term, class Scores> constexpr bool has_term = false;
+template <class Term, class... All> constexpr bool has_term<Term, Terms<All...>> = (is_same_type<Term, All> || ...);
+template <class Scores> constexpr int term_count = 0;
+template <class... All> constexpr int term_count<Terms<All...>> = sizeof...(All);
+
+template <class Wanted, class Term, class... Others>
+__device__ __forceinline__ const Wanted &find_term(const Terms<Term, Others...> &scores)
+{
+    if constexpr (is_same_type<Wanted, Term>) {
+        return scores.term;
+    } else {
+        return find_term<Wanted>(scores.others);
+    }
+}
+
 // A sink is a key before all others that has a logit per head and no value: it adds exp(logit - m) to l. A head whose logit
 // is -infinity has none. WEIGHT: exp(logit - m) while the sink alone has been seen.
 struct NoSink {
