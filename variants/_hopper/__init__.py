@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from harness import PlanError, Problem, TensorMap
+from variants import _features as features
+from variants._features import Feature, has_spans
 from variants._mma import RESERVED_BYTES, SHARED_BYTES_PER_SM, unsupported_on_tensor_cores
 from variants._tiles import blocks
-from variants._tiles.band import has_spans
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 
 WARPGROUP_ROWS = 64
@@ -187,6 +188,19 @@ def zero_bytes(rows: Any, box_rows: int, head_dim: int) -> Any:
     # Rows on chip are whole boxes, which begin at a sector's first byte.
     behind = width * ELEMENT_BYTES - head_dim * ELEMENT_BYTES // SECTOR_BYTES * SECTOR_BYTES
     return rows * behind + (box_rows - rows) * width * ELEMENT_BYTES
+
+
+def limits(problem: Problem) -> Feature:
+    """Return which keys a row sees, with the ends at which kernels compare keys."""
+    of_rows = features.limits(problem)
+    ends = f"{windowed(problem)}, {masked(problem)}".lower()
+    chosen = "WarpgroupSpans" if has_spans(problem) else f"WarpgroupBand<{ends}>"
+    return replace(of_rows, cuda_type=chosen, files=(*of_rows.files, ("_hopper", "limits.cuh")))
+
+
+def turns(tile: WarpgroupTile) -> Feature:
+    """Return whether two consumers take turns with the tensor cores."""
+    return Feature("Turns", "InTurns" if tile.turns else "NoTurns", (), (("_hopper", "turns.cuh"),))
 
 
 def masked(problem: Problem) -> bool:
