@@ -125,9 +125,8 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                             dQ_head[first_row + e // D, e % D] += O_tile[e // D, e % D]
 
             # Line 24: write dK_j, dV_j.
-            store_dK_dV(
-                dK[batch, kv_head], dV[batch, kv_head], K_tile, V_tile, dK_acc, dV_acc, tau, ONE, first_key, keys
-            )
+            dK_head, dV_head = dK[batch, kv_head], dV[batch, kv_head]
+            store_dK_dV(dK_head, dV_head, K_tile, V_tile, dK_acc, dV_acc, tau, ONE, first_key, keys)
 
     # Line 26: return dQ, as elements are stored.
     @cuda.jit

@@ -134,18 +134,8 @@ def bwd_fa2_kernels(
                         cuda.atomic.add(dQ_head, (first_row + e // D, e % D), dO_tile[e // D, e % D])
 
         # Line 18: write dK_j, dV_j.
-        store_dK_dV(
-            dK[batch, kv_head],
-            dV[batch, kv_head],
-            K_tile,
-            V_tile,
-            dK_acc,
-            dV_acc,
-            tau,
-            factor(dropout),
-            first_key,
-            keys,
-        )
+        dK_head, dV_head = dK[batch, kv_head], dV[batch, kv_head]
+        store_dK_dV(dK_head, dV_head, K_tile, V_tile, dK_acc, dV_acc, tau, factor(dropout), first_key, keys)
 
     # Line 20: return dQ, as elements are stored.
     @cuda.jit

@@ -105,7 +105,8 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                 add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 
         # Line 18: write dK_j, dV_j.
-        store_dK_dV(dK[batch, kv_head], dV[batch, kv_head], K_tile, V_tile, dK_acc, dV_acc, tau, ONE, first_key, keys)
+        dK_head, dV_head = dK[batch, kv_head], dV[batch, kv_head]
+        store_dK_dV(dK_head, dV_head, K_tile, V_tile, dK_acc, dV_acc, tau, ONE, first_key, keys)
 
     return bwd_fa2_ordered_prepare, bwd_fa2_ordered_of_keys
 
