@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_backward, in_feature, in_kernel, in_output, in_plan, planted
-
-
-def _in_dropout(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    """Planted in what kernels have in common for dropout, and seen through one of them."""
-    yield from planted(algorithm, bug, "_dropout/dropout.cuh", "_dropout/numba_dropout.py", ((cuda, numba),))
+from tests.mutants.planting import (
+    Replacement,
+    in_backward,
+    in_feature,
+    in_kernel,
+    in_output,
+    in_plan,
+    in_products,
+    in_softmax,
+    planted,
+)
 
 
 def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    """The same for tensor cores."""
-    yield from planted(algorithm, bug, "_dropout/fragments.cuh", "_dropout/numba_fragments.py", ((cuda, numba),))
+    """Planted in what kernels on tensor cores have in common for dropout, and seen through one of them."""
+    cuda_file = "_features/dropout_fragments.cuh" if algorithm == "fa2-mma" else "_dropout/fragments.cuh"
+    yield from planted(algorithm, bug, cuda_file, "_dropout/numba_fragments.py", ((cuda, numba),))
 
 
 def _in_owner_of_keys(
@@ -32,24 +38,25 @@ _DRAWN = (
         ("batch), seed_low, seed_high);", "batch), seed_low, 0);"),
         ("drawn.seed_low, drawn.seed_high)", "drawn.seed_low, uint32(0))"),
     ),
-    *_in_dropout(
-        "three-pass", "low half of the seed ignored",
-        ("entry), seed_low, seed_high);", "entry), 0, seed_high);"), ("draw[1], draw[2])", "uint32(0), draw[2])"),
+    *in_feature(
+        "three-pass", "dropout", "low half of the seed ignored",
+        ("batch), seed_low, seed_high);", "batch), 0, seed_high);"),
+        ("drawn.seed_low, drawn.seed_high)", "uint32(0), drawn.seed_high)"),
     ),
     *in_feature(
         "fa2", "dropout", "a neighbour's counter",
         ("make_uint4(key_block * 8 + key_of_8,", "make_uint4(key_block * 8 + (key_of_8 ^ 1),"),
         ("uint32(key_block * 8 + key_of_8)", "uint32(key_block * 8 + (key_of_8 ^ 1))"),
     ),
-    *_in_dropout(
-        "three-pass", "row and key exchanged",
+    *in_feature(
+        "three-pass", "dropout", "row and key exchanged",
         ("make_uint4(key_block * 8 + key_of_8, row_block * 8 + row_of_8, head",
          "make_uint4(row_block * 8 + row_of_8, key_block * 8 + key_of_8, head"),
         ("x, y = uint32(key_block", "y, x = uint32(key_block"),
     ),
     *in_feature("fa2", "dropout", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
-    *_in_dropout(
-        "three-pass", "one key for all rounds",
+    *in_feature(
+        "three-pass", "dropout", "one key for all rounds",
         ("key_low += 0x9E3779B9;", ""), ("uint32(key_low + STEP_LOW)", "key_low"),
     ),
     *in_feature(
@@ -69,8 +76,8 @@ _DRAWN = (
         ("x, y, z, w = numbers(drawn, row >> 5, row & 7, block,",
          "x, z, y, w = numbers(drawn, row >> 5, row & 7, block,"),
     ),
-    *_in_dropout(
-        "three-pass", "the same number for keys that are 16 apart",
+    *in_feature(
+        "three-pass", "dropout", "the same number for keys that are 16 apart",
         ("key & 16 ? high : low", "low"), ("high if key & 16 else low", "low"),
     ),
     *in_feature(
@@ -100,30 +107,31 @@ _COUNTED = (
         ("dropout.of_head(head, batch)", "dropout.of_head(head / group, batch)"),
         ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
-    *in_kernel(
-        "three-pass", "numbers of the first batch entry",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(blockIdx.y, 0)"),
-        ("32, head_index(), batch_index())", "32, head_index(), 0)"),
+    *in_softmax(
+        "numbers of the first batch entry",
+        ("dropout.of_head(blockIdx.y, blockIdx.z)", "dropout.of_head(blockIdx.y, 0)"),
+        ("dropout_of_head(dropout, head_index(), batch_index())", "dropout_of_head(dropout, head_index(), 0)"),
     ),
-    *in_kernel(
-        "three-pass", "numbers of heads counted through the batch",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(head_index(), 0)"),
-        ("32, head_index(), batch_index())", "32, batch_index() * cuda.gridDim.y + head_index(), 0)"),
+    *in_softmax(
+        "numbers of heads counted through the batch",
+        ("dropout.of_head(blockIdx.y, blockIdx.z)", "dropout.of_head(head_index(), 0)"),
+        ("dropout_of_head(dropout, head_index(), batch_index())",
+         "dropout_of_head(dropout, batch_index() * cuda.gridDim.y + head_index(), 0)"),
     ),
-    *in_kernel(
-        "three-pass", "keys counted from the first that the row sees",
+    *in_softmax(
+        "keys counted from the first that the row sees",
         (".keeps(row, first_key + j + c * 32)", ".keeps(row, j + c * 32)"),
-        ("keeps(draw, row, first_key + j + c * 32", "keeps(draw, row, j + c * 32"),
+        ("keeps(drawn, row, first_key + j + c * 32", "keeps(drawn, row, j + c * 32"),
     ),
 )  # fmt: skip
 _WEIGHTS = (
-    *in_feature(
-        "fa2", "dropout", "what is left is not scaled",
-        ("return kept_factor;", "return 1.0f;"), ("return dropout[3]", "return ONE"),
-    ),
-    *_in_dropout(
-        "three-pass", "what is left is not scaled",
-        ("#define KEPT_FACTOR kept_factor", "#define KEPT_FACTOR 1.0f"), ("return kept_factor", "return ONE"),
+    *(
+        mutant
+        for algorithm in ("fa2", "three-pass")
+        for mutant in in_feature(
+            algorithm, "dropout", "what is left is not scaled",
+            ("return kept_factor;", "return 1.0f;"), ("return dropout[3]", "return ONE"),
+        )
     ),
     *in_kernel(
         "fa2", "dropped before the denominator",
@@ -177,28 +185,29 @@ _ON_TENSOR_CORES = (
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
-        ("true DROPOUT_OF_TILE(head, entry, warp_row,", "true DROPOUT_OF_TILE(head, entry, first_row,"),
-        ("poisoned, draw, warp_row, first_key,", "poisoned, draw, first_row, first_key,"),
+        ("kept.draw(drawn, scoring.row, scoring.key, s);",
+         "kept.draw(drawn, scoring.row / BR * BR, scoring.key, s);"),
+        ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, first_row, first_key,"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first sequence for all",
-        ("entry = head_index() / heads;", "entry = 0;"),
+        ("dropout.of_head(head, batch)", "dropout.of_head(head, 0)"),
         ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",
-        ("false DROPOUT_OF_TILE(head, entry, warp_row, first_key)", "false DROPOUT_OF_TILE(head, entry, warp_row, 0)"),
-        ("poisoned, draw, warp_row, first_key,", "poisoned, draw, warp_row, int32(0),"),
+        ("kept.draw(drawn, scoring.row, scoring.key, s);", "kept.draw(drawn, scoring.row, 0, s);"),
+        ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, warp_row, int32(0),"),
     ),
-    *in_kernel(
-        "fa2-mma", "dropped before the denominator",
-        (" l[i][h] += low;", " if (LEFT_OF_BOTH(1u, i, h, s, j)) l[i][h] += low;"),
+    *in_products(
+        "dropped before the denominator",
+        (" l[i][h] += low;", " if (kept.both(1u, i, h, s, j)) l[i][h] += low;"),
         ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
     *in_output(
         "what is left is not scaled beside a sink",
         ("kept_factor * correction / l;", "correction / l;"),
-        ("factor_of(kept_factor) * correction / total", "correction / total"),
+        ("factor_of(dropout) * correction / total", "correction / total"),
     ),
 )  # fmt: skip
 _OF_GRADIENTS = (

@@ -10,7 +10,7 @@ MUTANTS = (
         ("? score(tau * S[i][j],", "? score(tau * tau * S[i][j],"),
         ("score_of(score, tau * S[i, j],", "score_of(score, tau * tau * S[i, j],"),
     ),
-    *in_plan("two-pass", "scale inverted", "np.float32(factor(p))", "np.float32(1 / p.tau if p.tau else 0)"),
+    *in_plan("two-pass", "scale inverted", "np.float32(features.factor(p))", "np.float32(1 / p.tau if p.tau else 0)"),
     *in_plan("fa1", "scale missing", "np.float32(p.tau)", "np.float32(1)"),
     *in_kernel(
         "fa2", "Q K in 16 bits before the scale",
@@ -32,7 +32,7 @@ MUTANTS = (
         ("libdevice.fast_expf(x - ", "libdevice.exp2f(x - "),
     ),
     *planted(
-        "fa2", "O truncated to bfloat16", "_features/stored_bfloat16.cuh", "_tiles/numba_tiles.py",
+        "fa2", "O truncated to bfloat16", "_features/stored_bfloat16.cuh", "_features/numba_stored.py",
         (
             (
                 ("*to = __float2bfloat16_rn(x);", "*to = __float2bfloat16_rz(x);"),

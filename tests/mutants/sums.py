@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa1", "O not initialised",
-        ("if (start + t < rows * D) O[", "if (start + t < 0) O["),
+        ("if (start + t < block.rows * D) O[", "if (start + t < 0) O["),
         ("if start + t < rows * D:", "if start + t < 0:"),
     ),
     *in_kernel(

@@ -1,8 +1,8 @@
 """Rows: what the softmax algorithms have in common. A block of threads has one row and reads it in one or more sweeps.
 
 Thread t takes columns t, t + 128, ...: a warp loads 32 consecutive elements at a time, whatever the length of the row
-and wherever it begins, so a sweep moves a row as one run (see _tiles/sectors.py). Wider loads would need rows that begin
-at multiples of their width. rows.cuh (CUDA) and numba_rows.py (Numba) have what the kernels share.
+and wherever it begins, so a sweep moves a row as one run (see _tiles/sectors.py). Wider loads would need rows that
+begin at multiples of their width. rows.cuh (CUDA) and numba_rows.py (Numba) have what the kernels share.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda import libdevice
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
-from variants._tiles.numba_tiles import conversions
 
 WARPS = THREADS // 32
 MINUS_INFINITY = np.float32(-np.inf)
@@ -56,8 +56,8 @@ def exp_below(x, m):
 
 
 # The largest x of the block, or the sum of all, for every thread. Each warp writes its own to shared memory, and all
-# threads combine these in the same order. A kernel calls each function at most once, so no thread writes `parts` a second
-# time.
+# threads combine these in the same order. A kernel calls each function at most once, so no thread writes `parts` a
+# second time.
 @cuda.jit(device=True, forceinline=True)
 def block_max(x):
     parts = cuda.shared.array(WARPS, float32)

@@ -20,6 +20,9 @@ COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 """Folders below variants/ and files there."""
 SPANS: Files = (("_tiles", "spans.cuh"),)
 SPANS_OPTION = "-DSPANS"
+MMA = ("_mma", "mma.cuh")
+MACROS_BEFORE_MMA: Files = (("_mma", "macros.cuh"),)
+"""Source file for kernels on tensor cores that choose their features by macros."""
 ROWS_SEEING = ("_tiles", "rows_seeing.cuh")
 """Source file for kernels in which a block owns keys; follows tiles.cuh or mma.cuh."""
 
@@ -100,6 +103,8 @@ def raw_kernel(
     import cupy
 
     before = SPANS if SPANS_OPTION in options else ()
+    if MMA in common and any(option.startswith("-DSTORED_AS_") for option in options):
+        before += MACROS_BEFORE_MMA
     return cupy.RawKernel(_source((folder, file), (*before, *common), generated, parts), name, options=options)
 
 

@@ -1,8 +1,8 @@
-"""Warps: what the algorithms without tiles have in common. A warp has one query row and walks over the keys.
+"""Warps: what the algorithms without tiles have in common. A warp has one query row and goes over the keys.
 
 Rows of Q, K, V and O are moved as they lie in memory, 32 consecutive elements per warp request, so each is a run (see
-_tiles/sectors.py), and K and V come anew for every row. warps.cuh (CUDA) and numba_warps.py (Numba) have what the
-kernels share. A mask is the run of keys that the row sees; no other is touched.
+_tiles/sectors.py), and every row loads K and V again. warps.cuh (CUDA) and numba_warps.py (Numba) have what the kernels
+share. A row reads only the run of keys that it sees.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 from numba import cuda, float32
 
+from variants._features.numba_stored import conversions
 from variants._tiles.numba_lanes import lane_index
-from variants._tiles.numba_tiles import MASK, ZERO, conversions, lanes_sum
+from variants._tiles.numba_tiles import MASK, ZERO, lanes_sum
 from variants._warps import TILE
 
 # Keys of one step. Lane t has the score of key t / SHARING of them.

@@ -1,24 +1,30 @@
-"""FlashAttention: tiles of keys outside, blocks of rows inside, and O, l, m go to memory and back at every step.
+"""FlashAttention: tiles of keys outside, blocks of rows inside; O, l and m go to memory and back at every step.
 
-Dao, Fu, Ermon, Rudra and Re 2022, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness",
-arXiv 2205.14135, algorithm 1, as printed. One thread block per head holds K_j and V_j and lets all Q_i pass by. Since
-each K_j changes every row, the rows' state cannot stay on chip: O_i, l_i and m_i are read and written at each inner
-step. O is kept divided by the current l, and in float32: with 16 bits, a rounding per K_j would add up. Three launches:
-line 2 (initialise), lines 3 to 15, and, where the problem has 16 bits, the final rounding of O.
+Dao, Fu, Ermon, Rudra and Re 2022, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", arXiv
+2205.14135, algorithm 1, as printed. One thread block per head holds K_j and V_j and visits all Q_i. Since each K_j
+changes every row, the rows' state does not stay on chip. O is divided by the current l at every step, and is in
+float32: with 16 bits, each K_j would add a rounding.
 
-Tiles, line 1: B_c = ceil(M / 4d) and B_r = min(B_c, d), for M floats on chip. A quarter of M each then holds K_j, V_j,
-Q_i and O_i; S takes up to another quarter. M = 8192 (32 KiB) is what leaves room for S in 48 KiB of shared memory. B_c
-is at most 128, so that a thread's part of S fits its registers; that concerns d < 16 only.
+Algorithm, by line:
+
+    1           fa1_tile: B_c = ceil(M / 4d), B_r = min(B_c, d) for M floats on chip
+    2           fa1_initialise: O = 0, l = 0, m = -inf in memory
+    3 to 15     fa1: for all K_j, V_j: for all Q_i: read O_i, l_i, m_i, update and write them
+    16          fa1_round: O in the problem's dtype, if that has 16 bits
+
+A quarter of M each holds K_j, V_j, Q_i and O_i; S takes up to another quarter. M = 8192 (32 KiB) leaves room for S in
+48 KiB of shared memory. B_c is at most 128, so that a thread's part of S fits its registers; this matters for d < 16
+only.
 
 Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i and m_i read and written; and line 2:
 
     2 X_k + sum_i J_i (bytes of Q_i + 2 O_i + 2 l_i + 2 m_i) + (O + l + m)
-        = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) where nothing is masked
+        = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) if nothing is masked
 
-plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
-sees. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of consecutive elements (see
-_tiles/sectors.py). Where a mask is no band, first keys and ends of Q_i's rows, 8 bytes a row, are read with Q_i, and
-some of them to find the row blocks that see a tile (`looked_at_bytes`).
+and N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
+sees. Tiles of K and V that no row sees are not loaded. If the mask is no band, the first keys and ends of Q_i's rows, 8
+bytes a row, are read with Q_i, and some of them to find the row blocks that see a tile (`looked_at_bytes`). Every copy
+is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -62,7 +68,8 @@ def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that initialize O, attend and round O."""
     from variants._tiles.rawkernel import tiles_kernel
 
-    names, folder, headers = ("fa1_initialise", "fa1", "fa1_round"), "attention/fa1", (("attention/fa1", "rows_seeing.cuh"),)
+    folder, names = "attention/fa1", ("fa1_initialise", "fa1", "fa1_round")
+    headers = ((folder, "rows_seeing.cuh"),)
     return tuple(tiles_kernel(folder, name, problem, tile, features_of(problem), headers=headers) for name in names)
 
 

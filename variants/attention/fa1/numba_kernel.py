@@ -14,6 +14,7 @@ from numba import cuda, float32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
+from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
     MINUS_INFINITY,
@@ -21,7 +22,6 @@ from variants._tiles.numba_tiles import (
     THREADS,
     ZERO,
     batch_index,
-    conversions,
     copies,
     exp_below,
     head_index,
@@ -41,7 +41,8 @@ def rows_seeing_in(spans: bool, features: NumbaFeatures, tile: Tile) -> Any:
     """
     BR, first_of, end_of = tile.Br, features.limits.first, features.limits.end
 
-    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the key.
+    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the
+    # key.
     if not spans:
 
         @cuda.jit(device=True, forceinline=True)
@@ -51,8 +52,8 @@ def rows_seeing_in(spans: bool, features: NumbaFeatures, tile: Tile) -> Any:
 
         return rows_seeing
 
-    # Under other masks the blocks that see the tile are found one by one. None of them is before the first that sees the
-    # tile before this one, `so_far`.
+    # Under other masks the blocks that see the tile are found one by one. None of them is before the first that sees
+    # the tile before this one, `so_far`.
     @cuda.jit(device=True, forceinline=True)
     def rows_seeing(run, first_key, keys, q_len, so_far):
         first = so_far

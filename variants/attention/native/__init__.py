@@ -1,15 +1,14 @@
-"""Attention as the definition has it: exp(s) over its sum, and no maximum subtracted.
+"""Attention by its definition: exp(s) over its sum, without subtracting a maximum.
 
-O = sum_j exp(s_j) v_j / sum_j exp(s_j), s_j = tau q.k_j. Both sums are added up in one walk over the keys, for nothing
-that comes later changes what was added: Rabe and Staats 2021, "Self-attention Does Not Need O(n^2) Memory", arXiv
-2112.05682, section 2; its softmax is the native one of Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 1. One
-warp owns one query. It moves the bytes of `row-wise`, which subtracts the running maximum: that costs an exponential
-and a product now and then, and no access. Without it the answer is right as long as exp stays within float32, for
-scores between about -87 and 88, and wrong beyond: which it declares.
+O = sum_j exp(s_j) v_j / sum_j exp(s_j), s_j = tau q.k_j. Both sums are accumulated in one pass over the keys: Rabe and
+Staats 2021, "Self-attention Does Not Need O(n^2) Memory", arXiv 2112.05682, section 2, with the native softmax of
+Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 1. One warp owns one query. The result is right as long as exp
+stays within float32, for scores between about -87 and 88, and wrong beyond, which the variant declares. `row-wise`
+subtracts the running maximum and moves the same bytes.
 
 Bytes, per query head, n_j being the rows that see key j:
 
-    2 X_q + sum_j n_j (bytes of k_j + v_j)        = 2 X_q + N_q 2 X_k where nothing is masked
+    2 X_q + sum_j n_j (bytes of k_j + v_j)        = 2 X_q + N_q 2 X_k if nothing is masked
 
 with Q only of rows that see a key.
 """

@@ -1,26 +1,29 @@
 """Standard attention in three kernels: S and P, N_q x N_k each, go to memory and come back.
 
 Dao et al. 2022, arXiv 2205.14135, algorithm 0, with the safe softmax of Milakov and Gimelshein 2018, arXiv 1805.02867,
-algorithm 2: S = tau Q K^T is written, then read for P = softmax(S), which is written, then read for O = P V. S and P
-are stored in the problem's dtype. A row of S and P is the keys that it sees, whatever the mask, and tiles of which a
-block of rows sees nothing are not visited; the buffers are N_q x N_k all the same.
+algorithm 2. S and P are stored in the problem's dtype. A row of S and P is the keys that it sees, and a block of rows
+visits only tiles with a key that one of them sees; the buffers are N_q x N_k for every mask.
+
+Algorithm, by line:
+
+    1           three_pass_scores: S = tau Q K^T
+    2           three_pass_softmax: P = softmax(S), a row per warp; weights that dropout removes are written as 0
+    3           three_pass_output: O = P V, multiplied by 1 / (1 - P) under dropout
+
+The softmax reads a row of S three times. Up to 3072 elements, a quarter of 48 KiB for each of the four warps of a
+block, stay on chip in between.
 
 Bytes, per query head, n_r being the keys that row r sees and J_i the tiles with a key that row block i sees:
 
     scores      Q_i + J_i K_j read, sum_r n_r of S written
     softmax     sum_r (n_r + 2 max(n_r - 3072, 0)) of S read, sum_r n_r of P written
     output      sum_r n_r of P + J_i V_j read, O written
-                = 2 X_q + T_r 2 X_k + 4 N_q N_k w where nothing is masked and a row has at most 3072 keys
+                = 2 X_q + T_r 2 X_k + 4 N_q N_k w if nothing is masked and a row has at most 3072 keys
 
-and, where a mask is no band, 8 N_q of the first keys and ends that rows see in the first and in the last of these, and
-two sectors per row in the softmax.
-
-A row of S stays on chip between the softmax's three loops as far as it fits, 3072 floats (a quarter of 48 KiB for each
-of the four warps of a block). Every copy is a run of consecutive elements (see _tiles/sectors.py). The head's slope,
-where it has one, is read by each of the 4 warps of a block of the first launch that sees a key, and its sink for each
-row of the second: T_r 4 x 32 and N_q 32 bytes.
-
-Dropout moves no bytes: the softmax writes 0 for what drops out, and the third launch multiplies O by 1 / (1 - P).
+If the mask is no band, the first and the last of these also read 8 N_q bytes of the first keys and ends that rows see,
+and the softmax two sectors per row. Each of the 4 warps of a block of the first launch reads the head's slope, if it
+has one and the block sees a key (T_r 4 x 32 bytes); each row of the second reads its sink (N_q 32 bytes). Dropout moves
+no bytes. Every copy is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations

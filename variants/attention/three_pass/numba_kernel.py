@@ -14,6 +14,7 @@ from typing import Any
 from numba import cuda, float32
 
 from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_lanes import WARPS, lane_index, warp_index
 from variants._tiles.numba_tiles import (
@@ -25,7 +26,6 @@ from variants._tiles.numba_tiles import (
     ZERO,
     batch_index,
     block_index,
-    conversions,
     copies,
     exp_below,
     head_index,
@@ -43,7 +43,8 @@ def rows_seeing_in(spans: bool) -> Any:
     """The device function `rows_seeing`: which rows of a block see a key. It returns the first and their end, counted
     from the block's first row."""
 
-    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the key.
+    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the
+    # key.
     if not spans:
 
         @cuda.jit(device=True, forceinline=True)

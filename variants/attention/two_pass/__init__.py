@@ -1,17 +1,20 @@
 """Two passes over the keys with the online softmax: no N x N matrix in memory, but K is read twice.
 
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3. Sweep one walks
-over K_j and keeps only the running maximum m and denominator l of every row: the sum is corrected by exp(m_old - m)
-whenever the maximum rises, so one sweep gives both. Sweep two computes the scores again and adds exp(S - m) / l times
-V_j to O. Both sweeps are one launch: m and l never leave the registers, and Q_i stays on chip in between.
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3, a tile of keys
+at a time. Both sweeps are one launch: m and l stay in registers, and Q_i stays on chip.
+
+Algorithm, by line:
+
+    1 to 6      sweep one: m and l of every row; l is multiplied by exp(m_old - m) when the maximum rises
+    7 to 9      sweep two: S again, P = exp(S - m) / l, O = O + P V_j
 
 Bytes, per query head: Q and O once, and per row block K twice and V once:
 
-    2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k where nothing is masked
+    2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k if nothing is masked
 
-with J_i the tiles that have a key which row block i sees, and 8 N_q of the first key and the end of what each row sees
-where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
-4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+J_i are the tiles with a key that row block i sees. If the mask is no band, 8 N_q bytes hold the first key and the end
+of what each row sees. Each of a block's 4 warps reads the head's slope and its sink, if it has them: T_r 4 x 32 bytes
+each. Every copy is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """The Numba kernel."""
     from variants.attention.two_pass.numba_kernel import two_pass_kernel
 
-    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, features.in_numba(problem, tile.Br, tile.Bc)),)
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, chosen),)
 
 
 TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES)

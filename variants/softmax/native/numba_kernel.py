@@ -12,9 +12,9 @@ from typing import Any
 from numba import cuda
 from numba.cuda import libdevice
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
 from variants._rows.numba_rows import MASK, ZERO, block_sum, elements, row_index, thread_index
-from variants._tiles.numba_tiles import conversions
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from typing import Any
 
 from numba import cuda
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
 from variants._rows.numba_rows import (
     MASK,
@@ -23,7 +24,6 @@ from variants._rows.numba_rows import (
     row_index,
     thread_index,
 )
-from variants._tiles.numba_tiles import conversions
 
 
 @functools.cache
