@@ -79,7 +79,7 @@ _BARRIERS = (
     _in_second_tile(
         PRODUCER,
         "next work told before the last was heard",
-        "            wait(uint32(barriers + WORK_HEARD), uint32(parity ^ uint32(1)))\n",
+        "            wait(uint32(barriers + WORK_EMPTY), uint32(parity ^ uint32(1)))\n",
         "",
         sanitize=True,
     ),
@@ -114,17 +114,17 @@ _BARRIERS = (
         "one lane tells what others have read",
         (
             KERNEL,
-            "            arrive(uint32(barriers + WORK_HEARD))\n",
-            "            if lane_index() == 0:\n                arrive(uint32(barriers + WORK_HEARD))\n",
+            "            arrive(uint32(barriers + WORK_EMPTY))\n",
+            "            if lane_index() == 0:\n                arrive(uint32(barriers + WORK_EMPTY))\n",
         ),
-        (BLOCK, "WORK_HEARD), CONSUMER_THREADS)", "WORK_HEARD), CONSUMER_THREADS // 32)"),
+        (BLOCK, "WORK_EMPTY), CONSUMER_THREADS)", "WORK_EMPTY), CONSUMER_THREADS // 32)"),
     ),
     _raced(
         "one lane hears for others",
         (
             KERNEL,
-            "            wait(uint32(barriers + WORK_TOLD), parity)\n",
-            "            if lane_index() == 0:\n                wait(uint32(barriers + WORK_TOLD), parity)\n",
+            "            wait(uint32(barriers + WORK_FULL), parity)\n",
+            "            if lane_index() == 0:\n                wait(uint32(barriers + WORK_FULL), parity)\n",
         ),
     ),
     _raced(

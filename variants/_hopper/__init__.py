@@ -1,8 +1,15 @@
-"""Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA have in common.
+"""Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA share.
 
-hopper.cuh brings tiles on chip as boxes of a tensor and multiplies them where they lie, softmax.cuh has what comes
-between two products, and products.py writes the products' text for a tile's sizes. Here are those sizes, the tensor
-maps, and how many bytes boxes are.
+Here are the sizes of tiles, the tensor maps, and how many bytes boxes are. The CUDA files, in the order in which
+kernels use them:
+
+- hopper.cuh: Hopper's instructions; products.py: those of products, for a tile's sizes
+- softmax.cuh: what comes between two products
+- limits.cuh, turns.cuh: types that the plan chooses
+- key_tiles.cuh, row_tiles.cuh: which tiles of keys and of rows a block visits, and what rows see of them
+- pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
+- registers.cuh, output.cuh: registers of a warpgroup; O on its way out
+- e4m3.cuh, e4m3_tiles.cuh: numbers of 8 bits
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ template <int BYTES> struct TileBuffer {
     __device__ __forceinline__ void release(int step) const { slots.release(step); }
 };
 
-// The tiles of rows, over all packs, that no block has taken. Each block asks until there is no more, so each launch asks as
-// often as there are tiles, and the last question sets it back to 0 for the next launch.
+// Number of tiles of rows that blocks have taken after their first ones. Each launch increments it once for each tile of rows,
+// so that it wraps to 0 for the next launch.
 __device__ unsigned taken;
 
 // Lines 4 to 10, by one lane: tiles are fetched in the order in which consumers ask for them. `load_Q(slot, tile, barrier)`

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from variants._features import Feature, Files, declarations
+from variants._features import Feature, Files, declarations, stored
 from variants._hopper import WarpgroupTile, padded
 from variants._tiles.rawkernel import raw_kernel
 
 FOLDER = "_hopper"
-MMA: Files = (("_mma", "mma.cuh"),)
+MMA: Files = (("_features", "scores.cuh"), ("_mma", "mma.cuh"))
 INSTRUCTIONS: Files = (*MMA, (FOLDER, "hopper.cuh"), (FOLDER, "softmax.cuh"))
 PIPELINE: Files = tuple(
     (FOLDER, file) for file in ("key_tiles.cuh", "row_tiles.cuh", "pipeline.cuh", "registers.cuh", "output.cuh")
@@ -35,13 +35,14 @@ def hopper_kernel(
     `generated`: text behind the types of the features, such as the products of the tile's sizes.
     """
     sizes = {"D": padded(head_dim), "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
-    options = (*(f"-D{size}={number}" for size, number in sizes.items()), f"-DSTORED_AS_{dtype}", FOR_HOPPER)
+    options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
     files, using = declarations(features)
     parts = (*PIPELINE, *parts, (folder, "not_finite.cuh"))
-    return raw_kernel(folder, name, options, (*INSTRUCTIONS, *files), using + generated, parts=parts)
+    common = (*stored(dtype), *INSTRUCTIONS, *files)
+    return raw_kernel(folder, name, options, common, using + generated, parts=parts)
 
 
 def rounding_kernel(folder: str, name: str, head_dim: int, dtype: str) -> Any:
     """The kernel `name` of variants/`folder`/factors.cu, which makes e4m3 of `dtype`."""
-    options = (f"-DD={padded(head_dim)}", f"-DSTORED_AS_{dtype}", FOR_HOPPER)
-    return raw_kernel(folder, name, options, (*MMA, *NUMBERS), file="factors.cu")
+    options = (f"-DD={padded(head_dim)}", FOR_HOPPER)
+    return raw_kernel(folder, name, options, (*stored(dtype), *MMA, *NUMBERS), file="factors.cu")

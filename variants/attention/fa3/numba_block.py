@@ -70,11 +70,11 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
     O_PLACE = Q_BYTES + 2 * STAGES * KV_BYTES if O_APART else 0
 
     # Where barriers lie, of 8 bytes each. Full: what is awaited there has come. Empty: all consumers are done with it.
-    # K and V have one for each stage, Q one for each consumer, of its rows of Q_i. TOLD is no barrier: which tile of
+    # K and V have one for each stage, Q one for each consumer, of its rows of Q_i. INDEX is no barrier: which tile of
     # rows comes next.
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = (8 * STAGES * number for number in range(4))
     Q_FULL, Q_EMPTY = (8 * (4 * STAGES + CONSUMERS * number) for number in range(2))
-    WORK_TOLD, WORK_HEARD, TOLD = (8 * (4 * STAGES + 2 * CONSUMERS + number) for number in range(3))
+    WORK_FULL, WORK_EMPTY, INDEX = (8 * (4 * STAGES + 2 * CONSUMERS + number) for number in range(3))
     BARRIERS = 4 * STAGES + 2 * CONSUMERS + 3
 
     # Of the tile of keys that is a block's `step`-th: where it lies, and the parity of the phase in which it is there.
@@ -112,8 +112,8 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
         for w in range(CONSUMERS):
             init_barrier(uint32(barriers + Q_FULL + 8 * w), 1)
             init_barrier(uint32(barriers + Q_EMPTY + 8 * w), 1)
-        init_barrier(uint32(barriers + WORK_TOLD), 1)
-        init_barrier(uint32(barriers + WORK_HEARD), CONSUMER_THREADS)
+        init_barrier(uint32(barriers + WORK_FULL), 1)
+        init_barrier(uint32(barriers + WORK_EMPTY), CONSUMER_THREADS)
         publish_barriers()
 
     # Tiles that so many keys take.
@@ -173,9 +173,9 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
         V_EMPTY=V_EMPTY,
         Q_FULL=Q_FULL,
         Q_EMPTY=Q_EMPTY,
-        WORK_TOLD=WORK_TOLD,
-        WORK_HEARD=WORK_HEARD,
-        TOLD=TOLD,
+        WORK_FULL=WORK_FULL,
+        WORK_EMPTY=WORK_EMPTY,
+        INDEX=INDEX,
         phase=phase,
         barrier_of=barrier_of,
         tile_of=tile_of,

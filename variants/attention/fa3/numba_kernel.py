@@ -70,7 +70,7 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
     block = numba_block(D, tile, limits)
     CONSUMER_THREADS, BARRIERS = block.CONSUMER_THREADS, block.BARRIERS
     Q_FULL, O_APART, O_PLACE = block.Q_FULL, block.O_APART, block.O_PLACE
-    WORK_TOLD, WORK_HEARD, TOLD = block.WORK_TOLD, block.WORK_HEARD, block.TOLD
+    WORK_FULL, WORK_EMPTY, INDEX = block.WORK_FULL, block.WORK_EMPTY, block.INDEX
     chip_at, init_barriers, row_tile = block.chip_at, block.init_barriers, block.row_tile
     attending = numba_attend(D, tile, limits, dtype)
     attend, release_Q, end_turn = attending.attend, attending.release_Q, attending.end_turn
@@ -150,9 +150,9 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
         rows, consumer = Rows(O, m, l, S, P, correction), Consumer(number, leads, Q_rows)
         parity, step = uint32(0), uint32(0)
         while True:
-            wait(uint32(barriers + WORK_TOLD), parity)
-            index = int32(load_word(uint32(barriers + TOLD)))
-            arrive(uint32(barriers + WORK_HEARD))
+            wait(uint32(barriers + WORK_FULL), parity)
+            index = int32(load_word(uint32(barriers + INDEX)))
+            arrive(uint32(barriers + WORK_EMPTY))
             if index >= int32(p.packs.count * p.packs.row_tiles):
                 break
             tile = row_tile(index, p)

@@ -23,8 +23,8 @@ from variants.attention.fa3.numba_block import numba_block
 
 store_word = store_shared(4)
 
-# The tiles of rows, over all heads, that a block has not begun with. Each block asks until it is told that there is no
-# more, so each launch asks as often as there are tiles, and the last question sets it back to 0 for the next launch.
+# Number of tiles of rows that blocks have taken after their first ones. Each launch increments it once for each tile of
+# rows, so that it wraps to 0 for the next launch.
 taken = module_variable("taken")
 
 
@@ -39,7 +39,7 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
     phase, barrier_of, tile_of = block.phase, block.barrier_of, block.tile_of
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
     Q_FULL, Q_EMPTY = block.Q_FULL, block.Q_EMPTY
-    WORK_TOLD, WORK_HEARD, TOLD = block.WORK_TOLD, block.WORK_HEARD, block.TOLD
+    WORK_FULL, WORK_EMPTY, INDEX = block.WORK_FULL, block.WORK_EMPTY, block.INDEX
 
     # Each consumer's rows.
     @cuda.jit(device=True, forceinline=True)
@@ -64,9 +64,9 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
         all_tiles = int32(p.packs.row_tiles * p.packs.count)
         index, parity, step = int32(cuda.blockIdx.x), uint32(0), uint32(0)
         while True:
-            wait(uint32(barriers + WORK_HEARD), uint32(parity ^ uint32(1)))
-            store_word(uint32(barriers + TOLD), uint32(index))
-            arrive(uint32(barriers + WORK_TOLD))
+            wait(uint32(barriers + WORK_EMPTY), uint32(parity ^ uint32(1)))
+            store_word(uint32(barriers + INDEX), uint32(index))
+            arrive(uint32(barriers + WORK_FULL))
             if index >= all_tiles:
                 break
             rows = row_tile(index, p)
