@@ -110,10 +110,10 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
                                                       const RowsSeeing<Run> &seeing, const Drawn &drawn, float factor,
                                                       int first_row, int rows)
 {
+    const auto seen = seeing.in_tile(first_row, rows);
     float S[TM][TN], dP[TM][TN];
     multiply_Q_Kt(S, K_tile, Q_tile);
     multiply_Q_Kt(dP, V_tile, dO_tile);
-    const auto seen = seeing.in_tile(first_row, rows);
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
         const float lse_j = lse_tile[tile_key(j)], delta_j = delta_tile[tile_key(j)];

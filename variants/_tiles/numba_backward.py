@@ -149,11 +149,11 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
         P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn, factor,
         first_row, rows,
     ):  # fmt: skip
+        seen = in_tile(seeing, first_row, rows)
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
         multiply_Q_Kt(S, K_tile, Q_tile)
         multiply_Q_Kt(dP, V_tile, dO_tile)
-        seen = in_tile(seeing, first_row, rows)
         for j in range(TN):
             lse_j = lse_tile[tile_key(j)]
             delta_j = delta_tile[tile_key(j)]
