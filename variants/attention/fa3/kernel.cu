@@ -126,7 +126,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
             at = keys[j];
             visit(true);
         }
-        for (; j >= max(whole.from, keys.first); --j) visit(false);
+        for (; j >= whole.from; --j) visit(false);
         for (; Limits::HIDES_FIRST && j >= keys.first; --j) {
             at = keys[j];
             visit(true);
