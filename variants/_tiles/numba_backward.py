@@ -83,8 +83,8 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
 
     # Which of a tile's `rows` rows see each of this thread's keys.
     @cuda.jit(device=True, forceinline=True)
-    def in_tile(seeing, first_row, rows):
-        return seen_in_tile(seeing.mirrored, (), seeing.first_key, first_row, rows)
+    def in_tile(bounds, seeing, first_row, rows):
+        return seen_in_tile(bounds, seeing.mirrored, (), seeing.first_key, first_row, rows)
 
     # The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
     @cuda.jit(device=True, forceinline=True)

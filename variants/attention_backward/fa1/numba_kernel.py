@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
@@ -62,6 +62,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         dK_acc = cuda.local.array((TM, TD), float32)
         dV_acc = cuda.local.array((TM, TD), float32)
         dQ_part = cuda.local.array((TQ, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         t, batch, kv_head = thread_index(), batch_index(), head_index()
         for first_key in range(0, kv_len, KEYS):
@@ -104,7 +105,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
 
                     # Lines 11 to 13: S = tau Q_i K_j^T, P = exp(S - lse) where seen. Lines 17 and 20: dP = dO_i V_j^T,
                     # dS = P o (dP - D_i).
-                    seen = in_tile(seeing, first_row, rows)
+                    seen = in_tile(bounds, seeing, first_row, rows)
                     weights_and_gradients(
                         P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seen, (), ONE,
                         first_key, first_row,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
@@ -70,6 +70,7 @@ def bwd_fa2_kernels(
         dK_acc = cuda.local.array((TM, TD), float32)
         dV_acc = cuda.local.array((TM, TD), float32)
         dQ_part = cuda.local.array((TQ, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         # Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most rows see
         # them under a causal mask.
@@ -106,7 +107,7 @@ def bwd_fa2_kernels(
                 cuda.syncthreads()
 
                 # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-                seen = in_tile(seeing, first_row, rows)
+                seen = in_tile(bounds, seeing, first_row, rows)
                 weights_and_gradients(
                     P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seen, drawn,
                     factor(dropout), first_key, first_row,
