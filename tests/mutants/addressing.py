@@ -16,8 +16,8 @@ MUTANTS = (
         "fa2", "query head dropped", *_ACROSS,
         (
             (
-                ("first_stat = ((size_t)batch * gridDim.x + head) * q_len",
-                 "first_stat = (size_t)batch * gridDim.x * q_len"),
+                ("first_global_row = ((size_t)batch * gridDim.x + head) * q_len",
+                 "first_global_row = (size_t)batch * gridDim.x * q_len"),
                 ("return cuda.blockIdx.x & MASK", "return cuda.blockIdx.x & 0"),
             ),
         ),
@@ -86,7 +86,7 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "lse without the head",
-        ("lse[first_stat + t] =", "lse[first_row + t] ="),
+        ("lse[first_global_row + t] =", "lse[first_row + t] ="),
         ("lse[batch, head, first_row + t]", "lse[0, 0, first_row + t]"),
     ),
     *in_kernel(

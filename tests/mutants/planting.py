@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from tests.mutants.patching import Mutant, Patch, folder_of
 
 CUDA, NUMBA = "cupy", "numba"
+SPLIT = "_mma/split_attention.cuh"
+"""What blocks of `split-kv` and of `paged-split-kv` do with their splits."""
 Replacement = tuple[str, str]
 """What is there, exactly once, and what it becomes."""
 
@@ -37,6 +39,19 @@ def in_output(
     yield from planted(
         "fa2-mma", bug, f"{folder}/output.cuh", f"{folder}/numba_kernel.py", ((cuda, numba), *more), sanitize
     )
+
+
+def in_products(
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in the products of `fa2-mma` and the softmax between them, for which CUDA has a file of its own."""
+    folder = folder_of("fa2-mma")
+    files = f"{folder}/products.cuh", f"{folder}/numba_kernel.py"
+    yield from planted("fa2-mma", bug, *files, ((cuda, numba), *more), sanitize)
 
 
 def in_split_kv(
@@ -111,6 +126,12 @@ def in_backward(
     """Planted in what all algorithms of the backward pass do with tiles, and seen through one of them."""
     pairs = ((cuda, numba), *more)
     yield from planted(algorithm, bug, "_tiles/backward.cuh", "_tiles/numba_backward.py", pairs, sanitize)
+
+
+def in_backward_weights(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted in the launch of `bwd-three-pass` between the products, for which CUDA has a file of its own."""
+    folder = folder_of("bwd-three-pass")
+    yield from planted("bwd-three-pass", bug, f"{folder}/weights.cu", f"{folder}/numba_kernel.py", ((cuda, numba),))
 
 
 def in_rows(

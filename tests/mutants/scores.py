@@ -1,4 +1,4 @@
-"""What becomes of scores before the mask, and sinks: caps, ALiBi, and one more logit per head."""
+"""What becomes of scores before the mask, and sinks: caps, ALiBi, biases, and one more logit per head."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.mutants.patching import Mutant, Patch
 from tests.mutants.planting import (
     CUDA,
     NUMBA,
+    SPLIT,
     Replacement,
     in_cuda_of_mma,
     in_feature,
@@ -27,7 +28,7 @@ _COUNTED_TWICE = "sink counted twice"
 def _in_factor(algorithm: str, bug: str, new: str) -> Iterator[Mutant]:
     """Planted in what products are multiplied by, which both backends share."""
     old = "problem.tau if problem.softcap is None else problem.tau / problem.softcap"
-    folder = "_features" if algorithm == "fa2" else "_scores"
+    folder = "_features" if algorithm in ("fa2", _MMA) else "_scores"
     for backend in (CUDA, NUMBA):
         yield Mutant(bug, f"{algorithm}-{backend}", (Patch(f"{folder}/__init__.py", old, new),))
 
@@ -93,25 +94,25 @@ _CAPS = (
         _MMA,
         "capped after the mask",
         (
-            "    finish_scores<!MASKED>(S, powers, scoring);\n    return poisoned;",
-            "    if (!MASKED) finish_scores<true>(S, powers, scoring);\n    return poisoned;",
+            "    scoring.template finish<!MASKED>(S, powers);\n    return poisoned;",
+            "    if (!MASKED) scoring.template finish<true>(S, powers);\n    return poisoned;",
         ),
         (
-            "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n        if masked:\n"
+            "        unit = finish_scores(S, tau2, scoring, warp_row, first_key, own_key)\n        if masked:\n"
             "            mask(S, keys, place, before, after)\n",
             "        if masked:\n            mask(S, keys, place, before, after)\n"
-            "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n",
+            "        unit = finish_scores(S, tau2, scoring, warp_row, first_key, own_key)\n",
         ),
         (
             (
                 "    if (masked) mask(S, seen);\n",
-                "    if (masked) mask(S, seen), finish_scores<false>(S, powers, scoring);\n",
+                "    if (masked) mask(S, seen), scoring.template finish<false>(S, powers);\n",
             ),
             None,
         ),
     ),
-    *in_plan(_MMA, "scores capped in powers of two", "LOG2_E if p.softcap is None else 1.0", "LOG2_E"),
-    *in_plan(_MMA, "cap in powers of e", "always=not lengths, unit=LOG2_E", "always=not lengths"),
+    *in_plan(_MMA, "scores capped in powers of two", "unit_of(p) if p.softcap is None else 1.0", "LOG2_E"),
+    *in_plan(_MMA, "cap in powers of e", "features.scores(p, unit_of(p))", "features.scores(p)"),
 )
 _ALIBI = (
     *in_feature(
@@ -148,13 +149,13 @@ _ALIBI = (
     ),
     *in_kernel(
         _MMA, "slope of the key/value head",
-        ("slopes[head]", "slopes[head / group]"),
-        ("slope_of(slopes, head_of_entry(heads))", "slope_of(slopes, head_of_entry(heads) // uint32(group))"),
+        ("scoring_of_head(scores, tau, head,", "scoring_of_head(scores, tau, head / group,"),
+        ("of_head(scores, head_of_entry(heads),", "of_head(scores, head_of_entry(heads) // uint32(group),"),
     ),
-    *in_kernel(
-        _MMA, "slopes in powers of e",
-        ("LOG2_E * slopes[head]", "slopes[head]"),
-        ("LOG2_E * slope_of(", "slope_of("),
+    *_in_scoring(
+        "slopes in powers of e",
+        ("LOG2_E * find_term<Alibi>", "find_term<Alibi>"),
+        ("LOG2_E * (scores[1][0][0][head] if", "(scores[1][0][0][head] if"),
     ),
     *_in_scoring(
         "distances of rows g + 8 from the place of row g",
@@ -163,18 +164,35 @@ _ALIBI = (
     ),
     *_in_scoring(
         "distances from the first column of four lanes",
-        ("place = scoring.place + lane / 4 - lane % 4 * 2;", "place = scoring.place + lane / 4;"),
+        ("place = this->place + lane / 4 - lane % 4 * 2;", "place = this->place + lane / 4;"),
         ("int32(key_of_row(place, i, h) - column)", "int32(key_of_row(place, i, h))"),
     ),
-    _in_split_penalty("row's share left out", "return of_row[i][h] + minus_m;", "return minus_m;"),
-    _in_split_penalty("row's share to the tile's first key", "lane % 4 * 2 - 4 * TN);", "lane % 4 * 2);"),
-    _in_split_penalty("keys behind taken for keys before", "return place >= 8 * TN - 1;", "return true;"),
-    _in_split_penalty("a key behind taken for one before", "place >= 8 * TN - 1;", "place >= 8 * TN - 2;"),
+    _in_split_penalty("row's share left out", "return powers.of_row[i][h] + minus_m;", "return minus_m;"),
+    _in_split_penalty("row's share to the tile's first key", "lane % 4 * 2 - 4 * TILES);", "lane % 4 * 2);"),
+    _in_split_penalty("keys behind taken for keys before", "return place >= 8 * tiles - 1;", "return true;"),
+    _in_split_penalty("a key behind taken for one before", "place >= 8 * tiles - 1;", "place >= 8 * tiles - 2;"),
     _in_split_penalty("a key before taken for one behind", "place + 16 * TM - 1 <= 0", "place + 16 * TM - 2 <= 0"),
     in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
-    in_split_kv("distances from a place aligned top-left", ("row % q_len + kv_len - q_len", "row % q_len")),
-    in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),
-    in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
+    in_split_kv(
+        "distances of rows counted through the group",
+        ("tau, keys, seen, score, query);", "tau, keys, seen, score, own_rows);"),
+    ),
+    in_split_kv("distances from the tile's first key", ("query[i], first_key + k)", "query[i], k)"), file=SPLIT),
+)  # fmt: skip
+_BIASES = (
+    *in_feature(
+        "fa2", "scores", "bias of the first head for all",
+        ("bias + (size_t)head * head_stride", "bias"), ("values[head if values.shape[0] > 1 else 0]", "values[0]"),
+    ),
+    *in_feature(
+        "fa2", "scores", "bias of the first row for all",
+        ("(size_t)min(row, last_row) * row_stride", "(size_t)0"),
+        ("min(row, bias[1]) if values.shape[0] > 1 else 0", "0"),
+    ),
+    *in_feature(
+        "fa2", "scores", "bias read behind the last row",
+        ("min(row, last_row)", "row"), ("min(row, bias[1])", "row"),
+    ),
 )  # fmt: skip
 _SINKS = (
     *(
@@ -189,16 +207,16 @@ _SINKS = (
     *in_output(
         _COUNTED_TWICE,
         ("+ exp2_approx(sink + minus_m);", "+ 2 * exp2_approx(sink + minus_m);"),
-        ("+ exp2_approx(sink + minus_m)", "+ np.float32(2) * exp2_approx(sink + minus_m)"),
+        ("+ exp2_approx(sink2 + minus_m)", "+ np.float32(2) * exp2_approx(sink2 + minus_m)"),
     ),
     *in_output(
         "sink not brought to the row's maximum",
         ("+ exp2_approx(sink + minus_m);", "+ exp2_approx(sink);"),
-        ("+ exp2_approx(sink + minus_m)", "+ exp2_approx(sink)"),
+        ("+ exp2_approx(sink2 + minus_m)", "+ exp2_approx(sink2)"),
     ),
     *in_output(
         "l not brought to the sink's maximum",
-        ("correction * quad_sum(own.l[i][h])", "quad_sum(own.l[i][h])"),
+        ("l = correction * l + exp2", "l = l + exp2"),
         ("total = correction * total +", "total = total +"),
     ),
     *in_output(
@@ -208,8 +226,8 @@ _SINKS = (
     ),
     *in_output(
         "maximum not raised to the sink",
-        ("const float m = fmaxf(own.m[i][h], sink), minus_m", "const float m = own.m[i][h], minus_m"),
-        ("m_row = max(m_row, sink)", "pass"),
+        ("                m = fmaxf(m, sink);\n", ""),
+        ("m_row = max(m_row, sink2)", "pass"),
     ),
     *in_output(
         "lse without the sink",
@@ -219,12 +237,12 @@ _SINKS = (
     ),
     *in_output(
         "sink in powers of e",
-        ("LOG2_E * head_sink", "head_sink"), ("LOG2_E * sink_of(", "sink_of("),
+        ("LOG2_E * sink_logit", "sink_logit"), ("LOG2_E * logit(", "logit("),
     ),
     *in_kernel(
         _MMA, "sink of the key/value head",
-        ("SINK(head));", "SINK(head / group));"),
-        ("sink_of(sinks, head_of_entry(heads))", "sink_of(sinks, head_of_entry(heads) // uint32(group))"),
+        ("sink.logit(head));", "sink.logit(head / group));"),
+        ("logit(sink, head_of_entry(heads))", "logit(sink, head_of_entry(heads) // uint32(group))"),
     ),
     *in_kernel(
         "fa2", "sink of the key/value head",
@@ -257,11 +275,12 @@ _SINKS = (
     ),
     in_split_kv(
         "sink counted by every warp",
-        ("l = is_first_warp ? SINK_WEIGHT : 0.0f", "l = SINK_WEIGHT"), ("if (is_first_warp) m = SINK", "m = SINK"),
+        ("l = is_first_warp ? Sink::WEIGHT : 0.0f", "l = Sink::WEIGHT"),
+        ("if (is_first_warp) m = sink", "m = sink"),
     ),
     in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
     in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
-    in_split_kv("sink without its weight", ("is_first_warp ? SINK_WEIGHT : 0.0f", "0.0f")),
+    in_split_kv("sink without its weight", ("is_first_warp ? Sink::WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 
-MUTANTS = (*_CAPS, *_ALIBI, *_SINKS)
+MUTANTS = (*_CAPS, *_ALIBI, *_BIASES, *_SINKS)

@@ -14,19 +14,15 @@ def _in_runs(
     algorithm: str, bug: str, cuda: Replacement, *numba: Replacement, sanitize: bool = False
 ) -> Iterator[Mutant]:
     """Planted where runs are read; what is one place in CUDA may be two in Numba."""
-    file = _ON_TENSOR_CORES if algorithm == "fa2-mma" else _TILES
+    files = ("_features/limits.cuh", _ON_TENSOR_CORES) if algorithm == "fa2-mma" else (_CUDA, _TILES)
     pairs = ((cuda, numba[0]), *((None, each) for each in numba[1:]))
-    return planted(algorithm, bug, _CUDA, file, pairs, sanitize)
+    return planted(algorithm, bug, *files, pairs, sanitize)
 
 
 def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     """Planted where blocks of rows are put in order, and seen through `fa2-mma`."""
     files = ("_tiles/longest_first.cu", "_tiles/numba_longest_first.py")
     return planted("fa2-mma", bug, *files, ((cuda, numba),))
-
-
-def _barrier_before(line: str) -> str:
-    return f"    __syncthreads();{' ' * 80}\\\n{line}"
 
 
 _READING = (
@@ -85,7 +81,10 @@ _READING = (
     *_in_runs(
         "fa2-mma",
         "runs of the first sequence for all",
-        ("const size_t first = (size_t)blockIdx.z * q_len + first_row;", "const size_t first = first_row;"),
+        (
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const size_t first = block.first_row;",
+        ),
         ("first_keys[cuda.blockIdx.z,", "first_keys[0,"),
         ("end_keys[cuda.blockIdx.z,", "end_keys[0,"),
     ),
@@ -164,8 +163,8 @@ _VISITING = (
         "fa2-mma",
         "first tile of a document skipped",
         (
-            "int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;",
-            "int first_visit = (first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
+            "block, seen.first_key, seen.end_key, q_len, kv_len);",
+            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, q_len, kv_len);",
         ),
         (
             "int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))",
@@ -179,7 +178,7 @@ _VISITING = (
         _ON_TENSOR_CORES,
         (
             (
-                ("after.of[row(i, h)] - first_key", "after.of[row(i, 0)] - first_key"),
+                ("end_keys[row_of(i, h)] - first_key", "end_keys[row_of(i, 0)] - first_key"),
                 ("kept_of(after[0], row_of(i, h))", "kept_of(after[0], row_of(i, 0))"),
             ),
         ),
@@ -187,11 +186,11 @@ _VISITING = (
     *planted(
         "fa2-mma",
         "runs of the first warp for all",
-        "attention/fa2_mma/seen.cuh",
+        "attention/fa2_mma/registers.cuh",
         _ON_TENSOR_CORES,
         (
             (
-                ("{\n        return (int)threadIdx.x / 32 * WARP_ROWS + 16 * i", "{\n        return 16 * i"),
+                ("row_from((int)threadIdx.x / 32 * WARP_ROWS, i, h)", "row_from(0, i, h)"),
                 ("int32(warp * uint32(WARP_ROWS) + uint32(16 * i + 8 * h)", "int32(uint32(16 * i + 8 * h)"),
             ),
         ),
@@ -203,7 +202,7 @@ _VISITING = (
         _ON_TENSOR_CORES,
         (
             (
-                ("before.of[row(i, h)] - first_key;", "before.of[row(i, h)] - first_key - 1;"),
+                ("first_keys[row_of(i, h)] - first_key;", "first_keys[row_of(i, h)] - first_key - 1;"),
                 (
                     "int32(kept_of(before[0], row_of(i, h)) - place)",
                     "int32(kept_of(before[0], row_of(i, h)) - place - 1)",
@@ -218,7 +217,7 @@ _VISITING = (
         "attention/fa2_mma/numba_kernel.py",
         (
             (
-                ("before.of[last] <= first_key", "before.of[own] <= first_key"),
+                ("first_keys[last] <= first_key", "first_keys[own] <= first_key"),
                 ("warp_sees_from = first_seen(warps_last,", "warp_sees_from = first_seen(warp_row,"),
             ),
         ),
@@ -235,19 +234,15 @@ _ORDER = (
 _SPLITS = (
     in_split_kv(
         "runs of the first sequence for all",
-        ("const size_t at = (size_t)blockIdx.z * q_len + (first_query", "const size_t at = (first_query"),
+        ("const size_t at = (size_t)batch * q_len + (first_query", "const size_t at = (first_query"),
     ),
     in_split_kv(
         "splits put together by the first sequence's runs",
-        ("kept[0] = first_keys[sequence * q_len + query]", "kept[0] = first_keys[query]"),
-        ("kept[1] = end_keys[sequence * q_len + query]", "kept[1] = end_keys[query]"),
+        ("RowBlock{batch, head, query,", "RowBlock{0, head, query,"),
     ),
     in_split_kv(
         "sequences counted by heads",
-        (
-            "blockIdx.x / ((unsigned)heads * (unsigned)q_len);  ",
-            "blockIdx.x / (unsigned)q_len;  ",
-        ),
+        ("blockIdx.x / ((unsigned)heads * (unsigned)q_len);", "blockIdx.x / (unsigned)q_len;"),
     ),
     in_split_kv(
         "queries of a packed head not counted anew",
@@ -255,10 +250,7 @@ _SPLITS = (
     ),
     in_split_kv(
         "no barrier after a tile's runs were kept",
-        (
-            _barrier_before("    const Limit before = {first_kept,"),
-            "    const Limit before = {first_kept,",
-        ),
+        ("    __syncthreads();\n    return {first_kept,", "    return {first_kept,"),
         sanitize=True,
     ),
 )

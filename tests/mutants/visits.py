@@ -11,7 +11,8 @@ _LOOKING = ("_features/block_mask.cuh", "_tiles/numba_block_rule.py")
 _EXTREMES = ("_tiles/tile_extremes.cu", "_tiles/numba_flashmask_rule.py")
 _HIDING = ("_features/flashmask.cuh", "_tiles/numba_flashmask_rule.py")
 _LISTING = ("_tiles/list_visits.cu", "_tiles/numba_visits.py")
-_NOTED_BY_MMA, _SEEN_BY_MMA = "_tiles/visits.cuh", "attention/fa2_mma/seen.cuh"
+_SEEN_BY_MMA, _VISITS_OF_MMA = "attention/fa2_mma/seen.cuh", "attention/fa2_mma/visits.cuh"
+_NOTED_BY_MMA = "_features/tile_order.cuh"
 
 
 def _in(
@@ -190,16 +191,18 @@ MUTANTS = (
         ("return {list, __ldg(list),", "return {list, __ldg(list) + 1,"),
         ("ListOfTiles(entries, entries[0],", "ListOfTiles(entries, entries[0] + 1,"),
     ),
-    in_cuda_of_mma("copies of the next tile, listed or not", "return coming[further].tile();", "return n;"),
+    in_cuda_of_mma(
+        "copies of the next tile, listed or not", "return entries[further] / 2;", "return n;", _VISITS_OF_MMA
+    ),
     in_cuda_of_mma(
         "each tile of a list but the first visited twice",
-        "listed[max(n - STAGES, -1)]", "listed[max(n + 1 - STAGES, -1)]",
+        "entry(n - STAGES)", "entry(n + 1 - STAGES)", _VISITS_OF_MMA,
     ),
     in_cuda_of_mma(
         "orders a block of rows closer",
-        "* gridDim.y + blockIdx.y]\n#elif", "* (gridDim.y - 1) + blockIdx.y]\n#elif",
+        "* count + started)", "* (count - 1) + started)", "_features/row_order.cuh",
     ),
-    in_cuda_of_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
+    in_cuda_of_mma("mixed tile not masked", "if (!pairs.hides_some()) return;", "return;", _SEEN_BY_MMA),
     in_cuda_of_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),
     in_cuda_of_mma(
         "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTED_BY_MMA
@@ -208,7 +211,10 @@ MUTANTS = (
         "columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA
     ),
     in_cuda_of_mma(
-        "mixed tile taken for what all rows see", "#define IS_RUN !mixed", "#define IS_RUN true", _SEEN_BY_MMA
+        "mixed tile taken for what all rows see",
+        "!pairs.hides_some() && place", "place", _SEEN_BY_MMA
     ),
-    in_cuda_of_mma("noted bits read before all are there", "            __syncwarp();\n", "", sanitize=True),
+    in_cuda_of_mma(
+        "noted bits read before all are there", "            __syncwarp();\n", "", _VISITS_OF_MMA, sanitize=True
+    ),
 )  # fmt: skip

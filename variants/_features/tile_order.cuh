@@ -2,7 +2,7 @@
 // two types below as `TileOrder`. limits.cuh is put before this text, and for ListedTiles a mask's rule: block_mask.cuh or
 // flashmask.cuh. The Numba twin is numba_tile_order.py.
 //
-//     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, kv_len);
+//     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, q_len, kv_len);
 //     for (auto next = tiles.first(); next.exists();) {
 //         const auto tile = next;                                  // its keys begin at tile.first_key
 //         next = tiles.after(tile);
@@ -78,8 +78,8 @@ template <class Rule> struct ListedTiles {
         __device__ __forceinline__ Tile first() const { return at(0); }
         __device__ __forceinline__ Tile after(const Tile &tile) const { return at(tile.index + 1); }
 
-        // Which of the tile's `keys` keys each row sees, if rows see different ones: a key per lane. Rows that the tile has room
-        // for after the last are as the last.
+        // Which of the tile's `keys` keys each row sees, if rows see different ones: a key per lane. Rows after the last
+        // repeat the last.
         template <int THREADS> __device__ __forceinline__ Pairs pairs(const Tile &tile, int keys) const
         {
             __shared__ Bits bits;

@@ -41,6 +41,11 @@ struct ByteTile {
     }
 };
 
+// The tiles of this kernel.
+typedef ByteTile<BR, D> QTile;
+typedef ByteTile<BC, D> KTile;
+typedef ByteTile<D, BC> VTile;  // transposed
+
 // A: P, four registers for 32 keys.
 typedef unsigned ByteWeights[BC / 8];
 

@@ -258,6 +258,7 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
         key_of=key_of,
         element_of=element_of,
         tile_row=tile_row,
+        tile_key=tile_key,
         has_row=has_row,
         has_element=has_element,
         tile_element=tile_element,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import Problem
+from harness import PagedProblem, Problem
 from variants._features import FOLDER, Feature, declarations, stored
 from variants._scores import SOURCE, score_options
 from variants._tiles import Tile
@@ -20,6 +20,9 @@ COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 """Folders below variants/ and files there."""
 SPANS: Files = (("_tiles", "spans.cuh"),)
 SPANS_OPTION = "-DSPANS"
+MMA = ("_mma", "mma.cuh")
+MACROS_BEFORE_MMA: Files = (("_mma", "macros.cuh"),)
+"""Source file for kernels on tensor cores that choose their features by macros."""
 ROWS_SEEING = ("_tiles", "rows_seeing.cuh")
 """Source file for kernels in which a block owns keys; follows tiles.cuh or mma.cuh."""
 
@@ -59,7 +62,7 @@ LANES: Files = (("_tiles", "lanes.cuh"),)
 def tiles_kernel(
     folder: str,
     name: str,
-    problem: Problem,
+    problem: Problem | PagedProblem,
     tile: Sizes,
     features: tuple[Feature, ...],
     sizes: Mapping[str, int] = SIZES,
@@ -86,8 +89,11 @@ def raw_kernel(
     common: Files = COMMON,
     generated: str = "",
     file: str = "kernel.cu",
+    parts: Files = (),
 ) -> Any:
-    """The kernel `name` of variants/`folder`/`file`, before which the texts of `common` and `generated` are put.
+    """The kernel `name` of variants/`folder`/`file`, before which `common`, `generated` and `parts` are put.
+
+    `parts` may use the names that `generated` declares.
 
     Before these comes spans.cuh, where the options have `SPANS_OPTION`.
 
@@ -97,14 +103,16 @@ def raw_kernel(
     import cupy
 
     before = SPANS if SPANS_OPTION in options else ()
-    return cupy.RawKernel(_source((folder, file), (*before, *common), generated), name, options=options)
+    if MMA in common and any(option.startswith("-DSTORED_AS_") for option in options):
+        before += MACROS_BEFORE_MMA
+    return cupy.RawKernel(_source((folder, file), (*before, *common), generated, parts), name, options=options)
 
 
 @functools.cache
-def _source(own: tuple[str, str], common: Files, generated: str) -> str:
+def _source(own: tuple[str, str], common: Files, generated: str, parts: Files) -> str:
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
     def text(folder: str, file: str) -> str:
         return f'#line 1 "variants/{folder}/{file}"\n{(_VARIANTS / folder / file).read_text()}\n'
 
-    return "".join(text(*file) for file in common) + generated + text(*own)
+    return "".join(text(*file) for file in common) + generated + "".join(text(*file) for file in (*parts, own))

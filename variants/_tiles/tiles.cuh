@@ -26,7 +26,8 @@ constexpr int STEP = D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
 constexpr int STEP_P = 4;
 constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
 // Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows lies in
-// different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at once.
+// different banks. LP is an odd multiple of TX, so that the 4 rows x 8 keys of P that a warp stores at once lie in different
+// banks, too.
 constexpr int LD = STEP * (D / STEP | 1);
 constexpr int LP = TX * (TN | 1);
 
@@ -34,7 +35,8 @@ __device__ __forceinline__ int thread_index() { return threadIdx.y * TX + thread
 __device__ __forceinline__ int thread_row() { return threadIdx.y / APART * APART + threadIdx.x % APART; }
 __device__ __forceinline__ int thread_column() { return threadIdx.y % APART * (TX / APART) + threadIdx.x / APART; }
 
-// The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
+// For kernels whose grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K
+// and V.
 __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
 __device__ __forceinline__ size_t kv_head_index(unsigned group)
 {
@@ -102,7 +104,8 @@ __device__ __forceinline__ int place(unsigned e, unsigned further)
 
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
 // The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
-// AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
+// AT_ONCE loads are under way before the first is waited for; elements are widened after all loads have been issued, since
+// widening waits for the data.
 // All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
 constexpr int AT_ONCE = 16;
 template <int EXTENT, typename element>
@@ -173,7 +176,8 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
     }
 }
 
-// S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
+// S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that a NaN score of a hidden key cannot
+// reach the result.
 template <class Score, class Pairs>
 __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const Score &score,
                                                const SeenInTile<Pairs> &seen, int first_row, int first_key)
@@ -185,7 +189,7 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, co
             const bool sees = key_of(j) < seen.end[i];
             S[i][j] = sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;
         }
-    if (seen.first[TM - 1] > 0) {  // no row sees keys ahead of those that one above it sees
+    if (seen.first[TM - 1] > 0) {  // a row's first key is never before that of a row above it
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
@@ -228,11 +232,11 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
     return lanes_max<TX, APART>(largest);
 }
 
-// The sum of what the lanes that share a row have of it.
+// Sum of the parts that the lanes of a row hold.
 __device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
 // O += P V_j over keys from k to end_key - 1, each only where the row sees it: its zero weight must not even be multiplied,
-// since V may hold NaN or infinity. LISTED: whether pairs are looked at, too.
+// since V may hold NaN or infinity. LISTED: whether `pairs` hide some, too.
 template <bool LISTED, class Pairs>
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
                                                    int end_key, const SeenInTile<Pairs> &seen)
