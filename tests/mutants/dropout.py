@@ -235,12 +235,13 @@ _OF_GRADIENTS = (
     ),
     *in_backward(
         "bwd-fa2", "numbers of rows counted within the tile",
-        ("(first_row + key_of(j), first_key, thread_row() % 8)", "(key_of(j), first_key, thread_row() % 8)"),
-        ("kept_of(drawn, first_row + key_of(j), first_key,", "kept_of(drawn, key_of(j), first_key,"),
+        ("(first_row + key_of(j), seeing.first_key,", "(key_of(j), seeing.first_key,"),
+        ("kept_of(drawn, first_row + key_of(j),", "kept_of(drawn, key_of(j),"),
     ),
     *in_backward(
         "bwd-fa2", "numbers of the keys' transposed place",
-        ("first_key, thread_row() % 8)", "first_key, thread_column())"), ("thread_row() & 7", "thread_column()"),
+        ("seeing.first_key, thread_row() % 8)", "seeing.first_key, thread_column())"),
+        ("thread_row() & 7", "thread_column()"),
     ),
     *in_kernel(
         "bwd-fa2", "numbers of the key/value head",

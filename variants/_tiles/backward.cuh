@@ -101,23 +101,24 @@ __device__ __forceinline__ void load_statistics(float *lse_tile, float *delta_ti
 // P = exp(tau Q_i K_j^T - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where the row
 // does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
 //
-// Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets the weights that are kept,
-// which dV_j is multiplied by the factor for later.
-template <class Pairs, class Drawn>
+// `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets the weights
+// that are kept, and dV_j is multiplied by the factor later.
+template <class Run, class Drawn>
 __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_tile, const float *K_tile,
                                                       const float *V_tile, const float *Q_tile, const float *dO_tile,
                                                       const float *lse_tile, const float *delta_tile, float tau,
-                                                      const SeenInTile<Pairs> &seen, const Drawn &drawn, float factor,
-                                                      int first_key, int first_row)
+                                                      const RowsSeeing<Run> &seeing, const Drawn &drawn, float factor,
+                                                      int first_row, int rows)
 {
     float S[TM][TN], dP[TM][TN];
     multiply_Q_Kt(S, K_tile, Q_tile);
     multiply_Q_Kt(dP, V_tile, dO_tile);
+    const auto seen = seeing.in_tile(first_row, rows);
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
         const float lse_j = lse_tile[tile_key(j)], delta_j = delta_tile[tile_key(j)];
         // A thread's keys are TY apart, which is a multiple of 8.
-        const auto kept = drawn.template kept<(KEYS + 7) / 8>(first_row + key_of(j), first_key, thread_row() % 8);
+        const auto kept = drawn.template kept<(KEYS + 7) / 8>(first_row + key_of(j), seeing.first_key, thread_row() % 8);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const bool sees = seen.in_run(i, key_of(j));

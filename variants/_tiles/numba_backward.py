@@ -12,7 +12,7 @@ import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._features.numba_dropout import numba_dropout
@@ -142,22 +142,24 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
     # P = exp(tau Q_i K_j^T - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where
     # the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
     #
-    # Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets the weights that are
-    # kept, which dV_j is multiplied by the factor for later.
+    # `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets
+    # the weights that are kept, and dV_j is multiplied by the factor later.
     @cuda.jit(device=True, forceinline=True)
     def weights_and_gradients(
-        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seen, drawn, factor, first_key,
-        first_row,
+        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn, factor,
+        first_row, rows,
     ):  # fmt: skip
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
+        bounds = cuda.local.array((2, TM), int32)
         multiply_Q_Kt(S, K_tile, Q_tile)
         multiply_Q_Kt(dP, V_tile, dO_tile)
+        seen = in_tile(bounds, seeing, first_row, rows)
         for j in range(TN):
             lse_j = lse_tile[tile_key(j)]
             delta_j = delta_tile[tile_key(j)]
             # A thread's keys are TY apart, which is a multiple of 8.
-            kept = kept_of(drawn, first_row + key_of(j), first_key, thread_row() & 7)
+            kept = kept_of(drawn, first_row + key_of(j), seeing.first_key, thread_row() & 7)
             for i in range(TM):
                 sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]
                 p = libdevice.fast_expf(tau * S[i, j] - lse_j) if sees else ZERO

@@ -107,14 +107,14 @@ def bwd_fa2_kernels(
                 cuda.syncthreads()
 
                 # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-                seen = in_tile(bounds, seeing, first_row, rows)
                 weights_and_gradients(
-                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seen, drawn,
-                    factor(dropout), first_key, first_row,
+                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn,
+                    factor(dropout), first_row, rows,
                 )  # fmt: skip
                 cuda.syncthreads()
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
+                seen = in_tile(bounds, seeing, first_row, rows)
                 add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
                 add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 

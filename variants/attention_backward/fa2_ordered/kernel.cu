@@ -23,8 +23,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     // Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most rows see them under
     // a causal mask.
     const RowBlock block = own_keys_across(kv_len);
-    const int first_key = block.first_row, keys = block.rows;
-    const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_kv = kv_head * kv_len + first_key;
+    const int keys = block.rows;
+    const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_kv = kv_head * kv_len + block.first_row;
     const auto seeing = rows_seeing(limits, block, q_len, kv_len);
 
     // Line 6: load K_j, V_j, if any row sees one of the keys.
@@ -49,12 +49,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
             __syncthreads();
 
             // Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-            const auto seen = seeing.in_tile(first_row, rows);
-            weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seen,
-                                  NoDropout::OfHead(), 1.0f, first_key, first_row);
+            weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing,
+                                  NoDropout::OfHead(), 1.0f, first_row, rows);
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
+            const auto seen = seeing.in_tile(first_row, rows);
             add_P_V(dV_acc, P_tile, dO_tile, rows, seen);
             add_P_V(dK_acc, dS_tile, Q_tile, rows, seen);
         }
