@@ -8,6 +8,7 @@ from tests.mutants.patching import Mutant
 from tests.mutants.planting import (
     Replacement,
     in_backward,
+    in_backward_weights,
     in_feature,
     in_kernel,
     in_output,
@@ -213,61 +214,60 @@ _ON_TENSOR_CORES = (
 _OF_GRADIENTS = (
     *in_backward(
         "bwd-fa2", "dP kept where the weight drops out",
-        ("dp = DROPPED(kept_factor * dP[i][j], kept, row_of(i) / 8);", "dp = kept_factor * dP[i][j];"),
-        ("dp = dropped(grown(dP[i, j], dropout), bits, row_of(i) >> 3)", "dp = grown(dP[i, j], dropout)"),
+        ("dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);", "dp = factor * dP[i][j];"),
+        ("dp = or_zero(kept, factor * dP[i, j], row_of(i) >> 3)", "dp = factor * dP[i, j]"),
     ),
     *in_backward(
         "bwd-fa2", "dP not grown",
-        ("DROPPED(kept_factor * dP[i][j], kept", "DROPPED(dP[i][j], kept"),
-        ("dropped(grown(dP[i, j], dropout), bits", "dropped(dP[i, j], bits"),
+        ("kept.or_zero(factor * dP[i][j],", "kept.or_zero(dP[i][j],"),
+        ("or_zero(kept, factor * dP[i, j],", "or_zero(kept, dP[i, j],"),
     ),
     *in_backward(
         "bwd-fa2", "dV of all weights",
-        ("P_tile[row_of(i) * LP + key_of(j)] = DROPPED(p, kept, row_of(i) / 8);",
-         "P_tile[row_of(i) * LP + key_of(j)] = p;"),
-        ("P_tile[row_of(i), key_of(j)] = dropped(p, bits, row_of(i) >> 3)", "P_tile[row_of(i), key_of(j)] = p"),
+        ("= kept.or_zero(p, row_of(i) / 8);", "= p;"), ("= or_zero(kept, p, row_of(i) >> 3)", "= p"),
     ),
     *in_backward(
         "bwd-fa2", "no dS where the weight drops out",
-        ("dp = DROPPED(kept_factor * dP[i][j], kept, row_of(i) / 8);",
-         "dp = kept >> row_of(i) / 8 & 1 ? kept_factor * dP[i][j] : delta_j;"),
-        ("dp = dropped(grown(dP[i, j], dropout), bits, row_of(i) >> 3)",
-         "dp = dropped(grown(dP[i, j], dropout) - delta_j, bits, row_of(i) >> 3) + delta_j"),
+        ("dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);",
+         "dp = kept.or_zero(factor * dP[i][j] - delta_j, row_of(i) / 8) + delta_j;"),
+        ("dp = or_zero(kept, factor * dP[i, j], row_of(i) >> 3)",
+         "dp = or_zero(kept, factor * dP[i, j] - delta_j, row_of(i) >> 3) + delta_j"),
     ),
     *in_backward(
         "bwd-fa2", "numbers of rows counted within the tile",
-        ("(first_row + key_of(j), first_key, thread_row() % 8)", "(key_of(j), first_key, thread_row() % 8)"),
-        ("kept(draw, first_row + key_of(j), first_key,", "kept(draw, key_of(j), first_key,"),
+        ("(first_row + key_of(j), seeing.first_key,", "(key_of(j), seeing.first_key,"),
+        ("kept_of(drawn, first_row + key_of(j),", "kept_of(drawn, key_of(j),"),
     ),
     *in_backward(
         "bwd-fa2", "numbers of the keys' transposed place",
-        ("first_key, thread_row() % 8)", "first_key, thread_column())"), ("thread_row() & 7", "thread_column()"),
+        ("seeing.first_key, thread_row() % 8)", "seeing.first_key, thread_column())"),
+        ("thread_row() & 7", "thread_column()"),
     ),
     *in_kernel(
         "bwd-fa2", "numbers of the key/value head",
-        ("DROPOUT_OF(blockIdx.x * group + member, blockIdx.z)", "DROPOUT_OF(blockIdx.x, blockIdx.z)"),
-        ("(draw, kept_factor, head, first_row", "(draw, kept_factor, head_across(), first_row"),
+        ("of_head(blockIdx.x * group + member, blockIdx.z)", "of_head(blockIdx.x, blockIdx.z)"),
+        ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
     *in_kernel(
         "bwd-fa2", "dV not grown",
-        ("gather<KEYS>(V_tile, dV_acc, KEPT_FACTOR);", "gather<KEYS>(V_tile, dV_acc, 1.0f);"),
-        ("dV_acc, TM, factor_of(kept_factor))", "dV_acc, TM, float32(1))"),
+        ("dV_acc, tau, dropout.factor(), keys)", "dV_acc, tau, 1.0f, keys)"),
+        ("dV_acc, tau, factor(dropout),", "dV_acc, tau, float32(1),"),
     ),
-    *in_plan("bwd-three-pass", "dV not grown", "np.float32(p.kept_factor)", "one"),
-    *in_kernel(
-        "bwd-three-pass", "dP kept where the weight drops out",
-        ("(DROPPED(KEPT_FACTOR * widen(dp[c]), kept, 0) - delta)", "(KEPT_FACTOR * widen(dp[c]) - delta)"),
-        ("factor_of(kept_factor) * widen(dp[c]) if kept else ZERO", "factor_of(kept_factor) * widen(dp[c])"),
+    *in_plan("bwd-three-pass", "dV not grown", "np.float32(p.kept_factor)", "np.float32(1)"),
+    *in_backward_weights(
+        "dP kept where the weight drops out",
+        ("((kept ? dropout.factor() * widen(dp[c]) : 0.0f) - delta)", "(dropout.factor() * widen(dp[c]) - delta)"),
+        ("factor(dropout) * widen(dp[c]) if kept else ZERO", "factor(dropout) * widen(dp[c])"),
     ),
-    *in_kernel(
-        "bwd-three-pass", "dS from weights that are left alone",
-        ("narrow(p * (DROPPED(", "narrow(DROPPED(p, kept, 0) * (DROPPED("),
+    *in_backward_weights(
+        "dS from weights that are left alone",
+        ("narrow(p * ((kept ?", "narrow((kept ? p : 0.0f) * ((kept ?"),
         ("narrow(p * (dp_c - delta))", "narrow((p if kept else ZERO) * (dp_c - delta))"),
     ),
-    *in_kernel(
-        "bwd-three-pass", "keys counted from the first that the row sees",
+    *in_backward_weights(
+        "keys counted from the first that the row sees",
         (".keeps(row, first_key + j + c * 32)", ".keeps(row, j + c * 32)"),
-        ("keeps(draw, row, first_key + j + c * 32", "keeps(draw, row, j + c * 32"),
+        ("keeps(drawn, row, first_key + j + c * 32)", "keeps(drawn, row, j + c * 32)"),
     ),
     *_in_fragments(
         "bwd-mma", "dP kept where the weight drops out",

@@ -128,6 +128,12 @@ def in_backward(
     yield from planted(algorithm, bug, "_tiles/backward.cuh", "_tiles/numba_backward.py", pairs, sanitize)
 
 
+def in_backward_weights(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted in the launch of `bwd-three-pass` between the products, for which CUDA has a file of its own."""
+    folder = folder_of("bwd-three-pass")
+    yield from planted("bwd-three-pass", bug, f"{folder}/weights.cu", f"{folder}/numba_kernel.py", ((cuda, numba),))
+
+
 def in_rows(
     algorithm: str,
     bug: str,

@@ -94,7 +94,7 @@ struct Spans {
             end_kept[t] = t < block.rows ? __ldg(end_keys + first + t) : kv_len;
         }
         __syncthreads();
-        const Run run = {first_kept - block.first_row, end_kept - block.first_row, 0};
+        const Run run = {first_kept, end_kept, block.first_row};
         return block_limits(run, block.first_row, block.last_row());
     }
 };

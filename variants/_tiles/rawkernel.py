@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import Problem
+from harness import PagedProblem, Problem
 from variants._features import FOLDER, Feature, declarations, stored
 from variants._scores import SOURCE, score_options
 from variants._tiles import Tile
@@ -62,7 +62,7 @@ LANES: Files = (("_tiles", "lanes.cuh"),)
 def tiles_kernel(
     folder: str,
     name: str,
-    problem: Problem,
+    problem: Problem | PagedProblem,
     tile: Sizes,
     features: tuple[Feature, ...],
     sizes: Mapping[str, int] = SIZES,

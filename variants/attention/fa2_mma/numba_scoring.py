@@ -93,6 +93,11 @@ def _known_terms(TM: int, TN: int, key_of_row: Callable, terms: tuple[str, ...])
 def _any_terms(TM: int, TN: int, key_of_row: Callable, terms: tuple[str, ...]) -> tuple[Any, Any]:
     of_head, apply = numba_scores(terms).of_head, numba_scores(terms).apply
 
+    # The terms, and the last key of the sequence, which keys after it repeat.
+    @cuda.jit(device=True, forceinline=True)
+    def scoring_of_head(scores, head, q_len, kv_len):
+        return of_head(scores, head, q_len, kv_len), int32(kv_len - 1)
+
     # Each score through all terms.
     @cuda.jit(device=True, forceinline=True)
     def finish_scores(S, tau, scoring, warp_row, first_key, place):
@@ -102,8 +107,8 @@ def _any_terms(TM: int, TN: int, key_of_row: Callable, terms: tuple[str, ...]) -
                 row = key_of_row(warp_row, i, h)
                 for j in range(TN):
                     for c in range(2):
-                        key = int32(first_key + column + (8 * j + c))
-                        S[i, j, 2 * h + c] = apply(scoring, tau * S[i, j, 2 * h + c], row, key)
+                        key = min(int32(first_key + column + (8 * j + c)), scoring[1])
+                        S[i, j, 2 * h + c] = apply(scoring[0], tau * S[i, j, 2 * h + c], row, key)
         return LOG2_E
 
-    return of_head, finish_scores
+    return scoring_of_head, finish_scores

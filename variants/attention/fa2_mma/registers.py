@@ -19,6 +19,9 @@ BESIDE_WINDOW = 152
 BESIDE_DROPOUT = 160
 """`KEPT_REGISTERS` with dropout, which draws several numbers at once."""
 
+BESIDE_FIVE_STEPS = 160
+"""`KEPT_REGISTERS` if Q K^T is summed in five steps of 16 elements."""
+
 
 def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, int]:
     """Return the compile-time parameters of registers.cuh."""
@@ -39,6 +42,7 @@ def kept_registers(problem: Problem, ends_at_once: bool) -> int:
         (not problem.mask.is_run, BESIDE_VISITS),
         (problem.dropout > 0, BESIDE_DROPOUT),
         (ends_at_once, BESIDE_WINDOW),
+        (64 < problem.head_dim <= 80, BESIDE_FIVE_STEPS),
     )
     return min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
 
@@ -56,7 +60,7 @@ def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
     """
     spans, narrow = has_spans(problem), problem.head_dim <= 64
     of_sinks, capped = spans and problem.sinks, problem.softcap is not None
-    keys = of_sinks or (narrow and problem.alibi and not capped)
+    keys = of_sinks or (narrow and problem.alibi and not capped and not problem.sinks)
     output = of_sinks or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
-    output = output or (problem.alibi and 64 < problem.head_dim <= 112)
+    output = output or (problem.alibi and not narrow and (problem.sinks or problem.head_dim <= 112))
     return {"ROW_AGAIN": int(not spans or of_sinks), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}

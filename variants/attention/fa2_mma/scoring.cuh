@@ -34,6 +34,7 @@ template <class Scores, class OfHead> struct Scoring {
     float cap;             // with CAPS
     float slope, per_key;  // with SLOPES, see penalty_per_key
     OfHead score;          // unless all terms are known
+    int last_key;          // of the sequence, which keys after it repeat
     int row, key;          // the warp's first row, and the tile's first key
     int place;             // the key that the warp's first row lies on, counted from the tile's first key
 
@@ -89,7 +90,7 @@ template <class Scores, class OfHead> struct Scoring {
         if constexpr (!KNOWN) {
             map_each(S, [&](float s, int i, int j, int c) {
                 const int column = 8 * j + (int)threadIdx.x % 4 * 2 + c % 2;
-                return score(tau * s, row_from(row, i, c / 2), key + column);
+                return score(tau * s, row_from(row, i, c / 2), min(key + column, last_key));
             });
             powers.factor = LOG2_E;
         } else {
@@ -175,7 +176,7 @@ __device__ __forceinline__ auto scoring_of_head(const Scores &scores, float tau,
             return scores.of_head(head, q_len, kv_len);
         }
     };
-    Scoring<Scores, decltype(score())> scoring = {tau, 0.0f, 0.0f, 0.0f, score()};
+    Scoring<Scores, decltype(score())> scoring = {tau, 0.0f, 0.0f, 0.0f, score(), kv_len - 1};
     if constexpr (scoring.CAPS) scoring.cap = find_term<Softcap>(scores).cap;
     if constexpr (scoring.SLOPES) {
         scoring.slope = LOG2_E * find_term<Alibi>(scores).of_head(head, q_len, kv_len).slope;
