@@ -72,8 +72,11 @@ def raw_kernel(
     common: Files = COMMON,
     generated: str = "",
     file: str = "kernel.cu",
+    parts: Files = (),
 ) -> Any:
-    """The kernel `name` of variants/`folder`/`file`, before which the texts of `common` and `generated` are put.
+    """The kernel `name` of variants/`folder`/`file`, before which `common`, `generated` and `parts` are put.
+
+    `parts` may use the names that `generated` declares.
 
     Before these comes spans.cuh, where the options have `SPANS_OPTION`.
 
@@ -83,14 +86,14 @@ def raw_kernel(
     import cupy
 
     before = SPANS if SPANS_OPTION in options else ()
-    return cupy.RawKernel(_source((folder, file), (*before, *common), generated), name, options=options)
+    return cupy.RawKernel(_source((folder, file), (*before, *common), generated, parts), name, options=options)
 
 
 @functools.cache
-def _source(own: tuple[str, str], common: Files, generated: str) -> str:
+def _source(own: tuple[str, str], common: Files, generated: str, parts: Files) -> str:
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
     def text(folder: str, file: str) -> str:
         return f'#line 1 "variants/{folder}/{file}"\n{(_VARIANTS / folder / file).read_text()}\n'
 
-    return "".join(text(*file) for file in common) + generated + text(*own)
+    return "".join(text(*file) for file in common) + generated + "".join(text(*file) for file in (*parts, own))
