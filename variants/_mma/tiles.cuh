@@ -49,6 +49,14 @@ __device__ __forceinline__ void copy_tile(unsigned char *tile, const stored *sou
     }
 }
 
+// Zeros, in so many `bytes` from `tiles` on, a multiple of 16. A barrier has to follow.
+__device__ __forceinline__ void clear_tiles(unsigned char *tiles, int bytes)
+{
+    for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) {
+        *reinterpret_cast<uint4 *>(tiles + i) = make_uint4(0, 0, 0, 0);
+    }
+}
+
 // Whether what this thread itself copied into a tile holds NaN or infinity.
 template <int EXTENT>
 __device__ __forceinline__ bool copied_not_finite(const unsigned char *tile)
