@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harness.device.array import DeviceArray as DeviceArray
     from harness.device.device import Device as Device
     from harness.device.result import LaunchResult as LaunchResult
+    from harness.execution.judging.question import Question as Question
     from harness.model.numerics import Numerics as Numerics
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Registry as Registry
     from harness.model.variant import Variant as Variant
+    from harness.operations.attention.cases.strategies import cases as cases
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
@@ -58,6 +60,7 @@ _HOMES = {
     "PlanError": "harness.support.errors",
     "Problem": "harness.operations.attention.problem",
     "PtxKernel": "harness.compilers.ptx_text",
+    "Question": "harness.execution.judging.question",
     "Registry": "harness.model.variant",
     "SandboxError": "harness.support.errors",
     "SoftmaxProblem": "harness.operations.softmax.problem",
@@ -69,6 +72,7 @@ _HOMES = {
     "assert_traffic": "harness.studies.assertions",
     "at_most": "harness.studies.assertions",
     "bench": "harness.studies.calls",
+    "cases": "harness.operations.attention.cases.strategies",
     "compare": "harness.studies.calls",
     "emulate": "harness.studies.emulate.emulation",
     "fuzz": "harness.studies.calls",

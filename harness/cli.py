@@ -20,6 +20,16 @@ from harness.support.errors import SandboxError, UsageError
 from harness.support.suggestion import did_you_mean
 from harness.support.version import VERSION
 
+OPTIONS_INSTEAD = {
+    **dict.fromkeys(
+        ("sanitize", "sanitizer", "race", "races", "racecheck", "memcheck"),
+        "'compare --sanitize' and 'fuzz --sanitize' search for races and unwritten memory",
+    ),
+    **dict.fromkeys(("check", "test", "verify"), "'compare' checks one problem, 'fuzz' searches for one that fails"),
+    "profile": "'traffic' counts bytes, 'why' names what costs time, 'bench' measures it on a GPU",
+}
+"""What to use for words that are not commands but describe something that a command does."""
+
 
 def build_parser(operation: str = DEFAULT_OPERATION, names: Iterable[str] = COMMANDS) -> CommandParser:
     """Build the parser of these commands, each option with help. Raises `UsageError` for an unknown operation."""
@@ -82,7 +92,8 @@ def _help_as_option(words: Sequence[str]) -> list[str]:
         return ["--help"]
     spelled = [words[1], "--help", *words[2:]] if words[0] == "help" else list(words)
     if not spelled[0].startswith("-") and spelled[0] not in COMMANDS:
-        hint = did_you_mean(spelled[0], COMMANDS)
+        instead = OPTIONS_INSTEAD.get(spelled[0])
+        hint = did_you_mean(spelled[0], COMMANDS) if instead is None else f"; {instead}."
         raise UsageError(f"no command {spelled[0]!r}{hint} Commands: {', '.join(COMMANDS)}")
     return spelled
 

@@ -183,6 +183,7 @@ def options(problem: Problem) -> str:
     words += [] if problem.mask == NO_MASK else [f"--mask {problem.mask.text}"]
     words += [] if problem.softcap is None else [f"--softcap {problem.softcap}"]
     words += [f"--{field}" for field in ("alibi", "sinks") if getattr(problem, field)]
+    words += [] if problem.bias is None else [f"--bias {','.join(problem.bias)}"]
     words += [f"--dropout {problem.dropout}"] if problem.dropout else []
     return " ".join(words)
 

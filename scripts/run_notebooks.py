@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -23,8 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 CELL_SECONDS = 120
-FUZZED = ("warp-per-row",)
-"""Variants that notebooks write, and break. Campaigns begin with what earlier ones found; these have no past."""
 VARIES = "varies"
 """Tag of a cell that shows what another version of Hypothesis may find otherwise."""
 
@@ -34,11 +31,6 @@ def executed(path: Path) -> Any:
     import nbformat
     from nbclient import NotebookClient
 
-    from harness.studies.fuzz.database import failure_folder
-
-    for variant in FUZZED:
-        if (past := failure_folder(variant)) is not None:
-            shutil.rmtree(past, ignore_errors=True)
     notebook = nbformat.read(path, as_version=4)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}

@@ -66,11 +66,14 @@ def online_softmax(
                 by = (problem.tau if "tau" in factor else 1.0) * (LOG2_E if "log2 e" in factor else 1.0)
                 q = (q * f32(by)).astype(dtype).astype(f32)
             stored = dtype if store_scores else np.dtype(f32)
-            O[b, h], lse[b, h] = _one_head(problem, q, k, v, tile, mutant, stored, q_factors)
+            bias = None
+            if problem.bias is not None:
+                bias = np.broadcast_to(inputs["bias"], (problem.heads, problem.q_len, problem.kv_len))[h]
+            O[b, h], lse[b, h] = _one_head(problem, q, k, v, tile, mutant, stored, q_factors, bias)
     return {"O": O, "lse": lse}
 
 
-def _one_head(problem, q, k, v, tile, mutant, stored, q_factors):
+def _one_head(problem, q, k, v, tile, mutant, stored, q_factors, bias):
     N_q, N_k, tau = problem.q_len, problem.kv_len, f32(1 if q_factors else problem.tau)
     two = any("log2 e" in factor for factor in q_factors)
     exp, log = (np.exp2, np.log2) if two else (np.exp, np.log)
@@ -88,7 +91,10 @@ def _one_head(problem, q, k, v, tile, mutant, stored, q_factors):
             inside = columns < (N_k - 1 if mutant == "last key dropped" and N_k > 1 else N_k)
             kj = np.where((columns < N_k)[:, None], k[np.minimum(columns, N_k - 1)], f32(0))
             vj = np.where((columns < N_k)[:, None], v[np.minimum(columns, N_k - 1)], f32(0))
-            s = ((q @ kj.T) * tau).astype(stored).astype(f32)
+            s = (q @ kj.T) * tau
+            if bias is not None:
+                s = s + bias[:, np.minimum(columns, N_k - 1)]
+            s = s.astype(stored).astype(f32)
             if mutant != "padding not masked":
                 s = np.where(inside, s, start)
             if problem.mask != NO_MASK:

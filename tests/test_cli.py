@@ -136,7 +136,7 @@ def test_compare_counts_and_ranks(call):
     assert found["problem"] == {
         "batch": 1, "heads": 2, "kv_heads": 2, "q_len": 30, "kv_len": 20, "head_dim": 8,
         "dtype": "float32", "causal": True, "mask": "causal", "scale": 1 / math.sqrt(8),
-        "softcap": None, "alibi": False, "sinks": False, "dropout": 0.0, "dropout_seed": 0,
+        "softcap": None, "alibi": False, "bias": None, "sinks": False, "dropout": 0.0, "dropout_seed": 0,
     }  # fmt: skip
     assert found["device"]["kind"] == "emulator"
     (row,) = found["rows"]

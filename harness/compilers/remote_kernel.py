@@ -33,6 +33,10 @@ class KernelOwner(Protocol):
         """Return the source text."""
         ...
 
+    def expanded(self, kernel: RemoteKernel) -> str:
+        """Return what of the source the kernel compiles."""
+        ...
+
     def options(self, kernel: RemoteKernel) -> tuple[str, ...]:
         """Return the user's compiler options."""
         ...
@@ -132,6 +136,11 @@ class RemoteToolchain(Toolchain):
         """Return the kernel's source from its process."""
         owner: KernelOwner = kernel.owner
         return owner.source(kernel)
+
+    def expanded(self, kernel: Any) -> str:
+        """Return what of the source the kernel compiles, from its process."""
+        owner: KernelOwner = kernel.owner
+        return owner.expanded(kernel)
 
     def options(self, kernel: Any) -> tuple[str, ...]:
         """Return the user's compiler options from the kernel's process."""

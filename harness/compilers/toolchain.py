@@ -70,6 +70,10 @@ class Toolchain(ABC):
     def source(self, kernel: Any) -> str:
         """Return the source as the user wrote it, for listings."""
 
+    def expanded(self, kernel: Any) -> str:
+        """Return what of the source the kernel compiles, for listings: features that are off are left out."""
+        return self.source(kernel)
+
     def options(self, kernel: Any) -> tuple[str, ...]:
         """Return the compiler options that the user gave, for listings."""
         return ()

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.model.variant import Registry, Variant
+from harness.model.variant import PLUGIN_ORIGIN, Registry, Variant
 from harness.support.errors import PluginError
 from harness.support.exception_place import raise_interrupt, where_and_what
 
@@ -212,11 +212,12 @@ def _add_entry_point(registry: Registry, entry_point: importlib.metadata.EntryPo
 
 
 def _add_plugin_file(registry: Registry, path: Path, check: Check) -> None:
-    origin = f"plugin {path}"
+    origin = f"{PLUGIN_ORIGIN}{path}"
     if path.is_dir():
         path = path / "__init__.py"
     if not path.exists():
-        raise PluginError(f"{origin}: there is no such file")
+        tried = "" if path.is_absolute() else f"; tried {path.absolute()}"
+        raise PluginError(f"{origin}: there is no such file{tried}")
     if path.suffix != ".py":
         raise PluginError(f"{origin}: a plugin is a Python file with a function register(registry); this is not a .py")
     module = _importing(origin, lambda: _import_file(path))

@@ -100,6 +100,22 @@ class Hints:
 
 
 @dataclass(frozen=True)
+class FurtherInput:
+    """An input that only some problems have."""
+
+    field: str
+    """The problem's field that says whether it has the input."""
+    value: Any
+    """A value of the field with which the input has all its axes."""
+    value_of: Callable[[np.ndarray], Any] | None = None
+    """(array) -> the field's value in a problem with this array as the input; None if it is always `value`."""
+
+    def value_for(self, array: np.ndarray) -> Any:
+        """Return the field's value in a problem with this array as the input."""
+        return self.value if self.value_of is None else self.value_of(array)
+
+
+@dataclass(frozen=True)
 class OrderedSum:
     """A sum whose order can be revealed."""
 
@@ -253,8 +269,8 @@ class Operation:
 
     settings: tuple[str, ...] = ()
     """Fields of a problem that do not follow from the shapes and dtypes of its inputs."""
-    further_inputs: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
-    """Inputs that only some problems have, by name: a field of the problem, and its value in those problems."""
+    further_inputs: Mapping[str, FurtherInput] = field(default_factory=dict)
+    """Inputs that only some problems have, by name."""
     problem_of_arrays: Callable[[Arrays, str, Mapping[str, Any]], Any] | None = None
     """(arrays, dtype, fields) -> the problem with these inputs and with `fields` for its `settings`. Raises
     `UsageError` or `ProblemError` if the arrays do not fit together. None: `run` does not support the operation."""

@@ -67,6 +67,8 @@ class Option:
     """Description of the default if it is not just a value."""
     is_flag: bool = False
     """Whether the option is a flag, which sets True and has no value."""
+    if_alone: Any = None
+    """The field's value if the option is given without one. None: it needs one."""
 
 
 def option(default: Any, help: str, **rest: Any) -> Any:

@@ -71,6 +71,10 @@ class Variant:
             raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")
 
 
+PLUGIN_ORIGIN = "plugin "
+"""Begins the origin of variants that a plugin file registered."""
+
+
 class Registry:
     """Variants by name, in the order in which they were added."""
 
@@ -101,10 +105,12 @@ class Registry:
         return self._origins[name]
 
     def get(self, name: str) -> Variant:
-        """Return the variant of this name. Raises `UsageError` with the most similar name."""
+        """Return the variant of this name. Raises `UsageError` with the most similar name, and a hint at --plugin."""
         if name in self._variants:
             return self._variants[name]
-        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants, 0.3)} 'list' shows all")
+        own = any(origin.startswith(PLUGIN_ORIGIN) for origin in self._origins.values())
+        hint = "" if own else " A variant in a file of your own needs --plugin FILE.py;"
+        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants)}{hint} 'list' shows all")
 
     def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
         """Return the variants that match one of the comma-separated patterns, or all if `patterns` is None.

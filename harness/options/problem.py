@@ -95,8 +95,9 @@ def add_fields(group: argparse._ActionsContainer, operation: Operation, names: l
             group.add_argument(option_of(name), action="store_const", const=True, help=help)
         elif name in names:
             default = "" if name in together else f" (default: {_default_text(operation, name, option)})"
+            alone: dict[str, Any] = {} if option.if_alone is None else {"nargs": "?", "const": option.if_alone}
             group.add_argument(option_of(name), type=argument_type(option.parse), metavar=option.metavar,
-                               help=option.help.replace("%", "%%") + default)  # fmt: skip
+                               help=option.help.replace("%", "%%") + default, **alone)  # fmt: skip
             if name == "mask":
                 group.add_argument("--causal", action="store_true", help="adds causal to the masks given by --mask")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from harness.execution.judging.verdict import UNSUPPORTED
+from harness.execution.judging.verdict import FAIL, UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
 from harness.text.findings import findings_by_cause, findings_in_words
@@ -32,11 +32,11 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     return comparison_report(comparison).render(format)
 
 
-def comparison_report(comparison: Comparison) -> Report:
-    """The report of a comparison."""
+def comparison_report(comparison: Comparison, next_command: Callable[[str], str] | None = None) -> Report:
+    """The report of a comparison. `next_command` returns the command that shrinks the failure of a variant."""
     return Report(
         paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
-        notes=lambda: _footnotes(comparison),
+        notes=lambda: [*_footnotes(comparison), *_next_steps(comparison, next_command)],
         records=lambda: (
             [
                 _row_object(row, comparison.problem) | {"findings": None if row.findings is None else len(row.findings)}
@@ -174,6 +174,15 @@ def _footnotes(comparison: Comparison) -> list[str]:
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
+
+
+def _next_steps(comparison: Comparison, next_command: Callable[[str], str] | None) -> list[str]:
+    """What finds the cause of a wrong answer: a command for the first variant that fails."""
+    failing = [row.variant for row in comparison.rows if row.verdict == FAIL]
+    if not failing or next_command is None:
+        return []
+    races = "" if comparison.sanitized_by is not None else "; 'compare --sanitize' searches for races"
+    return [f"Next: {next_command(failing[0])}\nshrinks the failure to a small problem{races}."]
 
 
 def inferred_numerics_note(row: Row) -> str:

@@ -15,6 +15,7 @@ from harness.execution.judging.spot_check import check_spots, choose_spots
 from harness.model.operation import draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
 from harness.operations.attention.libraries import flex_attention, scaled_dot_product
+from harness.operations.attention.problem import SCORE_FEATURES
 from harness.operations.attention_backward.libraries.autograd import FlexGradients
 from harness.support.errors import ProblemError, UnsupportedProblem
 from tests.fakes import fake_cudnn, fake_torch
@@ -131,13 +132,16 @@ def test_the_front_end_takes_bands(mask: str) -> None:
         {"alibi": True},
         {"sinks": True, "mask": "causal", "q_len": 45},
         {"softcap": 3.0, "alibi": True, "sinks": True, "mask": "documents:9+20"},
+        {"bias": "heads,q_len,kv_len"},
+        {"bias": "heads,kv_len", "mask": "causal"},
+        {"softcap": 3.0, "alibi": True, "bias": "q_len", "sinks": True},
     ],
     ids=str,
 )
 def test_flex_attention_takes_what_scores_become(fields: dict[str, Any]) -> None:
     told = verdicts(posed("attention", **{**SMALL, **fields}))
     assert told.pop("torch-flex") is None
-    features = " and ".join(name for name in ("softcap", "alibi", "sinks") if name in fields)
+    features = " and ".join(name for name in SCORE_FEATURES if name in fields)
     assert set(told.values()) == {f"unsupported: not handed on to it: {features}"}
 
 

@@ -4,6 +4,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -90,6 +91,12 @@ def test_a_broken_module_is_skipped_and_a_broken_plugin_is_an_error(
     assert words in str(caught.value)
     assert str(caught.value).startswith(f"plugin {plugin}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_missing_plugin_names_the_path_that_was_tried(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PluginError, match=re.escape(f"there is no such file; tried {tmp_path / 'none.py'}")):
+        discover([Path("none.py")], package=package.name)
 
 
 def test_what_fails_half_way_registers_nothing(package: Path):

@@ -16,8 +16,8 @@ MUTANTS = (
         "fa2", "query head dropped", *_ACROSS,
         (
             (
-                ("const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;",
-                 "const size_t head = (size_t)blockIdx.z * gridDim.x;"),
+                ("first_global_row = ((size_t)batch * gridDim.x + head) * q_len",
+                 "first_global_row = (size_t)batch * gridDim.x * q_len"),
                 ("return cuda.blockIdx.x & MASK", "return cuda.blockIdx.x & 0"),
             ),
         ),
@@ -30,7 +30,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "batch dropped for V",
         ("V + kv_head * kv_len * D", "V + (size_t)(blockIdx.x / group) * kv_len * D"),
-        ("V[batch_index(), kv_head_across(group)]", "V[0, kv_head_across(group)]"),
+        ("V[batch, kv_head]", "V[0, kv_head]"),
     ),
     *in_tiles(
         "three-pass", "grouped heads by tiling instead of repetition",
@@ -42,8 +42,7 @@ MUTANTS = (
         "fa2", "grouped heads by tiling instead of repetition", *_ACROSS,
         (
             (
-                ("(gridDim.x / group) + blockIdx.x / group;",
-                 "(gridDim.x / group) + blockIdx.x % (gridDim.x / group);"),
+                ("(gridDim.x / group) + head / group;", "(gridDim.x / group) + head % (gridDim.x / group);"),
                 ("uint32(cuda.blockIdx.x) // uint32(group)",
                  "uint32(cuda.blockIdx.x) % (uint32(cuda.gridDim.x) // uint32(group))"),
             ),
@@ -71,16 +70,24 @@ MUTANTS = (
     ),
     *in_kernel(
         "two-pass", "K of the first tile in every tile of sweep two",
-        ("first_key);\n\n        __syncthreads();\n"
-         "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);",
-         "first_key);\n\n        __syncthreads();\n        load_tile<BC>(KV_tile, K_head, keys);"),
-        ("first_key)\n\n            cuda.syncthreads()\n            load_tile(KV_tile, BC, K_head, first_key, keys)",
-         "first_key)\n\n            cuda.syncthreads()\n            load_tile(KV_tile, BC, K_head, 0, keys)"),
+        ("(&S)[TM][TN], int first_key, int keys) {\n",
+         "(&)[TM][TN], int first_key, int keys) {\n        float S[TM][TN];\n        __syncthreads();\n"
+         "        load_tile<BC>(KV_tile, K_head, keys);\n        __syncthreads();\n"
+         "        multiply_Q_Kt(S, Q_tile, KV_tile);\n"
+         "        const auto seen_here = seen_in_tile(seen, block.first_row, first_key, keys);\n"
+         "        scale_and_mask(S, tau, score, seen_here, block.first_row, first_key);\n"),
+        ("            # Line 8",
+         "            cuda.syncthreads()\n            load_tile(KV_tile, BC, K_head, 0, keys)\n"
+         "            cuda.syncthreads()\n            multiply_Q_Kt(S, Q_tile, KV_tile)\n"
+         "            scale_and_mask(S, tau, score, seen_here, first_row, first_key)\n\n            # Line 8"),
+        (None, ("    add_P_V, gather = tiles.add_P_V, tiles.gather\n",
+                "    add_P_V, gather = tiles.add_P_V, tiles.gather\n"
+                "    multiply_Q_Kt, scale_and_mask = tiles.multiply_Q_Kt, tiles.scale_and_mask\n")),
     ),
     *in_kernel(
         "fa2", "lse without the head",
-        ("lse[first_stat + t] =", "lse[first_row + t] ="),
-        ("lse[batch_index(), head_across()]", "lse[0, 0]"),
+        ("lse[first_global_row + t] =", "lse[first_row + t] ="),
+        ("lse[batch, head, first_row + t]", "lse[0, 0, first_row + t]"),
     ),
     *in_kernel(
         "fa1", "row of the running O dropped",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_backward, in_kernel, in_plan, planted
+from tests.mutants.planting import in_backward, in_backward_weights, in_kernel, in_plan, planted
+
+_MIRRORED = '"Band", (after, before)'
 
 MUTANTS = (
     *in_kernel(
@@ -31,8 +33,8 @@ MUTANTS = (
     ),
     *in_backward(
         "bwd-fa2", "D left out",
-        ("seen ? p * (dp - delta_j)", "seen ? p * dp"),
-        ("p * (dp - delta_j) if seen", "p * dp if seen"),
+        ("sees ? p * (dp - delta_j)", "sees ? p * dp"),
+        ("p * (dp - delta_j) if sees", "p * dp if sees"),
     ),
     *in_backward(
         "bwd-fa1", "D of another row",
@@ -51,32 +53,31 @@ MUTANTS = (
     ),
     *in_backward(
         "bwd-fa2", "mask not repeated",
-        ("bool seen = first[i] <= key_of(j) && key_of(j) < end[i];", "bool seen = true;"),
-        ("seen = first[i] <= key_of(j) and key_of(j) < end[i]", "seen = True"),
-        (("if (first_by_all <= 0 && end_by_all >= rows) {", "if (true) {"),
-         ("all_seen = first_by_all <= 0 and end_by_all >= rows", "all_seen = True")),
+        ("bool sees = seen.in_run(i, key_of(j));", "bool sees = true;"),
+        ("sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]", "sees = True"),
+        (("if (seen.first_by_all == 0 && seen.end_by_all == rows) {", "if (true) {"),
+         ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows", "all_seen = True")),
     ),
     *in_backward(
         "bwd-fa2", "dS from P that is not masked",
-        ("seen ? p * (dp - delta_j) : 0.0f", "__expf(tau * S[i][j] - lse_j) * (dp - delta_j)"),
-        ("p * (dp - delta_j) if seen else ZERO", "libdevice.fast_expf(tau * S[i, j] - lse_j) * (dp - delta_j)"),
-        (("if (first_by_all <= 0 && end_by_all >= rows) {", "if (true) {"),
-         ("all_seen = first_by_all <= 0 and end_by_all >= rows", "all_seen = True")),
+        ("sees ? p * (dp - delta_j) : 0.0f", "__expf(tau * S[i][j] - lse_j) * (dp - delta_j)"),
+        ("p * (dp - delta_j) if sees else ZERO", "libdevice.fast_expf(tau * S[i, j] - lse_j) * (dp - delta_j)"),
+        (("if (seen.first_by_all == 0 && seen.end_by_all == rows) {", "if (true) {"),
+         ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows", "all_seen = True")),
     ),
     *planted(
-        "bwd-fa2", "window before and after mixed up", "_tiles/rows_seeing.cuh", "_tiles/numba_backward.py",
-        ((("ahead = after, behind = before;", "ahead = before, behind = after;"),
-          ("return after, before", "return before, after")),),
+        "bwd-fa2", "window before and after mixed up", "_features/__init__.py", "_features/__init__.py",
+        (((_MIRRORED, '"Band", (before, after)'), (_MIRRORED, '"Band", (before, after)')),),
     ),
     *in_kernel(
         "bwd-fa2", "scale missing on dQ",
-        ("gather<ROWS>(dO_tile, dQ_part, tau)", "gather<ROWS>(dO_tile, dQ_part, 1.0f)"),
-        ("gather(dO_tile, ROWS, dQ_part, TQ, tau)", "gather(dO_tile, ROWS, dQ_part, TQ, float32(1))"),
+        ("gather_dQ(dO_tile, dQ_part, tau)", "gather_dQ(dO_tile, dQ_part, 1.0f)"),
+        ("gather_dQ(dO_tile, dQ_part, tau)", "gather_dQ(dO_tile, dQ_part, float32(1))"),
     ),
     *in_kernel(
         "bwd-fa1", "scale missing on dK",
-        ("gather<KEYS>(K_tile, dK_acc, tau)", "gather<KEYS>(K_tile, dK_acc, 1.0f)"),
-        ("gather(K_tile, KEYS, dK_acc, TM, tau)", "gather(K_tile, KEYS, dK_acc, TM, ONE)"),
+        ("dV_acc, tau, 1.0f, keys)", "dV_acc, 1.0f, 1.0f, keys)"),
+        ("dV_acc, tau, ONE, first_key", "dV_acc, ONE, ONE, first_key"),
     ),
     *in_kernel(
         "bwd-fa2", "group not summed",
@@ -86,22 +87,22 @@ MUTANTS = (
     *in_kernel(
         "bwd-fa2-ordered", "group's heads mapped by tiling",
         ("(kv_head * group + member) * q_len", "(member * gridDim.x + kv_head) * q_len"),
-        ("head = head_across() * group + member", "head = head_across() + member * cuda.gridDim.x"),
+        ("head = kv_head * group + member", "head = kv_head + member * cuda.gridDim.x"),
     ),
     *in_kernel(
         "bwd-fa1", "last tile of rows left out",
-        ("first_row < seeing.end; first_row += ROWS", "first_row + ROWS <= seeing.end; first_row += ROWS"),
-        ("range(start_row, end_row, ROWS)", "range(start_row, end_row - ROWS + 1, ROWS)"),
+        ("first_row < seeing.end_row; first_row += ROWS", "first_row + ROWS <= seeing.end_row; first_row += ROWS"),
+        ("seeing.end_row, ROWS)", "seeing.end_row - ROWS + 1, ROWS)"),
     ),
     *in_kernel(
         "bwd-fa2-ordered", "last tile of keys left out of dQ",
-        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
-        ("// BC * BC, end_by_last, BC)", "// BC * BC, end_by_last - BC + 1, BC)"),
+        ("first_key < seen.end_key; first_key += BC", "first_key + BC <= seen.end_key; first_key += BC"),
+        ("// BC * BC, seen.end_key, BC)", "// BC * BC, seen.end_key - BC + 1, BC)"),
     ),
     *in_kernel(
         "bwd-fa2", "dQ not zeroed",
-        ("if (start + t < rows * D) dQ[first_stat * D + start + t] = 0.0f;", ""),
-        ("dQ_head[first_row + (start + t) // D, (start + t) % D] = ZERO", "pass"),
+        ("    zero_rows(dQ + first_stat * D, rows);\n", ""),
+        ("        zero_rows(dQ[batch, head], first_row, rows)\n", ""),
     ),
     *in_kernel(
         "bwd-fa2", "dQ added without atomics",
@@ -118,8 +119,8 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa2", "dK written to the query head",
-        ("store_tile(dK + first_kv * D,", "store_tile(dK + (kv_head / group * kv_len + first_key) * D,"),
-        ("dK_head = dK[batch_index(), head_across()]", "dK_head = dK[batch_index(), head_across() // group]"),
+        ("store_dK_dV(dK + first_kv * D,", "store_dK_dV(dK + (kv_head / group * kv_len + first_key) * D,"),
+        ("dK[batch, kv_head]", "dK[batch, kv_head // group]"),
     ),
     *in_kernel(
         "bwd-fa2-ordered", "no barrier before the next rows are loaded",
@@ -137,20 +138,19 @@ MUTANTS = (
     ),
     *in_kernel(
         "bwd-fa1", "no barrier between dQ gathered and added",
-        ("            gather<ROWS>(O_tile, dQ_part, tau);\n                __syncthreads();\n",
-         "            gather<ROWS>(O_tile, dQ_part, tau);\n"),
-        ("gather(O_tile, ROWS, dQ_part, TQ, tau)\n                    cuda.syncthreads()\n",
-         "gather(O_tile, ROWS, dQ_part, TQ, tau)\n"),
+        ("gather_dQ(O_tile, dQ_part, tau);\n                __syncthreads();\n", "gather_dQ(O_tile, dQ_part, tau);\n"),
+        ("gather_dQ(O_tile, dQ_part, tau)\n                    cuda.syncthreads()\n",
+         "gather_dQ(O_tile, dQ_part, tau)\n"),
         sanitize=True,
     ),
-    *in_kernel(
-        "bwd-three-pass", "half of a row's lanes left out of D",
+    *in_backward_weights(
+        "half of a row's lanes left out of D",
         ("lanes_sum<32>(sum)", "lanes_sum<16>(sum)"),
         ("lanes_sum(total, 32)", "lanes_sum(total, 16)"),
     ),
     *in_plan(
         "bwd-three-pass", "scale on dP",
-        '("dO", "V", "dP", *lengths, group, one,', '("dO", "V", "dP", *lengths, group, tau,',
+        '("dO", "V", "dP", *by, one,', '("dO", "V", "dP", *by, tau,',
     ),
     *in_plan(
         "bwd-three-pass", "dK from P", '("dS", "Q", "dK",', '("P", "Q", "dK",',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_backward, in_kernel, in_plan, planted
+from tests.mutants.planting import Replacement, in_feature, in_kernel, in_plan, planted
 
 _KEPT = "_tiles/rows_seeing.cuh"
 _PRODUCTS, _ROWS = "_mma/backward.cuh", "attention_backward/mma_ordered/kernel.cu"
@@ -21,12 +21,17 @@ def _in_three_pass(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[
 
 
 _READING = (
+    *in_feature(
+        "bwd-fa2",
+        "limits",
+        "runs of the first sequence's keys for all",
+        ("(size_t)block.batch * q_len + block.first_row", "block.first_row"),
+        ("limits[0][block.batch, block.first_row + t]", "limits[0][0, block.first_row + t]"),
+        (None, ("limits[1][block.batch, block.first_row + t]", "limits[1][0, block.first_row + t]")),
+    ),
     *(
         mutant
-        for algorithm, file, sequence in (
-            ("bwd-fa2", "_tiles/numba_spans.py", "batch_index()"),
-            ("bwd-mma", _SPANS_IN_NUMBA, "cuda.blockIdx.z"),
-        )
+        for algorithm, file, sequence in (("bwd-mma", _SPANS_IN_NUMBA, "cuda.blockIdx.z"),)
         for mutant in planted(
             algorithm,
             "runs of the first sequence's keys for all",
@@ -50,14 +55,14 @@ _READING = (
     *in_plan(
         "bwd-fa2-ordered",
         "runs of rows where those of keys belong",
-        "scalars(p, limits_of_keys(p))",
-        "scalars(p, limits(p))",
+        "features.mirrored_limits(p).argument",
+        "features.limits(p).argument",
     ),
     *in_plan(
         "bwd-three-pass",
         "runs of rows where those of keys belong",
-        "see, seen_by = limits(p), limits_of_keys(p)",
-        "see, seen_by = limits(p), limits(p)",
+        "features.mirrored_limits(p).argument",
+        "features.limits(p).argument",
     ),
     *in_plan(
         "bwd-mma-ordered",
@@ -65,45 +70,36 @@ _READING = (
         "scalars(p, limits(p), always=always)",
         "scalars(p, limits_of_keys(p), always=always)",
     ),
-    *planted(
+    *in_feature(
         "bwd-fa2-ordered",
+        "limits",
         "no barrier after runs of keys were kept",
-        _KEPT,
-        "_tiles/numba_spans.py",
-        (
-            (
-                (
-                    "end_rows, first_key, keys, q_len, kv_len);      \\\n    __syncthreads(); ",
-                    "end_rows, first_key, keys, q_len, kv_len);      \\\n ",
-                ),
-                ("        cuda.syncthreads()\n", ""),
-            ),
-        ),
+        ("        __syncthreads();\n", ""),
+        ("        cuda.syncthreads()\n", ""),
         sanitize=True,
     ),
 )
 _VISITING = (
-    *in_backward(
+    *in_feature(
         "bwd-fa2",
+        "limits",
         "rows left out that see a tile's last keys alone",
-        (", end = end_seen(last_key,", ", end = end_seen(first_key,"),
-        ("end = end_seen(last_key,", "end = end_seen(first_key,"),
+        ("run.end(last_row), run.first(last_row)", "run.end(first_row), run.first(last_row)"),
+        ("end(run, last_row)", "end(run, block.first_row)"),
     ),
-    *in_backward(
+    *in_feature(
         "bwd-fa1",
+        "limits",
         "rows left out that see a tile's first keys alone",
-        ("const int first = first_seen(first_key, kv_len", "const int first = first_seen(last_key, kv_len"),
-        (" first = first_seen(first_key, kv_len", " first = first_seen(last_key, kv_len"),
+        ("{run, run.first(first_row),", "{run, run.first(last_row),"),
+        ("run, first(run, block.first_row),", "run, first(run, last_row),"),
     ),
-    *in_backward(
+    *in_feature(
         "bwd-fa2-ordered",
+        "limits",
         "rows that see a tile's first key taken to see all",
-        ("first_by_all = first_seen(last_key,", "first_by_all = first_seen(first_key,"),
-        ("first_by_all = first_seen(last_key,", "first_by_all = first_seen(first_key,"),
-        (
-            ("end_by_all = end_seen(first_key,", "end_by_all = end_seen(last_key,"),
-            ("end_by_all = end_seen(first_key,", "end_by_all = end_seen(last_key,"),
-        ),
+        ("run.first(last_row), run.end(first_row)}", "run.first(first_row), run.end(last_row)}"),
+        ("first(run, last_row), end(run, block.first_row)", "first(run, block.first_row), end(run, last_row)"),
     ),
     *planted(
         "bwd-mma",
@@ -159,12 +155,12 @@ _MASKING = (
     ),
     *_in_three_pass(
         "a row's first key not among those that it sees",
-        ("first_seen(row, q_len, kv_len, before) <= key &&", "first_seen(row, q_len, kv_len, before) < key &&"),
-        ("first_seen(row, q_len, kv_len, before) <= key and", "first_seen(row, q_len, kv_len, before) < key and"),
+        ("run.first(row) <= key &&", "run.first(row) < key &&"),
+        ("first_of(run, row) <= key and", "first_of(run, row) < key and"),
     ),
     *_in_three_pass(
         "weights of the key beside",
-        ("const int key = min(first_key + c, last_key);", "const int key = min(first_key + c + 1, last_key);"),
+        ("key = min(first_key + c, block.last_row());", "key = min(first_key + c + 1, block.last_row());"),
         ("key = min(first_key + c, last_key)", "key = min(first_key + c + 1, last_key)"),
     ),
     *planted(

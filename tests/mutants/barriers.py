@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel
+from tests.mutants.planting import in_kernel, in_sweep
 
 _CUDA, _NUMBA = "        __syncthreads();\n", "            cuda.syncthreads()\n"
 """A barrier in the loop over tiles of keys."""
-_K_CUDA = "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
 _V_CUDA = "        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);\n"
-_K_NUMBA = "            load_tile(KV_tile, BC, K_head, first_key, keys)\n"
 _V_NUMBA = "            load_tile(KV_tile, BC, V_head, first_key, keys)\n"
-_BEFORE_K = ("first_key);\n\n", "first_key)\n\n")
-"""What stands before the barrier before the load of K in sweep two of two-pass, in CUDA and in Numba."""
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies();\n", "            wait_for_copies()\n"
 _COPIES = {
     "K": ("        copy_keys(V_tile", "            copy_keys(V_tile"),
-    "V": ("        if (!is_last)", "            if not is_last:"),
+    "V": ("        if (next.exists())", "            if exists(next):"),
 }
 """What fa2 copies once K_j, or V_j, is there."""
 
 
-def _without_barrier(bug: str, before: tuple[str, str], loads: tuple[str, str], after: bool):
-    """The barrier before, or `after`, the load of a tile is left out."""
-    replacements = [
-        (text + barrier + load + barrier, text + (barrier + load if after else load + barrier))
-        for text, load, barrier in zip(before, loads, (_CUDA, _NUMBA), strict=True)
-    ]
-    return in_kernel("two-pass", bug, *replacements, sanitize=True)
-
-
 MUTANTS = (
-    *(
-        mutant
-        for tile, before, loads in (("K", _BEFORE_K, (_K_CUDA, _K_NUMBA)), ("V", ("", ""), (_V_CUDA, _V_NUMBA)))
-        for place in ("after", "before")
-        for mutant in _without_barrier(f"no barrier {place} the load of {tile}", before, loads, place == "after")
+    *in_sweep(
+        "two-pass", "no barrier after the load of K",
+        ("        __syncthreads();\n        float S[TM][TN];\n", "        float S[TM][TN];\n"),
+        ("        cuda.syncthreads()\n        multiply_Q_Kt(", "        multiply_Q_Kt("),
+        sanitize=True,
+    ),
+    *in_sweep(
+        "two-pass", "no barrier before the load of K",
+        ("        __syncthreads();\n        load_tile<BC>(", "        load_tile<BC>("),
+        ("        cuda.syncthreads()\n        load_tile(", "        load_tile("),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "two-pass", "no barrier after the load of V",
+        (_V_CUDA + _CUDA, _V_CUDA), (_V_NUMBA + _NUMBA, _V_NUMBA),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "two-pass", "no barrier before the load of V",
+        (_CUDA + _V_CUDA, _V_CUDA), (_NUMBA + _V_NUMBA, _V_NUMBA),
+        sanitize=True,
     ),
     *(
         mutant

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel, in_tiles
+from tests.mutants.planting import in_feature, in_kernel, in_rows_seeing, in_softmax, in_tiles, planted
+
+_LINE_3 = "# Line 3: for all K_j.\n        for first_key in range("
+_LINE_7 = "# Line 7: for all K_j once more, with the final m and l.\n        for first_key in range("
+"""Where the sweeps of two-pass begin in Numba."""
 
 MUTANTS = (
-    *in_tiles(
-        "fa2", "sentinel of -1e4 for -inf",
-        ("#define MINUS_INFINITY __int_as_float(0xff800000)", "#define MINUS_INFINITY -10000.0f"),
-        ("MINUS_INFINITY = np.float32(-np.inf)", "MINUS_INFINITY = np.float32(-1e4)"),
-    ),
-    *in_tiles(
-        "three-pass", "sentinel of -5e4 for -inf",
-        ("#define MINUS_INFINITY __int_as_float(0xff800000)", "#define MINUS_INFINITY -50000.0f"),
-        ("MINUS_INFINITY = np.float32(-np.inf)", "MINUS_INFINITY = np.float32(-5e4)"),
+    *(
+        mutant
+        for algorithm, sentinel in (("fa2", "-1e4"), ("three-pass", "-5e4"))
+        for mutant in planted(
+            algorithm, f"sentinel of {sentinel} for -inf", "_features/scores.cuh", "_tiles/numba_tiles.py",
+            (
+                (
+                    ("MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);", f"MINUS_INFINITY = {sentinel}f;"),
+                    ("MINUS_INFINITY = np.float32(-np.inf)", f"MINUS_INFINITY = np.float32({sentinel})"),
+                ),
+            ),
+        )
     ),
     *(
         mutant
@@ -26,93 +33,102 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "masked after the maximum",
-        ("first_row + kv_len - q_len - first_key), first, end);",
-         "first_row + kv_len - q_len - first_key), none, all);"),
-        ("scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)",
-         "for i in range(TM):\n                for j in range(TN):\n                    S[i, j] *= tau"),
-        (("        multiply_Q_Kt(S, Q_tile, K_tile);\n",
-          "        multiply_Q_Kt(S, Q_tile, K_tile);\n        int none[TM], all[TM];\n"
-          "        for (int i = 0; i < TM; ++i) none[i] = 0, all[i] = BC;\n"), None),
+        ("scale_and_mask(S, tau, score, seen_here, first_row, first_key);",
+         "auto unmasked = seen_here;\n"
+         "        for (int i = 0; i < TM; ++i) unmasked.first[i] = 0, unmasked.end[i] = BC;\n"
+         "        scale_and_mask(S, tau, score, unmasked, first_row, first_key);"),
+        ("scale_and_mask(S, tau, score, seen_here, first_row, first_key)",
+         "for i in range(TM):\n                none[i], all_keys[i] = 0, BC\n"
+         "            unmasked = SeenInTile(none, all_keys, 0, BC, pairs)\n"
+         "            scale_and_mask(S, tau, score, unmasked, first_row, first_key)"),
         (("const float p = exp_below(S[i][j], m_new);",
-          "const float p = first[i] <= key_of(j) && key_of(j) < end[i] ? exp_below(S[i][j], m_new) : 0.0f;"),
+          "const float p = seen_here.in_run(i, key_of(j)) ? exp_below(S[i][j], m_new) : 0.0f;"),
          ("p = exp_below(S[i, j], m_new)",
-          "p = exp_below(S[i, j], m_new) if first[i] <= key_of(j) and key_of(j) < end[i] else ZERO")),
+          "p = exp_below(S[i, j], m_new)\n"
+          "                    if not (seen_here.first[i] <= key_of(j) and key_of(j) < seen_here.end[i]):\n"
+          "                        p = ZERO")),
+        (None, ("        l = cuda.local.array(TM, float32)\n",
+                "        l = cuda.local.array(TM, float32)\n"
+                "        none, all_keys = cuda.local.array(TM, int32), cuda.local.array(TM, int32)\n")),
+        (None, ("from numba import cuda, float32\n", "from numba import cuda, float32, int32\n")),
+        (None, ("    ZERO,\n    batch_index,\n", "    ZERO,\n    SeenInTile,\n    batch_index,\n")),
     ),
-    *in_tiles(
-        "fa2", "mask aligned top-left",
-        ("return min(max(row + kv_len - q_len + after + 1, 0), kv_len);", "return min(row + after + 1, kv_len);"),
-        ("return min(max(row + kv_len - q_len + after + 1, 0), kv_len)", "return min(row + after + 1, kv_len)"),
-        (("max(row + kv_len - q_len - before, 0)", "max(row - before, 0)"),
-         ("max(row + kv_len - q_len - before, 0)", "max(row - before, 0)")),
-        (("row_of(i) + kv_len - q_len - first_key", "row_of(i) - first_key"),
-         ("row_of(i) + kv_len - q_len - first_key", "row_of(i) - first_key")),
+    *in_feature(
+        "fa2", "limits", "mask aligned top-left",
+        ("{ return row + kv_len - q_len; }", "{ return row; }"),
+        ("return row + run.kv_len - run.q_len + run.after + 1", "return row + run.after + 1"),
+        (None, ("return row + run.kv_len - run.q_len - run.before", "return row - run.before")),
     ),
-    *in_tiles(
-        "two-pass", "right end of what a row sees off by one",
-        ("min(own_key + after + 1, keys)", "min(own_key + after, keys)"),
-        ("min(own_key + after + 1, keys)", "min(own_key + after, keys)"),
+    *in_feature(
+        "two-pass", "limits", "right end of what a row sees off by one",
+        ("return own_key(row) + after + 1;", "return own_key(row) + after;"),
+        ("return row + run.kv_len - run.q_len + run.after + 1", "return row + run.kv_len - run.q_len + run.after"),
     ),
-    *in_tiles(
-        "fa2", "left end of what a row sees off by one",
-        ("first[i] = own_key - before;", "first[i] = own_key - before + 1;"),
-        ("first[i] = own_key - before", "first[i] = own_key - before + 1"),
+    *in_feature(
+        "fa2", "limits", "left end of what a row sees off by one",
+        ("return own_key(row) - before;", "return own_key(row) - before + 1;"),
+        ("return row + run.kv_len - run.q_len - run.before", "return row + run.kv_len - run.q_len - run.before + 1"),
     ),
     *in_tiles(
         "fa1", "left end of what a row sees ignored",
-        ("first[i] = own_key - before;", "first[i] = 0;"),
-        ("first[i] = own_key - before", "first[i] = 0"),
+        ("first[i] = seen.run.unclipped_first(first_row + row_of(i)) - first_key;", "first[i] = 0;"),
+        ("first[i] = unclipped_first(seen.run, first_row + row_of(i)) - first_key", "first[i] = 0"),
     ),
-    *(
-        mutant
-        for algorithm in ("two-pass", "fa2")
-        for mutant in in_kernel(
-            algorithm, "first tile of a window skipped",
-            ("const int first_by_first = first_seen(first_row, q_len, kv_len, before);",
-             "int first_by_first = first_seen(first_row, q_len, kv_len, before);\n"
-             "    if (first_by_first % BC) first_by_first += BC;"),
-            ("first_by_first = first_seen(first_row, q_len, kv_len, before)",
-             "first_by_first = first_seen(first_row, q_len, kv_len, before)\n"
-             "        if first_by_first % BC:\n            first_by_first += BC"),
-        )
+    *planted(
+        "two-pass", "first tile of a window skipped", "_tiles/sweep.cuh", "attention/two_pass/numba_kernel.py",
+        (
+            (
+                ("= seen.first_key / BC * BC;", "= (seen.first_key + BC - 1) / BC * BC;"),
+                (f"{_LINE_3}seen.first_key // BC", f"{_LINE_3}(seen.first_key + BC - 1) // BC"),
+            ),
+            (None, (f"{_LINE_7}seen.first_key // BC", f"{_LINE_7}(seen.first_key + BC - 1) // BC")),
+        ),
     ),
-    *in_kernel(
+    *in_feature(
+        "fa2", "tile_order", "first tile of a window skipped",
+        ("return {first_key / BC * BC, end_key};", "return {(first_key + BC - 1) / BC * BC, end_key};"),
+        ("RunTile(tiles.first_key // BC * BC,", "RunTile((tiles.first_key + BC - 1) // BC * BC,"),
+    ),
+    *in_rows_seeing(
         "fa1", "rows left out that see the tile's last keys only",
-        ("min(own_row + keys + before, q_len)", "min(own_row + before + 1, q_len)"),
-        ("min(own_row + keys + before, q_len)", "min(own_row + before + 1, q_len)"),
+        ("min(own_row + keys + run.before, q_len)", "min(own_row + run.before + 1, q_len)"),
+        ("min(own_row + keys + run.before, q_len)", "min(own_row + run.before + 1, q_len)"),
     ),
-    *in_kernel(
-        "three-pass", "softmax of a window from the first key on",
-        ("const int first_key = first_seen(row, q_len, kv_len, before);", "const int first_key = 0;"),
-        ("first_key = first_seen(row, q_len, kv_len, before)", "first_key = 0"),
+    *in_softmax(
+        "softmax of a window from the first key on",
+        ("first_key = run.first(row)", "first_key = 0"),
+        ("first_key = first_of(run, row)", "first_key = 0"),
     ),
     *(
         mutant
         for algorithm in ("two-pass", "fa2")
-        for mutant in in_kernel(
-            algorithm, "causal bound from the first row of the tile",
-            ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
-            ("end_by_last = end_seen(last_row,", "end_by_last = end_seen(first_row,"),
+        for mutant in in_feature(
+            algorithm, "limits", "causal bound from the first row of the tile",
+            ("run.end(last_row), run.first(last_row)", "run.end(first_row), run.first(last_row)"),
+            ("end(run, last_row)", "end(run, block.first_row)"),
         )
     ),
     *in_kernel(
         "fa1", "rows counted as blind that see the tile's first key",
-        ("first_seeing / BR * BR", "(first_seeing + BR - 1) / BR * BR"),
+        ("seeing.first / BR * BR", "(seeing.first + BR - 1) / BR * BR"),
         ("first_seeing // BR * BR", "(first_seeing + BR - 1) // BR * BR"),
     ),
-    *in_kernel(
-        "fa2", "loop one tile short",
-        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
-        ("range(start_key, end_by_last, BC)", "range(start_key, end_by_last - BC + 1, BC)"),
+    *in_feature(
+        "fa2", "tile_order", "loop one tile short",
+        ("return first_key < end_key;", "return first_key + BC <= end_key;"),
+        ("return tile.first_key < tile.end_key", "return tile.first_key + BC <= tile.end_key"),
     ),
     *in_kernel(
         "fa1", "loop one tile short",
-        ("first_key < end_by_last; first_key += BC", "first_key + BC <= end_by_last; first_key += BC"),
-        ("// BC * BC, end_by_last, BC)", "// BC * BC, end_by_last - BC + 1, BC)"),
+        ("first_key < end_key; first_key += BC", "first_key + BC <= end_key; first_key += BC"),
+        ("end(run, q_len - 1), BC)", "end(run, q_len - 1) - BC + 1, BC)"),
     ),
     *in_tiles(
         "fa2", "padding not masked",
-        ("end[i] = min(own_key + after + 1, keys);", "end[i] = own_key + after + 1;"),
-        ("end[i] = min(own_key + after + 1, keys)", "end[i] = own_key + after + 1"),
+        ("min(seen.run.unclipped_end(first_row + row_of(i)) - first_key, keys)",
+         "seen.run.unclipped_end(first_row + row_of(i)) - first_key"),
+        ("min(unclipped_end(seen.run, first_row + row_of(i)) - first_key, keys)",
+         "unclipped_end(seen.run, first_row + row_of(i)) - first_key"),
     ),
     *in_tiles(
         "fa2", "stale tail of a tile read",
@@ -129,30 +145,31 @@ MUTANTS = (
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
          "if e + c * THREADS < rows * D:"),
         (("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, BC,"),
-         ("end_step * STEP_P, keys,", "end_step * STEP_P, BC,")),
-        (("O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
-         ("if first[i] <= k and k < end[i]:", "if True:")),
+         ("end_step * STEP_P, keys,", "end_step * STEP_P, V_tile.shape[0],")),
+        (("O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
+         ("if seen.first[i] <= k and k < seen.end[i]:", "if True:")),
     ),
     *in_tiles(
         "fa2", "mask added to the score",
-        ("key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY",
-         "score(S[i][j], key_of(j) - row_of(i)) + (key_of(j) < end[i] ? 0.0f : MINUS_INFINITY)"),
-        ("scored if key_of(j) < end[i] else MINUS_INFINITY",
-         "scored + (ZERO if key_of(j) < end[i] else MINUS_INFINITY)"),
+        ("sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;",
+         "score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) + (sees ? 0.0f : MINUS_INFINITY);"),
+        ("scored = MINUS_INFINITY\n                if key_of(j) < seen.end[i]:\n                    scored = score_of(",
+         "scored = ZERO if key_of(j) < seen.end[i] else MINUS_INFINITY\n                scored += score_of("),
     ),
     *(
         mutant
         for algorithm in ("three-pass", "fa1")
         for mutant in in_tiles(
             algorithm, "V behind the mask times a weight of 0",
-            ("O[i][j] = first[i] <= k && k < end[i] ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
-            ("if first[i] <= k and k < end[i]:", "if True:"),
+            ("O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
+            ("if seen.first[i] <= k and k < seen.end[i]:", "if True:"),
         )
     ),
     *in_kernel(
         "fa2", "block that sees no key writes nothing",
-        ("    for (int first_key", "    if (end_by_last == 0) return;\n    for (int first_key"),
-        ("        for first_key in", "        if end_by_last == 0:\n            return\n        for first_key in"),
+        ("    auto next = tiles.first();\n", "    auto next = tiles.first();\n    if (!next.exists()) return;\n"),
+        ("        next = first_tile(tiles)\n",
+         "        next = first_tile(tiles)\n        if not exists(next):\n            return\n"),
     ),
     *in_tiles(
         "fa2", "last row of a block never written",
@@ -164,8 +181,8 @@ MUTANTS = (
         ("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, keys - 1,"),
         ("end_step * STEP_P, keys,", "end_step * STEP_P, keys - 1,"),
     ),
-    *in_kernel(
-        "three-pass", "tail of S left out of the sum",
+    *in_softmax(
+        "tail of S left out of the sum",
         ("l += exp_below(widen(s[c]), m);", "l += start + 32 * (c + 1) <= seen ? exp_below(widen(s[c]), m) : 0.0f;"),
         ("l += exp_below(widen(s[c]), m)", "l += exp_below(widen(s[c]), m) if start + 32 * (c + 1) <= seen else ZERO"),
     ),

@@ -70,6 +70,9 @@ EQUIVALENT: dict[str, str] = {
     "it",
     "the first sequence's list, in fa3": "this needs sequences with different documents, combined with blocks or "
     "FlashMask. Campaigns of 200 cases draw this too rarely; tests/variants/test_fa3.py tests it",
+    "rows beyond a block see the last row's keys": "their O is not written. A thread masks the keys before its rows' "
+    "runs if its last row begins behind the tile's first key, and the block's last row does if any row above it does. "
+    "The counted mutant lets rows beyond the block begin before all keys",
     "32-bit offset overflow": "this needs 2^31 elements, which no campaign on the emulator allocates",
     "boundary between packed heads ignored": "the first query of the second head is then assumed to see as much as "
     "the first row of the tile. Only NaN or infinity in one key shows this, if a tile of keys ends in between. No "

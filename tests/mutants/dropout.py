@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_backward, in_kernel, in_output, in_plan, planted
-
-
-def _in_dropout(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    """Planted in what kernels have in common for dropout, and seen through one of them."""
-    yield from planted(algorithm, bug, "_dropout/dropout.cuh", "_dropout/numba_dropout.py", ((cuda, numba),))
+from tests.mutants.planting import (
+    Replacement,
+    in_backward,
+    in_backward_weights,
+    in_feature,
+    in_kernel,
+    in_output,
+    in_plan,
+    in_products,
+    in_softmax,
+    planted,
+)
 
 
 def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    """The same for tensor cores."""
-    yield from planted(algorithm, bug, "_dropout/fragments.cuh", "_dropout/numba_fragments.py", ((cuda, numba),))
+    """Planted in what kernels on tensor cores have in common for dropout, and seen through one of them."""
+    cuda_file = "_features/dropout_fragments.cuh" if algorithm == "fa2-mma" else "_dropout/fragments.cuh"
+    yield from planted(algorithm, bug, cuda_file, "_dropout/numba_fragments.py", ((cuda, numba),))
 
 
 def _in_owner_of_keys(
@@ -27,66 +34,69 @@ def _in_owner_of_keys(
 
 
 _DRAWN = (
-    *_in_dropout(
-        "fa2", "high half of the seed ignored",
-        ("entry), seed_low, seed_high);", "entry), seed_low, 0);"), ("draw[1], draw[2])", "draw[1], uint32(0))"),
+    *in_feature(
+        "fa2", "dropout", "high half of the seed ignored",
+        ("batch), seed_low, seed_high);", "batch), seed_low, 0);"),
+        ("drawn.seed_low, drawn.seed_high)", "drawn.seed_low, uint32(0))"),
     ),
-    *_in_dropout(
-        "three-pass", "low half of the seed ignored",
-        ("entry), seed_low, seed_high);", "entry), 0, seed_high);"), ("draw[1], draw[2])", "uint32(0), draw[2])"),
+    *in_feature(
+        "three-pass", "dropout", "low half of the seed ignored",
+        ("batch), seed_low, seed_high);", "batch), 0, seed_high);"),
+        ("drawn.seed_low, drawn.seed_high)", "uint32(0), drawn.seed_high)"),
     ),
-    *_in_dropout(
-        "fa2", "a neighbour's counter",
+    *in_feature(
+        "fa2", "dropout", "a neighbour's counter",
         ("make_uint4(key_block * 8 + key_of_8,", "make_uint4(key_block * 8 + (key_of_8 ^ 1),"),
         ("uint32(key_block * 8 + key_of_8)", "uint32(key_block * 8 + (key_of_8 ^ 1))"),
     ),
-    *_in_dropout(
-        "three-pass", "row and key exchanged",
+    *in_feature(
+        "three-pass", "dropout", "row and key exchanged",
         ("make_uint4(key_block * 8 + key_of_8, row_block * 8 + row_of_8, head",
          "make_uint4(row_block * 8 + row_of_8, key_block * 8 + key_of_8, head"),
         ("x, y = uint32(key_block", "y, x = uint32(key_block"),
     ),
-    *_in_dropout("fa2", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
-    *_in_dropout(
-        "three-pass", "one key for all rounds",
+    *in_feature("fa2", "dropout", "one round less", ("round < 10", "round < 9"), ("range(10)", "range(9)")),
+    *in_feature(
+        "three-pass", "dropout", "one key for all rounds",
         ("key_low += 0x9E3779B9;", ""), ("uint32(key_low + STEP_LOW)", "key_low"),
     ),
-    *_in_dropout(
-        "fa2", "bytes of a word in the other order",
+    *in_feature(
+        "fa2", "dropout", "bytes of a word in the other order",
         ("(words[w] >> row % 32 / 8 * 8 & 0xff)", "(words[w] >> (24 - row % 32 / 8 * 8) & 0xff)"),
         ("(uint32(row) % uint32(32) // uint32(8) * uint32(8))",
          "(uint32(24) - uint32(row) % uint32(32) // uint32(8) * uint32(8))"),
     ),
-    *_in_dropout(
-        "fa2", "one number for rows that are eight apart",
+    *in_feature(
+        "fa2", "dropout", "one number for rows that are eight apart",
         ("(words[w] >> row % 32 / 8 * 8 & 0xff)", "(words[w] & 0xff)"),
         ("(uint32(row) % uint32(32) // uint32(8) * uint32(8))", "uint32(0)"),
     ),
-    *_in_dropout(
-        "fa2", "words in another order",
+    *in_feature(
+        "fa2", "dropout", "words in another order",
         ("{drawn.x, drawn.y, drawn.z, drawn.w}", "{drawn.x, drawn.z, drawn.y, drawn.w}"),
-        ("x, y, z, w = numbers(draw, row >> 5, row & 7, block", "x, z, y, w = numbers(draw, row >> 5, row & 7, block"),
+        ("x, y, z, w = numbers(drawn, row >> 5, row & 7, block,",
+         "x, z, y, w = numbers(drawn, row >> 5, row & 7, block,"),
     ),
-    *_in_dropout(
-        "three-pass", "the same number for keys that are 16 apart",
+    *in_feature(
+        "three-pass", "dropout", "the same number for keys that are 16 apart",
         ("key & 16 ? high : low", "low"), ("high if key & 16 else low", "low"),
     ),
-    *_in_dropout(
-        "fa2", "the block's numbers in every tile of it",
+    *in_feature(
+        "fa2", "dropout", "the block's numbers in every tile of it",
         ("const int ahead = 4 * block - first_key / 8;", "const int ahead = 0;"),
         ("ahead = int32(4 * block - int32(uint32(first_key) >> uint32(3)))", "ahead = int32(0)"),
     ),
-    *_in_dropout(
-        "fa2", "what is to drop out is kept",
+    *in_feature(
+        "fa2", "dropout", "what is to drop out is kept",
         ("& 0xff) >= threshold) bits", "& 0xff) < threshold) bits"),
-        ("number_of_row(w, row) >= draw[0]", "number_of_row(w, row) < draw[0]"),
+        ("number_of_row(w, row) >= drawn.threshold", "number_of_row(w, row) < drawn.threshold"),
     ),
 )  # fmt: skip
 _COUNTED = (
     *in_kernel(
         "fa2", "numbers of the place within the tile",
         (".kept<TN>(first_row + row_of(i)", ".kept<TN>(row_of(i)"),
-        ("kept(draw, first_row + row_of(i)", "kept(draw, row_of(i)"),
+        ("kept_of(drawn, first_row + row_of(i)", "kept_of(drawn, row_of(i)"),
     ),
     *in_kernel(
         "fa2", "numbers of the first tile of keys",
@@ -95,43 +105,43 @@ _COUNTED = (
     ),
     *in_kernel(
         "fa2", "numbers of the key/value head",
-        ("DROPOUT_OF(blockIdx.x, blockIdx.z)", "DROPOUT_OF(blockIdx.x / group, blockIdx.z)"),
-        ("thread_column(), head_across(), batch_index())", "thread_column(), kv_head_across(group), batch_index())"),
+        ("dropout.of_head(head, batch)", "dropout.of_head(head / group, batch)"),
+        ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
-    *in_kernel(
-        "three-pass", "numbers of the first batch entry",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(blockIdx.y, 0)"),
-        ("32, head_index(), batch_index())", "32, head_index(), 0)"),
+    *in_softmax(
+        "numbers of the first batch entry",
+        ("dropout.of_head(blockIdx.y, blockIdx.z)", "dropout.of_head(blockIdx.y, 0)"),
+        ("dropout_of_head(dropout, head_index(), batch_index())", "dropout_of_head(dropout, head_index(), 0)"),
     ),
-    *in_kernel(
-        "three-pass", "numbers of heads counted through the batch",
-        ("DROPOUT_OF(blockIdx.y, blockIdx.z)", "DROPOUT_OF(head_index(), 0)"),
-        ("32, head_index(), batch_index())", "32, batch_index() * cuda.gridDim.y + head_index(), 0)"),
+    *in_softmax(
+        "numbers of heads counted through the batch",
+        ("dropout.of_head(blockIdx.y, blockIdx.z)", "dropout.of_head(head_index(), 0)"),
+        ("dropout_of_head(dropout, head_index(), batch_index())",
+         "dropout_of_head(dropout, batch_index() * cuda.gridDim.y + head_index(), 0)"),
     ),
-    *in_kernel(
-        "three-pass", "keys counted from the first that the row sees",
+    *in_softmax(
+        "keys counted from the first that the row sees",
         (".keeps(row, first_key + j + c * 32)", ".keeps(row, j + c * 32)"),
-        ("keeps(draw, row, first_key + j + c * 32", "keeps(draw, row, j + c * 32"),
+        ("keeps(drawn, row, first_key + j + c * 32", "keeps(drawn, row, j + c * 32"),
     ),
 )  # fmt: skip
 _WEIGHTS = (
     *(
         mutant
         for algorithm in ("fa2", "three-pass")
-        for mutant in _in_dropout(
-            algorithm, "what is left is not scaled",
-            ("#define KEPT_FACTOR kept_factor", "#define KEPT_FACTOR 1.0f"), ("return kept_factor", "return ONE"),
+        for mutant in in_feature(
+            algorithm, "dropout", "what is left is not scaled",
+            ("return kept_factor;", "return 1.0f;"), ("return dropout[3]", "return ONE"),
         )
     ),
     *in_kernel(
         "fa2", "dropped before the denominator",
-        ("sum += p;", "sum += DROPPED(p, kept, j);"), ("total += p\n", "total += dropped(p, bits, j)\n"),
+        ("sum += p;", "sum += kept.or_zero(p, j);"), ("total += p\n", "total += or_zero(kept, p, j)\n"),
     ),
     *in_kernel(
         "fa2", "what is left scaled by 1 - P",
-        ("KEPT_FACTOR / l[i]", "1.0f / (KEPT_FACTOR * l[i])"),
-        ("factor_of(kept_factor) / l[i]", "np.float32(1) / (factor_of(kept_factor) * l[i])"),
-        (None, ("import math\n", "import math\n\nimport numpy as np\n")),
+        ("dropout.factor() / l[i]", "1.0f / (dropout.factor() * l[i])"),
+        ("factor(dropout) / l[i]", "float32(1) / (factor(dropout) * l[i])"),
     ),
 )  # fmt: skip
 _ON_TENSOR_CORES = (
@@ -176,88 +186,88 @@ _ON_TENSOR_CORES = (
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first warp's rows",
-        ("true DROPOUT_OF_TILE(head, entry, warp_row,", "true DROPOUT_OF_TILE(head, entry, first_row,"),
-        ("poisoned, draw, warp_row, first_key,", "poisoned, draw, first_row, first_key,"),
+        ("kept.draw(drawn, scoring.row, scoring.key, s);",
+         "kept.draw(drawn, scoring.row / BR * BR, scoring.key, s);"),
+        ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, first_row, first_key,"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first sequence for all",
-        ("entry = head_index() / heads;", "entry = 0;"),
+        ("dropout.of_head(head, batch)", "dropout.of_head(head, 0)"),
         ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))"),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",
-        ("false DROPOUT_OF_TILE(head, entry, warp_row, first_key)", "false DROPOUT_OF_TILE(head, entry, warp_row, 0)"),
-        ("poisoned, draw, warp_row, first_key,", "poisoned, draw, warp_row, int32(0),"),
+        ("kept.draw(drawn, scoring.row, scoring.key, s);", "kept.draw(drawn, scoring.row, 0, s);"),
+        ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, warp_row, int32(0),"),
     ),
-    *in_kernel(
-        "fa2-mma", "dropped before the denominator",
-        (" l[i][h] += low;", " if (LEFT_OF_BOTH(1u, i, h, s, j)) l[i][h] += low;"),
+    *in_products(
+        "dropped before the denominator",
+        (" l[i][h] += low;", " if (kept.both(1u, i, h, s, j)) l[i][h] += low;"),
         ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
     *in_output(
         "what is left is not scaled beside a sink",
         ("kept_factor * correction / l;", "correction / l;"),
-        ("factor_of(kept_factor) * correction / total", "correction / total"),
+        ("factor_of(dropout) * correction / total", "correction / total"),
     ),
 )  # fmt: skip
 _OF_GRADIENTS = (
     *in_backward(
         "bwd-fa2", "dP kept where the weight drops out",
-        ("dp = DROPPED(kept_factor * dP[i][j], kept, row_of(i) / 8);", "dp = kept_factor * dP[i][j];"),
-        ("dp = dropped(grown(dP[i, j], dropout), bits, row_of(i) >> 3)", "dp = grown(dP[i, j], dropout)"),
+        ("dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);", "dp = factor * dP[i][j];"),
+        ("dp = or_zero(kept, factor * dP[i, j], row_of(i) >> 3)", "dp = factor * dP[i, j]"),
     ),
     *in_backward(
         "bwd-fa2", "dP not grown",
-        ("DROPPED(kept_factor * dP[i][j], kept", "DROPPED(dP[i][j], kept"),
-        ("dropped(grown(dP[i, j], dropout), bits", "dropped(dP[i, j], bits"),
+        ("kept.or_zero(factor * dP[i][j],", "kept.or_zero(dP[i][j],"),
+        ("or_zero(kept, factor * dP[i, j],", "or_zero(kept, dP[i, j],"),
     ),
     *in_backward(
         "bwd-fa2", "dV of all weights",
-        ("P_tile[row_of(i) * LP + key_of(j)] = DROPPED(p, kept, row_of(i) / 8);",
-         "P_tile[row_of(i) * LP + key_of(j)] = p;"),
-        ("P_tile[row_of(i), key_of(j)] = dropped(p, bits, row_of(i) >> 3)", "P_tile[row_of(i), key_of(j)] = p"),
+        ("= kept.or_zero(p, row_of(i) / 8);", "= p;"), ("= or_zero(kept, p, row_of(i) >> 3)", "= p"),
     ),
     *in_backward(
         "bwd-fa2", "no dS where the weight drops out",
-        ("dp = DROPPED(kept_factor * dP[i][j], kept, row_of(i) / 8);",
-         "dp = kept >> row_of(i) / 8 & 1 ? kept_factor * dP[i][j] : delta_j;"),
-        ("dp = dropped(grown(dP[i, j], dropout), bits, row_of(i) >> 3)",
-         "dp = dropped(grown(dP[i, j], dropout) - delta_j, bits, row_of(i) >> 3) + delta_j"),
+        ("dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);",
+         "dp = kept.or_zero(factor * dP[i][j] - delta_j, row_of(i) / 8) + delta_j;"),
+        ("dp = or_zero(kept, factor * dP[i, j], row_of(i) >> 3)",
+         "dp = or_zero(kept, factor * dP[i, j] - delta_j, row_of(i) >> 3) + delta_j"),
     ),
     *in_backward(
         "bwd-fa2", "numbers of rows counted within the tile",
-        ("(first_row + key_of(j), first_key, thread_row() % 8)", "(key_of(j), first_key, thread_row() % 8)"),
-        ("kept(draw, first_row + key_of(j), first_key,", "kept(draw, key_of(j), first_key,"),
+        ("(first_row + key_of(j), seeing.first_key,", "(key_of(j), seeing.first_key,"),
+        ("kept_of(drawn, first_row + key_of(j),", "kept_of(drawn, key_of(j),"),
     ),
     *in_backward(
         "bwd-fa2", "numbers of the keys' transposed place",
-        ("first_key, thread_row() % 8)", "first_key, thread_column())"), ("thread_row() & 7", "thread_column()"),
+        ("seeing.first_key, thread_row() % 8)", "seeing.first_key, thread_column())"),
+        ("thread_row() & 7", "thread_column()"),
     ),
     *in_kernel(
         "bwd-fa2", "numbers of the key/value head",
-        ("DROPOUT_OF(blockIdx.x * group + member, blockIdx.z)", "DROPOUT_OF(blockIdx.x, blockIdx.z)"),
-        ("(draw, kept_factor, head, first_row", "(draw, kept_factor, head_across(), first_row"),
+        ("of_head(blockIdx.x * group + member, blockIdx.z)", "of_head(blockIdx.x, blockIdx.z)"),
+        ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
     *in_kernel(
         "bwd-fa2", "dV not grown",
-        ("gather<KEYS>(V_tile, dV_acc, KEPT_FACTOR);", "gather<KEYS>(V_tile, dV_acc, 1.0f);"),
-        ("dV_acc, TM, factor_of(kept_factor))", "dV_acc, TM, float32(1))"),
+        ("dV_acc, tau, dropout.factor(), keys)", "dV_acc, tau, 1.0f, keys)"),
+        ("dV_acc, tau, factor(dropout),", "dV_acc, tau, float32(1),"),
     ),
-    *in_plan("bwd-three-pass", "dV not grown", "np.float32(p.kept_factor)", "one"),
-    *in_kernel(
-        "bwd-three-pass", "dP kept where the weight drops out",
-        ("(DROPPED(KEPT_FACTOR * widen(dp[c]), kept, 0) - delta)", "(KEPT_FACTOR * widen(dp[c]) - delta)"),
-        ("factor_of(kept_factor) * widen(dp[c]) if kept else ZERO", "factor_of(kept_factor) * widen(dp[c])"),
+    *in_plan("bwd-three-pass", "dV not grown", "np.float32(p.kept_factor)", "np.float32(1)"),
+    *in_backward_weights(
+        "dP kept where the weight drops out",
+        ("((kept ? dropout.factor() * widen(dp[c]) : 0.0f) - delta)", "(dropout.factor() * widen(dp[c]) - delta)"),
+        ("factor(dropout) * widen(dp[c]) if kept else ZERO", "factor(dropout) * widen(dp[c])"),
     ),
-    *in_kernel(
-        "bwd-three-pass", "dS from weights that are left alone",
-        ("narrow(p * (DROPPED(", "narrow(DROPPED(p, kept, 0) * (DROPPED("),
+    *in_backward_weights(
+        "dS from weights that are left alone",
+        ("narrow(p * ((kept ?", "narrow((kept ? p : 0.0f) * ((kept ?"),
         ("narrow(p * (dp_c - delta))", "narrow((p if kept else ZERO) * (dp_c - delta))"),
     ),
-    *in_kernel(
-        "bwd-three-pass", "keys counted from the first that the row sees",
+    *in_backward_weights(
+        "keys counted from the first that the row sees",
         (".keeps(row, first_key + j + c * 32)", ".keeps(row, j + c * 32)"),
-        ("keeps(draw, row, first_key + j + c * 32", "keeps(draw, row, j + c * 32"),
+        ("keeps(drawn, row, first_key + j + c * 32)", "keeps(drawn, row, j + c * 32)"),
     ),
     *_in_fragments(
         "bwd-mma", "dP kept where the weight drops out",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KERNEL, FACTORS = "attention/fa3_fp8/kernel.cu", "attention/fa3_fp8/factors.cu"
+FOLDER = "attention/fa3_fp8"
+KERNEL, FACTORS, NOT_FINITE = f"{FOLDER}/kernel.cu", f"{FOLDER}/factors.cu", f"{FOLDER}/not_finite.cuh"
 NUMBERS, TILES, SOFTMAX = "_hopper/e4m3.cuh", "_hopper/e4m3_tiles.cuh", "_hopper/softmax.cuh"
 
 
@@ -13,12 +14,12 @@ def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Muta
 
 
 _SCALES = (
-    _in(KERNEL, "scale of V left out", "scales[heads + heads / group + work.head / group] >> 1", "0"),
+    _in(KERNEL, "scale of V left out", "scales[p.packs.count + kv_heads + kv_head] >> 1", "0"),
     _in(
         KERNEL,
         "scale of K for V",
-        "scales[heads + heads / group + work.head / group]",
-        "scales[heads + work.head / group]",
+        "scales[p.packs.count + kv_heads + kv_head]",
+        "scales[p.packs.count + kv_head]",
     ),
     _in(NUMBERS, "scale half as large", "- 127 - 8;", "- 127 - 9;"),
     _in(
@@ -33,7 +34,7 @@ _ORDER = (
         "const int key = key_of_place(4 * word + i);",
         "const int key = 4 * word + i;",
     ),
-    _in(KERNEL, "NaN of V in the order of memory", "key_of_place(place) - 2 * quarter;", "place - 2 * quarter;"),
+    _in(NOT_FINITE, "NaN of V in the order of memory", "sees(h, key_of_place(place))", "sees(h, place)"),
     _in(TILES, "steps twice as long", "+ step % (BOX / 32) * 2;", "+ step % (BOX / 32) * 4;"),
     _in(
         FACTORS,
@@ -43,7 +44,7 @@ _ORDER = (
     ),
 )
 _WEIGHTS = (
-    _in(KERNEL, "P's offset left in lse", "(own.m[h] - WEIGHT_OFFSET) * LN_2", "own.m[h] * LN_2"),
+    _in(KERNEL, "P's offset left in lse", "(rows.m[h] - WEIGHT_OFFSET) * LN_2", "rows.m[h] * LN_2"),
     _in(KERNEL, "P beyond the largest number", "WEIGHT_OFFSET = 6,", "WEIGHT_OFFSET = 8,"),
     _in(
         KERNEL,
@@ -62,15 +63,15 @@ _WEIGHTS = (
     _in(
         KERNEL,
         "O corrected before P V is there",
-        "                    wait_for_products<0>(own.O);\n                    if (speaks && step > first_step)",
-        "                    if (speaks && step > first_step)",
+        "        wait_for_products<0>(rows.O);\n        if (consumer.leads && step > first_step)",
+        "        if (consumer.leads && step > first_step)",
     ),
 )
 _NOT_FINITE = (
     _in(FACTORS, "infinity for the largest magnitude", "if (high < EXPONENT) largest = larger(largest, high);",
         "largest = larger(largest, high);"),
     _in(FACTORS, "infinity in K for NaN", "of_K ? 0.0f : __int_as_float(0x7fffffff);", "__int_as_float(0x7fffffff);"),
-    _in(KERNEL, "infinity in the last keys dropped", "                if (infinite_K) complete();\n", ""),
+    _in(KERNEL, "infinity in the last keys dropped", "    if (infinite_K) add_infinities_of_K();\n", ""),
 )  # fmt: skip
 
 MUTANTS = (*_SCALES, *_ORDER, *_WEIGHTS, *_NOT_FINITE)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
-from tests.mutants.planting import in_kernel
+from tests.mutants.planting import SPLIT, in_kernel
+
+_SPLITTING = "paged_attention/paged_split_kv/kernel.cu"
 
 
-def _in_splits(bug: str, old: str, new: str, *more: tuple[str, str], sanitize: bool = False) -> Mutant:
-    file = "paged_attention/paged_split_kv/kernel.cu"
+def _in_splits(
+    bug: str, old: str, new: str, *more: tuple[str, str], file: str = _SPLITTING, sanitize: bool = False
+) -> Mutant:
     patches = tuple(Patch(file, *replacement) for replacement in ((old, new), *more))
     return Mutant(bug, "paged-split-kv-cupy", patches, sanitize)
 
@@ -69,10 +72,10 @@ _LENGTHS = (
     ),
     *in_kernel(
         "paged", "last page left out unless it is full",
-        ("end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0);",
-         "end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0) / PAGE * PAGE;"),
-        ("end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0)\n",
-         "end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0) // PAGE * PAGE\n"),
+        ("end_by_last = run.end(min(last_query, q_len - 1));",
+         "end_by_last = run.end(min(last_query, q_len - 1)) / PAGE * PAGE;"),
+        ("end_by_last = end_of(run, min(last_query, q_len - 1))\n",
+         "end_by_last = end_of(run, min(last_query, q_len - 1)) // PAGE * PAGE\n"),
     ),
     *in_kernel(
         "paged", "length of another sequence",
@@ -88,18 +91,18 @@ _LENGTHS = (
 _ROWS = (
     *in_kernel(
         "paged", "rows of a group taken for one head's",
-        ("(first_row + row_of(i)) % q_len + kv_len", "first_row + row_of(i) + kv_len"),
-        ("(first_row + row_of(i)) % q_len + kv_len", "first_row + row_of(i) + kv_len"),
+        ("(first_row + row_of(i)) % q_len)", "first_row + row_of(i))"),
+        ("(first_row + row_of(i)) % q_len)", "first_row + row_of(i))"),
     ),
     *in_kernel(
         "paged", "last rows aligned with the first keys",
-        ("% q_len + kv_len - q_len + 1 - first_key", "% q_len + 1 - first_key"),
-        ("% q_len + kv_len - q_len + 1 - first_key", "% q_len + 1 - first_key"),
+        ("(first_row + row_of(i)) % q_len)", "(first_row + row_of(i)) % q_len + q_len - kv_len)"),
+        ("(first_row + row_of(i)) % q_len)", "(first_row + row_of(i)) % q_len + q_len - kv_len)"),
     ),
     *in_kernel(
         "paged", "keys of the first of two heads' rows alone",
-        ("end_seen(min(last_query, q_len - 1), q_len", "end_seen(heads_meet ? 0 : last_query, q_len"),
-        ("end_seen(min(last_query, q_len - 1), q_len", "end_seen(0 if heads_meet else last_query, q_len"),
+        ("run.end(min(last_query, q_len - 1))", "run.end(heads_meet ? 0 : last_query)"),
+        ("end_of(run, min(last_query, q_len - 1))", "end_of(run, 0 if heads_meet else last_query)"),
     ),
 )  # fmt: skip
 _SPLITS = (
@@ -112,9 +115,9 @@ _SPLITS = (
                "(size_t)((sequence + 1) % batch) * table_len"),
     _in_splits("one entry of a split's pages too few", "- first_page + 1;", "- first_page;"),
     _in_splits("entries of the table not waited for",
-               "[i] = uint4();\n    }\n    __syncthreads();", "[i] = uint4();\n    }", sanitize=True),
+               "= entries[at];\n    }\n    __syncthreads();", "= entries[at];\n    }", sanitize=True),
     _in_splits("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
-    _in_splits("last page past the length", "0, end - copied_key, lane);", "0, BC, lane);"),
+    _in_splits("last page past the length", "keys.end - copied_key, lane);", "BC, lane);", file=SPLIT),
     _in_splits("length rounded up to pages", "kv_len = found.kv_len;",
                "kv_len = (found.kv_len + PAGE - 1) / PAGE * PAGE;"),
     _in_splits("length of another sequence", "__shfl_sync(0xffffffff, length, at);",
@@ -126,14 +129,16 @@ _SPLITS = (
                "behind = 0;"),
     _in_splits("an empty sequence has a split", "return (length + SPLIT - 1) / SPLIT;", "return length / SPLIT + 1;"),
     _in_splits("splits of the next sequence put together", "work.first_split -= splits_of(work.kv_len);\n", ""),
-    _in_splits("one split too few put together", "splits = splits_of(end_seen(query, q_len, found.kv_len, 0));",
-               "splits = end_seen(query, q_len, found.kv_len, 0) / SPLIT;"),
+    _in_splits("one split too few put together",
+               "splits_of(limits.of_sequence(sequence, q_len, found.kv_len).end(query));",
+               "limits.of_sequence(sequence, q_len, found.kv_len).end(query) / SPLIT;"),
     _in_splits("empty sequence not zeroed", "    const int splits = splits_of",
                "    if (found.kv_len == 0) return;\n    const int splits = splits_of"),
     _in_splits("splits strided by rows of all sequences", "first_stat, sequence_rows, splits",
                "first_stat, gridDim.x, splits"),
-    _in_splits("rows of a group taken for one head's", "(first_row + lane / 4 + 8 * i) % q_len",
-               "first_row + lane / 4 + 8 * i"),
+    _in_splits("rows of a group taken for one head's",
+               "query[2] = {(first_row + lane / 4) % q_len, (first_row + lane / 4 + 8) % q_len};",
+               "query[2] = {first_row + lane / 4, first_row + lane / 4 + 8};"),
 )  # fmt: skip
 
 MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS)

@@ -6,7 +6,7 @@ from tests.mutants.patching import Mutant, Patch
 from tests.mutants.pipelines import ONE_BLOCK
 
 FOLDER = "attention/fa3"
-KERNEL, BLOCK = f"{FOLDER}/numba_kernel.py", f"{FOLDER}/numba_block.py"
+KERNEL, ATTEND, BLOCK = (f"{FOLDER}/numba_{name}.py" for name in ("kernel", "attend", "block"))
 PRODUCER, NOT_FINITE = f"{FOLDER}/numba_producer.py", f"{FOLDER}/numba_not_finite.py"
 HOPPER, SOFTMAX = "_hopper/numba_hopper.py", "_hopper/numba_softmax.py"
 
@@ -24,22 +24,20 @@ def _raced(bug: str, *changes: tuple[str, str, str]) -> Mutant:
     return Mutant(bug, "fa3-numba", (*(Patch(*change) for change in changes), ONE_BLOCK), sanitize=True)
 
 
-_GIVE_V_BACK = "        if speaks:\n            arrive(barrier_of(barriers, V_EMPTY, step))\n"
-_WAIT_AND_GIVE_V_BACK = f"        wait_for_O(O)\n{_GIVE_V_BACK}        correct(O, correction)\n"
-_WAIT_AND_GIVE_K_BACK = (
-    "        wait_for_S(S)\n        if speaks:\n            arrive(barrier_of(barriers, K_EMPTY, step))\n"
-)
+_RELEASE_V = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V\n"
+_WAIT_FOR_O, _CORRECT = "        wait_for_O(O)  # line 14\n", "        correct(O, correction)\n"
+_ROUND = "        round_weights(P, S)  # line 16\n"
+_RELEASE_K = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, K_EMPTY, step))\n"
+_WAIT_FOR_V = "        wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10\n"
 _LOAD_KEYS = "        wait(barrier_of(barriers, empty, step), phase(step) ^ uint32(1))\n"
-_PUBLISH_O = "            publish_to_async()\n            sync_warpgroup()\n            if speaks:\n"
+_PUBLISH_O = "            publish_to_async()\n            sync_warpgroup()\n            if leads:\n"
 
 _BARRIERS = (
     _in(
-        KERNEL,
+        ATTEND,
         "wait on the wrong parity for V",
-        "        wait(barrier_of(barriers, V_FULL, step), phase(step))\n        add_P_V(O, P, tile_of(V_tiles, step))\n"
-        "        end_turn",
-        "        wait(barrier_of(barriers, V_FULL, step), phase(step) ^ uint32(1))\n"
-        "        add_P_V(O, P, tile_of(V_tiles, step))\n        end_turn",
+        _WAIT_FOR_V,
+        _WAIT_FOR_V.replace("phase(step)", "phase(step) ^ uint32(1)"),
     ),
     _in(
         PRODUCER,
@@ -81,7 +79,7 @@ _BARRIERS = (
     _in_second_tile(
         PRODUCER,
         "next work told before the last was heard",
-        "            wait(uint32(barriers + WORK_HEARD), uint32(parity ^ uint32(1)))\n",
+        "            wait(uint32(barriers + WORK_EMPTY), uint32(parity ^ uint32(1)))\n",
         "",
         sanitize=True,
     ),
@@ -89,14 +87,14 @@ _BARRIERS = (
         KERNEL,
         "O stored before all warps have written theirs",
         _PUBLISH_O,
-        "            publish_to_async()\n            if speaks:\n",
+        "            publish_to_async()\n            if leads:\n",
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        ATTEND,
         "each thread gives back what one should",
-        _WAIT_AND_GIVE_V_BACK,
-        "        wait_for_O(O)\n        arrive(barrier_of(barriers, V_EMPTY, step))\n        correct(O, correction)\n",
+        _RELEASE_V,
+        "        arrive(barrier_of(chip.barriers, V_EMPTY, step))\n",
     ),
     _in(
         PRODUCER,
@@ -106,31 +104,27 @@ _BARRIERS = (
     ),
     _raced(
         "first tile of K given back before the wait",
-        (
-            KERNEL,
-            _WAIT_AND_GIVE_K_BACK,
-            "        if speaks:\n            arrive(barrier_of(barriers, K_EMPTY, step))\n        wait_for_S(S)\n",
-        ),
+        (ATTEND, f"        wait_for_S(S)\n{_RELEASE_K}", f"{_RELEASE_K}        wait_for_S(S)\n"),
     ),
     _raced(
         "V given back before the wait",
-        (KERNEL, _WAIT_AND_GIVE_V_BACK, f"{_GIVE_V_BACK}        wait_for_O(O)\n        correct(O, correction)\n"),
+        (ATTEND, f"{_WAIT_FOR_O}{_RELEASE_V}", f"{_RELEASE_V}{_WAIT_FOR_O}"),
     ),
     _raced(
         "one lane tells what others have read",
         (
             KERNEL,
-            "            arrive(uint32(barriers + WORK_HEARD))\n",
-            "            if lane_index() == 0:\n                arrive(uint32(barriers + WORK_HEARD))\n",
+            "            arrive(uint32(barriers + WORK_EMPTY))\n",
+            "            if lane_index() == 0:\n                arrive(uint32(barriers + WORK_EMPTY))\n",
         ),
-        (BLOCK, "WORK_HEARD), CONSUMER_THREADS)", "WORK_HEARD), CONSUMER_THREADS // 32)"),
+        (BLOCK, "WORK_EMPTY), CONSUMER_THREADS)", "WORK_EMPTY), CONSUMER_THREADS // 32)"),
     ),
     _raced(
         "one lane hears for others",
         (
             KERNEL,
-            "            wait(uint32(barriers + WORK_TOLD), parity)\n",
-            "            if lane_index() == 0:\n                wait(uint32(barriers + WORK_TOLD), parity)\n",
+            "            wait(uint32(barriers + WORK_FULL), parity)\n",
+            "            if lane_index() == 0:\n                wait(uint32(barriers + WORK_FULL), parity)\n",
         ),
     ),
     _raced(
@@ -145,7 +139,7 @@ _BARRIERS = (
         "O written while the last one leaves",
         (
             KERNEL,
-            "                if speaks:\n                    wait_until_read()\n                sync_warpgroup()\n",
+            "                if leads:\n                    wait_until_read()\n                sync_warpgroup()\n",
             "                sync_warpgroup()\n",
         ),
     ),
@@ -153,8 +147,8 @@ _BARRIERS = (
         "Q given back while O leaves its place",
         (
             KERNEL,
-            "                if speaks:\n                    wait_until_read()\n                give_Q_back",
-            "                give_Q_back",
+            "                if leads:\n                    wait_until_read()\n                release_Q",
+            "                release_Q",
         ),
     ),
     _raced(
@@ -168,14 +162,14 @@ _BARRIERS = (
 )
 _FENCES = (
     _in(
-        KERNEL,
+        ATTEND,
         "no fence before Q K^T",
         "        begin_products()\n        multiply(S, Q, K)\n",
         "        multiply(S, Q, K)\n",
         sanitize=True,
     ),
     _in(
-        KERNEL,
+        ATTEND,
         "no fence before P V",
         "        begin_products()\n        add_all_steps(O, P, V)\n",
         "        add_all_steps(O, P, V)\n",
@@ -185,7 +179,7 @@ _FENCES = (
         KERNEL,
         "no proxy fence before O is stored",
         _PUBLISH_O,
-        "            sync_warpgroup()\n            if speaks:\n",
+        "            sync_warpgroup()\n            if leads:\n",
         sanitize=True,
     ),
     _in(
@@ -212,28 +206,28 @@ _FENCES = (
 )
 _PRODUCTS = (
     _in(
-        KERNEL,
+        ATTEND,
         "S read a group too early",
         "wait_for_S_beside_O, wait_for_S = wait_for_products(1, SUMS)",
         "wait_for_S_beside_O, wait_for_S = wait_for_products(2, SUMS)",
     ),
     _in(
-        KERNEL,
+        ATTEND,
         "O corrected a group too early",
-        f"        exponentiate(m, l, S, correction, tau2)\n{_WAIT_AND_GIVE_V_BACK}",
-        f"        exponentiate(m, l, S, correction, tau2)\n{_GIVE_V_BACK}        correct(O, correction)\n",
+        _WAIT_FOR_O,
+        "",
     ),
     _in(
-        KERNEL,
+        ATTEND,
         "last P V not waited for",
-        f"        add_P_V(O, P, tile_of(V_tiles, step))\n        wait_for_O(O)\n{_GIVE_V_BACK}",
-        f"        add_P_V(O, P, tile_of(V_tiles, step))\n{_GIVE_V_BACK}",
+        "        wait_for_O(O)\n",
+        "",
     ),
     _in(
-        KERNEL,
+        ATTEND,
         "P written while P V reads it",
-        f"{_WAIT_AND_GIVE_V_BACK}        round_weights(P, S)\n",
-        f"        round_weights(P, S)\n{_WAIT_AND_GIVE_V_BACK}",
+        f"{_WAIT_FOR_O}{_RELEASE_V}{_CORRECT}{_ROUND}",
+        f"{_ROUND}{_WAIT_FOR_O}{_RELEASE_V}{_CORRECT}",
         sanitize=True,
     ),
     _in(HOPPER, "a tile's rows taken for a box's", "(8 * ROW_BYTES // 16) << 32", "(8 * D * 2 // 16) << 32"),
@@ -263,43 +257,43 @@ _WORK = (
     _in(
         PRODUCER,
         "no Q for rows that see no key",
-        "                if j == int32(end_tile - 1):\n",
-        "                if seen and j == int32(end_tile - 1):\n",
+        "                if j == int32(rows.end - 1):\n",
+        "                if sees_keys and j == int32(rows.end - 1):\n",
     ),
     _in(
         PRODUCER,
         "grouped heads by tiling instead of repetition",
-        "uint32(pack) // uint32(packs_per_kv_head)",
-        "uint32(pack) % (uint32(packs) // uint32(packs_per_kv_head))",
+        "uint32(rows.pack) // uint32(p.packs.per_kv_head)",
+        "uint32(rows.pack) % (uint32(p.packs.count) // uint32(p.packs.per_kv_head))",
     ),
     _in(
         KERNEL,
         "a pack's second row always 8 rows on",
-        "(row_of_64(h) & int32((int32(1) << head_shift) - 1))",
-        "(row_of_64(0) & int32((int32(1) << head_shift) - 1)) + 8 * h",
+        "(row_of_64(h) & int32((int32(1) << shift) - 1))",
+        "(row_of_64(0) & int32((int32(1) << shift) - 1)) + 8 * h",
     ),
-    _in(KERNEL, "lse of a pack's first head alone", " + int32(row_of_64(h) >> head_shift))", ")"),
+    _in(KERNEL, "lse of a pack's first head alone", " + int32(row_of_64(h) >> shift))", ")"),
 )
 _SOFTMAX = (
     _in(
-        KERNEL,
+        ATTEND,
         "padding not masked",
-        "                mask(S, row, int32(j * BC), band)\n",
+        "        mask(S, row, int32(j * BC), p)\n",
         "",
     ),
     _in(
         BLOCK,
         "a tile on the diagonal taken for unmasked",
-        "            end = int32(uint32(end_seen(first_row, q_len, kv_len, after)) // uint32(BC))\n",
-        "            end = tiles_of(end_seen(first_row, q_len, kv_len, after))\n",
+        "            end = int32(uint32(end_seen(p, tile.first_row)) // uint32(BC))\n",
+        "            end = tiles_of(end_seen(p, tile.first_row))\n",
     ),
     _in(
         BLOCK,
         "first tile of a window taken for unmasked",
-        "first = tiles_of(first_seen(last_row, q_len, kv_len, before))",
-        "first = int32(uint32(first_seen(last_row, q_len, kv_len, before)) // uint32(BC))",
+        "first = tiles_of(first_seen(p, last_row))",
+        "first = int32(uint32(first_seen(p, last_row)) // uint32(BC))",
     ),
-    _in(KERNEL, "O not rescaled", "        correct(O, correction)\n", ""),
+    _in(ATTEND, "O not rescaled", _CORRECT, ""),
     _in(
         SOFTMAX,
         "P relative to the old maximum",
@@ -308,16 +302,16 @@ _SOFTMAX = (
     ),
     _in(KERNEL, "l summed in one lane only", "total = quad_sum(l[h])", "total = l[h]"),
     _in(
-        KERNEL,
+        ATTEND,
         "V behind the mask not looked at",
-        "                if MASKED and not whole_from <= j < whole_to:\n"
-        "                    take(O, P, chip, step, row, int32(j * BC), band)\n",
+        "        if HIDES_LAST and not whole_from <= j < whole_to:\n"
+        "            look_at_V(rows, chip, step, row, int32(j * BC), p)\n",
         "",
     ),
     _in(
         NOT_FINITE,
         "NaN and infinity in V dropped",
-        "            add_not_finite(O, P, V_tile, int32(band[1] - first_key), first, end)\n",
+        "            add_not_finite(O, P, V_tile, int32(p.kv_len - first_key), first, end)\n",
         "",
     ),
     _in(KERNEL, "maximum before a negative scale", "            if sign != 1:\n", "            if sign == 0:\n"),

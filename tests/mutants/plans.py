@@ -7,16 +7,15 @@ from tests.mutants.planting import in_plan
 MUTANTS = (
     *in_plan(
         "fa1", "final rounding not launched",
-        'launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", *lengths[:1])))', "pass",
+        'launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", q_len)))', "pass",
     ),
     *in_plan(
         "fa1", "initialisation not launched",
-        '        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),\n', "",
+        '        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", q_len)),\n', "",
     ),
     *in_plan(
         "three-pass", "softmax not launched",
-        "Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, "
-        '("S", "P", *lengths, *see, *sinks, *draw)),', "",
+        'Launch(softmax, rows, BLOCK, ("S", "P", *lengths, *of_softmax)),', "",
     ),
     *in_plan(
         "fa2", "one block of rows short",
@@ -25,7 +24,8 @@ MUTANTS = (
     *in_plan("two-pass", "every key/value head taken for its own", "np.int32(p.group)", "np.int32(1)"),
     *in_plan(
         "three-pass", "mask left out",
-        "np.float32(factor(p)), limits(p)",
-        "np.float32(factor(p)), limits(p) if has_spans(p) else (np.int32(p.q_len + p.kv_len),) * 2",
+        "features.limits(problem), features.dropout(problem)\n",
+        "features.limits(problem), features.dropout(problem)\n    if not has_spans(problem):\n"
+        '        limits = Feature("Limits", "Band", (np.int32(problem.q_len + problem.kv_len),) * 2, limits.files)\n',
     ),
 )  # fmt: skip

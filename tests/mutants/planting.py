@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from tests.mutants.patching import Mutant, Patch, folder_of
 
 CUDA, NUMBA = "cupy", "numba"
+SPLIT = "_mma/split_attention.cuh"
+"""What blocks of `split-kv` and of `paged-split-kv` do with their splits."""
 Replacement = tuple[str, str]
 """What is there, exactly once, and what it becomes."""
 
@@ -39,6 +41,19 @@ def in_output(
     )
 
 
+def in_products(
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in the products of `fa2-mma` and the softmax between them, for which CUDA has a file of its own."""
+    folder = folder_of("fa2-mma")
+    files = f"{folder}/products.cuh", f"{folder}/numba_kernel.py"
+    yield from planted("fa2-mma", bug, *files, ((cuda, numba), *more), sanitize)
+
+
 def in_split_kv(
     bug: str, *replacements: Replacement, file: str = "attention/split_kv/kernel.cu", sanitize: bool = False
 ) -> Mutant:
@@ -65,6 +80,41 @@ def in_tiles(
     yield from planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba), *more), sanitize)
 
 
+def in_feature(
+    algorithm: str,
+    feature: str,
+    bug: str,
+    cuda: Replacement,
+    numba: Replacement,
+    *more: tuple[Replacement | None, Replacement | None],
+    sanitize: bool = False,
+) -> Iterator[Mutant]:
+    """Planted in the types of a feature, such as `limits` or `tile_order`, and seen through one algorithm."""
+    files = f"_features/{feature}.cuh", f"_features/numba_{feature}.py"
+    yield from planted(algorithm, bug, *files, ((cuda, numba), *more), sanitize)
+
+
+def in_softmax(
+    bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement | None, Replacement | None]
+) -> Iterator[Mutant]:
+    """Planted in the softmax of `three-pass`, for which CUDA has a file of its own."""
+    folder = folder_of("three-pass")
+    yield from planted("three-pass", bug, f"{folder}/softmax.cu", f"{folder}/numba_kernel.py", ((cuda, numba), *more))
+
+
+def in_rows_seeing(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted where an algorithm finds the rows that see a key or a tile."""
+    folder = folder_of(algorithm)
+    yield from planted(algorithm, bug, f"{folder}/rows_seeing.cuh", f"{folder}/numba_kernel.py", ((cuda, numba),))
+
+
+def in_sweep(
+    algorithm: str, bug: str, cuda: Replacement, numba: Replacement, *, sanitize: bool = False
+) -> Iterator[Mutant]:
+    """Planted in a sweep over the scores of all keys, and seen through one algorithm."""
+    yield from planted(algorithm, bug, "_tiles/sweep.cuh", "_tiles/numba_sweep.py", ((cuda, numba),), sanitize)
+
+
 def in_backward(
     algorithm: str,
     bug: str,
@@ -76,6 +126,12 @@ def in_backward(
     """Planted in what all algorithms of the backward pass do with tiles, and seen through one of them."""
     pairs = ((cuda, numba), *more)
     yield from planted(algorithm, bug, "_tiles/backward.cuh", "_tiles/numba_backward.py", pairs, sanitize)
+
+
+def in_backward_weights(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted in the launch of `bwd-three-pass` between the products, for which CUDA has a file of its own."""
+    folder = folder_of("bwd-three-pass")
+    yield from planted("bwd-three-pass", bug, f"{folder}/weights.cu", f"{folder}/numba_kernel.py", ((cuda, numba),))
 
 
 def in_rows(

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel, in_plan, in_tiles
+from tests.mutants.planting import in_kernel, in_plan, in_tiles, planted
 
 MUTANTS = (
     *in_tiles(
         "fa2", "scale applied twice",
-        ("? score(S[i][j], key", "? score(score.tau * S[i][j], key"),
-        ("scored = score(S[i, j], tau", "scored = score(tau * S[i, j], tau"),
+        ("? score(tau * S[i][j],", "? score(tau * tau * S[i][j],"),
+        ("score_of(score, tau * S[i, j],", "score_of(score, tau * tau * S[i, j],"),
     ),
-    *in_plan("two-pass", "scale inverted", "np.float32(factor(p))", "np.float32(1 / p.tau if p.tau else 0)"),
+    *in_plan("two-pass", "scale inverted", "np.float32(features.factor(p))", "np.float32(1 / p.tau if p.tau else 0)"),
     *in_plan("fa1", "scale missing", "np.float32(p.tau)", "np.float32(1)"),
     *in_kernel(
         "fa2", "Q K in 16 bits before the scale",
-        ("        int first[TM], end[TM];\n",
+        ("        const auto seen_here =",
          "        stored s;\n        for (int i = 0; i < TM; ++i)\n            for (int j = 0; j < TN; ++j) {\n"
          "                narrow(S[i][j], &s);\n                S[i][j] = widen(s);\n            }\n"
-         "        int first[TM], end[TM];\n"),
-        ("            span_in_tile(first, end, first_row",
+         "        const auto seen_here ="),
+        ("            seen_here =",
          "            for i in range(TM):\n                for j in range(TN):\n"
-         "                    S[i, j] = widen(narrow(S[i, j]))\n            span_in_tile(first, end, first_row"),
+         "                    S[i, j] = widen(narrow(S[i, j]))\n            seen_here ="),
         (None, ("    copies,\n", "    conversions,\n    copies,\n")),
         (None,
          ("    _, store_tile = copies(D, dtype)\n",
@@ -31,10 +31,14 @@ MUTANTS = (
         ("return __expf(x - ", "return exp2f(x - "),
         ("libdevice.fast_expf(x - ", "libdevice.exp2f(x - "),
     ),
-    *in_tiles(
-        "fa2", "O truncated to bfloat16",
-        ("*to = __float2bfloat16_rn(x);", "*to = __float2bfloat16_rz(x);"),
-        ("uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)", "uint16(bits >> 16)"),
+    *planted(
+        "fa2", "O truncated to bfloat16", "_features/stored_bfloat16.cuh", "_features/numba_stored.py",
+        (
+            (
+                ("*to = __float2bfloat16_rn(x);", "*to = __float2bfloat16_rz(x);"),
+                ("uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)", "uint16(bits >> 16)"),
+            ),
+        ),
     ),
     *in_kernel(
         "fa2", "lse to base 2",

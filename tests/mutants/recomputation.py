@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel
+from tests.mutants.planting import in_kernel, in_sweep
 
 MUTANTS = (
     *in_kernel(
@@ -32,33 +32,27 @@ MUTANTS = (
     ),
     *in_kernel(
         "three-pass-recompute", "keys behind the mask in the denominator",
-        ("        scale_and_mask(S, Scoring{tau}, first, end);\n\n        // Line 7",
-         "        for (int i = 0; i < TM; ++i) end[i] = keys;\n"
-         "        scale_and_mask(S, Scoring{tau}, first, end);\n\n        // Line 7"),
-        ("            scale_and_mask(S, tau, (), ZERO, 0, first, end)\n\n            # Line 7",
-         "            for i in range(TM):\n                end[i] = keys\n"
-         "            scale_and_mask(S, tau, (), ZERO, 0, first, end)\n\n            # Line 7"),
+        ("(&S)[TM][TN], int, int) {\n        // Line 7",
+         "(&)[TM][TN], int first_key, int keys) {\n        float S[TM][TN];\n"
+         "        multiply_Q_Kt(S, Q_tile, KV_tile);\n"
+         "        auto seen_here = seen_in_tile(seen, block.first_row, first_key, keys);\n"
+         "        for (int i = 0; i < TM; ++i) seen_here.end[i] = keys;\n"
+         "        scale_and_mask(S, tau, Terms<>{}, seen_here, block.first_row, first_key);\n\n        // Line 7"),
+        ("            scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)\n\n"
+         "            # Line 7",
+         "            seen_here = scores_of_tile(\n"
+         "                S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen\n            )\n"
+         "            for i in range(TM):\n                seen_here.end[i] = keys\n"
+         "            multiply_Q_Kt(S, Q_tile, KV_tile)\n"
+         "            scale_and_mask(S, tau, (), seen_here, first_row, first_key)\n\n            # Line 7"),
+        (None, ("    add_P_V, gather = tiles.add_P_V, tiles.gather\n",
+                "    add_P_V, gather = tiles.add_P_V, tiles.gather\n"
+                "    multiply_Q_Kt, scale_and_mask = tiles.multiply_Q_Kt, tiles.scale_and_mask\n")),
     ),
-    *in_kernel(
+    *in_sweep(
         "three-pass-recompute", "no barrier before K is loaded anew",
-        ("        __syncthreads();\n        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
-         "        __syncthreads();\n        float S[TM][TN];\n        multiply_Q_Kt(S, Q_tile, KV_tile);\n"
-         "        int first[TM], end[TM];\n"
-         "        span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);\n"
-         "        scale_and_mask(S, Scoring{tau}, first, end);\n\n        // Line 7",
-         "        load_tile<BC>(KV_tile, K_head + (size_t)first_key * D, keys);\n"
-         "        __syncthreads();\n        float S[TM][TN];\n        multiply_Q_Kt(S, Q_tile, KV_tile);\n"
-         "        int first[TM], end[TM];\n"
-         "        span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after);\n"
-         "        scale_and_mask(S, Scoring{tau}, first, end);\n\n        // Line 7"),
-        ("            cuda.syncthreads()\n            load_tile(KV_tile, BC, K_head, first_key, keys)\n"
-         "            cuda.syncthreads()\n            multiply_Q_Kt(S, Q_tile, KV_tile)\n"
-         "            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)\n"
-         "            scale_and_mask(S, tau, (), ZERO, 0, first, end)\n\n            # Line 7",
-         "            load_tile(KV_tile, BC, K_head, first_key, keys)\n"
-         "            cuda.syncthreads()\n            multiply_Q_Kt(S, Q_tile, KV_tile)\n"
-         "            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)\n"
-         "            scale_and_mask(S, tau, (), ZERO, 0, first, end)\n\n            # Line 7"),
+        ("        __syncthreads();\n        load_tile<BC>(", "        load_tile<BC>("),
+        ("        cuda.syncthreads()\n        load_tile(", "        load_tile("),
         sanitize=True,
     ),
 )  # fmt: skip

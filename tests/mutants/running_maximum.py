@@ -6,7 +6,7 @@ long as no exponential overflows or vanishes, and only hot, rising or negative i
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel, in_tiles
+from tests.mutants.planting import in_kernel, in_softmax, in_tiles
 
 MUTANTS = (
     *in_kernel(
@@ -65,8 +65,8 @@ MUTANTS = (
         ("exp_below(m_old, m_new[i]) * l_tile", "exp_below(m_new[i], m_old) * l_tile"),
         ("exp_below(m_old, m_new[i]) * l_tile", "exp_below(m_new[i], m_old) * l_tile"),
     ),
-    *in_kernel(
-        "three-pass", "maximum over a part of the row",
+    *in_softmax(
+        "maximum over a part of the row",
         ("for (int c = 0; c < KEYS_AT_ONCE; ++c) m = fmaxf(m, widen(s[c]));", "m = fmaxf(m, widen(s[0]));"),
         ("for c in range(KEYS_AT_ONCE):\n                m = max(m, widen(s[c]))", "m = max(m, widen(s[0]))"),
         # A loop's pragma has to go with the loop.
@@ -84,12 +84,12 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "maximum starts at 0",
-        ("m[i] = sink;", "m[i] = 0.0f;"),
-        ("m[i] = sink", "m[i] = ZERO"),
+        ("m[i] = first_m;", "m[i] = 0.0f;"),
+        ("m[i] = first_m", "m[i] = ZERO"),
     ),
-    *in_kernel(
-        "three-pass", "maximum starts at 0",
-        ("float m = sink;", "float m = 0.0f;"),
-        ("m = sink\n", "m = ZERO\n"),
+    *in_softmax(
+        "maximum starts at 0",
+        ("float m = sink_logit;", "float m = 0.0f;"),
+        ("m = sink_logit\n", "m = ZERO\n"),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What becomes of scores before the mask, and sinks: caps, ALiBi, and one more logit per head."""
+"""What becomes of scores before the mask, and sinks: caps, ALiBi, biases, and one more logit per head."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from tests.mutants.patching import Mutant, Patch
 from tests.mutants.planting import (
     CUDA,
     NUMBA,
+    SPLIT,
     Replacement,
     in_cuda_of_mma,
+    in_feature,
     in_kernel,
     in_output,
     in_plan,
+    in_softmax,
     in_split_kv,
     in_tiles,
     planted,
@@ -22,16 +25,12 @@ _MMA = "fa2-mma"
 _COUNTED_TWICE = "sink counted twice"
 
 
-def _in_scores(algorithm: str, bug: str, *pairs: tuple[Replacement | None, Replacement | None]) -> Iterator[Mutant]:
-    """Planted in what kernels have in common for scores, and seen through one of them."""
-    yield from planted(algorithm, bug, "_scores/scores.cuh", "_scores/numba_scores.py", pairs)
-
-
 def _in_factor(algorithm: str, bug: str, new: str) -> Iterator[Mutant]:
     """Planted in what products are multiplied by, which both backends share."""
     old = "problem.tau if problem.softcap is None else problem.tau / problem.softcap"
+    folder = "_features" if algorithm in ("fa2", _MMA) else "_scores"
     for backend in (CUDA, NUMBA):
-        yield Mutant(bug, f"{algorithm}-{backend}", (Patch("_scores/__init__.py", old, new),))
+        yield Mutant(bug, f"{algorithm}-{backend}", (Patch(f"{folder}/__init__.py", old, new),))
 
 
 def _in_scoring(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -56,110 +55,107 @@ _CAPS = (
             ),
         )
     ),
-    *_in_scores(
+    *in_feature(
         "two-pass",
+        "scores",
         "cap left out",
-        (
-            ("s = softcap * tanhf(s);", "s = softcap * s;"),
-            ("softcap * math.tanh(tau * product)", "softcap * (tau * product)"),
-        ),
-    ),
-    *_in_scores(
-        "three-pass",
-        "capped after ALiBi",
-        (
-            ("s = softcap * tanhf(s);", "s *= softcap;"),
-            ("softcap * math.tanh(tau * product)", "softcap * (tau * product)"),
-        ),
-        (
-            (
-                "        return s;\n",
-                "#ifdef SOFTCAP\n        s = softcap * tanhf(s / softcap);\n#endif\n        return s;\n",
-            ),
-            (
-                "return capped(product, tau, softcap) - slope * float32(abs(ahead - place))",
-                "s = capped(product, tau, softcap) - slope * float32(abs(ahead - place))\n"
-                "            return softcap * math.tanh(s / softcap)",
-            ),
-        ),
+        ("return cap * tanhf(s);", "return cap * s;"),
+        ("return softcap[0] * math.tanh(s)", "return softcap[0] * s"),
     ),
     *in_tiles(
         "fa2",
         "capped after the mask",
         (
-            "key_of(j) < end[i] ? score(S[i][j], key_of(j) - row_of(i)) : MINUS_INFINITY",
-            "score(key_of(j) < end[i] ? S[i][j] : MINUS_INFINITY, key_of(j) - row_of(i))",
+            "sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;",
+            "score(sees ? tau * S[i][j] : MINUS_INFINITY, first_row + row_of(i), first_key + key_of(j));",
         ),
-        ("score(S[i, j], tau,", "score(S[i, j] if key_of(j) < end[i] else MINUS_INFINITY, tau,"),
-        (None, ("scored if key_of(j) < end[i] else MINUS_INFINITY", "scored")),
+        (
+            "scored = MINUS_INFINITY\n                if key_of(j) < seen.end[i]:\n"
+            "                    scored = score_of(score, tau * S[i, j],",
+            "scored = tau * S[i, j] if key_of(j) < seen.end[i] else MINUS_INFINITY\n"
+            "                scored = score_of(score, scored,",
+        ),
+    ),
+    *(
+        mutant
+        for algorithm in ("fa2", "three-pass")
+        for mutant in in_feature(
+            algorithm,
+            "scores",
+            "capped after ALiBi",
+            ("return others(term(s, row, key), row, key);", "return term(others(s, row, key), row, key);"),
+            (
+                "apply_others(score[1], apply_term(score[0], s, row, key), row, key)",
+                "apply_term(score[0], apply_others(score[1], s, row, key), row, key)",
+            ),
+        )
     ),
     *in_kernel(
         _MMA,
         "capped after the mask",
         (
-            "    finish_scores<!MASKED>(S, powers, scoring);\n    return poisoned;",
-            "    if (!MASKED) finish_scores<true>(S, powers, scoring);\n    return poisoned;",
+            "    scoring.template finish<!MASKED>(S, powers);\n    return poisoned;",
+            "    if (!MASKED) scoring.template finish<true>(S, powers);\n    return poisoned;",
         ),
         (
-            "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n        if masked:\n"
+            "        unit = finish_scores(S, tau2, scoring, warp_row, first_key, own_key)\n        if masked:\n"
             "            mask(S, keys, place, before, after)\n",
             "        if masked:\n            mask(S, keys, place, before, after)\n"
-            "        unit = finish_scores(S, tau2, softcap, slope, own_key)\n",
+            "        unit = finish_scores(S, tau2, scoring, warp_row, first_key, own_key)\n",
         ),
         (
             (
                 "    if (masked) mask(S, seen);\n",
-                "    if (masked) mask(S, seen), finish_scores<false>(S, powers, scoring);\n",
+                "    if (masked) mask(S, seen), scoring.template finish<false>(S, powers);\n",
             ),
             None,
         ),
     ),
-    *in_plan(_MMA, "scores capped in powers of two", "LOG2_E if p.softcap is None else 1.0", "LOG2_E"),
-    *in_plan(_MMA, "cap in powers of e", "always=not lengths, unit=LOG2_E", "always=not lengths"),
+    *in_plan(_MMA, "scores capped in powers of two", "unit_of(p) if p.softcap is None else 1.0", "LOG2_E"),
+    *in_plan(_MMA, "cap in powers of e", "features.scores(p, unit_of(p))", "features.scores(p)"),
 )
 _ALIBI = (
-    *_in_scores(
-        "fa2", "slope's sign",
-        (("s -= slope *", "s += slope *"), (" - slope * float32", " + slope * float32")),
+    *in_feature(
+        "fa2", "scores", "slope's sign",
+        ("s - slope * fabsf", "s + slope * fabsf"), ("s - alibi[0] * float32", "s + alibi[0] * float32"),
     ),
-    *_in_scores(
-        "two-pass", "keys behind the row's place nearer than its own",
-        (("slope * fabsf((float)(ahead - place))", "slope * (float)(place - ahead)"),
-         ("float32(abs(ahead - place))", "float32(place - ahead)")),
+    *in_feature(
+        "two-pass", "scores", "keys behind the row's place nearer than its own",
+        ("slope * fabsf((float)(key - row - offset))", "slope * (float)(row + offset - key)"),
+        ("float32(abs(key - row - alibi[1]))", "float32(row + alibi[1] - key)"),
     ),
-    *in_kernel(
-        "fa2", "distances from a place aligned top-left",
-        ("first_row + kv_len - q_len - first_key)", "first_row - first_key)"),
-        ("slope, first_row + kv_len - q_len - first_key, first", "slope, first_row - first_key, first"),
-    ),
-    *in_kernel(
-        "three-pass", "distances from a place aligned top-left",
-        ("SCORING(slope, first_row + kv_len - q_len - first_key)", "SCORING(slope, first_row - first_key)"),
-        ("place = first_row + kv_len - q_len - first_key", "place = first_row - first_key"),
+    *(
+        mutant
+        for algorithm in ("fa2", "three-pass")
+        for mutant in in_feature(
+            algorithm, "scores", "distances from a place aligned top-left",
+            ("__ldg(slopes + head), kv_len - q_len}", "__ldg(slopes + head), 0}"),
+            ("alibi[0][head], kv_len - q_len", "alibi[0][head], 0"),
+        )
     ),
     *in_kernel(
         "fa2", "slope of the key/value head",
-        ("slopes[blockIdx.x]", "slopes[blockIdx.x / group]"),
-        ("slope_of(slopes, head_across())", "slope_of(slopes, kv_head_across(group))"),
+        ("scores.of_head(head,", "scores.of_head(head / group,"),
+        ("score_of_head(scores, head,", "score_of_head(scores, kv_head,"),
     ),
     *(
         mutant
         for algorithm in ("two-pass", "three-pass")
         for mutant in in_kernel(
             algorithm, "slope of the key/value head",
-            ("slopes[blockIdx.y]", "slopes[blockIdx.y / group]"),
-            ("slope_of(slopes, head_index())", "slope_of(slopes, kv_head_index(group))"),
+            ("scores.of_head(block.head,", "scores.of_head(block.head / group,"),
+            ("score_of_head(scores, block.head,", "score_of_head(scores, kv_head,"),
         )
     ),
     *in_kernel(
         _MMA, "slope of the key/value head",
-        ("slopes[head]", "slopes[head / group]"),
-        ("slope_of(slopes, head_of_entry(heads))", "slope_of(slopes, head_of_entry(heads) // uint32(group))"),
+        ("scoring_of_head(scores, tau, head,", "scoring_of_head(scores, tau, head / group,"),
+        ("of_head(scores, head_of_entry(heads),", "of_head(scores, head_of_entry(heads) // uint32(group),"),
     ),
-    *in_kernel(
-        _MMA, "slopes in powers of e",
-        ("LOG2_E * slopes[head]", "slopes[head]"),
-        ("LOG2_E * slope_of(", "slope_of("),
+    *_in_scoring(
+        "slopes in powers of e",
+        ("LOG2_E * find_term<Alibi>", "find_term<Alibi>"),
+        ("LOG2_E * (scores[1][0][0][head] if", "(scores[1][0][0][head] if"),
     ),
     *_in_scoring(
         "distances of rows g + 8 from the place of row g",
@@ -168,42 +164,59 @@ _ALIBI = (
     ),
     *_in_scoring(
         "distances from the first column of four lanes",
-        ("place = scoring.place + lane / 4 - lane % 4 * 2;", "place = scoring.place + lane / 4;"),
+        ("place = this->place + lane / 4 - lane % 4 * 2;", "place = this->place + lane / 4;"),
         ("int32(key_of_row(place, i, h) - column)", "int32(key_of_row(place, i, h))"),
     ),
-    _in_split_penalty("row's share left out", "return of_row[i][h] + minus_m;", "return minus_m;"),
-    _in_split_penalty("row's share to the tile's first key", "lane % 4 * 2 - 4 * TN);", "lane % 4 * 2);"),
-    _in_split_penalty("keys behind taken for keys before", "return place >= 8 * TN - 1;", "return true;"),
-    _in_split_penalty("a key behind taken for one before", "place >= 8 * TN - 1;", "place >= 8 * TN - 2;"),
+    _in_split_penalty("row's share left out", "return powers.of_row[i][h] + minus_m;", "return minus_m;"),
+    _in_split_penalty("row's share to the tile's first key", "lane % 4 * 2 - 4 * TILES);", "lane % 4 * 2);"),
+    _in_split_penalty("keys behind taken for keys before", "return place >= 8 * tiles - 1;", "return true;"),
+    _in_split_penalty("a key behind taken for one before", "place >= 8 * tiles - 1;", "place >= 8 * tiles - 2;"),
     _in_split_penalty("a key before taken for one behind", "place + 16 * TM - 1 <= 0", "place + 16 * TM - 2 <= 0"),
     in_split_kv("slope of the group's first head", ("group + min(row / q_len, group - 1)", "group")),
-    in_split_kv("distances from a place aligned top-left", ("row % q_len + kv_len - q_len", "row % q_len")),
-    in_split_kv("distances of rows counted through the group", ("row % q_len + kv_len", "row + kv_len")),
-    in_split_kv("distances from the tile's first key", ("score(S[n][e], key + k)", "score(S[n][e], k)")),
+    in_split_kv(
+        "distances of rows counted through the group",
+        ("tau, keys, seen, score, query);", "tau, keys, seen, score, own_rows);"),
+    ),
+    in_split_kv("distances from the tile's first key", ("query[i], first_key + k)", "query[i], k)"), file=SPLIT),
+)  # fmt: skip
+_BIASES = (
+    *in_feature(
+        "fa2", "scores", "bias of the first head for all",
+        ("bias + (size_t)head * head_stride", "bias"), ("values[head if values.shape[0] > 1 else 0]", "values[0]"),
+    ),
+    *in_feature(
+        "fa2", "scores", "bias of the first row for all",
+        ("(size_t)min(row, last_row) * row_stride", "(size_t)0"),
+        ("min(row, bias[1]) if values.shape[0] > 1 else 0", "0"),
+    ),
+    *in_feature(
+        "fa2", "scores", "bias read behind the last row",
+        ("min(row, last_row)", "row"), ("min(row, bias[1])", "row"),
+    ),
 )  # fmt: skip
 _SINKS = (
     *(
         mutant
         for algorithm in ("fa2", "two-pass")
-        for mutant in _in_scores(
-            algorithm, _COUNTED_TWICE,
-            (("SINK_WEIGHT 1.0f", "SINK_WEIGHT 2.0f"),
-             ("np.float32(1 if SINKS else 0)", "np.float32(2 if SINKS else 0)")),
+        for mutant in in_feature(
+            algorithm, "scores", _COUNTED_TWICE,
+            ("WEIGHT = 1.0f;", "WEIGHT = 2.0f;"),
+            ("np.float32(1 if sinks else 0)", "np.float32(2 if sinks else 0)"),
         )
     ),
     *in_output(
         _COUNTED_TWICE,
         ("+ exp2_approx(sink + minus_m);", "+ 2 * exp2_approx(sink + minus_m);"),
-        ("+ exp2_approx(sink + minus_m)", "+ np.float32(2) * exp2_approx(sink + minus_m)"),
+        ("+ exp2_approx(sink2 + minus_m)", "+ np.float32(2) * exp2_approx(sink2 + minus_m)"),
     ),
     *in_output(
         "sink not brought to the row's maximum",
         ("+ exp2_approx(sink + minus_m);", "+ exp2_approx(sink);"),
-        ("+ exp2_approx(sink + minus_m)", "+ exp2_approx(sink)"),
+        ("+ exp2_approx(sink2 + minus_m)", "+ exp2_approx(sink2)"),
     ),
     *in_output(
         "l not brought to the sink's maximum",
-        ("correction * quad_sum(own.l[i][h])", "quad_sum(own.l[i][h])"),
+        ("l = correction * l + exp2", "l = l + exp2"),
         ("total = correction * total +", "total = total +"),
     ),
     *in_output(
@@ -213,8 +226,8 @@ _SINKS = (
     ),
     *in_output(
         "maximum not raised to the sink",
-        ("const float m = fmaxf(own.m[i][h], sink), minus_m", "const float m = own.m[i][h], minus_m"),
-        ("m_row = max(m_row, sink)", "pass"),
+        ("                m = fmaxf(m, sink);\n", ""),
+        ("m_row = max(m_row, sink2)", "pass"),
     ),
     *in_output(
         "lse without the sink",
@@ -224,46 +237,50 @@ _SINKS = (
     ),
     *in_output(
         "sink in powers of e",
-        ("LOG2_E * head_sink", "head_sink"), ("LOG2_E * sink_of(", "sink_of("),
+        ("LOG2_E * sink_logit", "sink_logit"), ("LOG2_E * logit(", "logit("),
     ),
     *in_kernel(
         _MMA, "sink of the key/value head",
-        ("SINK(head));", "SINK(head / group));"),
-        ("sink_of(sinks, head_of_entry(heads))", "sink_of(sinks, head_of_entry(heads) // uint32(group))"),
-    ),
-    *(
-        mutant
-        for algorithm, axis, name in (("fa2", "x", "across"), ("two-pass", "y", "index"))
-        for mutant in (
-            *in_kernel(
-                algorithm, "sink of the key/value head",
-                (f"SINK(blockIdx.{axis})", f"SINK(blockIdx.{axis} / group)"),
-                (f"sink_of(sinks, head_{name}())", f"sink_of(sinks, kv_head_{name}(group))"),
-            ),
-            *in_kernel(
-                algorithm, "sink scaled",
-                (f"SINK(blockIdx.{axis})", f"tau * SINK(blockIdx.{axis})"),
-                (f"sink_of(sinks, head_{name}())", f"tau * sink_of(sinks, head_{name}())"),
-            ),
-        )
+        ("sink.logit(head));", "sink.logit(head / group));"),
+        ("logit(sink, head_of_entry(heads))", "logit(sink, head_of_entry(heads) // uint32(group))"),
     ),
     *in_kernel(
-        "three-pass", "sink counted by every lane",
-        ("if (lane_index() == 0) l = exp_below", "l = exp_below"),
-        ("if SINKS and lane_index() == 0 else", "if SINKS else"),
+        "fa2", "sink of the key/value head",
+        ("sink.logit(head)", "sink.logit(head / group)"), ("logit(sink, head)", "logit(sink, kv_head)"),
     ),
     *in_kernel(
-        "three-pass", "sink of the sequence",
-        ("SINK(blockIdx.y)", "SINK(blockIdx.z)"),
-        ("sink_of(sinks, head_index())", "sink_of(sinks, batch_index())"),
+        "fa2", "sink scaled",
+        ("sink.logit(head)", "tau * sink.logit(head)"), ("logit(sink, head)", "tau * logit(sink, head)"),
+    ),
+    *in_kernel(
+        "two-pass", "sink of the key/value head",
+        ("sink.logit(block.head)", "sink.logit(block.head / group)"),
+        ("logit(sink, block.head)", "logit(sink, kv_head)"),
+    ),
+    *in_kernel(
+        "two-pass", "sink scaled",
+        ("sink.logit(block.head)", "tau * sink.logit(block.head)"),
+        ("logit(sink, block.head)", "tau * logit(sink, block.head)"),
+    ),
+    *in_softmax(
+        "sink counted by every lane",
+        ("lane_index() == 0 ? Sink::WEIGHT * exp_below(sink_logit, m) : 0.0f",
+         "Sink::WEIGHT * exp_below(sink_logit, m)"),
+        ("exp_below(sink_logit, m) if lane_index() == 0 else ZERO", "exp_below(sink_logit, m)"),
+    ),
+    *in_softmax(
+        "sink of the sequence",
+        ("sink.logit(blockIdx.y)", "sink.logit(blockIdx.z)"),
+        ("logit(sink, head_index())", "logit(sink, batch_index())"),
     ),
     in_split_kv(
         "sink counted by every warp",
-        ("l = is_first_warp ? SINK_WEIGHT : 0.0f", "l = SINK_WEIGHT"), ("if (is_first_warp) m = SINK", "m = SINK"),
+        ("l = is_first_warp ? Sink::WEIGHT : 0.0f", "l = Sink::WEIGHT"),
+        ("if (is_first_warp) m = sink", "m = sink"),
     ),
     in_split_kv("sink of a head counted through the batch", ("blockIdx.x / q_len % heads", "blockIdx.x / q_len")),
     in_split_kv("sink of the row's number", ("blockIdx.x / q_len % heads", "blockIdx.x % heads")),
-    in_split_kv("sink without its weight", ("is_first_warp ? SINK_WEIGHT : 0.0f", "0.0f")),
+    in_split_kv("sink without its weight", ("is_first_warp ? Sink::WEIGHT : 0.0f", "0.0f")),
 )  # fmt: skip
 
-MUTANTS = (*_CAPS, *_ALIBI, *_SINKS)
+MUTANTS = (*_CAPS, *_ALIBI, *_BIASES, *_SINKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_kernel, in_split_kv, planted
+from tests.mutants.planting import Replacement, in_feature, in_kernel, in_rows_seeing, in_softmax, in_split_kv, planted
 
 _CUDA, _TILES, _ON_TENSOR_CORES = "_tiles/spans.cuh", "_tiles/numba_spans.py", "_mma/numba_spans.py"
 
@@ -14,13 +14,9 @@ def _in_runs(
     algorithm: str, bug: str, cuda: Replacement, *numba: Replacement, sanitize: bool = False
 ) -> Iterator[Mutant]:
     """Planted where runs are read; what is one place in CUDA may be two in Numba."""
-    file = _ON_TENSOR_CORES if algorithm == "fa2-mma" else _TILES
+    files = ("_features/limits.cuh", _ON_TENSOR_CORES) if algorithm == "fa2-mma" else (_CUDA, _TILES)
     pairs = ((cuda, numba[0]), *((None, each) for each in numba[1:]))
-    return planted(algorithm, bug, _CUDA, file, pairs, sanitize)
-
-
-def _in_tiles(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    return planted(algorithm, bug, "_tiles/tiles.cuh", "_tiles/numba_tiles.py", ((cuda, numba),))
+    return planted(algorithm, bug, *files, pairs, sanitize)
 
 
 def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -29,130 +25,146 @@ def _in_order(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutan
     return planted("fa2-mma", bug, *files, ((cuda, numba),))
 
 
-def _barrier_before(line: str) -> str:
-    return f"    __syncthreads();{' ' * 80}\\\n{line}"
-
-
 _READING = (
-    *_in_tiles(
+    *in_feature(
         "fa2",
+        "limits",
         "first key of a run off by one",
-        ("first[i] = before.of[row_of(i)] - first_key;", "first[i] = before.of[row_of(i)] - first_key + 1;"),
+        ("return first_keys[row - first_row];", "return first_keys[row - first_row] + 1;"),
         (
-            "limit_of(first_row + row_of(i), before) - first_key",
-            "limit_of(first_row + row_of(i), before) - first_key + 1",
+            "return run.first_keys[(row - run.first_row) & MASK]",
+            "return run.first_keys[(row - run.first_row) & MASK] + 1",
         ),
     ),
-    *_in_tiles(
+    *in_feature(
         "two-pass",
+        "limits",
         "end of a run off by one",
-        ("min(after.of[row_of(i)] - first_key, keys)", "min(after.of[row_of(i)] - first_key - 1, keys)"),
+        ("return end_keys[row - first_row];", "return end_keys[row - first_row] - 1;"),
+        ("return run.end_keys[(row - run.first_row) & MASK]", "return run.end_keys[(row - run.first_row) & MASK] - 1"),
+    ),
+    *in_feature(
+        "fa2",
+        "limits",
+        "what lies ahead of a run is seen",
         (
-            "limit_of(first_row + row_of(i), after) - first_key",
-            "limit_of(first_row + row_of(i), after) - first_key - 1",
+            "int unclipped_first(int row) const { return first(row); }",
+            "int unclipped_first(int row) const { return 0; }",
+        ),
+        (
+            "    return first, end, first, end, of_sequence, run_of_block\n",
+            "    @cuda.jit(device=True, forceinline=True)\n    def none(run, row):\n        return 0\n\n"
+            "    return none, end, first, end, of_sequence, run_of_block\n",
         ),
     ),
-    *_in_tiles(
+    *in_feature(
         "fa2",
-        "what lies ahead of a run is seen",
-        ("first[i] = before.of[row_of(i)] - first_key;", "first[i] = 0;"),
-        ("limit_of(first_row + row_of(i), before) - first_key", "0"),
+        "limits",
+        "rows beyond a block's last before all keys",
+        ("__ldg(first_keys + first + t) : kv_len;", "__ldg(first_keys + first + t) : 0;"),
+        (
+            "limits[0][block.batch, block.first_row + t] if t < block.rows else kv_len",
+            "limits[0][block.batch, block.first_row + t] if t < block.rows else 0",
+        ),
     ),
-    *(
-        mutant
-        for algorithm in ("fa2", "fa2-mma")
-        for mutant in _in_runs(
-            algorithm,
-            "runs of the first sequence for all",
-            ("const size_t first = (size_t)blockIdx.z * q_len + first_row;", "const size_t first = first_row;"),
-            *(
-                (
-                    ("first_keys[batch_index(), first_row + t]", "first_keys[0, first_row + t]"),
-                    ("end_keys[batch_index(), first_row + t]", "end_keys[0, first_row + t]"),
-                )
-                if algorithm == "fa2"
-                else (("first_keys[cuda.blockIdx.z,", "first_keys[0,"), ("end_keys[cuda.blockIdx.z,", "end_keys[0,"))
-            ),
-        )
+    *in_feature(
+        "fa2",
+        "limits",
+        "runs of the first sequence for all",
+        (
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const size_t first = block.first_row;",
+        ),
+        ("limits[0][block.batch, block.first_row + t]", "limits[0][0, block.first_row + t]"),
+        (None, ("limits[1][block.batch, block.first_row + t]", "limits[1][0, block.first_row + t]")),
     ),
     *_in_runs(
+        "fa2-mma",
+        "runs of the first sequence for all",
+        (
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const size_t first = block.first_row;",
+        ),
+        ("first_keys[cuda.blockIdx.z,", "first_keys[0,"),
+        ("end_keys[cuda.blockIdx.z,", "end_keys[0,"),
+    ),
+    *in_feature(
         "two-pass",
+        "limits",
         "runs of the first block of rows for all",
         (
-            "const size_t first = (size_t)blockIdx.z * q_len + first_row;",
-            "const size_t first = (size_t)blockIdx.z * q_len;",
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const size_t first = (size_t)block.batch * q_len;",
         ),
-        ("first_keys[batch_index(), first_row + t]", "first_keys[batch_index(), t]"),
-        ("end_keys[batch_index(), first_row + t]", "end_keys[batch_index(), t]"),
+        ("limits[0][block.batch, block.first_row + t]", "limits[0][block.batch, t]"),
+        (None, ("limits[1][block.batch, block.first_row + t]", "limits[1][block.batch, t]")),
     ),
-    *_in_runs(
+    *in_feature(
         "fa2",
+        "limits",
         "runs looked up by a row's place",
         (
-            "t < rows ? limits[first + t] : kv_len",
-            "t < rows ? limits[(size_t)blockIdx.z * q_len + min(max(first_row + t + kv_len - q_len, 0), q_len - 1)]\n"
-            "                                      : kv_len",
+            "const size_t first = (size_t)block.batch * q_len + block.first_row;",
+            "const int place = min(max(block.first_row + t + kv_len - q_len, 0), q_len - 1);\n"
+            "        const size_t first = (size_t)block.batch * q_len + place - t;",
         ),
         (
-            "first_keys[batch_index(), first_row + t]",
-            "first_keys[batch_index(), min(max(first_row + t + kv_len - first_keys.shape[1], 0), rows - 1)]",
+            "limits[0][block.batch, block.first_row + t]",
+            "limits[0][block.batch, min(max(block.first_row + t + kv_len - q_len, 0), q_len - 1)]",
         ),
         (
-            "end_keys[batch_index(), first_row + t]",
-            "end_keys[batch_index(), min(max(first_row + t + kv_len - end_keys.shape[1], 0), rows - 1)]",
+            None,
+            (
+                "limits[1][block.batch, block.first_row + t]",
+                "limits[1][block.batch, min(max(block.first_row + t + kv_len - q_len, 0), q_len - 1)]",
+            ),
         ),
     ),
-    *_in_runs(
-        "three-pass",
+    *in_softmax(
         "softmax of the first sequence's runs",
-        ("before = {first_keys + (size_t)blockIdx.z * q_len, 0},", "before = {first_keys, 0},"),
-        ("(first_keys[batch_index()], 0)", "(first_keys[0], 0)"),
+        ("limits.of_sequence(blockIdx.z, q_len, kv_len)", "limits.of_sequence(0, q_len, kv_len)"),
+        ("limits_of_sequence(limits, batch_index(), q_len, kv_len)", "limits_of_sequence(limits, 0, q_len, kv_len)"),
     ),
-    *_in_runs(
+    *in_feature(
         "fa2",
+        "limits",
         "no barrier after runs were kept",
-        ("    __syncthreads();                                                             \\\n", ""),
+        ("        __syncthreads();\n", ""),
         ("        cuda.syncthreads()\n", ""),
         sanitize=True,
     ),
 )
 _VISITING = (
-    *in_kernel(
+    *in_rows_seeing(
         "fa1",
         "blocks of rows left out that see a tile's first keys only",
-        ("q_len, kv_len, after) <= first_key)", "q_len, kv_len, after) < first_key + keys)"),
-        ("q_len, kv_len, after) <= first_key:", "q_len, kv_len, after) < first_key + keys:"),
+        ("q_len) - 1) <= first_key)", "q_len) - 1) < first_key + keys)"),
+        ("q_len) - 1) <= first_key:", "q_len) - 1) < first_key + keys:"),
     ),
-    *in_kernel(
+    *in_rows_seeing(
         "fa1",
         "blocks of rows left out that begin within a tile",
-        ("kv_len, before) < first_key + keys) end_seeing", "kv_len, before) <= first_key) end_seeing"),
-        ("kv_len, before) < first_key + keys:", "kv_len, before) <= first_key:"),
+        ("run.first(end) < first_key + keys)", "run.first(end) <= first_key)"),
+        ("first_of(run, end) < first_key + keys:", "first_of(run, end) <= first_key:"),
     ),
-    *in_kernel(
+    *in_rows_seeing(
         "three-pass",
         "a row that begins with the key counted as blind to it",
-        (
-            "return key < kv_len ? first_beyond(key, before) : 0;",
-            "return key < kv_len ? first_beyond(key - 1, before) : 0;",
-        ),
-        (
-            "return first_beyond(key, before) if key < kv_len else 0",
-            "return first_beyond(key - 1, before) if key < kv_len else 0",
-        ),
+        ("rows_up_to(run.first_keys, block.rows, key)", "rows_up_to(run.first_keys, block.rows, key - 1)"),
+        ("rows_up_to(run.first_keys, block.rows, key)", "rows_up_to(run.first_keys, block.rows, key - 1)"),
     ),
-    *in_kernel(
+    *in_rows_seeing(
         "three-pass",
         "a row that ends with the key counted as blind to it",
-        ("{ return first_beyond(key, after); }", "{ return first_beyond(key + 1, after); }"),
-        ("return first_beyond(key, after)\n", "return first_beyond(key + 1, after)\n"),
+        ("rows_up_to(run.end_keys, block.rows, key)", "rows_up_to(run.end_keys, block.rows, key + 1)"),
+        ("rows_up_to(run.end_keys, block.rows, key)", "rows_up_to(run.end_keys, block.rows, key + 1)"),
     ),
     *in_kernel(
         "fa2-mma",
         "first tile of a document skipped",
         (
-            "int first_visit = first_seen(first_row, q_len, kv_len, before) / BC;",
-            "int first_visit = (first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
+            "block, seen.first_key, seen.end_key, q_len, kv_len);",
+            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, q_len, kv_len);",
         ),
         (
             "int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))",
@@ -166,7 +178,7 @@ _VISITING = (
         _ON_TENSOR_CORES,
         (
             (
-                ("after.of[row(i, h)] - first_key", "after.of[row(i, 0)] - first_key"),
+                ("end_keys[row_of(i, h)] - first_key", "end_keys[row_of(i, 0)] - first_key"),
                 ("kept_of(after[0], row_of(i, h))", "kept_of(after[0], row_of(i, 0))"),
             ),
         ),
@@ -174,11 +186,11 @@ _VISITING = (
     *planted(
         "fa2-mma",
         "runs of the first warp for all",
-        "attention/fa2_mma/seen.cuh",
+        "attention/fa2_mma/registers.cuh",
         _ON_TENSOR_CORES,
         (
             (
-                ("{\n        return (int)threadIdx.x / 32 * WARP_ROWS + 16 * i", "{\n        return 16 * i"),
+                ("row_from((int)threadIdx.x / 32 * WARP_ROWS, i, h)", "row_from(0, i, h)"),
                 ("int32(warp * uint32(WARP_ROWS) + uint32(16 * i + 8 * h)", "int32(uint32(16 * i + 8 * h)"),
             ),
         ),
@@ -190,7 +202,7 @@ _VISITING = (
         _ON_TENSOR_CORES,
         (
             (
-                ("before.of[row(i, h)] - first_key;", "before.of[row(i, h)] - first_key - 1;"),
+                ("first_keys[row_of(i, h)] - first_key;", "first_keys[row_of(i, h)] - first_key - 1;"),
                 (
                     "int32(kept_of(before[0], row_of(i, h)) - place)",
                     "int32(kept_of(before[0], row_of(i, h)) - place - 1)",
@@ -205,7 +217,7 @@ _VISITING = (
         "attention/fa2_mma/numba_kernel.py",
         (
             (
-                ("before.of[last] <= first_key", "before.of[own] <= first_key"),
+                ("first_keys[last] <= first_key", "first_keys[own] <= first_key"),
                 ("warp_sees_from = first_seen(warps_last,", "warp_sees_from = first_seen(warp_row,"),
             ),
         ),
@@ -222,19 +234,15 @@ _ORDER = (
 _SPLITS = (
     in_split_kv(
         "runs of the first sequence for all",
-        ("const size_t at = (size_t)blockIdx.z * q_len + (first_query", "const size_t at = (first_query"),
+        ("const size_t at = (size_t)batch * q_len + (first_query", "const size_t at = (first_query"),
     ),
     in_split_kv(
         "splits put together by the first sequence's runs",
-        ("kept[0] = first_keys[sequence * q_len + query]", "kept[0] = first_keys[query]"),
-        ("kept[1] = end_keys[sequence * q_len + query]", "kept[1] = end_keys[query]"),
+        ("RowBlock{batch, head, query,", "RowBlock{0, head, query,"),
     ),
     in_split_kv(
         "sequences counted by heads",
-        (
-            "blockIdx.x / ((unsigned)heads * (unsigned)q_len);  ",
-            "blockIdx.x / (unsigned)q_len;  ",
-        ),
+        ("blockIdx.x / ((unsigned)heads * (unsigned)q_len);", "blockIdx.x / (unsigned)q_len;"),
     ),
     in_split_kv(
         "queries of a packed head not counted anew",
@@ -242,10 +250,7 @@ _SPLITS = (
     ),
     in_split_kv(
         "no barrier after a tile's runs were kept",
-        (
-            _barrier_before("    const Limit before = {first_kept,"),
-            "    const Limit before = {first_kept,",
-        ),
+        ("    __syncthreads();\n    return {first_kept,", "    return {first_kept,"),
         sanitize=True,
     ),
 )

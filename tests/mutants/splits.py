@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_split_kv
+from tests.mutants.planting import SPLIT, Replacement, in_split_kv
 
 
 def _in_kernel(bug: str, old: str, new: str, *more: Replacement, sanitize: bool = False) -> Mutant:
     return in_split_kv(bug, (old, new), *more, sanitize=sanitize)
+
+
+def _in_split(bug: str, old: str, new: str, *, sanitize: bool = False) -> Mutant:
+    """Planted in what a block does with its split, which pages have, too."""
+    return in_split_kv(bug, (old, new), file=SPLIT, sanitize=sanitize)
 
 
 def _in_combine(bug: str, old: str, new: str, *more: Replacement, sanitize: bool = False) -> Mutant:
@@ -18,18 +23,17 @@ def _in_combine(bug: str, old: str, new: str, *more: Replacement, sanitize: bool
 _PUT_TOGETHER = (
     _in_kernel(
         "splits that a row does not see are added",
-        "(end_seen(query, q_len, kv_len, after) + SPLIT - 1)", "(kv_len + SPLIT - 1)",
+        "(seen.end_key + SPLIT - 1)", "(kv_len + SPLIT - 1)",
     ),
     _in_kernel(
         "splits ahead of a row's window are added",
-        "first_split = first_seen(query, q_len, kv_len, before) / SPLIT;", "first_split = 0;",
+        "first_split = seen.first_key / SPLIT,", "first_split = 0,",
     ),
     _in_kernel(
         "first split of a window left out",
-        "first_seen(query, q_len, kv_len, before) / SPLIT;",
-        "(first_seen(query, q_len, kv_len, before) + SPLIT - 1) / SPLIT;",
+        "seen.first_key / SPLIT,", "(seen.first_key + SPLIT - 1) / SPLIT,",
     ),
-    _in_kernel("every split writes l where the first does", "l_split[split_stat + t]", "l_split[first_stat + t]"),
+    _in_kernel("every split writes l where the first does", "l_split + split_stat,", "l_split + first_stat,"),
     _in_combine(
         "splits not brought to one maximum",
         "weight = exp_below(m_own, m_new);", "weight = m_own > MINUS_INFINITY;",
@@ -44,44 +48,46 @@ _PUT_TOGETHER = (
         "no barrier before splits are added up",
         "    __syncthreads();\n\n    m = MINUS_INFINITY;", "    m = MINUS_INFINITY;", sanitize=True,
     ),
-    _in_kernel(
+    _in_split(
         "warps not brought to one maximum",
-        "const float correction = exp_below(m[i], m_block),", "const float correction = 1.0f,",
+        "const float correction = exp_below(own.m[i], m_block),", "const float correction = 1.0f,",
     ),
-    _in_kernel("l summed in one lane only", "l_row = quad_sum(l[i]);", "l_row = l[i];"),
-    _in_kernel(
+    _in_split("l summed in one lane only", "l_row = quad_sum(own.l[i]);", "l_row = own.l[i];"),
+    _in_split(
         "no barrier before slots become O",
-        "    __syncthreads();  // and nobody reads a slot any more\n", "", sanitize=True,
+        "    __syncthreads();  // and no warp reads a slot any more\n", "", sanitize=True,
     ),
 )  # fmt: skip
 _ROWS_AND_KEYS = (
     _in_kernel(
-        "rows of a group taken for one head's", "(first_row + lane / 4 + 8 * i) % q_len", "first_row + lane / 4"
+        "rows of a group taken for one head's",
+        "{own_rows[0] % q_len, own_rows[1] % q_len}",
+        "{own_rows[0], own_rows[1]}",
     ),
     _in_kernel("rows of the next group written", "rows = min(BR, group_rows - first_row);", "rows = BR;"),
-    _in_kernel(
+    _in_split(
         "a zero weight times NaN",
-        "if (max(key, first) >= from_for_all && min(key + BC, end) <= to_for_all) {",
+        "if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {",
         "if (true) {",
     ),
-    _in_kernel("window one key too long on the left", "k >= from[e / 2] &&", "k + 1 >= from[e / 2] &&"),
-    _in_kernel("window one key too long on the right", "k < to[e / 2] ?", "k <= to[e / 2] ?"),
-    _in_kernel("first tile of a window unmasked", "k >= from[e / 2] && k < to", "k < to"),
+    _in_kernel("window one key too long on the left", "k >= from[i] &&", "k + 1 >= from[i] &&"),
+    _in_kernel("window one key too long on the right", "k < to[i];", "k <= to[i];"),
+    _in_kernel("first tile of a window unmasked", "k >= from[i] && k < to", "k < to"),
     _in_kernel("first tile of a window skipped", "(key + BC <= first ||", "(key < first ||"),
     _in_kernel("keys of the second of two heads skipped", "key >= low_end && key + keys", "key + keys"),
-    _in_kernel("keys beyond the last copied", "end - copied_key, lane);", "BC, lane);"),
+    _in_split("keys beyond the last copied", "keys.end - copied_key, lane);", "BC, lane);"),
     _in_kernel(
         "every warp begins with the first tile", "next_seen(split_first + warp * BC);", "next_seen(split_first);"
     ),
 )
 _COPIES = (
-    _in_kernel("a copy too few is waited for", "wait_for_copies<SLOTS - 2>();", "wait_for_copies<SLOTS - 1>();"),
-    _in_kernel("other lanes' copies not waited for", "        __syncwarp();\n", "", sanitize=True),
-    _in_kernel(
+    _in_split("a copy too few is waited for", "wait_for_copies<SLOTS - 2>();", "wait_for_copies<SLOTS - 1>();"),
+    _in_split("other lanes' copies not waited for", "        __syncwarp();\n", "", sanitize=True),
+    _in_split(
         "a slot filled while it is read",
-        "i < SLOTS - 1; ++i) copy_next();", "i < SLOTS; ++i) copy_next();", sanitize=True,
+        "i < SLOTS - 1; ++i) ring.copy_next();", "i < SLOTS; ++i) ring.copy_next();", sanitize=True,
     ),
-    _in_kernel("what rows are padded with not zeroed", "if constexpr (D % 16 != 0) {", "if constexpr (false) {"),
+    _in_split("what rows are padded with not zeroed", "if constexpr (D % 16 != 0) {", "if constexpr (false) {"),
 )  # fmt: skip
 
 MUTANTS = (*_PUT_TOGETHER, *_ROWS_AND_KEYS, *_COPIES)

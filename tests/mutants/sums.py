@@ -41,13 +41,13 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "never divided by l",
-        ("l[i] == 0.0f ? 0.0f : KEPT_FACTOR / l[i];", "KEPT_FACTOR;"),
-        ("ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]", "factor_of(kept_factor)"),
+        ("l[i] == 0.0f ? 0.0f : dropout.factor() / l[i];", "dropout.factor();"),
+        ("ZERO if l[i] == ZERO else factor(dropout) / l[i]", "factor(dropout)"),
     ),
     *in_kernel(
         "fa2", "a row that saw nothing is divided by 0",
-        ("l[i] == 0.0f ? 0.0f : KEPT_FACTOR / l[i];", "KEPT_FACTOR / l[i];"),
-        ("ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]", "factor_of(kept_factor) / l[i]"),
+        ("l[i] == 0.0f ? 0.0f : dropout.factor() / l[i];", "dropout.factor() / l[i];"),
+        ("ZERO if l[i] == ZERO else factor(dropout) / l[i]", "factor(dropout) / l[i]"),
     ),
     *in_kernel(
         "fa2", "l summed in one thread only",
@@ -61,8 +61,8 @@ MUTANTS = (
         ("l[i] = correction * l[i] + row_sum(total)",
          "l_new = correction * l[i] + row_sum(total)\n"
          "                l[i] = libdevice.int_as_float(libdevice.float_as_int(l_new) & int32(-65536))"),
-        (None, ("from numba import cuda, float32, int32",
-          "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice")),
+        (None, ("from numba import cuda, float32\n",
+          "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice\n")),
     ),
     *in_kernel(
         "fa2", "O kept in 16 bits",
@@ -70,12 +70,12 @@ MUTANTS = (
          "O_acc[i][j] = __int_as_float(__float_as_int(O_acc[i][j] * correction) & 0xffff0000);"),
         ("O_acc[i, j] *= correction",
          "O_acc[i, j] = libdevice.int_as_float(libdevice.float_as_int(O_acc[i, j] * correction) & int32(-65536))"),
-        (None, ("from numba import cuda, float32, int32",
-          "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice")),
+        (None, ("from numba import cuda, float32\n",
+          "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice\n")),
     ),
     *in_kernel(
         "fa1", "O not initialised",
-        ("if (start + t < rows * D) O[", "if (start + t < 0) O["),
+        ("if (start + t < block.rows * D) O[", "if (start + t < 0) O["),
         ("if start + t < rows * D:", "if start + t < 0:"),
     ),
     *in_kernel(

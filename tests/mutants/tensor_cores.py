@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_cuda_of_mma, in_kernel, in_output, in_plan, planted
+from tests.mutants.planting import Replacement, in_cuda_of_mma, in_kernel, in_output, in_plan, in_products, planted
 
 _ALGORITHM = "fa2-mma"
 _LAST_LINES_OF_STORES = "\n        store_unit(target + e * UNIT, tile + place(e));\n    }\n}\n\n// The same by one warp"
-_OUTPUT = "attention/fa2_mma/output.cuh"
+_OUTPUT, _VISITS = "attention/fa2_mma/output.cuh", "attention/fa2_mma/visits.cuh"
+_PRODUCTS = "attention/fa2_mma/products.cuh"
 
 
 def _here(
@@ -41,12 +42,12 @@ _FRAGMENTS = (
     *in_output(
         "rows g and g + 8 of C swapped",
         (
-            "16 * i + 8 * h + lane / 4;\n#ifdef SINKS",
-            "16 * i + 8 * (1 - h) + lane / 4;\n#ifdef SINKS",
+            "warps_row + 16 * i + 8 * h + lane / 4;",
+            "warps_row + 16 * i + 8 * (1 - h) + lane / 4;",
         ),
         ("uint32(16 * i + 8 * h)", "uint32(16 * i + 8 * (1 - h))"),
     ),
-    *_here(
+    *in_products(
         "registers of B swapped",
         ("(S[i][j], q[i], key[0], key[1])", "(S[i][j], q[i], key[1], key[0])"),
         ("(S, i, j, q[i], k0, k1)", "(S, i, j, q[i], k1, k0)"),
@@ -56,17 +57,17 @@ _FRAGMENTS = (
         ("(lane / 16 * 8 + lane % 8, lane / 8 % 2)", "(lane % 16, lane / 16)"),
         ("uint32((lane >> 4) * 8 + (lane & 7)), uint32((lane >> 3) & 1)", "lane & uint32(15), lane >> uint32(4)"),
     ),
-    *_here(
+    *in_products(
         "V not transposed",
         ("load_matrices_transposed(v,", "load_matrices(v,"),
         ("= load_matrices_transposed(", "= load_matrices("),
     ),
-    *_here(
+    *in_products(
         "halves of P swapped",
-        ("LEFT_OF_BOTH(packed(low, high),", "LEFT_OF_BOTH(packed(high, low),"),
+        ("kept.both(packed(low, high),", "kept.both(packed(high, low),"),
         ("left_of_both(packed(low, high),", "left_of_both(packed(high, low),"),
     ),
-    *_here(
+    *in_products(
         "registers of P in the order of C",
         ("P[i][2 * j + h] =", "P[i][2 * h + j] ="),
         ("P[s, i, 2 * j + h] =", "P[s, i, 2 * h + j] ="),
@@ -90,7 +91,7 @@ _FRAGMENTS = (
     ),
     *in_output(
         "l summed in one lane only",
-        ("= quad_sum(own.l[i][h]);", "= own.l[i][h];"),
+        ("l = quad_sum(own.l[i][h]),", "l = own.l[i][h],"),
         (", quad_sum(l[i, h]), ONE", ", l[i, h], ONE"),
     ),
 )
@@ -152,7 +153,7 @@ _ZEROS = (
     ),
 )
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "            wait_for_oldest()\n"
-_REFILL_CUDA = "        copy_keys(n + (STAGES - 1) * AHEAD, STAGES - 1);\n"
+_REFILL_CUDA = "        copy_keys(n + (STAGES - 1) * Visits::NEXT, STAGES - 1);\n"
 _REFILL_NUMBA = (
     "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
     "            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), end_key, kv_len)\n"
@@ -220,7 +221,7 @@ _BARRIERS = (
     ),
     *in_output(
         "no barrier before O is stored",
-        ("    __syncthreads();\n    if (TM == 1", "    if (TM == 1"),
+        ("        if constexpr (TM == 2) __syncthreads();\n", ""),
         ("        cuda.syncthreads()\n\n        # Lines 14 and 15", "\n        # Lines 14 and 15"),
         sanitize=True,
     ),
@@ -229,31 +230,34 @@ _BARRIERS = (
 _ENDS_AT_ONCE = (
     in_cuda_of_mma(
         "ends of a window visited at once by warps that see both",
-        "apart &= first_seen(of_warp, q_len, kv_len, before) >= (first_visit + 1) * BC ||",
+        "apart &= seen.run.first(of_warp) >= (first + 1) * BC ||",
         "apart &= true ||",
+        file=_VISITS,
     ),
     in_cuda_of_mma(
         "first tile of a window visited by warps that see the last",
-        "            n += warps_end_key <= (end_visit - 1) * BC;\n",
+        "            n += warps_end_key <= (anew(end) - 1) * BC;\n",
         "            n += 1;\n",
+        file=_VISITS,
     ),
     in_cuda_of_mma(
         "ends of a window not waited for",
         "            wait_for_copies<0>();\n            __syncthreads();\n            n +=",
         "            n +=",
+        file=_VISITS,
         sanitize=True,
     ),
 )
 _SOFTMAX = (
-    *in_plan(_ALGORITHM, "log2(e) twice", "abs(factor(p)) * unit if", "abs(factor(p)) * unit * LOG2_E if"),
-    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "abs(factor(p)) * unit if", "abs(factor(p)) if"),
+    *in_plan(_ALGORITHM, "log2(e) twice", "(p)) * unit if", "(p)) * unit * LOG2_E if"),
+    *in_plan(_ALGORITHM, "powers of 2 in the place of e", "(p)) * unit if", "(p)) if"),
     *in_plan(
         _ALGORITHM,
         "maximum before a negative scale",
-        "np.float32(abs(factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))",
+        "np.float32(abs(features.factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))",
         "np.float32(p.tau * LOG2_E), np.int32(1)",
     ),
-    *_here(
+    *in_products(
         "O rescaled in rows g alone",
         (
             "rows.O[i][j][2 * h] *= correction;\n                rows.O[i][j][2 * h + 1] *= correction;",
@@ -264,13 +268,13 @@ _SOFTMAX = (
             "O[i, j, 0] *= correction\n                        O[i, j, 1] *= correction",
         ),
     ),
-    *_here(
+    *in_products(
         "m left too far behind",
         ("SLACK = 2.0f;", "SLACK = 20.0f;"),
         ("SLACK = np.float32(2)", "SLACK = np.float32(20)"),
     ),
     # The lse tells: O is divided by what its own weights were rounded to.
-    *_here(
+    *in_products(
         "l summed of P as rounded",
         (
             " l[i][h] += low;\n                l[i][h] += high;\n",
@@ -296,29 +300,29 @@ _MASKS = (
     ),
     *_in_bands(
         "rows g + 8 masked as rows g",
-        ("place + 16 * i + 8 * h +", "place + 16 * i +"),
+        ("return row_from(place, i, h);", "return row_from(place, i, 0);"),
         ("(16 * i + 8 * h) + int32(lane_index()", "16 * i + int32(lane_index()"),
     ),
     *_in_bands(
         "causal off by one in tiles that are masked",
-        ("min(on(i, h) + after + 1, keys)", "min(on(i, h) + after, keys)"),
+        ("min(key_of_row(i, h) + after + 1, keys)", "min(key_of_row(i, h) + after, keys)"),
         ("key_of_row(place, i, h) + after + 1)", "key_of_row(place, i, h) + after)"),
     ),
     *_in_bands(
         "window one key too long on the right",
-        ("min(on(i, h) + after + 1, keys)", "min(on(i, h) + after + 2, keys)"),
+        ("min(key_of_row(i, h) + after + 1, keys)", "min(key_of_row(i, h) + after + 2, keys)"),
         ("key_of_row(place, i, h) + after + 1)", "key_of_row(place, i, h) + after + 2)"),
     ),
     *_in_bands(
         "window one key too short on the left",
-        ("return on(i, h) - before;", "return on(i, h) - before + 1;"),
+        ("return key_of_row(i, h) - before;", "return key_of_row(i, h) - before + 1;"),
         ("key_of_row(place, i, h) - before)", "key_of_row(place, i, h) - before + 1)"),
     ),
     *_here(
         "first tile of a window skipped",
         (
-            "first_seen(first_row, q_len, kv_len, before) / BC;",
-            "(first_seen(first_row, q_len, kv_len, before) + BC - 1) / BC;",
+            "block, seen.first_key, seen.end_key, q_len, kv_len);",
+            "block, (seen.first_key + BC - 1) / BC * BC, seen.end_key, q_len, kv_len);",
         ),
         (
             "uint32(first_seen(first_row, q_len, kv_len, before)) //",
@@ -337,7 +341,7 @@ _MASKS = (
     ),
     *_here(
         "V ahead of the window not looked at",
-        ("LATE_VOTE(poisoned)", "LATE_VOTE(poisoned && seen.first(0, 0) <= 0)"),
+        ("vote<!ONE_BODY>(poisoned)", "vote<!ONE_BODY>(poisoned && seen.first(0, 0) <= 0)"),
         (
             "if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):",
             "if int32(first_key + BC) > seen_to and seen_to < kv_len:",
@@ -350,31 +354,37 @@ _MASKS = (
     ),
     *_here(
         "V of the first tile on the diagonal not looked at",
-        ("LATE_VOTE(poisoned)", "LATE_VOTE(poisoned && seen.end(0, 0) <= 0)"),
+        ("vote<!ONE_BODY>(poisoned)", "vote<!ONE_BODY>(poisoned && seen.end(0, 0) <= 0)"),
         ("(int32(first_key + BC) > seen_to and", "(first_key > seen_to and"),
     ),
     *_here(
         "NaN and infinity in V dropped",
-        ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen.behind(key));\n", ""),
+        ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen_here);\n", ""),
         ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
     ),
     in_cuda_of_mma(
-        "V looked at in the first step of elements alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && k == 0) {"
+        "V looked at in the first step of elements alone",
+        "if constexpr (LOOKS_AT_V) {",
+        "if (LOOKS_AT_V && k == 0) {",
+        file=_PRODUCTS,
     ),
     in_cuda_of_mma(
-        "V looked at under the first 16 keys alone", "if constexpr (LOOKS_AT_V) {", "if (LOOKS_AT_V && j == 0) {"
+        "V looked at under the first 16 keys alone",
+        "if constexpr (LOOKS_AT_V) {",
+        "if (LOOKS_AT_V && j == 0) {",
+        file=_PRODUCTS,
     ),
     in_cuda_of_mma(
         "weights of a tile's first 16 keys for all, beside NaN", "(S, Q, K_tile + key * ROW_BYTES)", "(S, Q, K_tile)"
     ),
     in_cuda_of_mma(
-        "what rows see of a tile's first 16 keys for all, beside NaN", "mask(S, seen.behind(key));", "mask(S, seen);"
+        "what rows see of a tile's first 16 keys for all, beside NaN", "mask(S, seen_here);", "mask(S, seen);"
     ),
     *_here(
         "grouped heads by tiling instead of repetition",
         (
-            "V + (size_t)(head_index() / group) * kv_len * D",
-            "V + (size_t)(entry * (heads / group) + head % (heads / group)) * kv_len * D",
+            "kv_head = head_index / group;",
+            "kv_head = batch * (heads / group) + head % (heads / group);",
         ),
         (
             "uint64(head_index_across() // uint32(group))",
@@ -383,7 +393,7 @@ _MASKS = (
     ),
     *_here(
         "rows of the first of the heads that start side by side for all",
-        ("return blockIdx.z * gridDim.x + blockIdx.x;", "return blockIdx.z * gridDim.x;"),
+        ("head_index = blockIdx.z * gridDim.x + blockIdx.x;", "head_index = blockIdx.z * gridDim.x;"),
         ("first = (uint64(head_index_across())", "first = (uint64(uint32(cuda.blockIdx.z) * uint32(cuda.gridDim.x))"),
     ),
 )

@@ -56,7 +56,7 @@ def test_a_score_is_void_only_if_the_kernels_text_changed(monkeypatch: pytest.Mo
             return digest_of(in_fa2) != before[0], digest_of(in_fa3) != before[1]
 
     assert changed("_hopper/softmax.cuh") == (False, True)
-    assert changed("_tiles/copies.cuh") == (True, False)
+    assert changed("_tiles/space.py") == (True, False)
     assert changed("_tiles/schedule.py") == (True, True)
     assert changed("_tiles/numba_tiles.py") == (False, False)  # the other language's
 
@@ -67,6 +67,7 @@ def test_every_patch_applies_and_changes_what_its_variant_has(name: str):
     texts = patched_files(mutant)
     changed = {path for path, text in texts.items() if text != (VARIANTS / path).read_text()}
     assert changed == {patch.file for patch in mutant.patches}
+    assert changed <= files_of(mutant.folder), "a file that the variant is not made of"
     for path in changed:
         if path.endswith(".py"):
             assert not unknown_names(texts[path]), f"{path}: a kernel that Numba does not compile is no mutant"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.mutants.patching import Mutant
-from tests.mutants.planting import Replacement, in_cuda_of_mma, planted
+from tests.mutants.planting import Replacement, in_cuda_of_mma, in_feature, in_tiles, planted
 
-_LOOKING = ("_tiles/blocks.cuh", "_tiles/numba_block_rule.py")
+_LOOKING = ("_features/block_mask.cuh", "_tiles/numba_block_rule.py")
 _EXTREMES = ("_tiles/tile_extremes.cu", "_tiles/numba_flashmask_rule.py")
-_HIDING = ("_tiles/flashmask.cuh", "_tiles/numba_flashmask_rule.py")
+_HIDING = ("_features/flashmask.cuh", "_tiles/numba_flashmask_rule.py")
 _LISTING = ("_tiles/list_visits.cu", "_tiles/numba_visits.py")
-_NOTING = ("_tiles/visits.cuh", "_tiles/numba_visits.py")
-_SEEN_BY_MMA = "attention/fa2_mma/seen.cuh"
-_VISITING = ("attention/fa2/kernel.cu", "attention/fa2/numba_visits.py")
+_SEEN_BY_MMA, _VISITS_OF_MMA = "attention/fa2_mma/seen.cuh", "attention/fa2_mma/visits.cuh"
+_NOTED_BY_MMA = "_features/tile_order.cuh"
 
 
 def _in(
@@ -21,6 +20,11 @@ def _in(
 ) -> Iterator[Mutant]:
     """Seen through fa2."""
     yield from planted("fa2", bug, *files, ((cuda, numba),), sanitize)
+
+
+def _in_order(bug: str, cuda: Replacement, numba: Replacement, sanitize: bool = False) -> Iterator[Mutant]:
+    """Planted in the order of tiles, and seen through fa2."""
+    yield from in_feature("fa2", "tile_order", bug, cuda, numba, sanitize=sanitize)
 
 
 MUTANTS = (
@@ -39,38 +43,36 @@ MUTANTS = (
     *_in(
         _LOOKING,
         "a tile is what one lane saw of it",
-        ("all = __all_sync(ALL_LANES, each);", "all = each;"),
+        ("all = __all_sync(0xffffffff, each);", "all = each;"),
         ("cuda.all_sync(ALL_LANES, each)", "each"),
     ),
     *_in(
         _LOOKING,
         "block on where it is off",
-        ("columns + j] != 0;", "columns + j] == 0;"),
+        ("columns + j) != 0;", "columns + j) == 0;"),
         ("on = blocks[head, i & MASK, j & MASK] != 0", "on = blocks[head, i & MASK, j & MASK] == 0"),
     ),
     *_in(
         _LOOKING,
         "all rows of a warp take the first one's row of blocks",
-        ("if (i != key.i) {", "if (key.i < 0) {"),
+        ("if (i != key.row) {", "if (key.row < 0) {"),
         ("if i != of[1]:", "if of[1] < 0:"),
     ),
     *_in(
         _LISTING,
         "blocks of the first head listed for all",
-        ("RULE(blockIdx.y)", "RULE(0)"),
-        ("rule_2, cuda.blockIdx.y & MASK)", "rule_2, 0)"),
+        ("rules.of_head(blockIdx.y,", "rules.of_head(0,"),
+        ("look_at_tile(rule, head,", "look_at_tile(rule, 0,"),
     ),
-    *_in(
-        ("_tiles/visits.cuh", "attention/fa2/numba_visits.py"),
+    *_in_order(
         "blocks of the first head noted for all",
-        ("RULE((head) * lists_per_head)", "RULE(0)"),
-        ("rule_2, head)", "rule_2, 0)"),
+        ("rule.of_head(block.head * lists_per_head,", "rule.of_head(0,"),
+        ("rule, block.head if per_head else 0,", "rule, 0,"),
     ),
-    *_in(
-        _NOTING,
+    *_in_order(
         "list of the first head for all",
-        (" + (head) * lists_per_head, row_block", ", row_block"),
-        ("head if lists_per_head else 0", "0"),
+        (" + block.head * lists_per_head;", ";"),
+        ("block.head if per_head else 0, block.number]", "0, block.number]"),
     ),
     *_in(
         _EXTREMES,
@@ -141,43 +143,80 @@ MUTANTS = (
         ("cuda.syncthreads()\n            if warp == 0:", "if warp == 0:"),
         sanitize=True,
     ),
-    *_in(
-        _NOTING,
+    *_in_order(
         "every row noted as the first",
-        ("first_row + min(row, rows - 1)", "first_row"),
-        ("first_row + min(row, rows - 1)", "first_row"),
+        ("block.first_row + min(row, block.rows - 1)", "block.first_row"),
+        ("tiles.block.first_row + min(row, tiles.block.rows - 1)", "tiles.block.first_row"),
     ),
-    *_in(
-        _VISITING,
+    *_in_order(
+        "keys of a tile noted as its first 32",
+        ("min(32 * w + lane, keys - 1)", "min(lane, keys - 1)"),
+        ("min(32 * w + lane, keys - 1)", "min(lane, keys - 1)"),
+    ),
+    *_in_order(
+        "bits of the first 32 keys for all",
+        ("(*bits)[row][key / 32]", "(*bits)[row][0]"),
+        ("pairs.bits[row & MASK, (key >> 5) & MASK]", "pairs.bits[row & MASK, 0]"),
+    ),
+    *_in_order(
+        "noted bits read before all are there",
+        ("                __syncthreads();\n", ""),
+        ("            cuda.syncthreads()\n", ""),
+        sanitize=True,
+    ),
+    *in_tiles(
+        "fa2",
         "mixed tile not masked",
-        ("if (visit.is_mixed()) mask_noted(S, noted);", ""),
-        ("if is_mixed:\n                mask_noted(S, noted)", "pass"),
+        ("if (seen.pairs.hides_some()) {\n#pragma", "if (false) {\n#pragma"),
+        ("if hides_some(seen.pairs):\n            for i", "if False:\n            for i"),
     ),
-    *_in(
-        _VISITING,
+    *in_tiles(
+        "fa2",
+        "V of a hidden pair times a weight of 0",
+        ("if (seen.pairs.hides_some()) {\n        add_P_V", "if (false) {\n        add_P_V"),
+        ("if hides_some(seen.pairs):\n            add_P_V", "if False:\n            add_P_V"),
+    ),
+    *_in_order(
         "list of the first block of rows for all",
-        ("VISITS_OF(blockIdx.z, blockIdx.x, row_block, gridDim.y)", "VISITS_OF(blockIdx.z, blockIdx.x, 0, gridDim.y)"),
-        ("visits[sequence, head, row_block_across()]", "visits[sequence, head, 0]"),
+        ("* block.blocks + block.number)", "* block.blocks)"),
+        ("block.head if per_head else 0, block.number]", "block.head if per_head else 0, 0]"),
     ),
-    in_cuda_of_mma("copies of the next tile, listed or not", "return coming[further].tile();", "return n;"),
+    *_in_order(
+        "last tile of a list not visited",
+        ("return {list, __ldg(list),", "return {list, __ldg(list) - 1,"),
+        ("ListOfTiles(entries, entries[0],", "ListOfTiles(entries, entries[0] - 1,"),
+    ),
+    *_in_order(
+        "a tile visited after a list's last",
+        ("return {list, __ldg(list),", "return {list, __ldg(list) + 1,"),
+        ("ListOfTiles(entries, entries[0],", "ListOfTiles(entries, entries[0] + 1,"),
+    ),
+    in_cuda_of_mma(
+        "copies of the next tile, listed or not",
+        "coming(int, int further) const { return entries[further] / 2;", "coming(int n, int) const { return n;",
+        _VISITS_OF_MMA,
+    ),
     in_cuda_of_mma(
         "each tile of a list but the first visited twice",
-        "listed[max(n - STAGES, -1)]", "listed[max(n + 1 - STAGES, -1)]",
+        "entry(n - STAGES)", "entry(n + 1 - STAGES)", _VISITS_OF_MMA,
     ),
     in_cuda_of_mma(
         "orders a block of rows closer",
-        "* gridDim.y + blockIdx.y]\n#elif", "* (gridDim.y - 1) + blockIdx.y]\n#elif",
+        "* count + started)", "* (count - 1) + started)", "_features/row_order.cuh",
     ),
-    in_cuda_of_mma("mixed tile not masked", "if (!seen.mixed) return;", "return;", _SEEN_BY_MMA),
+    in_cuda_of_mma("mixed tile not masked", "if (!pairs.hides_some()) return;", "return;", _SEEN_BY_MMA),
     in_cuda_of_mma("bits of the first 32 keys for all", "[row_of(i, h)][key / 32]", "[row_of(i, h)][0]", _SEEN_BY_MMA),
     in_cuda_of_mma(
-        "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTING[0]
+        "keys of a tile noted as its first 32", "min(32 * w + lane, keys - 1)", "min(lane, keys - 1)", _NOTED_BY_MMA
     ),
     in_cuda_of_mma(
         "columns of a lane counted from the tile's first", ">> (int)threadIdx.x % 4 * 2;", ";", _SEEN_BY_MMA
     ),
     in_cuda_of_mma(
-        "mixed tile taken for what all rows see", "#define IS_RUN !mixed", "#define IS_RUN true", _SEEN_BY_MMA
+        "mixed tile taken for what all rows see",
+        "!pairs.hides_some() && place", "place", _SEEN_BY_MMA
     ),
-    in_cuda_of_mma("noted bits read before all are there", "            __syncwarp();\n", "", sanitize=True),
+    in_cuda_of_mma(
+        "noted bits read before all are there", "            __syncwarp();\n", "", _VISITS_OF_MMA, sanitize=True
+    ),
 )  # fmt: skip

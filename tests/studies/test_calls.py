@@ -114,7 +114,7 @@ def test_a_sweep_has_points_and_pictures() -> None:
 
 
 def test_a_campaign_and_one_case_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.studies.fuzz.database.failure_folder", lambda variant: tmp_path / variant)
+    monkeypatch.setattr("harness.studies.fuzz.database.failure_folder", lambda variant, origin: tmp_path / variant)
     found = fuzz("one-thread-per-row", plugin=PLUGIN, examples=3, seed=1, properties="none", device="emulator")
     assert found.passed and found.result[0].examples == 3 and "one-thread-per-row" in repr(found)
     again = fuzz("fa2-cupy", replay='{"q_len":3,"kv_len":5}', device="emulator")

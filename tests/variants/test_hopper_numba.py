@@ -22,6 +22,7 @@ from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from variants._hopper.numba_hopper import any_of_threads, atomic_increment, module_variable
+from variants._hopper.numba_limits import warpgroup_band
 from variants._mma.numba_mma import thread_index
 from variants.attention import fa3
 from variants.attention.fa3.numba_kernel import fa3_kernel
@@ -78,7 +79,8 @@ def test_any_of_a_named_barriers_threads():
 def test_the_kernel_can_be_cached():
     tile = fa3.default_tile(Problem(head_dim=64, dtype="float16"))
     identity, other = (
-        function_identity(fa3_kernel(64, tile, False, False, dtype)) for dtype in ("float16", "bfloat16")
+        function_identity(fa3_kernel(64, tile, warpgroup_band(False, False), dtype))
+        for dtype in ("float16", "bfloat16")
     )
     assert identity is not None
     assert identity != other

@@ -19,6 +19,7 @@ from harness.compilers.ptxas import find_ptxas, resources
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
+from variants._features import in_numba
 from variants._mma.numba_mma import (
     commit_copies,
     copy_async,
@@ -200,9 +201,11 @@ def test_unrolled_loops_keep_an_array_in_registers():
 
 
 def test_the_kernel_can_be_cached():
-    identity = function_identity(fa2_mma_kernel(64, default_tile(64), "float16", False, ()))
+    tile = default_tile(64)
+    chosen = in_numba(Problem(head_dim=64), tile.Br, tile.Bc, threads=32 * tile.warps)
+    identity = function_identity(fa2_mma_kernel(64, tile, "float16", False, (), chosen))
     assert identity is not None
-    assert identity != function_identity(fa2_mma_kernel(64, default_tile(64), "bfloat16", False, ()))
+    assert identity != function_identity(fa2_mma_kernel(64, tile, "bfloat16", False, (), chosen))
 
 
 @pytest.mark.thorough

@@ -3,8 +3,8 @@
 A kernel is written once. In CUDA it has a parameter for each feature, such as `Limits limits`, and the plan puts a
 `using` line before its text that chooses the type, such as `using Limits = Band;`. A feature that is off is a type that
 compiles to nothing. In Numba the kernel's maker gets device functions of the same names, from numba_limits.py,
-numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in CUDA
-a struct by value, and a feature that is off is empty.
+numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in
+CUDA a struct by value, and a feature that is off is empty.
 
 A new score term is a struct in scores.cuh, a function in numba_scores.py and a row of `TERMS`.
 """
@@ -50,9 +50,17 @@ def arguments(features: tuple[Feature, ...]) -> tuple[tuple[Any, ...], ...]:
     return tuple(feature.argument for feature in features)
 
 
+STORED = {
+    "float32": "stored_float32.cuh",
+    "float16": "stored_float16.cuh",
+    "bfloat16": "stored_bfloat16.cuh",
+}
+"""For each data type the CUDA file that defines how elements are stored."""
+
+
 def stored(dtype: str) -> Files:
     """Return the CUDA file that defines how elements are stored."""
-    return ((FOLDER, f"stored_{dtype}.cuh"),)
+    return ((FOLDER, STORED[dtype]),)
 
 
 # --- Limits -----------------------------------------------------------------------------------------------------------
@@ -69,7 +77,8 @@ def has_spans(problem: Problem) -> bool:
 
 
 def band(problem: Problem) -> tuple[np.int32, np.int32]:
-    """Return (before, after): row i, on key i + kv_len - q_len, sees from `before` keys before that to `after` after it.
+    """Return (before, after) of `Band`: row i, on key i + kv_len - q_len, sees the keys from `before` before that one
+    to `after` after it.
 
     A missing limit is replaced by q_len + kv_len, which exceeds all distances. Several bands are intersected.
     """
@@ -111,6 +120,12 @@ def _alibi(problem: Problem, unit: float) -> tuple[Any, ...]:
     return ("slopes",)
 
 
+def _bias(problem: Problem, unit: float) -> tuple[Any, ...]:
+    if unit != 1.0:
+        raise PlanError(f"a bias is read from memory as it is, and cannot be a multiple of {unit:g}")
+    return ("bias", *map(np.int32, problem.bias_strides))
+
+
 @dataclass(frozen=True)
 class Term:
     """A score term: a row of `TERMS`."""
@@ -123,7 +138,7 @@ class Term:
     """The struct's members for a problem. Scores are multiples of `unit`."""
 
 
-TERMS = (Term("softcap", "Softcap", _softcap), Term("alibi", "Alibi", _alibi))
+TERMS = (Term("softcap", "Softcap", _softcap), Term("alibi", "Alibi", _alibi), Term("bias", "Bias", _bias))
 """All score terms, in the order in which they are applied."""
 
 
@@ -181,3 +196,15 @@ def dropout(problem: Problem, *, keys: int = KEYS_TOGETHER) -> Feature:
     low, high = problem.dropout_seed & 0xFFFFFFFF, problem.dropout_seed >> 32
     words = tuple(np.uint32(word) for word in (problem.dropout_threshold, low, high))
     return Feature("Dropout", "PhiloxDropout", (*words, np.float32(problem.kept_factor)), files)
+
+
+# --- Numba ------------------------------------------------------------------------------------------------------------
+
+
+def in_numba(problem: Problem, rows: int, keys: int, *, rule: Any = None, threads: int = 128) -> Any:
+    """Return the device functions of the features, a `NumbaFeatures`; arguments as for `numba_features`."""
+    from variants._features.numba_features import numba_features
+
+    terms = tuple(term.feature for term in TERMS if term.feature in problem.score_features)
+    dropout, sinks = problem.dropout > 0, "sinks" in problem.score_features
+    return numba_features(has_spans(problem), rule, terms, sinks, dropout, rows, keys, threads)

@@ -38,7 +38,7 @@ struct AllKept {
 struct HeadDropout {
     unsigned threshold, seed_low, seed_high, head, batch;
 
-    // The numbers of those rows and keys of two blocks of 32 that are row_of_8 and key_of_8 behind a multiple of 8.
+    // The numbers of those rows and keys of two blocks of 32 that are row_of_8 and key_of_8 modulo 8.
     __device__ __forceinline__ uint4 numbers(int row_block, int row_of_8, int key_block, int key_of_8) const
     {
         return philox(make_uint4(key_block * 8 + key_of_8, row_block * 8 + row_of_8, head, batch), seed_low, seed_high);

@@ -12,7 +12,7 @@
 // A block of consecutive rows of one head of one batch entry.
 struct RowBlock {
     int batch, head;
-    int index, count;     // which of the head's blocks
+    int number, blocks;   // which of the head's blocks, and how many it has
     int first_row, rows;  // fewer in the last block
     __device__ __forceinline__ int last_row() const { return first_row + rows - 1; }
 };
@@ -30,7 +30,7 @@ __device__ __forceinline__ BlockLimits<Run> block_limits(const Run &run, int fir
     return {run, run.first(first_row), run.end(last_row), run.first(last_row), run.end(first_row)};
 }
 
-// No mask, a causal mask, a sliding window. Row i lies on key i + kv_len - q_len (aligned bottom right) and sees the keys
+// No mask, a causal mask, a sliding window. Row i is aligned with key i + kv_len - q_len (bottom right) and sees the keys
 // from `before` before that one to `after` after it.
 struct Band {
     int before, after;
@@ -70,11 +70,18 @@ struct Spans {
         __device__ __forceinline__ int unclipped_end(int row) const { return end(row); }
     };
 
-    __device__ __forceinline__ Run of_sequence(int batch, int q_len, int /*kv_len*/) const
+    // Of a sequence, in global memory.
+    struct RunInMemory {
+        const int *first_keys, *end_keys;
+        __device__ __forceinline__ int first(int row) const { return __ldg(first_keys + row); }
+        __device__ __forceinline__ int end(int row) const { return __ldg(end_keys + row); }
+    };
+
+    __device__ __forceinline__ RunInMemory of_sequence(int batch, int q_len, int /*kv_len*/) const
     {
-        return {first_keys + (size_t)batch * q_len, end_keys + (size_t)batch * q_len, 0};
+        return {first_keys + (size_t)batch * q_len, end_keys + (size_t)batch * q_len};
     }
-    // A tile of ROWS rows may have room for more rows than the block has: these see nothing, after all keys.
+    // A tile of ROWS rows may have room for more rows than the block has: these have the empty run from kv_len to kv_len.
     template <int ROWS>
     __device__ __forceinline__ BlockLimits<Run> of_block(const RowBlock &block, int q_len, int kv_len) const
     {
@@ -87,6 +94,7 @@ struct Spans {
             end_kept[t] = t < block.rows ? __ldg(end_keys + first + t) : kv_len;
         }
         __syncthreads();
-        return block_limits(Run{first_kept, end_kept, block.first_row}, block.first_row, block.last_row());
+        const Run run = {first_kept, end_kept, block.first_row};
+        return block_limits(run, block.first_row, block.last_row());
     }
 };

@@ -11,7 +11,7 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // the score of a key that a row does not see
 
-// s = cap tanh(s). The plan divides tau by the cap.
+// s = cap tanh(s). The plan divides tau by the cap, so this term comes first.
 struct Softcap {
     float cap;
     __device__ __forceinline__ Softcap of_head(int, int, int) const { return *this; }
@@ -78,6 +78,24 @@ template <class Term, class... Others> struct Terms<Term, Others...> {
         return both(term.of_head(head, q_len, kv_len), others.of_head(head, q_len, kv_len));
     }
 };
+
+// For kernels that compute some terms in a way of their own: whether a problem has a term, and which one.
+template <class A, class B> constexpr bool is_same_type = false;
+template <class A> constexpr bool is_same_type<A, A> = true;
+template <class Term, class Scores> constexpr bool has_term = false;
+template <class Term, class... All> constexpr bool has_term<Term, Terms<All...>> = (is_same_type<Term, All> || ...);
+template <class Scores> constexpr int term_count = 0;
+template <class... All> constexpr int term_count<Terms<All...>> = sizeof...(All);
+
+template <class Wanted, class Term, class... Others>
+__device__ __forceinline__ const Wanted &find_term(const Terms<Term, Others...> &scores)
+{
+    if constexpr (is_same_type<Wanted, Term>) {
+        return scores.term;
+    } else {
+        return find_term<Wanted>(scores.others);
+    }
+}
 
 // A sink is a key before all others that has a logit per head and no value: it adds exp(logit - m) to l. A head whose logit
 // is -infinity has none. WEIGHT: exp(logit - m) while the sink alone has been seen.

@@ -2,12 +2,12 @@
 // two types below as `TileOrder`. limits.cuh is put before this text, and for ListedTiles a mask's rule: block_mask.cuh or
 // flashmask.cuh. The Numba twin is numba_tile_order.py.
 //
-//     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, kv_len);
+//     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, q_len, kv_len);
 //     for (auto next = tiles.first(); next.exists();) {
 //         const auto tile = next;                                  // its keys begin at tile.first_key
 //         next = tiles.after(tile);
 //         const auto pairs = tiles.pairs<THREADS>(tile, keys);     // called by all threads of the block
-//         pairs.sees(row, key)                                     // of the block and of the tile
+//         if (pairs.hides_some()) pairs.sees(row, key)             // of the block and of the tile
 //     }
 //
 // Compile-time parameters: BR and BC (rows and keys per tile).
@@ -19,7 +19,7 @@ struct AllTiles {
         __device__ __forceinline__ bool exists() const { return first_key < end_key; }
     };
 
-    // Nothing is hidden but what Limits hide.
+    // Limits alone hide keys.
     struct Pairs {
         __device__ __forceinline__ bool hides_some() const { return false; }
         __device__ __forceinline__ bool sees(int, int) const { return true; }
@@ -60,10 +60,7 @@ template <class Rule> struct ListedTiles {
         const Bits *bits;
         bool mixed;
         __device__ __forceinline__ bool hides_some() const { return mixed; }
-        __device__ __forceinline__ bool sees(int row, int key) const
-        {
-            return !mixed || ((*bits)[row][key / 32] >> key % 32 & 1);
-        }
+        __device__ __forceinline__ bool sees(int row, int key) const { return (*bits)[row][key / 32] >> key % 32 & 1; }
     };
 
     struct OfBlock {
@@ -81,8 +78,8 @@ template <class Rule> struct ListedTiles {
         __device__ __forceinline__ Tile first() const { return at(0); }
         __device__ __forceinline__ Tile after(const Tile &tile) const { return at(tile.index + 1); }
 
-        // Which of the tile's `keys` keys each row sees, if rows see different ones: a key per lane. Rows that the tile has room
-        // for after the last are as the last.
+        // Which of the tile's `keys` keys each row sees, if rows see different ones: a key per lane. Rows after the last
+        // repeat the last.
         template <int THREADS> __device__ __forceinline__ Pairs pairs(const Tile &tile, int keys) const
         {
             __shared__ Bits bits;
@@ -115,7 +112,7 @@ template <class Rule> struct ListedTiles {
     __device__ __forceinline__ OfBlock of_block(const RowBlock &block, int, int, int q_len, int kv_len) const
     {
         const int lists = block.batch * lists_per_sequence + block.head * lists_per_head;
-        const int *const list = visits + ((size_t)lists * block.count + block.index) * (1 + (kv_len + BC - 1) / BC);
+        const int *const list = visits + ((size_t)lists * block.blocks + block.number) * (1 + (kv_len + BC - 1) / BC);
         return {list, __ldg(list), rule.of_head(block.head * lists_per_head, q_len, kv_len), block};
     }
 };

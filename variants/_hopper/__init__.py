@@ -1,8 +1,15 @@
-"""Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA have in common.
+"""Hopper (compute capability 9.0): what algorithms here that run on wgmma and TMA share.
 
-hopper.cuh brings tiles on chip as boxes of a tensor and multiplies them where they lie, softmax.cuh has what comes
-between two products, and products.py writes the products' text for a tile's sizes. Here are those sizes, the tensor
-maps, and how many bytes boxes are.
+Here are the sizes of tiles, the tensor maps, and how many bytes boxes are. The CUDA files, in the order in which
+kernels use them:
+
+- hopper.cuh: Hopper's instructions; products.py: those of products, for a tile's sizes
+- softmax.cuh: what comes between two products
+- limits.cuh, turns.cuh: types that the plan chooses
+- key_tiles.cuh, row_tiles.cuh: which tiles of keys and of rows a block visits, and what rows see of them
+- pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
+- registers.cuh, output.cuh: registers of a warpgroup; O on its way out
+- e4m3.cuh, e4m3_tiles.cuh: numbers of 8 bits, tiles of them and their products
 """
 
 from __future__ import annotations
@@ -15,9 +22,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from harness import PlanError, Problem, TensorMap
+from variants import _features as features
+from variants._features import Feature, has_spans
 from variants._mma import RESERVED_BYTES, SHARED_BYTES_PER_SM, unsupported_on_tensor_cores
 from variants._tiles import blocks
-from variants._tiles.band import has_spans
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 
 WARPGROUP_ROWS = 64
@@ -187,6 +195,19 @@ def zero_bytes(rows: Any, box_rows: int, head_dim: int) -> Any:
     # Rows on chip are whole boxes, which begin at a sector's first byte.
     behind = width * ELEMENT_BYTES - head_dim * ELEMENT_BYTES // SECTOR_BYTES * SECTOR_BYTES
     return rows * behind + (box_rows - rows) * width * ELEMENT_BYTES
+
+
+def limits(problem: Problem) -> Feature:
+    """Return which keys a row sees, with the ends at which kernels compare keys."""
+    of_rows = features.limits(problem)
+    ends = f"{windowed(problem)}, {masked(problem)}".lower()
+    chosen = "WarpgroupSpans" if has_spans(problem) else f"WarpgroupBand<{ends}>"
+    return replace(of_rows, cuda_type=chosen, files=(*of_rows.files, ("_hopper", "limits.cuh")))
+
+
+def turns(tile: WarpgroupTile) -> Feature:
+    """Return whether two consumers take turns with the tensor cores."""
+    return Feature("Turns", "InTurns" if tile.turns else "NoTurns", (), (("_hopper", "turns.cuh"),))
 
 
 def masked(problem: Problem) -> bool:

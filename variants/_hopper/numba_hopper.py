@@ -1,6 +1,6 @@
 """Hopper's own instructions for Numba: barriers that count arrivals and bytes (mbarrier), copies of boxes (TMA), and
-products of four warps on tiles in shared memory (wgmma). sm_90a alone. The CUDA twins are hopper.cuh and products.py:
-same names, same order.
+descriptors of tiles in shared memory for products of four warps (wgmma). sm_90a alone. The CUDA twin is hopper.cuh:
+same names, same order. Products are in numba_products.py.
 
 Addresses in shared memory are uint32. A tensor map is the uint64 that a kernel is given for a `TensorMap`: its address.
 """
@@ -208,19 +208,17 @@ def wait_for_products(PENDING: int, COUNT: int) -> Any:
 
 
 @functools.cache
-def numba_hopper(D: int, keys: int, dtype: str) -> SimpleNamespace:
-    """What depends on sizes of tiles, rows of `D` elements, padded, and `keys` keys, and on how elements are stored.
+def numba_hopper(D: int) -> SimpleNamespace:
+    """Tiles with rows of `D` elements, padded.
 
     A tile of R rows is BOXES boxes, one behind the other, of R rows of COLUMNS elements each. Within 8 rows of a box
     pieces of 16 bytes are exchanged, as the copies leave them and the products expect them.
     """
-    KIND = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     COLUMNS = box_columns(D)
     ROW_BYTES = COLUMNS * ELEMENT_BYTES  # of a box; also its swizzle
     BOXES = D // COLUMNS
     SWIZZLE = (1 if COLUMNS == 64 else 2) << 62
     EIGHT_ROWS = (8 * ROW_BYTES // 16) << 32  # from 8 rows to the next 8
-    SUMS_OF_KEYS, SUMS_OF_ROWS = keys // 2, D // 2
 
     # `rows` rows of a head, from `row` on -> a tile. What lies outside of the tensor arrives as zeros, and counts as
     # bytes. The map is `rows_map` of _hopper/__init__.py.
@@ -271,37 +269,6 @@ def numba_hopper(D: int, keys: int, dtype: str) -> SimpleNamespace:
     def steps_across(step):
         return uint64(step * ROW_BYTES)
 
-    # Of 64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1 of row
-    # g, columns 8 j + 2 q and the next; 4 j + 2 and 4 j + 3 are row g + 8's.
-
-    def along(adds: int) -> str:
-        n = SUMS_OF_KEYS
-        return f"""{{
-    .reg .pred adds;
-    setp.ne.b32 adds, {adds}, 0;
-    wgmma.mma_async.sync.aligned.m64n{keys}k16.f32.{KIND}.{KIND} {{{_numbers(0, n)}}}, ${n}, ${n + 1}, adds, 1, 1, 0, 0;
-    }}"""
-
-    # S = A B, over 16 elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
-    @intrinsic
-    def multiply(typing_context, S, a, b):
-        return assembly_in_place(along(0), SUMS_OF_KEYS, types.void(S, U64, U64), overwrites=True)
-
-    # S += A B.
-    @intrinsic
-    def multiply_add_along(typing_context, S, a, b):
-        return assembly_in_place(along(1), SUMS_OF_KEYS, types.void(S, U64, U64))
-
-    # O += A B, over 16 keys: A is in registers, 64 rows in the layout of S, B is transposed.
-    @intrinsic
-    def multiply_add(typing_context, O, a, b):
-        n = SUMS_OF_ROWS
-        ptx = (
-            f"wgmma.mma_async.sync.aligned.m64n{D}k16.f32.{KIND}.{KIND} "
-            f"{{{_numbers(0, n)}}}, {{{_numbers(n, 4)}}}, ${n + 4}, 1, 1, 1, 1;"
-        )
-        return assembly_in_place(ptx, n, types.void(O, types.UniTuple(U32, 4), U64))
-
     return SimpleNamespace(
         COLUMNS=COLUMNS,
         ROW_BYTES=ROW_BYTES,
@@ -314,11 +281,4 @@ def numba_hopper(D: int, keys: int, dtype: str) -> SimpleNamespace:
         across_rows=across_rows,
         steps_along=steps_along,
         steps_across=steps_across,
-        multiply=multiply,
-        multiply_add_along=multiply_add_along,
-        multiply_add=multiply_add,
     )
-
-
-def _numbers(first: int, count: int) -> str:
-    return ", ".join(f"${first + i}" for i in range(count))

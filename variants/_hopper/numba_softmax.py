@@ -1,4 +1,4 @@
-"""Softmax of what products of a warpgroup leave in registers. The CUDA twin is softmax.cuh: same names, same order.
+"""Softmax and mask of what products of a warpgroup leave in registers. The CUDA twins: softmax.cuh and key_tiles.cuh.
 
 S, O and P are local arrays of float32, float32 and uint32. The layout of sums of products: rows g = lane / 4 and g + 8
 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next. P is A of a product, four registers for 16 keys. What a
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 from numba import cuda, float32, int32
 
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._mma.numba_mma import MINUS_INFINITY, exp2_approx, lane_index, numba_mma, quad_max
 from variants._mma.numba_unrolled import unrolled
 
@@ -21,26 +22,21 @@ ZERO = np.float32(0)
 
 
 @functools.cache
-def numba_softmax(D: int, keys: int, masked: bool, windowed: bool, dtype: str) -> SimpleNamespace:
-    """For rows of `D` elements and tiles of so many keys.
-
-    `masked`: whether rows see other runs of keys than all; `windowed`: whether some begin behind the first key.
-    """
+def numba_softmax(D: int, keys: int, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
+    """For rows of `D` elements and tiles of so many keys."""
     TN = keys // 8  # tiles of 8 keys
     TD = D // 8  # tiles of 8 elements of O
-    MASKED, WINDOWED = masked, windowed
+    HIDES_FIRST, first_of_lane, end_of_lane = limits.HIDES_FIRST, limits.first_of_lane, limits.end_of_lane
     packed = numba_mma(dtype).packed
 
     # What the lane's two rows see of a tile, counted from the first of its columns there, into two arrays: the first
-    # key of each, and the end. The rows are row[0] and row[1]; `band` is q_len, kv_len, before and after.
+    # key of each, and the end. The rows are row[0] and row[1]; `p` has the limits.
     @cuda.jit(device=True, forceinline=True)
-    def see_keys(first, end, row, first_key, band):
-        q_len, kv_len, before, after = band
+    def keys_seen(first, end, row, first_key, p):
         column = int32(first_key + int32(lane_index() & 3) * 2)
         for h in range(2):
-            on = int32(row[h] + kv_len - q_len)
-            first[h] = int32((int32(on - before) if WINDOWED else int32(0)) - column)
-            end[h] = int32((int32(min(int32(on + after + 1), kv_len)) if MASKED else kv_len) - column)
+            first[h] = int32(first_of_lane(p, row[h]) - column)
+            end[h] = int32(end_of_lane(p, row[h]) - column)
 
     # -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
     @cuda.jit(device=True, forceinline=True)
@@ -48,15 +44,15 @@ def numba_softmax(D: int, keys: int, masked: bool, windowed: bool, dtype: str) -
         for h in range(2):
             for c in range(2):
                 key = int32(8 * j + c)
-                if (WINDOWED and key < first[h]) or key >= end[h]:
+                if (HIDES_FIRST and key < first[h]) or key >= end[h]:
                     S[4 * j + 2 * h + c] = MINUS_INFINITY
 
     mask_all_columns = unrolled(TN, mask_columns)
 
     @cuda.jit(device=True, forceinline=True)
-    def mask(S, row, first_key, band):
+    def mask(S, row, first_key, p):
         first, end = cuda.local.array(2, int32), cuda.local.array(2, int32)
-        see_keys(first, end, row, first_key, band)
+        keys_seen(first, end, row, first_key, p)
         mask_all_columns(S, first, end)
 
     @cuda.jit(device=True, forceinline=True)
@@ -105,7 +101,7 @@ def numba_softmax(D: int, keys: int, masked: bool, windowed: bool, dtype: str) -
 
     return SimpleNamespace(
         TD=TD,
-        see_keys=see_keys,
+        keys_seen=keys_seen,
         mask=mask,
         exponentiate=exponentiate,
         correct=unrolled(TD, correct_columns),

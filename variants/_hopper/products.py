@@ -5,45 +5,57 @@ from __future__ import annotations
 import functools
 import inspect
 
+KINDS = {"float16": "f16", "bfloat16": "bf16"}
+"""Names of element types in instructions."""
 
-def products(keys: int, head_dim: int) -> str:
+
+def products(keys: int, head_dim: int, dtype: str) -> str:
     """The CUDA functions of S = Q K^T over 16 elements, for so many keys, and of O += P V over 16 keys.
 
-    `multiply(S, Q, K, false)` begins a sum, `multiply(S, Q, K, true)` adds to it; `multiply_add(O, P, V)` adds to O.
+    `multiply(S, Q, K)` begins a sum, `multiply_add(S, Q, K)` adds to it; `multiply_add(O, P, V)` adds to O.
     Of 64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1 of row g,
     columns 8 j + 2 q and the next; 4 j + 2 and 4 j + 3 are row g + 8's.
     """
     # V lies as it is, so it is transposed by the product.
-    return _products(keys, head_dim, 16, 'MMA_TYPE "." MMA_TYPE', along=", 0, 0", across=", 1")
+    return _products(keys, head_dim, 16, KINDS[dtype], along=", 0, 0", across=", 1", begins="=f")
 
 
 def products_of_e4m3(keys: int, head_dim: int) -> str:
     """The CUDA functions of `products` in e4m3, over 32 elements and 32 keys; V is stored transposed."""
-    return _products(keys, head_dim, 32, '"e4m3.e4m3"', along="", across="")
+    return _products(keys, head_dim, 32, "e4m3", along="", across="", begins="+f")
 
 
-def _products(keys: int, head_dim: int, depth: int, types: str, along: str, across: str) -> str:
-    """`along` and `across`: what instructions are told of transposing, which only those of 16 bits are."""
+def _products(keys: int, head_dim: int, depth: int, kind: str, along: str, across: str, begins: str) -> str:
+    """Return the text.
+
+    `along` and `across`: operands that say whether factors are transposed, which only products of 16 bits have.
+    `begins`: constraint of S where a sum begins. S is only written; with "+f" some kernels spill, with "=f" others.
+    """
     S, s = keys // 2, _numbers(0, keys // 2)
     O, o = head_dim // 2, _numbers(0, head_dim // 2)
     return f"""{_line()}
-// S = A B or S += A B, over {depth} elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
-__device__ __forceinline__ void multiply(float (&S)[{S}], u64 a, u64 b, bool adds)
+// S = A B, over {depth} elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
+__device__ __forceinline__ void multiply(float (&S)[{S}], u64 a, u64 b)
 {{
-    asm volatile("{{\\n"
-                 ".reg .pred adds;\\n"
-                 "setp.ne.b32 adds, %{S + 2}, 0;\\n"
-                 "wgmma.mma_async.sync.aligned.m64n{keys}k{depth}.f32." {types} " "
-                 "{{{s}}}, %{S}, %{S + 1}, adds, 1, 1{along};\\n"
-                 "}}\\n"
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{keys}k{depth}.f32.{kind}.{kind} "
+                 "{{{s}}}, %{S}, %{S + 1}, 0, 1, 1{along};\\n"
+                 : {_outputs("S", S, begins)}
+                 : "l"(a), "l"(b));
+}}
+
+// S += A B.
+__device__ __forceinline__ void multiply_add(float (&S)[{S}], u64 a, u64 b)
+{{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{keys}k{depth}.f32.{kind}.{kind} "
+                 "{{{s}}}, %{S}, %{S + 1}, 1, 1, 1{along};\\n"
                  : {_outputs("S", S)}
-                 : "l"(a), "l"(b), "r"((int)adds));
+                 : "l"(a), "l"(b));
 }}
 
 // O += A B, over {depth} keys: A is in registers, 64 rows in the layout of S.
 __device__ __forceinline__ void multiply_add(float (&O)[{O}], const unsigned *a, u64 b)
 {{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n{head_dim}k{depth}.f32." {types} " "
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{head_dim}k{depth}.f32.{kind}.{kind} "
                  "{{{o}}}, {{{_numbers(O, 4)}}}, %{O + 4}, 1, 1, 1{across};\\n"
                  : {_outputs("O", O)}
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
@@ -63,5 +75,5 @@ def _numbers(first: int, count: int) -> str:
     return ", ".join(f"%{first + i}" for i in range(count))
 
 
-def _outputs(name: str, count: int) -> str:
-    return ", ".join(f'"+f"({name}[{i}])' for i in range(count))
+def _outputs(name: str, count: int, constraint: str = "+f") -> str:
+    return ", ".join(f'"{constraint}"({name}[{i}])' for i in range(count))

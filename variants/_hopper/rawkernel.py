@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from harness import Problem
+from variants._features import Feature, Files, declarations, stored
 from variants._hopper import WarpgroupTile, padded
-from variants._hopper.products import products, products_of_e4m3
-from variants._tiles.rawkernel import raw_kernel, span_options
-from variants._tiles.visits import cuda_parts
+from variants._tiles.rawkernel import raw_kernel
 
-MMA = ("_mma", "mma.cuh")
-COMMON = (MMA, ("_hopper", "hopper.cuh"), ("_hopper", "softmax.cuh"))
-E4M3 = ("_hopper", "e4m3.cuh")
+FOLDER = "_hopper"
+MMA: Files = (("_features", "scores.cuh"), ("_mma", "mma.cuh"))
+INSTRUCTIONS: Files = (*MMA, (FOLDER, "hopper.cuh"), (FOLDER, "softmax.cuh"))
+PIPELINE: Files = tuple(
+    (FOLDER, file) for file in ("key_tiles.cuh", "row_tiles.cuh", "pipeline.cuh", "registers.cuh", "output.cuh")
+)
+"""Files that use the types of features."""
+NUMBERS: Files = ((FOLDER, "e4m3.cuh"),)
+E4M3: Files = (*NUMBERS, (FOLDER, "e4m3_tiles.cuh"))
 FOR_HOPPER = "-arch=sm_90a"
 
 
-def hopper_kernel(folder: str, name: str, problem: Problem, tile: WarpgroupTile, **more: int) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu, behind pipeline.cuh there; `more` are its own parameters.
+def hopper_kernel(
+    folder: str,
+    name: str,
+    head_dim: int,
+    tile: WarpgroupTile,
+    dtype: str,
+    features: tuple[Feature, ...],
+    generated: str,
+    parts: Files = (),
+) -> Any:
+    """The kernel `name` of variants/`folder`/kernel.cu, behind the pipeline, `parts` and not_finite.cuh in its folder.
 
-    It reads what rows see from arrays, or visits listed tiles, where the problem's mask wants it.
+    `generated`: text behind the types of the features, such as the products of the tile's sizes.
     """
-    text = products(tile.Bc, padded(problem.head_dim))
-    rule_texts, rule_options = cuda_parts(problem, tile)
-    of_mask = (*span_options(problem), *rule_options)
-    if rule_texts:
-        of_mask += (f"-DBR={tile.Br}",)
-    options = (*_options(problem.head_dim, tile, problem.dtype, more), *of_mask)
-    return raw_kernel(folder, name, options, (*rule_texts, *COMMON, (folder, "pipeline.cuh")), text)
-
-
-def e4m3_kernel(folder: str, name: str, head_dim: int, tile: WarpgroupTile, dtype: str, **more: int) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu with factors in e4m3; `dtype` is that of O."""
-    common = (*COMMON, E4M3, ("_hopper", "e4m3_tiles.cuh"), (folder, "pipeline.cuh"))
-    text = products_of_e4m3(tile.Bc, padded(head_dim))
-    return raw_kernel(folder, name, _options(head_dim, tile, dtype, more), common, text)
+    sizes = {"D": padded(head_dim), "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
+    options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
+    files, using = declarations(features)
+    parts = (*PIPELINE, *parts, (folder, "not_finite.cuh"))
+    common = (*stored(dtype), *INSTRUCTIONS, *files)
+    return raw_kernel(folder, name, options, common, using + generated, parts=parts)
 
 
 def rounding_kernel(folder: str, name: str, head_dim: int, dtype: str) -> Any:
     """The kernel `name` of variants/`folder`/factors.cu, which makes e4m3 of `dtype`."""
-    options = (f"-DD={padded(head_dim)}", f"-DSTORED_AS_{dtype}", FOR_HOPPER)
-    return raw_kernel(folder, name, options, (MMA, E4M3), file="factors.cu")
-
-
-def _options(head_dim: int, tile: WarpgroupTile, dtype: str, more: Mapping[str, int]) -> tuple[str, ...]:
-    sizes = {
-        "D": padded(head_dim), "BC": tile.Bc, "CONSUMERS": tile.consumers, "STAGES": tile.stages, "TURNS": tile.turns,
-    }  # fmt: skip
-    said = (f"-D{name}={int(size)}" for name, size in {**sizes, **more}.items())
-    return (*said, f"-DSTORED_AS_{dtype}", FOR_HOPPER)
+    options = (f"-DD={padded(head_dim)}", FOR_HOPPER)
+    return raw_kernel(folder, name, options, (*stored(dtype), *MMA, *NUMBERS), file="factors.cu")

@@ -1,7 +1,6 @@
 // Softmax of what products of a warpgroup leave in registers. hopper.cuh is put before this text.
 //
-// Compile-time parameters: D (elements per row, padded), BC (keys per tile), MASKED (whether rows see other runs of
-// keys than all), WINDOWED (whether some of those begin behind the first key).
+// Compile-time parameters: D (elements per row, padded), BC (keys per tile).
 
 constexpr int TN = BC / 8;  // tiles of 8 keys
 constexpr int TD = D / 8;   // tiles of 8 elements of O
@@ -19,76 +18,16 @@ struct Rows {
     PerRow m, l;
 };
 
-// What the lane's two rows see of a tile, counted from the first of its columns there.
-struct KeysSeen {
-    int first[2], end[2];
-#ifdef VISITS
-    // Besides, where `noted` is not null, a bit for each row of the warpgroup and each key of the tile.
-    const unsigned (*noted)[WORDS];
-
-    // Those of row h, of 32 keys.
-    __device__ __forceinline__ unsigned bits(int h, int word) const
-    {
-        return noted[threadIdx.x % WARPGROUP / 32 * 16 + 8 * h + threadIdx.x % 32 / 4][word];
-    }
-    __device__ __forceinline__ bool hides(int h, int key_of_tile) const
-    {
-        return noted && !(bits(h, key_of_tile / 32) >> key_of_tile % 32 & 1);
-    }
-#else
-    __device__ __forceinline__ bool hides(int, int) const { return false; }
-#endif
-};
-
-__device__ __forceinline__ KeysSeen keys_seen(const int (&row)[2], int first_key, int q_len, int kv_len, int before, int after)
+// O_i = 0, l = 0, m = -inf.
+__device__ __forceinline__ void clear(Rows &rows)
 {
-    KeysSeen seen;
-    const int column = first_key + (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < D / 2; ++e) rows.O[e] = 0.0f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const int on = row[h] + kv_len - q_len;
-        seen.first[h] = (WINDOWED ? on - before : 0) - column;
-        seen.end[h] = (MASKED ? min(on + after + 1, kv_len) : kv_len) - column;
+        rows.m[h] = MINUS_INFINITY;
+        rows.l[h] = 0.0f;
     }
-    return seen;
-}
-
-// The same, of what they see counted from the first key of all.
-__device__ __forceinline__ KeysSeen keys_seen(const KeysSeen &of_all, int first_key)
-{
-    KeysSeen seen;
-    const int column = first_key + (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        seen.first[h] = of_all.first[h] - column;
-        seen.end[h] = of_all.end[h] - column;
-    }
-    return seen;
-}
-
-// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
-__device__ __forceinline__ void mask(Scores &S, const KeysSeen &seen)
-{
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const int key = 8 * j + c;
-                if ((WINDOWED && key < seen.first[h]) || key >= seen.end[h]) S[4 * j + 2 * h + c] = MINUS_INFINITY;
-            }
-#ifdef VISITS
-    if (!seen.noted) return;
-#pragma unroll
-    for (int j = 0; j < TN; ++j)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const unsigned bits = seen.bits(h, j / 4) >> j % 4 * 8 + threadIdx.x % 4 * 2;
-            if (!(bits & 1)) S[4 * j + 2 * h] = MINUS_INFINITY;
-            if (!(bits & 2)) S[4 * j + 2 * h + 1] = MINUS_INFINITY;
-        }
-#endif
 }
 
 // m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be

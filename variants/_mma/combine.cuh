@@ -25,7 +25,7 @@ __device__ __forceinline__ float warp_sum(float x)
 }
 
 // One row of O and its log-sum-exp from so many `splits`, whose l and m lie `stride` apart, from `first_stat` on, and whose O
-// are D times as far from each other. The first warp begins with l and m of what is no key, see SINK_WEIGHT.
+// are D times as far from each other. The first warp begins with l and m of a sink, if there is one.
 __device__ __forceinline__ void combine_splits(stored *__restrict__ O, float *__restrict__ lse,
                                                const float *__restrict__ O_split, const float *__restrict__ l_split,
                                                const float *__restrict__ m_split, size_t first_stat, size_t stride,

@@ -1,7 +1,6 @@
-// What kernels on tensor cores have in common: 16-bit inputs, asynchronous copies, and fragments in the layouts of the
-// PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type". sm_80 and later.
-//
-// Compile-time parameter: STORED_AS_float16 or STORED_AS_bfloat16.
+// Products on tensor cores of 16-bit elements, summed in float32: asynchronous copies, and fragments in the layouts of the PTX
+// ISA, "Matrix fragments for mma.m16n8k16 with floating point type". sm_80 and later. _features/stored_float16.cuh or
+// stored_bfloat16.cuh is put before this text. The Numba twin is numba_mma.py.
 //
 // Lane t of a warp has, with g = t / 4 and q = t % 4, two neighbouring elements per register:
 //   A (16 x 16, row)  a0: row g, columns 2q, 2q+1   a1: row g+8   a2: row g, columns 2q+8, 2q+9   a3: row g+8
@@ -9,41 +8,15 @@
 //   C (16 x 8)        c0, c1: row g, columns 2q, 2q+1   c2, c3: row g+8          (one float per register)
 // So what a product left in C, two neighbouring 8-column tiles of it, is the A of the next product, rounded to 16 bits.
 
-#if defined(STORED_AS_float16)
-#include <cuda_fp16.h>
-typedef __half stored;
-#define MMA_TYPE "f16"
-#else
-#include <cuda_bf16.h>
-typedef __nv_bfloat16 stored;
-#define MMA_TYPE "bf16"
-#endif
+struct __half;  // the type of float16, which is defined only if elements are stored in it
+template <class Element> constexpr bool is_float16 = false;
+template <> constexpr bool is_float16<__half> = true;
+constexpr bool FLOAT16 = is_float16<stored>;  // else bfloat16
 
-#define MINUS_INFINITY __int_as_float(0xff800000)
 constexpr float LN_2 = 0.693147180559945f;
 
 // Shared memory as PTX addresses it: 32-bit byte addresses of its own window.
 __device__ __forceinline__ unsigned shared_address(const void *pointer) { return __cvta_generic_to_shared(pointer); }
-
-// --- Masks: a query row sees a run of keys ---------------------------------------------------------------------------
-
-#ifndef SPANS  // a band; _tiles/spans.cuh has the same for other masks
-#define LIMITS int before, int after
-#define KEEP_LIMITS(first_row, rows)
-
-// Row i lies on key i + kv_len - q_len, and sees the keys from `before` ahead of that one to `after` behind it. No row is
-// on a key beyond the last, so the first that it sees is none either. A row that lies too far ahead of all keys has
-// end_seen = 0.
-__device__ __forceinline__ int first_seen(int row, int q_len, int kv_len, int before)
-{
-    return max(row + kv_len - q_len - before, 0);
-}
-
-__device__ __forceinline__ int end_seen(int row, int q_len, int kv_len, int after)
-{
-    return min(max(row + kv_len - q_len + after + 1, 0), kv_len);
-}
-#endif
 
 // --- Asynchronous copies (PTX ISA: cp.async, cp.async.commit_group, cp.async.wait_group) -----------------------------
 
@@ -114,36 +87,57 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&x)[4], unsig
 // C += A B, 16 x 8 x 16 (PTX ISA: mma.sync.m16n8k16), summed in float32.
 __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE ".f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    if constexpr (FLOAT16) {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    } else {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    }
 }
 
 // Two floats, rounded to 16 bits, in one register: `low` in the lower half, which is the element at the lower address.
 __device__ __forceinline__ unsigned packed(float low, float high)
 {
     unsigned both;
-    asm("cvt.rn." MMA_TYPE "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    if constexpr (FLOAT16) {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    }
     return both;
 }
 
 // Both halves of such a register.
 __device__ __forceinline__ float2 unpacked(unsigned both)
 {
-#if defined(STORED_AS_float16)
-    return __half22float2(*reinterpret_cast<const __half2 *>(&both));
-#else
-    return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
-#endif
+    if constexpr (FLOAT16) {
+        float low, high;
+        asm("{.reg .f16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(low) : "r"(both));
+        asm("{.reg .f16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high;}" : "=f"(high) : "r"(both));
+        return make_float2(low, high);
+    } else {
+        return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000));
+    }
+}
+
+// sum + 0 x, both halves: NaN from the first x on that is infinity or NaN.
+__device__ __forceinline__ unsigned add_nothing_of(unsigned x, unsigned sum)
+{
+    if constexpr (FLOAT16) {
+        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+    } else {
+        asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(x), "r"(0));
+    }
+    return sum;
 }
 
 // Infinity and NaN have an exponent of ones alone.
-#if defined(STORED_AS_float16)
-constexpr unsigned EXPONENT = 0x7c00;
-#else
-constexpr unsigned EXPONENT = 0x7f80;
-#endif
+constexpr unsigned EXPONENT = FLOAT16 ? 0x7c00 : 0x7f80;
 
 // Whether either half is infinity or NaN.
 __device__ __forceinline__ bool not_finite(unsigned both)

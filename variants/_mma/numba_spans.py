@@ -40,7 +40,7 @@ def place_of(warp_row, q_len, kv_len, first_key):
 # Which block of rows this one owns, see _tiles/longest_first.py.
 @cuda.jit(device=True, forceinline=True)
 def row_block(order):
-    return int32(order[cuda.blockIdx.z, cuda.blockIdx.y])
+    return int32(order[0][cuda.blockIdx.z, cuda.blockIdx.y])
 
 
 def numba_spans(rows_kept: int, warp_rows: int) -> SimpleNamespace:

@@ -1,5 +1,5 @@
 // A split of keys on tensor cores: 16 rows of queries meet tiles of 16 keys, each warp its own, in a ring of slots in
-// shared memory. mma.cuh is put before this text.
+// shared memory. _features/scores.cuh and mma.cuh are put before this text.
 //
 // Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block), SLOTS (tiles of K or V that a
 // warp has room for).
@@ -23,7 +23,7 @@ constexpr int L_ROWS = Q_TILE + SLOT_BYTES, M_ROWS = L_ROWS + WARPS * BR * (int)
 constexpr int LD = ROW_BYTES / 2;  // floats per row of O
 
 // S and O as products leave them: [n][e] is row g + 8 (e / 2), column 8 n + 2 q + e % 2, g = lane / 4, q = lane % 4.
-typedef float Scores[2][4];
+typedef float ScoreTile[2][4];
 typedef float Output[TD][4];
 
 // What one thread copies at once: as much as rows of D elements keep aligned.
@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_tile(int tile, const stored *source, int fi
 __device__ __forceinline__ float exp_below(float x, float m) { return __expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
 
 // S = Q K^T. Q_lane and K_lane: where this lane's row of each 8 x 8 matrix begins.
-__device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_lane, unsigned K_lane)
+__device__ __forceinline__ void multiply_Q_Kt(ScoreTile &S, unsigned Q_lane, unsigned K_lane)
 {
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -71,7 +71,7 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_lane, unsign
 }
 
 // O += P V.
-__device__ __forceinline__ void add_P_V(Output &O, const Scores &P, unsigned V_lane)
+__device__ __forceinline__ void add_P_V(Output &O, const ScoreTile &P, unsigned V_lane)
 {
     const unsigned p[4] = {packed(P[0][0], P[0][1]), packed(P[0][2], P[0][3]), packed(P[1][0], P[1][1]),
                            packed(P[1][2], P[1][3])};
@@ -85,9 +85,9 @@ __device__ __forceinline__ void add_P_V(Output &O, const Scores &P, unsigned V_l
 }
 
 // The same, key after key and only in rows that see it: others must not even multiply it by their zero weight, for V
-// may hold NaN or infinity. Rows g and g + 8 see the keys of this tile from from[i] to before to[i].
-__device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, int V_tile, const int (&from)[2],
-                                                   const int (&to)[2], int lane)
+// may hold NaN or infinity.
+template <class Seen>
+__device__ __forceinline__ void add_P_V_where_seen(Output &O, const ScoreTile &P, int V_tile, const Seen &seen, int lane)
 {
 #pragma unroll 1
     for (int k = 0; k < BC; ++k) {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void add_P_V_where_seen(Output &O, const Scores &P, i
             const float2 v = unpacked(*reinterpret_cast<const unsigned *>(shared + at));
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const bool sees = k >= from[i] && k < to[i];
+                const bool sees = seen.sees(i, k);
                 O[n][2 * i] = sees ? O[n][2 * i] + p[i] * v.x : O[n][2 * i];
                 O[n][2 * i + 1] = sees ? O[n][2 * i + 1] + p[i] * v.y : O[n][2 * i + 1];
             }

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from variants._features import FOLDER, Feature, declarations, stored
 from variants._mma import LINE_BYTES, LINE_ELEMENTS
 from variants._tiles import blocks
+from variants._tiles.rawkernel import raw_kernel
 from variants._tiles.sectors import SECTOR_BYTES, Integers
+
+OF_SPLITS = ("mma.cuh", "splits.cuh", "split_attention.cuh", "combine.cuh")
+FILES = ((FOLDER, "limits.cuh"), (FOLDER, "scores.cuh"), *(("_mma", file) for file in OF_SPLITS))
+"""CUDA files that are put before the kernels."""
 
 BR, BC = 16, 16
 """Rows of queries per block, and keys that a warp takes at once: as many as one mma has."""
@@ -23,11 +32,22 @@ SPLITS = (512, 64, 128, 256, 1024, 2048)
 sequences to fill a GPU."""
 
 
-def split_options(head_dim: int, split: int, dtype: str) -> tuple[str, ...]:
+def splits_kernel(
+    folder: str, name: str, dtype: str, sizes: Mapping[str, int], features: tuple[Feature, ...] = ()
+) -> Any:
+    """The kernel `name` of variants/`folder`/kernel.cu, before which splits.cuh and what belongs to it are put.
+
+    `sizes`: its compile-time parameters.
+    """
+    files, using = declarations(features)
+    common = (*stored(dtype), *dict.fromkeys((*files, *FILES)))
+    return raw_kernel(folder, name, tuple(f"-D{name}={size}" for name, size in sizes.items()), common, using)
+
+
+def split_sizes(head_dim: int, split: int) -> dict[str, int]:
     """The compile-time parameters of splits.cuh, and of kernels that it is put before."""
     sizes = {"D": head_dim, "SPLIT": split, "WARPS": WARPS}
-    sizes |= {"SLOTS": slots(head_dim), "BLOCKS_PER_SM": blocks_per_sm(head_dim)}
-    return (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{dtype}")
+    return sizes | {"SLOTS": slots(head_dim), "BLOCKS_PER_SM": blocks_per_sm(head_dim)}
 
 
 def slots(head_dim: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import PagedProblem
+from variants._features import FOLDER, Feature
 from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 from variants._tiles.tile_copies import TileCopy
@@ -108,6 +109,12 @@ def unsupported(problem: PagedProblem) -> str | None:
     if abs(problem.tau) > float(np.finfo(np.float32).max):
         return f"scale is {problem.tau:g}; float32, in which scores are computed, does not hold that"
     return None
+
+
+def causal(problem: PagedProblem) -> Feature:
+    """Return which keys a query sees: those up to its own place, where the last query is on the last key."""
+    before = problem.q_len + max(problem.lengths, default=0)
+    return Feature("Limits", "Band", (np.int32(before), np.int32(0)), ((FOLDER, "limits.cuh"),))
 
 
 def row_tiles(problem: PagedProblem, Br: int) -> int:

@@ -1,7 +1,7 @@
-"""Rows: what the softmax algorithms have in common. A block of threads has one row and walks over it, sweep by sweep.
+"""Rows: what the softmax algorithms have in common. A block of threads has one row and reads it in one or more sweeps.
 
-Thread t takes columns t, t + 128, ...: a warp asks for 32 consecutive elements at a time, whatever the length of the
-row and wherever it begins, so a sweep moves a row as one run (see _tiles/sectors.py). Wider loads would need rows that
+Thread t takes columns t, t + 128, ...: a warp loads 32 consecutive elements at a time, whatever the length of the row
+and wherever it begins, so a sweep moves a row as one run (see _tiles/sectors.py). Wider loads would need rows that
 begin at multiples of their width. rows.cuh (CUDA) and numba_rows.py (Numba) have what the kernels share.
 """
 
@@ -20,8 +20,8 @@ THREADS = 128
 MOST_COLUMNS = 2**31 - 1 - THREADS
 """Columns are counted in 32 bits, up to one step beyond the last."""
 
-Kernel = Callable[[SoftmaxProblem], tuple[Any, tuple[np.int32, ...]]]
-"""The algorithm's kernel in one language, and what it takes besides X and Y."""
+Kernel = Callable[[SoftmaxProblem], Any]
+"""Returns the algorithm's kernel in one language."""
 
 
 def register_sweeps(
@@ -57,8 +57,8 @@ def register_sweeps(
 
 def _plan(kernel: Kernel, problem: SoftmaxProblem) -> Plan:
     """One launch, a block per row."""
-    compiled, lengths = kernel(problem)
-    return Plan(launches=(Launch(compiled, (problem.rows,), (THREADS,), ("X", "Y", *lengths)),))
+    args = ("X", "Y", np.int32(problem.columns))
+    return Plan(launches=(Launch(kernel(problem), (problem.rows,), (THREADS,), args),))
 
 
 def _claim(sweeps: int, problem: SoftmaxProblem) -> Traffic:

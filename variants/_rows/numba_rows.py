@@ -12,8 +12,8 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda import libdevice
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
-from variants._tiles.numba_tiles import conversions
 
 WARPS = THREADS // 32
 MINUS_INFINITY = np.float32(-np.inf)
@@ -35,8 +35,8 @@ def row_index():
     return cuda.blockIdx.x & MASK
 
 
-# x_j, and -inf beyond the row, whose weight is 0. All threads go round a loop over columns equally often and ask here:
-# else an unrolled loop would let the lanes of a warp that stands at the end of the row get out of step.
+# x_j, and -inf beyond the row, whose weight is 0. All threads take as many steps of a loop over columns: otherwise an
+# unrolled loop would let the lanes of a warp at the end of the row get out of step.
 @functools.cache
 def elements(dtype: str) -> Callable:
     """A device function for rows of X stored as `dtype`."""
@@ -49,14 +49,15 @@ def elements(dtype: str) -> Callable:
     return element
 
 
-# exp(x - m), and 0 for x = -inf even where nothing else was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
+# exp(x - m), and 0 for x = -inf even while nothing else has been seen (m = -inf), since (-inf) - (-inf) is NaN.
 @cuda.jit(device=True, forceinline=True)
 def exp_below(x, m):
     return libdevice.expf(x - (ZERO if m == MINUS_INFINITY else m))
 
 
-# The largest x of the block, or the sum of all, for every thread. Each warp leaves its own in shared memory, and all
-# threads put these together in the same order. A kernel calls either once: nobody writes `parts` a second time.
+# The largest x of the block, or the sum of all, for every thread. Each warp writes its own to shared memory, and all
+# threads combine these in the same order. A kernel calls each function at most once, so no thread writes `parts` a
+# second time.
 @cuda.jit(device=True, forceinline=True)
 def block_max(x):
     parts = cuda.shared.array(WARPS, float32)

@@ -1,43 +1,26 @@
-// What the softmax kernels have in common: how X and Y are stored, and sums and maxima over a block of threads. The
-// Numba twin of this text is numba_rows.py: same names, same order.
+// What the softmax kernels have in common: sums and maxima over a block of threads. _features/stored_*.cuh is put before this
+// text. The Numba twin of this text is numba_rows.py: same names, same order.
 //
-// Compile-time parameters: THREADS (per block, whole warps) and how X and Y are stored.
-
-#if defined(STORED_AS_float16)
-#include <cuda_fp16.h>
-typedef __half stored;
-__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
-__device__ __forceinline__ void narrow(float x, __half *to) { *to = __float2half_rn(x); }
-#elif defined(STORED_AS_bfloat16)
-#include <cuda_bf16.h>
-typedef __nv_bfloat16 stored;
-__device__ __forceinline__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ void narrow(float x, __nv_bfloat16 *to) { *to = __float2bfloat16_rn(x); }
-#else
-typedef float stored;
-__device__ __forceinline__ float widen(float x) { return x; }
-__device__ __forceinline__ void narrow(float x, float *to) { *to = x; }
-#endif
+// Compile-time parameters: THREADS (per block, whole warps).
 
 constexpr int WARPS = THREADS / 32;
+constexpr float MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);
 
-#define MINUS_INFINITY __int_as_float(0xff800000)
-
-// Where the block's row begins: beyond 2^31 elements, too.
+// Where the block's row begins. It may be beyond 2^31 elements.
 __device__ __forceinline__ size_t row_start(int columns) { return (size_t)blockIdx.x * columns; }
 
-// x_j, and -inf beyond the row, whose weight is 0. All threads go round a loop over columns equally often and ask here:
-// else an unrolled loop would let the lanes of a warp that stands at the end of the row get out of step.
+// x_j, and -inf beyond the row, whose weight is 0. All threads take as many steps of a loop over columns: otherwise an unrolled
+// loop would let the lanes of a warp at the end of the row get out of step.
 __device__ __forceinline__ float element(const stored *x, int j, int columns)
 {
     return j < columns ? widen(x[j]) : MINUS_INFINITY;
 }
 
-// exp(x - m), and 0 for x = -inf even where nothing else was seen yet (m = -inf), for (-inf) - (-inf) is NaN.
+// exp(x - m), and 0 for x = -inf even while nothing else has been seen (m = -inf), since (-inf) - (-inf) is NaN.
 __device__ __forceinline__ float exp_below(float x, float m) { return expf(x - (m == MINUS_INFINITY ? 0.0f : m)); }
 
-// The largest x of the block, or the sum of all, for every thread. Each warp leaves its own in shared memory, and all
-// threads put these together in the same order. A kernel calls either once: nobody writes `parts` a second time.
+// The largest x of the block, or the sum of all, for every thread. Each warp writes its own to shared memory, and all threads
+// combine these in the same order. A kernel calls each function at most once, so no thread writes `parts` a second time.
 __device__ __forceinline__ float block_max(float x)
 {
     __shared__ float parts[WARPS];

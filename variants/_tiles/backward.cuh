@@ -1,30 +1,63 @@
-// What the algorithms of the backward pass do with tiles besides tiles.cuh, which is put before this text. The Numba twin
-// is numba_backward.py: same names, same order.
+// What the algorithms of the backward pass do with tiles in addition to tiles.cuh, which is put before this text. The Numba
+// twin is numba_backward.py: same names, same order.
 //
-// A block that keeps dK_j and dV_j on chip owns keys, as a block of the forward pass owns rows. So the functions of
-// tiles.cuh are used the other way round: what they call a row of a tile is a key, and what they call a key is a query
-// row; BR is the papers' B_c and BC their B_r. S, P, dP and dS lie on chip transposed, a key per row, so that add_P_V sums
-// dV_j += P^T dO_i and dK_j += dS^T Q_i.
-constexpr int KEYS = BR;
-constexpr int ROWS = BC;
+// A block that keeps dK_j and dV_j on chip owns keys, as a block of the forward pass owns rows. Such kernels use tiles.cuh
+// with rows and keys exchanged: BR is the papers' B_c, BC their B_r, and the limits are mirrored. S, P, dP and dS are stored
+// transposed, a key per row, so that add_P_V computes dV_j += P^T dO_i and dK_j += dS^T Q_i.
+
+constexpr int KEYS = BR, ROWS = BC;       // per tile, if a block owns keys
 constexpr int TQ = (ROWS + TY - 1) / TY;  // query rows per thread
 
-// Which rows see keys from first_key to last_key: some of them no row ahead of that which the tile of rows at `start` begins
-// with, and none from `end` on, which is 0 where nobody does; all of them the rows from first_by_all to before end_by_all.
-struct RowsSeeing {
-    int start, end, first_by_all, end_by_all;
+// Which rows see the keys of a block that owns keys. In `mirrored` rows are keys, and keys are rows.
+template <class Run> struct RowsSeeing {
+    BlockLimits<Run> mirrored;
+    int first_key;
+    int start_row, end_row;  // some row sees a key: tiles of rows from start_row to end_row - 1
+    __device__ __forceinline__ bool exist() const { return start_row < end_row; }
+
+    // Which of a tile's `rows` rows see each of this thread's keys.
+    __device__ __forceinline__ auto in_tile(int first_row, int rows) const
+    {
+        return seen_in_tile(mirrored, first_key, first_row, rows);
+    }
 };
 
-__device__ __forceinline__ RowsSeeing rows_seeing(int first_key, int last_key, int q_len, int kv_len, Limit ahead,
-                                                  Limit behind)
+// `block`: of keys.
+template <class MirroredLimits>
+__device__ __forceinline__ auto rows_seeing(const MirroredLimits &limits, const RowBlock &block, int q_len, int kv_len)
 {
-    const int first = first_seen(first_key, kv_len, q_len, ahead), end = end_seen(last_key, kv_len, q_len, behind);
-    const int first_by_all = first_seen(last_key, kv_len, q_len, ahead);
-    const int end_by_all = end_seen(first_key, kv_len, q_len, behind);
-    return {first / ROWS * ROWS, first < end ? end : 0, first_by_all, end_by_all};
+    const auto mirrored = limits.template of_block<KEYS>(block, kv_len, q_len);
+    const int first_row = mirrored.first_key, end_row = mirrored.end_key;
+    return RowsSeeing<decltype(mirrored.run)>{mirrored, block.first_row, first_row / ROWS * ROWS,
+                                              first_row < end_row ? end_row : 0};
 }
 
-// D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
+// The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
+__device__ __forceinline__ RowBlock own_keys_across(int kv_len)
+{
+    const int first_key = blockIdx.y * KEYS, keys = min(KEYS, kv_len - first_key);
+    return {(int)blockIdx.z, (int)blockIdx.x, (int)blockIdx.y, (int)gridDim.y, first_key, keys};
+}
+
+// The first `rows` rows of X = 0.
+__device__ __forceinline__ void zero_rows(float *X, int rows)
+{
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + thread_index();
+        if (e < rows * D) X[e] = 0.0f;
+    }
+}
+
+// Of float32 -> as elements are stored.
+__device__ __forceinline__ void round_rows(stored *rounded, const float *X, int rows)
+{
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + thread_index();
+        if (e < rows * D) narrow(X[e], &rounded[e]);
+    }
+}
+
+// D_i = rowsum(dO_i o O_i). TX lanes share a row. All threads run the same number of iterations: shuffles need whole warps.
 __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile, const float *O_tile)
 {
 #pragma unroll 1
@@ -41,92 +74,121 @@ __device__ __forceinline__ void row_dots(float *delta_tile, const float *dO_tile
     }
 }
 
-#ifdef DROPOUT
-// Of the query head, and where its tile of rows begins; KEYS is a multiple of 8.
-#define DROPOUT_PARAMETERS , const Dropout &dropout, int first_key, int first_row, float kept_factor
-#else
-#define DROPOUT_PARAMETERS
-#endif
+// The same of ROWS rows in memory.
+__device__ __forceinline__ void row_dots_in_memory(float *delta, const stored *dO, const stored *O, int rows)
+{
+    __shared__ __align__(16) float O_tile[ROWS * LD], dO_tile[ROWS * LD], delta_tile[ROWS];
+    load_tile<ROWS>(O_tile, O, rows);
+    load_tile<ROWS>(dO_tile, dO, rows);
+    __syncthreads();
+    row_dots(delta_tile, dO_tile, O_tile);
+    __syncthreads();
+    if (thread_index() < rows) delta[thread_index()] = delta_tile[thread_index()];
+}
 
-// P = exp(tau Q_i K_j^T - lse_i) and dS = P o (dO_i V_j^T - D_i), transposed, both 0 where the row does not see the key:
-// chosen, not multiplied, so that NaN behind the mask stays there. first[i] to end[i]: the rows that see key i. Where a
-// weight drops out P and dP are 0; elsewhere dP grows here, and P's product later.
+// L_i and D_i of EXTENT rows, of which there are `rows`; zeros after these.
+template <int EXTENT>
+__device__ __forceinline__ void load_statistics(float *lse_tile, float *delta_tile, const float *lse, const float *delta,
+                                                int rows)
+{
+    const int t = thread_index();
+    if (t < EXTENT) {
+        lse_tile[t] = t < rows ? lse[t] : 0.0f;
+        delta_tile[t] = t < rows ? delta[t] : 0.0f;
+    }
+}
+
+// P = exp(tau Q_i K_j^T - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where the row
+// does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
+//
+// `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets the weights
+// that are kept, and dV_j is multiplied by the factor later.
+template <class Run, class Drawn>
 __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_tile, const float *K_tile,
                                                       const float *V_tile, const float *Q_tile, const float *dO_tile,
                                                       const float *lse_tile, const float *delta_tile, float tau,
-                                                      const int (&first)[TM], const int (&end)[TM] DROPOUT_PARAMETERS)
+                                                      const RowsSeeing<Run> &seeing, const Drawn &drawn, float factor,
+                                                      int first_row, int rows)
 {
     float S[TM][TN], dP[TM][TN];
     multiply_Q_Kt(S, K_tile, Q_tile);
     multiply_Q_Kt(dP, V_tile, dO_tile);
+    const auto seen = seeing.in_tile(first_row, rows);
 #pragma unroll
     for (int j = 0; j < TN; ++j) {
         const float lse_j = lse_tile[tile_key(j)], delta_j = delta_tile[tile_key(j)];
-#ifdef DROPOUT  // a thread's keys are TY apart
-        const unsigned kept = dropout.kept<(KEYS + 7) / 8>(first_row + key_of(j), first_key, thread_row() % 8);
-#endif
+        // A thread's keys are TY apart, which is a multiple of 8.
+        const auto kept = drawn.template kept<(KEYS + 7) / 8>(first_row + key_of(j), seeing.first_key, thread_row() % 8);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const bool seen = first[i] <= key_of(j) && key_of(j) < end[i];
-            const float p = seen ? __expf(tau * S[i][j] - lse_j) : 0.0f;
-#ifdef DROPOUT
-            const float dp = DROPPED(kept_factor * dP[i][j], kept, row_of(i) / 8);
-            P_tile[row_of(i) * LP + key_of(j)] = DROPPED(p, kept, row_of(i) / 8);
-#else
-            const float dp = dP[i][j];
-            P_tile[row_of(i) * LP + key_of(j)] = p;
-#endif
-            dS_tile[row_of(i) * LP + key_of(j)] = seen ? p * (dp - delta_j) : 0.0f;
+            const bool sees = seen.in_run(i, key_of(j));
+            const float p = sees ? __expf(tau * S[i][j] - lse_j) : 0.0f;
+            const float dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);
+            P_tile[row_of(i) * LP + key_of(j)] = kept.or_zero(p, row_of(i) / 8);
+            dS_tile[row_of(i) * LP + key_of(j)] = sees ? p * (dp - delta_j) : 0.0f;
         }
     }
 }
 
 // dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
-template <bool ALL_SEEN>
-__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, int first_key,
-                                         int keys, int first_row, int q_len, int kv_len, Limit ahead, Limit behind)
+template <bool ALL_SEEN, class Run>
+__device__ __forceinline__ void add_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile, const Run &run,
+                                         int first_key, int keys, int first_row)
 {
 #pragma unroll(ALL_SEEN ? 4 : 1)
     for (int k = 0; k < keys; ++k) {
         float key[TD];
 #pragma unroll
         for (int j = 0; j < TD; ++j) key[j] = K_tile[k * LD + tile_element(j)];
-        const int first = ALL_SEEN ? 0 : first_seen(first_key + k, kv_len, q_len, ahead) - first_row;
-        const int end = ALL_SEEN ? 0 : end_seen(first_key + k, kv_len, q_len, behind) - first_row;
+        const int first = ALL_SEEN ? 0 : run.first(first_key + k) - first_row;
+        const int end = ALL_SEEN ? 0 : run.end(first_key + k) - first_row;
 #pragma unroll
         for (int i = 0; i < TQ; ++i) {
-            const bool seen = ALL_SEEN || (first <= row_of(i) && row_of(i) < end);
+            const bool sees = ALL_SEEN || (first <= row_of(i) && row_of(i) < end);
             const float ds = dS_tile[k * LP + min(row_of(i), ROWS - 1)];
 #pragma unroll
-            for (int j = 0; j < TD; ++j) dQ[i][j] = seen ? dQ[i][j] + ds * key[j] : dQ[i][j];
+            for (int j = 0; j < TD; ++j) dQ[i][j] = sees ? dQ[i][j] + ds * key[j] : dQ[i][j];
         }
     }
 }
 
-// dQ_i = dS K_j, where all keys are seen by the tile's rows from first_by_all to end_by_all.
+// dQ_i = dS K_j, of `rows` rows and `keys` keys. `seen`: of the tile.
+template <class Run, class Pairs>
 __device__ __forceinline__ void multiply_dS_K(float (&dQ)[TQ][TD], const float *dS_tile, const float *K_tile,
-                                              int first_by_all, int end_by_all, int first_key, int keys, int first_row,
-                                              int rows, int q_len, int kv_len, Limit ahead, Limit behind)
+                                              const RowsSeeing<Run> &seeing, const SeenInTile<Pairs> &seen, int keys,
+                                              int first_row, int rows)
 {
 #pragma unroll
     for (int i = 0; i < TQ; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) dQ[i][j] = 0.0f;
-    if (first_by_all <= 0 && end_by_all >= rows) {
-        add_dS_K<true>(dQ, dS_tile, K_tile, first_key, keys, first_row, q_len, kv_len, ahead, behind);
+    if (seen.first_by_all == 0 && seen.end_by_all == rows) {
+        add_dS_K<true>(dQ, dS_tile, K_tile, seeing.mirrored.run, seeing.first_key, keys, first_row);
     } else {
-        add_dS_K<false>(dQ, dS_tile, K_tile, first_key, keys, first_row, q_len, kv_len, ahead, behind);
+        add_dS_K<false>(dQ, dS_tile, K_tile, seeing.mirrored.run, seeing.first_key, keys, first_row);
     }
 }
 
-// Each thread's part of `factor` X -> a tile of EXTENT rows.
-template <int EXTENT, int T>
-__device__ __forceinline__ void gather(float *tile, const float (&X)[T][TD], float factor)
+// What each thread has of dQ_i, times a factor -> a tile of ROWS rows.
+__device__ __forceinline__ void gather_dQ(float *tile, const float (&dQ)[TQ][TD], float factor)
 {
 #pragma unroll
-    for (int i = 0; i < T; ++i)
+    for (int i = 0; i < TQ; ++i)
 #pragma unroll
         for (int j = 0; j < TD; ++j) {
-            if (row_of(i) < EXTENT && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * X[i][j];
+            if (row_of(i) < ROWS && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * dQ[i][j];
         }
+}
+
+// Write dK_j, which is multiplied by tau, and dV_j, gathered where K_j and V_j were, once no thread reads these any more.
+__device__ __forceinline__ void store_dK_dV(stored *dK, stored *dV, float *K_tile, float *V_tile,
+                                            const float (&dK_acc)[TM][TD], const float (&dV_acc)[TM][TD], float tau,
+                                            float factor, int keys)
+{
+    __syncthreads();
+    gather(K_tile, dK_acc, tau);
+    gather(V_tile, dV_acc, factor);
+    __syncthreads();
+    store_tile(dK, K_tile, keys);
+    store_tile(dV, V_tile, keys);
 }

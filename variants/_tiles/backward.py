@@ -12,19 +12,21 @@ from typing import Any
 import numpy as np
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, rawkernel, unsupported
-from variants._tiles.band import SPAN_FEATURES
+from variants._features import SPAN_FEATURES
+from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, unsupported
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import Integers
 from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 
-COMMON = (*rawkernel.COMMON, rawkernel.ROWS_SEEING, ("_tiles", "backward.cuh"))
-"""Files that are prepended to CUDA sources."""
 NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", sums="nearest")
 """Numerics of algorithms that round only their outputs to 16 bits."""
 CHOICES = (8, 16, 32, 64)
 """Sizes of a tile to choose from, in rows and in keys."""
+
+
+BACKWARD = (("_tiles", "backward.cuh"),)
+"""Header of CUDA kernels."""
 
 
 def turned(tile: Tile) -> Tile:
@@ -144,6 +146,6 @@ def register_backward(
     )
 
 
-def scalars(problem: Problem, limits: tuple[np.int32, np.int32]) -> tuple[Any, ...]:
-    """(group, tau, before, after), as kernels take them that score."""
-    return np.int32(problem.group), np.float32(problem.tau), *limits
+def sizes(problem: Problem) -> tuple[Any, ...]:
+    """Arguments of kernels: (q_len, kv_len, group, tau)."""
+    return np.int32(problem.q_len), np.int32(problem.kv_len), np.int32(problem.group), np.float32(problem.tau)

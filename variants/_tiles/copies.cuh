@@ -1,8 +1,8 @@
 // Tiles that are brought on chip ahead of their use, while others are multiplied. tiles.cuh is put before this text. The
 // Numba twin is numba_copies.py.
 
-// BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; zeros where not `valid`. They go
-// by themselves until they are waited for (PTX ISA: cp.async). 16 go past L1: nobody else on this multiprocessor reads them.
+// BYTES (4, 8 or 16, to which both addresses are aligned) go from global to shared memory; zeros where not `valid`. The
+// copy is asynchronous (PTX ISA: cp.async). Copies of 16 bytes bypass L1, since no other block reads the same soon.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(float *target, const float *source, bool valid)
 {
@@ -16,7 +16,7 @@ __device__ __forceinline__ void copy_async(float *target, const float *source, b
     }
 }
 
-// Until all that this thread has copied is there. Others' copies need a barrier besides.
+// Waits for this thread's own copies. Those of other threads need a barrier as well.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below. The rows of a head lie one after the other: the block

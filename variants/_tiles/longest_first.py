@@ -16,7 +16,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Problem
 from variants import _features as features
-from variants._features import declarations, has_spans
+from variants._features import FOLDER, Feature, declarations, has_spans
 from variants._tiles import WARPS, blocks
 from variants._tiles.schedule import INT32_BYTES, Schedule, Sizes
 from variants._tiles.sectors import LANES, SECTOR_BYTES, Integers
@@ -51,8 +51,18 @@ def numba_ordering(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
     return (longest_first_kernel(tile.Br, tile.Bc),) if is_ordered(problem) else ()
 
 
+def row_order(problem: Problem, tile: Sizes) -> Feature:
+    """Return which block of rows starts first, as a type of kernels."""
+    files = ((FOLDER, "row_order.cuh"),)
+    if not is_ordered(problem):
+        return Feature("RowOrder", "LastFirst", (), files)
+    sequences, lists, _ = LongestFirst(Schedule(problem, tile)).shape
+    argument = (ORDER, np.int32(lists * (sequences > 1)), np.int32(lists > 1))
+    return Feature("RowOrder", "LongestFirst", argument, files)
+
+
 class LongestFirst:
-    """The order of a problem's row blocks: its launches, buffers, arguments and bytes."""
+    """The order of a problem's row blocks: its launches, buffers and bytes."""
 
     def __init__(self, schedule: Schedule) -> None:
         """`schedule`: its blocks of rows are those that are ordered."""
@@ -67,7 +77,7 @@ class LongestFirst:
             return ()
         p = self._problem
         (longest_first,) = kernels
-        sequences, lists, _ = self._shape
+        sequences, lists, _ = self.shape
         visited = features.limits(p).argument if p.mask.is_run else LISTS
         args = (ORDER, np.int32(p.q_len), np.int32(p.kv_len), visited)
         return (Launch(longest_first, (self._rankers, lists, sequences), (THREADS,), args),)
@@ -75,30 +85,26 @@ class LongestFirst:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """The order."""
-        sequences, lists, row_blocks = self._shape
+        sequences, lists, row_blocks = self.shape
         shape = (sequences, row_blocks) if self._problem.mask.is_run else (sequences, lists, row_blocks)
         return (Buffer(ORDER, shape, "int32"),) if self._is_there else ()
-
-    def arguments(self, always: bool) -> tuple[Any, ...]:
-        """Return the arguments of the kernel that reads the order, with a placeholder if `always` and there is none."""
-        return (ORDER,) if self._is_there else (np.int32(0),) * always
 
     def traffic(self, warps: int) -> tuple[int, int]:
         """Return bytes read and written, including reads by a kernel with this many warps, at the `sectors` level."""
         if not self._is_there:
             return 0, 0
-        s, (sequences, lists, row_blocks) = self._schedule, self._shape
+        s, (sequences, lists, row_blocks) = self._schedule, self.shape
         number = np.arange(sequences * lists)[:, None]
         # Each ranker reads of its own, and then all read of all.
         looks = sum(_request_sectors(elements) for elements in self._elements_read(number))
-        ranks = np.broadcast_to(self.ranks, self._shape).reshape(-1, row_blocks)
+        ranks = np.broadcast_to(self.ranks, self.shape).reshape(-1, row_blocks)
         written = _request_sectors(number * row_blocks + ranks)
         read = looks * (1 + self._rankers) + s.owners * warps
         return SECTOR_BYTES * int(read), SECTOR_BYTES * int(written)
 
     def _elements_read(self, number: Integers) -> tuple[Integers, ...]:
         """(lists of all sequences, T_r) each: where that is read from which it is known how many tiles are visited."""
-        s, (_, _, row_blocks) = self._schedule, self._shape
+        s, (_, _, row_blocks) = self._schedule, self.shape
         if self._problem.mask.is_run:
             return tuple(number * self._problem.q_len + rows for rows in (s.first_rows, self._last_rows))
         return ((number * row_blocks + np.arange(row_blocks)) * self._visits.shape[-1],)
@@ -128,7 +134,8 @@ class LongestFirst:
         return np.minimum(s.first_rows + s.tile.Br, self._problem.q_len) - 1
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the order: sequences with their own lists, lists per sequence, blocks of rows."""
         if self._problem.mask.is_run:
             return self._problem.batch, 1, len(self._schedule.first_rows)
         return self._visits.shape[:3]
@@ -136,7 +143,7 @@ class LongestFirst:
     @property
     def _rankers(self) -> int:
         """Blocks that rank those of a list."""
-        return int(blocks(self._shape[-1], THREADS))
+        return int(blocks(self.shape[-1], THREADS))
 
 
 def _request_sectors(elements: Integers) -> int:

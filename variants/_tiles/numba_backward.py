@@ -1,85 +1,116 @@
-"""What the algorithms of the backward pass do with tiles besides numba_tiles.py. The CUDA twin is backward.cuh.
+"""What the algorithms of the backward pass do with tiles in addition to numba_tiles.py. The CUDA twin is backward.cuh.
 
-A block that keeps dK_j and dV_j on chip owns keys, as a block of the forward pass owns rows. So the functions of
-numba_tiles.py are used the other way round: what they call a row of a tile is a key, and what they call a key is a
-query row; BR is the papers' B_c and BC their B_r. S, P, dP and dS lie on chip transposed, a key per row, so that
-add_P_V sums dV_j += P^T dO_i and dK_j += dS^T Q_i.
+A block that keeps dK_j and dV_j on chip owns keys, as a block of the forward pass owns rows. Such kernels use
+numba_tiles.py with rows and keys exchanged: Br of the tile is the papers' B_c, Bc their B_r, and the limits are
+mirrored. S, P, dP and dS are stored transposed, a key per row, so that add_P_V computes dV_j += P^T dO_i and
+dK_j += dS^T Q_i.
 """
 
 from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from numba import cuda, float32, uint32
+from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
-from variants._dropout.numba_dropout import numba_dropout
+from variants._features.numba_dropout import numba_dropout
+from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
+from variants._tiles.numba_grids import head_across, key_block_across
 from variants._tiles.numba_tiles import (
     MASK,
-    TX,
+    THREADS,
     TY,
     ZERO,
     batch_index,
+    conversions,
+    copies,
     numba_tiles,
     row_sum,
     thread_column,
+    thread_index,
     thread_row,
 )
 
 
-@functools.cache
-def numba_backward(head_dim: int, tile: Tile, spans: bool = False, features: tuple[str, ...] = ()) -> SimpleNamespace:
-    """Device functions and constants besides those of `numba_tiles`, for a tile that is turned: Br keys, Bc rows.
+class RowsSeeing(NamedTuple):
+    """Which rows see the keys of a block that owns keys."""
 
-    `spans`: kernels are told by arrays which rows see a key; `features`: dropout, or none.
+    mirrored: Any
+    """`BlockLimits` in which rows are keys, and keys are rows."""
+    first_key: Any
+    start_row: Any
+    """Some row sees a key: tiles of rows from start_row to end_row - 1; none if end_row is 0."""
+    end_row: Any
+
+
+# L_i and D_i of `extent` rows, of which there are `rows`; zeros after these.
+@cuda.jit(device=True, forceinline=True)
+def load_statistics(lse_tile, delta_tile, extent, lse, delta, first_row, rows):
+    t = thread_index()
+    if t < extent:
+        lse_tile[t] = lse[first_row + t] if t < rows else ZERO
+        delta_tile[t] = delta[first_row + t] if t < rows else ZERO
+
+
+@functools.cache
+def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures) -> SimpleNamespace:
+    """Device functions and constants besides those of `numba_tiles`, for blocks of Br keys and tiles of Bc rows.
+
+    `features`: of kernels with blocks of Br rows and tiles of Bc keys.
     """
     D, KEYS, ROWS = head_dim, tile.Br, tile.Bc
-    tiles = numba_tiles(head_dim, tile, spans)
-    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
-    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
+    tiles, dropout = numba_tiles(head_dim, tile, features), numba_dropout(features.dropout.DROPS, -(-KEYS // 8))
+    first_of, end_of, limits_of_block = features.limits.first, features.limits.end, features.limits.of_block
+    load_tile, store_tile = copies(D, dtype)
+    _, _, narrow = conversions(dtype)
+    TM, TN, TD, LD = tiles.TM, tiles.TN, tiles.TD, tiles.LD
     TQ = -(-ROWS // TY)  # query rows per thread
     row_of, key_of, element_of, has_element = tiles.row_of, tiles.key_of, tiles.element_of, tiles.has_element
-    chosen = numba_dropout(features, -(-KEYS // 8))
-    DROPOUT, kept, dropped = chosen.DROPOUT, chosen.kept, chosen.dropped
-    multiply_Q_Kt = tiles.multiply_Q_Kt
+    tile_key, tile_element = tiles.tile_key, tiles.tile_element
+    multiply_Q_Kt, seen_in_tile, gather = tiles.multiply_Q_Kt, tiles.seen_in_tile, tiles.gather
+    kept_of, or_zero = dropout.kept, dropout.or_zero
 
-    # A thread beyond the tile's edge repeats the edge, as in numba_tiles.py.
+    # `block`: of keys.
     @cuda.jit(device=True, forceinline=True)
-    def tile_key(j):
-        return key_of(j) if ROWS == TX * TN else min(key_of(j), ROWS - 1)
+    def rows_seeing(limits, block, q_len, kv_len):
+        mirrored = limits_of_block(limits, block, kv_len, q_len)
+        first_row, end_row = mirrored.first_key, mirrored.end_key
+        return RowsSeeing(mirrored, block.first_row, first_row // ROWS * ROWS, end_row if first_row < end_row else 0)
 
+    # Which of a tile's `rows` rows see each of this thread's keys.
     @cuda.jit(device=True, forceinline=True)
-    def tile_element(j):
-        return element_of(j) if D == TX * TD else min(element_of(j), D - 1)
+    def in_tile(bounds, seeing, first_row, rows):
+        return seen_in_tile(bounds, seeing.mirrored, (), seeing.first_key, first_row, rows)
 
-    # Rows that see a key: as a row sees keys, the other way round. In a band key j lies on row j + q_len - kv_len, and
-    # is seen by the rows from `ahead` ahead of that to `behind` behind it, which are a row's `after` and `before`. So
-    # first_seen(key, kv_len, q_len, ahead) is the first row that sees it, and end_seen(key, kv_len, q_len, behind) ends
-    # those that do.
+    # The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
     @cuda.jit(device=True, forceinline=True)
-    def keep_limits_of_keys(before, after, first_key, keys, q_len):
-        return after, before
+    def own_keys_across(kv_len):
+        first_key = key_block_across() * KEYS
+        keys = min(KEYS, kv_len - first_key)
+        return RowBlock(batch_index(), head_across(), key_block_across(), cuda.gridDim.y & MASK, first_key, keys)
 
-    if spans:
-        # Of each key its first row and their end, in this order.
-        @cuda.jit(device=True, forceinline=True)
-        def keep_limits_of_keys(first_rows, end_rows, first_key, keys, q_len):
-            return keep_limits(first_rows, end_rows, first_key, keys, q_len)
-
-    # Which rows see keys from first_key to last_key: (start, end, first_by_all, end_by_all). Some of them no row ahead
-    # of that which the tile of rows at `start` begins with, and none from `end` on, which is 0 where nobody does; all
-    # of them the rows from first_by_all to before end_by_all.
+    # `rows` rows of X, from first_row on, = 0.
     @cuda.jit(device=True, forceinline=True)
-    def rows_seeing(first_key, last_key, q_len, kv_len, ahead, behind):
-        first = first_seen(first_key, kv_len, q_len, ahead)
-        end = end_seen(last_key, kv_len, q_len, behind)
-        first_by_all = first_seen(last_key, kv_len, q_len, ahead)
-        end_by_all = end_seen(first_key, kv_len, q_len, behind)
-        return first // ROWS * ROWS, end if first < end else 0, first_by_all, end_by_all
+    def zero_rows(X, first_row, rows):
+        for start in range(0, rows * D, THREADS):
+            e = start + thread_index()
+            if e < rows * D:
+                X[first_row + e // D, e % D] = ZERO
 
-    # D_i = rowsum(dO_i o O_i). TX lanes share a row; all threads go round equally often, for shuffles want whole warps.
+    # Of float32 -> as elements are stored.
+    @cuda.jit(device=True, forceinline=True)
+    def round_rows(rounded, X, first_row, rows):
+        for start in range(0, rows * D, THREADS):
+            e = start + thread_index()
+            if e < rows * D:
+                rounded[first_row + e // D, e % D] = narrow(X[first_row + e // D, e % D])
+
+    # D_i = rowsum(dO_i o O_i). TX lanes share a row. All threads run the same number of iterations: shuffles need whole
+    # warps.
     @cuda.jit(device=True, forceinline=True)
     def row_dots(delta_tile, dO_tile, O_tile):
         for i in range(TQ):
@@ -93,85 +124,98 @@ def numba_backward(head_dim: int, tile: Tile, spans: bool = False, features: tup
             if thread_column() == 0 and row_of(i) < ROWS:
                 delta_tile[r] = total
 
-    if DROPOUT:
-        # A thread's keys are TY apart.
-        @cuda.jit(device=True, forceinline=True)
-        def bits_of_row(dropout, j):
-            draw, _, head, first_row, first_key = dropout
-            return kept(draw, first_row + key_of(j), first_key, thread_row() & 7, head, batch_index())
+    # The same of ROWS rows in memory.
+    @cuda.jit(device=True, forceinline=True)
+    def row_dots_in_memory(delta, dO, O, first_row, rows):
+        O_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
+        dO_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
+        delta_tile = cuda.shared.array(ROWS, float32)
+        load_tile(O_tile, ROWS, O, first_row, rows)
+        load_tile(dO_tile, ROWS, dO, first_row, rows)
+        cuda.syncthreads()
+        row_dots(delta_tile, dO_tile, O_tile)
+        cuda.syncthreads()
+        t = thread_index()
+        if t < rows:
+            delta[first_row + t] = delta_tile[t]
 
-        @cuda.jit(device=True, forceinline=True)
-        def grown(dp, dropout):
-            return dropout[1] * dp
-
-    else:
-
-        @cuda.jit(device=True, forceinline=True)
-        def bits_of_row(dropout, j):
-            return uint32(0)
-
-        @cuda.jit(device=True, forceinline=True)
-        def grown(dp, dropout):
-            return dp
-
-    # P = exp(tau Q_i K_j^T - lse_i) and dS = P o (dO_i V_j^T - D_i), transposed, both 0 where the row does not see the
-    # key: chosen, not multiplied, so that NaN behind the mask stays there. first[i] to end[i]: the rows that see key i.
-    # Where a weight drops out P and dP are 0; elsewhere dP grows here, and P's product later. `dropout`: the kernel's
-    # two parameters, the query head, and where its tile of rows and that of keys begin, a multiple of 8; or empty.
+    # P = exp(tau Q_i K_j^T - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where
+    # the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
+    #
+    # `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets
+    # the weights that are kept, and dV_j is multiplied by the factor later.
     @cuda.jit(device=True, forceinline=True)
     def weights_and_gradients(
-        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, first, end, dropout
-    ):
+        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn, factor,
+        first_row, rows,
+    ):  # fmt: skip
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
+        bounds = cuda.local.array((2, TM), int32)
         multiply_Q_Kt(S, K_tile, Q_tile)
         multiply_Q_Kt(dP, V_tile, dO_tile)
+        seen = in_tile(bounds, seeing, first_row, rows)
         for j in range(TN):
             lse_j = lse_tile[tile_key(j)]
             delta_j = delta_tile[tile_key(j)]
-            bits = bits_of_row(dropout, j)
+            # A thread's keys are TY apart, which is a multiple of 8.
+            kept = kept_of(drawn, first_row + key_of(j), seeing.first_key, thread_row() & 7)
             for i in range(TM):
-                seen = first[i] <= key_of(j) and key_of(j) < end[i]
-                p = libdevice.fast_expf(tau * S[i, j] - lse_j) if seen else ZERO
-                P_tile[row_of(i), key_of(j)] = dropped(p, bits, row_of(i) >> 3)
-                dp = dropped(grown(dP[i, j], dropout), bits, row_of(i) >> 3)
-                dS_tile[row_of(i), key_of(j)] = p * (dp - delta_j) if seen else ZERO
+                sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]
+                p = libdevice.fast_expf(tau * S[i, j] - lse_j) if sees else ZERO
+                dp = or_zero(kept, factor * dP[i, j], row_of(i) >> 3)
+                P_tile[row_of(i), key_of(j)] = or_zero(kept, p, row_of(i) >> 3)
+                dS_tile[row_of(i), key_of(j)] = p * (dp - delta_j) if sees else ZERO
 
-    # dQ_i = dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
-    # All keys are seen by the tile's rows from first_by_all to end_by_all.
+    # dQ_i = dS K_j of `rows` rows over the tile's `keys` keys in ascending order, each only where the row sees it.
+    # dS_tile is dS^T; `seen`: of the tile.
     @cuda.jit(device=True, forceinline=True)
-    def multiply_dS_K(
-        dQ, dS_tile, K_tile, first_by_all, end_by_all, first_key, keys, first_row, rows, q_len, kv_len, ahead, behind
-    ):
-        all_seen = first_by_all <= 0 and end_by_all >= rows
+    def multiply_dS_K(dQ, dS_tile, K_tile, seeing, seen, keys, first_row, rows):
+        run, first_key = seeing.mirrored.run, seeing.first_key
+        all_seen = seen.first_by_all == 0 and seen.end_by_all == rows
         for i in range(TQ):
             for j in range(TD):
                 dQ[i, j] = ZERO
         for k in range(keys):
-            first = first_seen(first_key + k, kv_len, q_len, ahead) - first_row
-            end = end_seen(first_key + k, kv_len, q_len, behind) - first_row
+            first = first_of(run, first_key + k) - first_row
+            end = end_of(run, first_key + k) - first_row
             for i in range(TQ):
                 ds = dS_tile[k & MASK, min(row_of(i), ROWS - 1)]
                 if all_seen or (first <= row_of(i) and row_of(i) < end):
                     for j in range(TD):
                         dQ[i, j] += ds * K_tile[k & MASK, tile_element(j)]
 
-    # Each thread's part of `factor` X -> a tile of `extent` rows; `parts` rows per thread.
+    # What each thread has of dQ_i, times a factor -> a tile of ROWS rows.
     @cuda.jit(device=True, forceinline=True)
-    def gather(tile, extent, X, parts, factor):
-        for i in range(parts):
+    def gather_dQ(tile, dQ, factor):
+        for i in range(TQ):
             for j in range(TD):
-                if row_of(i) < extent and has_element(j):
-                    tile[row_of(i), element_of(j)] = factor * X[i, j]
+                if row_of(i) < ROWS and has_element(j):
+                    tile[row_of(i), element_of(j)] = factor * dQ[i, j]
+
+    # Write dK_j, which is multiplied by tau, and dV_j, gathered where K_j and V_j were, once no thread reads these.
+    @cuda.jit(device=True, forceinline=True)
+    def store_dK_dV(dK, dV, K_tile, V_tile, dK_acc, dV_acc, tau, factor, first_key, keys):
+        cuda.syncthreads()
+        gather(K_tile, dK_acc, tau)
+        gather(V_tile, dV_acc, factor)
+        cuda.syncthreads()
+        store_tile(dK, first_key, K_tile, keys)
+        store_tile(dV, first_key, V_tile, keys)
 
     return SimpleNamespace(
         KEYS=KEYS,
         ROWS=ROWS,
         TQ=TQ,
-        keep_limits_of_keys=keep_limits_of_keys,
         rows_seeing=rows_seeing,
+        in_tile=in_tile,
+        own_keys_across=own_keys_across,
+        zero_rows=zero_rows,
+        round_rows=round_rows,
         row_dots=row_dots,
+        row_dots_in_memory=row_dots_in_memory,
         weights_and_gradients=weights_and_gradients,
         multiply_dS_K=multiply_dS_K,
-        gather=gather,
+        gather_dQ=gather_dQ,
+        store_dK_dV=store_dK_dV,
     )

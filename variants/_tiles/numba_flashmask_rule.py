@@ -1,7 +1,7 @@
-"""FlashMask's spans of rows that do not see a key (Wang et al. 2024, arXiv 2410.01359), as numba_visits.py asks for
-them. The CUDA twins are flashmask.cuh and tile_extremes.cu.
+"""FlashMask's spans of rows that do not see a key (Wang et al. 2024, arXiv 2410.01359), as the rule of
+listed tiles. The CUDA twins are flashmask.cuh and tile_extremes.cu.
 
-The rule is (hidden_rows, extremes, ...): key j's span p starts at row hidden_rows[2 p, j] and ends before
+The rule is (hidden_rows, extremes): key j's span p starts at row hidden_rows[2 p, j] and ends before
 hidden_rows[2 p + 1, j], and `extremes` has, of each tile of keys and each span, the least and the largest start, and
 the least and the largest end.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from numba import cuda, int32
 
+from variants._features.numba_tile_order import NumbaRule
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import MASK, block_index, thread_index
-from variants._tiles.visits import NumbaRule
 
 ALL_LANES = 0xFFFFFFFF
 LEAST, LARGEST = -(2**31), 2**31 - 1
@@ -30,7 +30,7 @@ def numba_flashmask_rule(spans_per_key: int) -> NumbaRule:
     # Whether rows may see any of the tile's keys, and whether they see them all, as far as extremes tell (the paper's
     # algorithm 1): the same in all lanes of a warp.
     @cuda.jit(device=True, forceinline=True)
-    def look_at_tile(rule, tile, first_row, rows, first_key, keys):
+    def look_at_tile(rule, head, tile, first_row, rows, first_key, keys):
         lane, last_row = thread_index() % 32, first_row + rows - 1
         own = int32(0)
         if lane < EXTREMES:
@@ -49,12 +49,12 @@ def numba_flashmask_rule(spans_per_key: int) -> NumbaRule:
     KNOWN = 2 * SPANS
 
     @cuda.jit(device=True, forceinline=True)
-    def get_to_know(of, rule, key):
+    def get_to_know(of, rule, head, key):
         for line in range(KNOWN):
             of[line] = rule[0][line, key & MASK]
 
     @cuda.jit(device=True, forceinline=True)
-    def sees(of, rule, row):
+    def sees(of, rule, head, row):
         hidden = False
         for p in range(SPANS):
             hidden = hidden or (of[2 * p] <= row and row < of[2 * p + 1])

@@ -25,7 +25,8 @@ def longest_first_kernel(block_rows: int, tile_keys: int) -> Any:
 
     # The grid is (blocks of so many threads, 1, batch); each thread ranks one block of rows.
     @cuda.jit(launch_bounds=(THREADS,))
-    def longest_first(order, q_len, kv_len, first_keys, end_keys):
+    def longest_first(order, q_len, kv_len, limits):
+        first_keys, end_keys = limits
         visits = cuda.shared.array(THREADS, int32)
         thread = cuda.threadIdx.x
         count, own = int32((q_len + BR - 1) // BR), int32(cuda.blockIdx.x * THREADS + thread)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint16, uint32
+from numba import cuda, float32, uint32
 from numba.cuda import libdevice
 
-from variants._scores.numba_scores import numba_scores
+from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_limits import RowBlock
+from variants._features.numba_stored import conversions
 from variants._tiles import THREADS_X, THREADS_Y, Tile
 
 TX = THREADS_X
@@ -72,18 +74,6 @@ def batch_index():
     return cuda.blockIdx.z & MASK
 
 
-# Keys that a query row sees: first_seen up to, not including, end_seen; none where that is not beyond first_seen. A
-# row lies on key row + kv_len - q_len (aligned bottom-right) and sees from `before` ahead of that to `after` behind.
-@cuda.jit(device=True, forceinline=True)
-def first_seen(row, q_len, kv_len, before):
-    return max(row + kv_len - q_len - before, 0)
-
-
-@cuda.jit(device=True, forceinline=True)
-def end_seen(row, q_len, kv_len, after):
-    return min(max(row + kv_len - q_len + after + 1, 0), kv_len)
-
-
 # Maximum and sum over `lanes` lanes, `apart` from each other.
 @cuda.jit(device=True, forceinline=True)
 def lanes_max(x, lanes, apart=1):
@@ -125,39 +115,13 @@ def leading_dimension(D: int) -> int:
     return step_over(D) * (D // step_over(D) | 1)
 
 
-# A band's limits are two numbers: there is nothing to bring. numba_spans.py has the same for other masks.
-@cuda.jit(device=True, forceinline=True)
-def limits_in_memory(before, after):
-    return before, after
-
-
-@cuda.jit(device=True, forceinline=True)
-def keep_limits(before, after, first_row, rows, kv_len):
-    return before, after
-
-
-def what_rows_see(spans: bool, rows_kept: int = 0) -> SimpleNamespace:
-    """`first_seen`, `end_seen`, `limits_in_memory` and `keep_limits` of a band, or of runs that arrays say (`spans`).
-
-    `rows_kept`: of those, how many a block has room for.
-    """
-    if spans:
-        from variants._tiles.numba_spans import numba_spans
-
-        return numba_spans(rows_kept)
-    return SimpleNamespace(
-        first_seen=first_seen, end_seen=end_seen, limits_in_memory=limits_in_memory, keep_limits=keep_limits
-    )
-
-
 @functools.cache
-def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[str, ...] = ()) -> SimpleNamespace:
+def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None) -> SimpleNamespace:
     """Device functions and constants for tiles of Br rows or Bc keys of `head_dim` elements.
 
-    `spans`: kernels are told by arrays what rows see; `features` of scores.
+    Without `features` there are no functions that look at masks or scores.
     """
     D, BR, BC = head_dim, tile.Br, tile.Bc
-    score = numba_scores(features).score
     # 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O
     # from ty on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row
     # lies in a quarter of a warp, so its maximum and sum need only shuffles.
@@ -181,6 +145,13 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
     # stores at once.
     LD = leading_dimension(D)
     LP = TX * (TN | 1)
+
+    # The rows that the block owns.
+    @cuda.jit(device=True, forceinline=True)
+    def own_rows(q_len):
+        first_row = block_index() * BR
+        rows = min(BR, q_len - first_row)
+        return RowBlock(batch_index(), head_index(), block_index(), cuda.gridDim.x & MASK, first_row, rows)
 
     @cuda.jit(device=True, forceinline=True)
     def row_of(i):
@@ -216,24 +187,13 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
     def has_element(j):
         return D == TX * TD or element_of(j) < D
 
-    # The same for each row of this thread, counted from the first key of a tile of `keys` keys. Ends may lie ahead of
-    # the tile: unclipped, those of a thread's rows are TY keys apart, and it takes one register to know them all.
+    # What each thread has of O, times a factor -> a tile.
     @cuda.jit(device=True, forceinline=True)
-    def span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after):
+    def gather(tile, O, factor):
         for i in range(TM):
-            own_key = first_row + row_of(i) + kv_len - q_len - first_key
-            first[i] = own_key - before
-            end[i] = min(own_key + after + 1, keys)
-
-    seen = what_rows_see(spans, P_ROWS)
-    if spans:
-        limit_of = seen.limit_of
-
-        @cuda.jit(device=True, forceinline=True)
-        def span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after):
-            for i in range(TM):
-                first[i] = limit_of(first_row + row_of(i), before) - first_key
-                end[i] = min(limit_of(first_row + row_of(i), after) - first_key, keys)
+            for j in range(TD):
+                if has_row(i) and has_element(j):
+                    tile[row_of(i), element_of(j)] = factor * O[i, j]
 
     # S += the products of STEP elements of Q_i and of K_j, from k on.
     @cuda.jit(device=True, forceinline=True)
@@ -264,19 +224,6 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
         if D // STEP % 2 == 1:
             add_q_k(S, Q_tile, K_tile, D - STEP)
 
-    # S = tau S, and what else scores become, where the row sees the key, -inf elsewhere: chosen, not added, so that NaN
-    # behind the mask stays there. first[i] to end[i]: the keys of this tile that row i sees.
-    @cuda.jit(device=True, forceinline=True)
-    def scale_and_mask(S, tau, softcap, slope, place, first, end):
-        for i in range(TM):
-            for j in range(TN):
-                scored = score(S[i, j], tau, softcap, slope, key_of(j) - row_of(i), place)
-                S[i, j] = scored if key_of(j) < end[i] else MINUS_INFINITY
-        if first[TM - 1] > 0:  # no row sees keys ahead of those that one above it sees
-            for i in range(TM):
-                for j in range(TN):
-                    S[i, j] = S[i, j] if key_of(j) >= first[i] else MINUS_INFINITY
-
     # rowmax(S) of row i of S; the same in all lanes that share the row.
     @cuda.jit(device=True, forceinline=True)
     def row_max(S, i):
@@ -284,16 +231,6 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
         for j in range(1, TN):
             largest = max(largest, S[i, j])
         return lanes_max(largest, TX, APART)
-
-    # O += P V_j over keys from first_key to end_key, each only where the row sees it.
-    @cuda.jit(device=True, forceinline=True)
-    def add_P_V_where_seen(O, P_tile, V_tile, first_key, end_key, first, end):
-        for k in range(first_key, end_key):
-            for i in range(TM):
-                p_ik = P_tile[row_of(i), k & MASK]
-                for j in range(TD):
-                    if first[i] <= k and k < end[i]:
-                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
 
     # O += P V_j over STEP_P keys from k on, which all rows see.
     @cuda.jit(device=True, forceinline=True)
@@ -308,21 +245,7 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
                 for i in range(TM):
                     O[i, j] += p[i, e] * v
 
-    # O += P V_j over the tile's `keys` keys in ascending order; all rows see those from first_by_all to end_by_all.
-    # Elsewhere a row must not even multiply a key that it does not see by its zero weight: V may hold NaN or inf.
-    @cuda.jit(device=True, forceinline=True)
-    def add_P_V(O, P_tile, V_tile, first_by_all, end_by_all, keys, first, end):
-        first_step = (max(first_by_all, 0) + STEP_P - 1) // STEP_P
-        end_step = max(first_step, min(end_by_all, keys) // STEP_P)
-        add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), first, end)
-        pairs_end = first_step + (end_step - first_step) // 2 * 2
-        for step in range(first_step, pairs_end, 2):
-            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK))
-            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK) + STEP_P)
-        if pairs_end < end_step:
-            add_p_v(O, P_tile, V_tile, STEP_P * (pairs_end & MASK))
-        add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, first, end)
-
+    masked = {} if features is None else _masked(features, TM, TN, TD, STEP_P, row_of, key_of, tile_element, add_p_v)
     return SimpleNamespace(
         TM=TM,
         TN=TN,
@@ -330,23 +253,119 @@ def numba_tiles(head_dim: int, tile: Tile, spans: bool = False, features: tuple[
         P_ROWS=P_ROWS,
         LD=LD,
         LP=LP,
+        own_rows=own_rows,
         row_of=row_of,
         key_of=key_of,
         element_of=element_of,
         tile_row=tile_row,
+        tile_key=tile_key,
         has_row=has_row,
         has_element=has_element,
         tile_element=tile_element,
-        span_in_tile=span_in_tile,
-        first_seen=seen.first_seen,
-        end_seen=seen.end_seen,
-        limits_in_memory=seen.limits_in_memory,
-        keep_limits=seen.keep_limits,
+        gather=gather,
         multiply_Q_Kt=multiply_Q_Kt,
-        scale_and_mask=scale_and_mask,
         row_max=row_max,
-        add_P_V=add_P_V,
+        **masked,
     )
+
+
+class SeenInTile(NamedTuple):
+    """Which keys of a tile each row of this thread sees, counted from the tile's first key.
+
+    Row i sees first[i] to end[i] - 1, of which `pairs` (numba_tile_order.py) may hide some.
+    """
+
+    first: Any
+    end: Any
+    first_by_all: Any
+    end_by_all: Any
+    pairs: Any
+
+
+def _masked(
+    features: NumbaFeatures,
+    TM: int,
+    TN: int,
+    TD: int,
+    STEP_P: int,
+    row_of: Any,
+    key_of: Any,
+    tile_element: Any,
+    add_p_v: Any,
+) -> dict[str, Any]:
+    """Device functions that look at masks and scores."""
+    unclipped_first, unclipped_end = features.limits.unclipped_first, features.limits.unclipped_end
+    hides_some, pair_seen, score_of = features.order.hides_some, features.order.sees, features.scores.apply
+
+    @cuda.jit(device=True, forceinline=True)
+    def seen_in_tile(bounds, seen, pairs, first_row, first_key, keys):
+        # The kernel declares `bounds`, int32[2, TM]: memory of an array that is declared here ends with this function.
+        first, end = bounds[0], bounds[1]
+        for i in range(TM):
+            first[i] = unclipped_first(seen.run, first_row + row_of(i)) - first_key
+            end[i] = min(unclipped_end(seen.run, first_row + row_of(i)) - first_key, keys)
+        first_by_all = max(seen.first_by_all - first_key, 0)
+        return SeenInTile(first, end, first_by_all, min(seen.end_by_all - first_key, keys), pairs)
+
+    # S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays
+    # there.
+    @cuda.jit(device=True, forceinline=True)
+    def scale_and_mask(S, tau, score, seen, first_row, first_key):
+        for i in range(TM):
+            for j in range(TN):
+                scored = MINUS_INFINITY
+                if key_of(j) < seen.end[i]:
+                    scored = score_of(score, tau * S[i, j], first_row + row_of(i), first_key + key_of(j))
+                S[i, j] = scored
+        if seen.first[TM - 1] > 0:  # no row sees keys ahead of those that one above it sees
+            for i in range(TM):
+                for j in range(TN):
+                    S[i, j] = S[i, j] if key_of(j) >= seen.first[i] else MINUS_INFINITY
+        if hides_some(seen.pairs):
+            for i in range(TM):
+                for j in range(TN):
+                    S[i, j] = S[i, j] if pair_seen(seen.pairs, row_of(i), key_of(j)) else MINUS_INFINITY
+
+    # O += P V_j over keys from first_key to end_key - 1, each only where the row sees it: its zero weight must not even
+    # be multiplied, since V may hold NaN or infinity.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V_where_seen(O, P_tile, V_tile, first_key, end_key, seen):
+        for k in range(first_key, end_key):
+            for i in range(TM):
+                p_ik = P_tile[row_of(i), k & MASK]
+                for j in range(TD):
+                    if seen.first[i] <= k and k < seen.end[i]:
+                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
+
+    # The same over all of the tile's `keys` keys, of which `pairs` hide some.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V_of_pairs(O, P_tile, V_tile, keys, seen):
+        for k in range(keys):
+            for i in range(TM):
+                p_ik = P_tile[row_of(i), k & MASK]
+                if seen.first[i] <= k and k < seen.end[i] and pair_seen(seen.pairs, row_of(i), k):
+                    for j in range(TD):
+                        O[i, j] += p_ik * V_tile[k & MASK, tile_element(j)]
+
+    # O += P V_j over the tile's `keys` keys in ascending order: in steps of STEP_P those that all rows see, one by one
+    # the others.
+    @cuda.jit(device=True, forceinline=True)
+    def add_P_V(O, P_tile, V_tile, keys, seen):
+        if hides_some(seen.pairs):
+            add_P_V_of_pairs(O, P_tile, V_tile, keys, seen)
+            return
+        first_step = (seen.first_by_all + STEP_P - 1) // STEP_P
+        end_step = max(first_step, seen.end_by_all // STEP_P)
+        add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen)
+        pairs_end = first_step + (end_step - first_step) // 2 * 2
+        for step in range(first_step, pairs_end, 2):
+            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK))
+            add_p_v(O, P_tile, V_tile, STEP_P * (step & MASK) + STEP_P)
+        if pairs_end < end_step:
+            add_p_v(O, P_tile, V_tile, STEP_P * (pairs_end & MASK))
+        add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, seen)
+
+    return {"seen_in_tile": seen_in_tile, "scale_and_mask": scale_and_mask, "add_P_V": add_P_V}
 
 
 @functools.cache
@@ -397,43 +416,3 @@ def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
                 target.flat[first_row * D + e] = narrow(tile.flat[place(e)])
 
     return load_tile, store_tile
-
-
-def conversions(dtype: str) -> tuple[Any, Callable, Callable]:
-    """What is stored, and device functions from that to float32 and back, rounding to nearest even."""
-    if dtype == "bfloat16":
-        stored = np.uint16
-
-        @cuda.jit(device=True, forceinline=True)
-        def widen(bits):
-            return libdevice.int_as_float(int32(uint32(bits) << 16))
-
-        @cuda.jit(device=True, forceinline=True)
-        def narrow(x):
-            bits = uint32(libdevice.float_as_int(x))
-            rounded = uint16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)
-            return rounded if x == x else uint16(0x7FFF)  # rounding a NaN's bits up could make an infinity of it
-
-    elif dtype == "float16":
-        stored = np.float16
-
-        @cuda.jit(device=True, forceinline=True)
-        def widen(x):
-            return float32(x)
-
-        @cuda.jit(device=True, forceinline=True)
-        def narrow(x):
-            return np.float16(x)
-
-    else:
-        stored = np.float32
-
-        @cuda.jit(device=True, forceinline=True)
-        def widen(x):
-            return x
-
-        @cuda.jit(device=True, forceinline=True)
-        def narrow(x):
-            return x
-
-    return stored, widen, narrow

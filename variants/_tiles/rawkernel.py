@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import Problem
-from variants._features import Feature, declarations, stored
+from harness import PagedProblem, Problem
+from variants._features import FOLDER, Feature, declarations, stored
 from variants._scores import SOURCE, score_options
 from variants._tiles import Tile
 from variants._tiles.band import has_spans
@@ -20,6 +20,9 @@ COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 """Folders below variants/ and files there."""
 SPANS: Files = (("_tiles", "spans.cuh"),)
 SPANS_OPTION = "-DSPANS"
+MMA = ("_mma", "mma.cuh")
+MACROS_BEFORE_MMA: Files = (("_mma", "macros.cuh"),)
+"""Source file for kernels on tensor cores that choose their features by macros."""
 ROWS_SEEING = ("_tiles", "rows_seeing.cuh")
 """Source file for kernels in which a block owns keys; follows tiles.cuh or mma.cuh."""
 
@@ -45,23 +48,37 @@ def tile_options(problem: Problem, tile: Tile) -> tuple[str, ...]:
     return (*sizes, *span_options(problem), *score_options(problem))
 
 
+SIZES = {"BLOCKS_PER_SM": 4, "STEPS_AT_ONCE": 2}
+"""Blocks that share a multiprocessor at least: four leave each thread 128 registers, which the products fill; and steps
+of S = Q K^T that are written out one after the other."""
+BELOW_TILES: Files = tuple((FOLDER, file) for file in ("limits.cuh", "scores.cuh", "tile_order.cuh"))
+"""Files whose types tiles.cuh uses."""
+SWEEP: Files = (("_tiles", "sweep.cuh"),)
+"""Header of kernels that compute scores several times."""
+LANES: Files = (("_tiles", "lanes.cuh"),)
+"""Header of kernels in which each warp takes rows."""
+
+
 def tiles_kernel(
     folder: str,
     name: str,
-    problem: Problem,
+    problem: Problem | PagedProblem,
     tile: Sizes,
     features: tuple[Feature, ...],
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int] = SIZES,
     copies: bool = False,
+    headers: Files = (),
+    file: str = "kernel.cu",
 ) -> Any:
-    """The kernel `name` of variants/`folder`/kernel.cu, before which its features and tiles.cuh are put.
+    """The kernel `name` of variants/`folder`/`file`, before which its features and tiles.cuh are put.
 
-    `sizes`: further compile-time parameters; `copies`: copies.cuh is put before it, too.
+    `sizes`: further compile-time parameters; `copies`: copies.cuh is put before it, too; and so are `headers`.
     """
     options = (f"-DD={problem.head_dim}", *tile_sizes(tile), *(f"-D{name}={size}" for name, size in sizes.items()))
     files, using = declarations(features)
-    tiles = (("_tiles", "tiles.cuh"), *(("_tiles", "copies.cuh"),) * copies)
-    return raw_kernel(folder, name, options, (*stored(problem.dtype), *files, *tiles), using)
+    files = tuple(dict.fromkeys((*stored(problem.dtype), *BELOW_TILES, *files)))
+    tiles = (("_tiles", "tiles.cuh"), *(("_tiles", "copies.cuh"),) * copies, *headers)
+    return raw_kernel(folder, name, options, (*files, *tiles), using, file)
 
 
 @functools.cache
@@ -86,6 +103,8 @@ def raw_kernel(
     import cupy
 
     before = SPANS if SPANS_OPTION in options else ()
+    if MMA in common and any(option.startswith("-DSTORED_AS_") for option in options):
+        before += MACROS_BEFORE_MMA
     return cupy.RawKernel(_source((folder, file), (*before, *common), generated, parts), name, options=options)
 
 

@@ -1,7 +1,8 @@
 // What the algorithms with tiles share: load a tile into shared memory, multiply tiles, reduce over a row, store a tile. The
 // Numba twin of this text is numba_tiles.py: same names, same order.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile).
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), STEPS_AT_ONCE (steps of Q K^T that are
+// written out one after the other).
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
@@ -25,7 +26,8 @@ constexpr int STEP = D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
 constexpr int STEP_P = 4;
 constexpr int VD = D % (4 * TX) == 0 ? 4 : D % (2 * TX) == 0 ? 2 : 1;
 // Strides of tiles in shared memory. LD is an odd number of wide loads, so that the same column of adjacent rows lies in
-// different banks. With LP, an odd multiple of TX, so do 8 adjacent keys of the 4 rows of P that a warp stores at once.
+// different banks. LP is an odd multiple of TX, so that the 4 rows x 8 keys of P that a warp stores at once lie in different
+// banks, too.
 constexpr int LD = STEP * (D / STEP | 1);
 constexpr int LP = TX * (TN | 1);
 
@@ -33,11 +35,19 @@ __device__ __forceinline__ int thread_index() { return threadIdx.y * TX + thread
 __device__ __forceinline__ int thread_row() { return threadIdx.y / APART * APART + threadIdx.x % APART; }
 __device__ __forceinline__ int thread_column() { return threadIdx.y % APART * (TX / APART) + threadIdx.x / APART; }
 
-// The grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K and V.
+// For kernels whose grid is (blocks of a head, heads, batch). Heads are counted through the batch; `group` of them share K
+// and V.
 __device__ __forceinline__ size_t head_index() { return (size_t)blockIdx.z * gridDim.y + blockIdx.y; }
 __device__ __forceinline__ size_t kv_head_index(unsigned group)
 {
     return (size_t)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
+}
+
+// The rows that the block owns.
+__device__ __forceinline__ RowBlock own_rows(int q_len)
+{
+    const int first_row = blockIdx.x * BR;
+    return {(int)blockIdx.z, (int)blockIdx.y, (int)blockIdx.x, (int)gridDim.x, first_row, min(BR, q_len - first_row)};
 }
 
 __device__ __forceinline__ int row_of(int i) { return thread_row() + TY * i; }
@@ -58,10 +68,7 @@ __device__ __forceinline__ bool has_element(int j) { return D == TX * TD || elem
 template <class Pairs> struct SeenInTile {
     int first[TM], end[TM], first_by_all, end_by_all;
     Pairs pairs;
-    __device__ __forceinline__ bool sees(int i, int key) const
-    {
-        return first[i] <= key && key < end[i] && pairs.sees(row_of(i), key);
-    }
+    __device__ __forceinline__ bool in_run(int i, int key) const { return first[i] <= key && key < end[i]; }
 };
 
 template <class Run, class Pairs>
@@ -75,9 +82,17 @@ __device__ __forceinline__ SeenInTile<Pairs> seen_in_tile(const BlockLimits<Run>
         in_tile.first[i] = seen.run.unclipped_first(first_row + row_of(i)) - first_key;
         in_tile.end[i] = min(seen.run.unclipped_end(first_row + row_of(i)) - first_key, keys);
     }
-    in_tile.first_by_all = pairs.hides_some() ? keys : max(seen.first_by_all - first_key, 0);
+    in_tile.first_by_all = max(seen.first_by_all - first_key, 0);
     in_tile.end_by_all = min(seen.end_by_all - first_key, keys);
     return in_tile;
+}
+
+// The same where each row sees a run of keys.
+template <class Run>
+__device__ __forceinline__ SeenInTile<AllTiles::Pairs> seen_in_tile(const BlockLimits<Run> &seen, int first_row, int first_key,
+                                                                    int keys)
+{
+    return seen_in_tile(seen, AllTiles::Pairs{}, first_row, first_key, keys);
 }
 
 // Where element e of a run of rows lies in a tile, and the one `further` elements after it.
@@ -89,7 +104,8 @@ __device__ __forceinline__ int place(unsigned e, unsigned further)
 
 // `rows` rows of global memory -> a tile of EXTENT rows; zeros below, so that nothing stale is left in the tile.
 // The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
-// AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
+// AT_ONCE loads are under way before the first is waited for; elements are widened after all loads have been issued, since
+// widening waits for the data.
 // All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
 constexpr int AT_ONCE = 16;
 template <int EXTENT, typename element>
@@ -122,6 +138,17 @@ __device__ __forceinline__ void store_tile(element *target, const float *tile, i
     }
 }
 
+// What each thread has of O, times a factor -> a tile.
+__device__ __forceinline__ void gather(float *tile, const float (&O)[TM][TD], float factor = 1.0f)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TD; ++j) {
+            if (has_row(i) && has_element(j)) tile[row_of(i) * LD + element_of(j)] = factor * O[i][j];
+        }
+}
+
 // S = Q_i K_j^T, each element one sum over D in ascending order.
 __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q_tile, const float *K_tile)
 {
@@ -149,7 +176,8 @@ __device__ __forceinline__ void multiply_Q_Kt(float (&S)[TM][TN], const float *Q
     }
 }
 
-// S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
+// S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that a NaN score of a hidden key cannot
+// reach the result.
 template <class Score, class Pairs>
 __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, const Score &score,
                                                const SeenInTile<Pairs> &seen, int first_row, int first_key)
@@ -161,14 +189,17 @@ __device__ __forceinline__ void scale_and_mask(float (&S)[TM][TN], float tau, co
             const bool sees = key_of(j) < seen.end[i];
             S[i][j] = sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;
         }
-    if (seen.first[TM - 1] > 0 || seen.pairs.hides_some()) {  // no row sees keys ahead of those that one above it sees
+    if (seen.first[TM - 1] > 0) {  // a row's first key is never before that of a row above it
 #pragma unroll
         for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                const bool sees = key_of(j) >= seen.first[i] && seen.pairs.sees(row_of(i), key_of(j));
-                S[i][j] = sees ? S[i][j] : MINUS_INFINITY;
-            }
+            for (int j = 0; j < TN; ++j) S[i][j] = key_of(j) >= seen.first[i] ? S[i][j] : MINUS_INFINITY;
+    }
+    if (seen.pairs.hides_some()) {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; ++j) S[i][j] = seen.pairs.sees(row_of(i), key_of(j)) ? S[i][j] : MINUS_INFINITY;
     }
 }
 
@@ -201,12 +232,12 @@ __device__ __forceinline__ float row_max(const float (&S_i)[TN])
     return lanes_max<TX, APART>(largest);
 }
 
-// The sum of what the lanes that share a row have of it.
+// Sum of the parts that the lanes of a row hold.
 __device__ __forceinline__ float row_sum(float part) { return lanes_sum<TX, APART>(part); }
 
 // O += P V_j over keys from k to end_key - 1, each only where the row sees it: its zero weight must not even be multiplied,
-// since V may hold NaN or infinity.
-template <class Pairs>
+// since V may hold NaN or infinity. LISTED: whether `pairs` hide some, too.
+template <bool LISTED, class Pairs>
 __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int k,
                                                    int end_key, const SeenInTile<Pairs> &seen)
 {
@@ -218,9 +249,14 @@ __device__ __forceinline__ void add_P_V_where_seen(float (&O)[TM][TD], const flo
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float p = P_tile[row_of(i) * LP + k];
-            const bool sees = seen.sees(i, k);
+            if constexpr (LISTED) {
+                const bool sees = seen.in_run(i, k) && seen.pairs.sees(row_of(i), k);
 #pragma unroll
-            for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+                for (int j = 0; j < TD; ++j) O[i][j] = sees ? O[i][j] + p * v[j] : O[i][j];
+            } else {
+#pragma unroll
+                for (int j = 0; j < TD; ++j) O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];
+            }
         }
     }
 }
@@ -230,9 +266,13 @@ template <class Pairs>
 __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile, const float *V_tile, int keys,
                                         const SeenInTile<Pairs> &seen)
 {
+    if (seen.pairs.hides_some()) {
+        add_P_V_where_seen<true>(O, P_tile, V_tile, 0, keys, seen);
+        return;
+    }
     const int first_step = (seen.first_by_all + STEP_P - 1) / STEP_P;
     const int end_step = max(first_step, seen.end_by_all / STEP_P);
-    add_P_V_where_seen(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
+    add_P_V_where_seen<false>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
 #pragma unroll 2
     for (int step = first_step; step < end_step; ++step) {
         const int k = STEP_P * step;
@@ -250,5 +290,5 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
                 for (int i = 0; i < TM; ++i) O[i][j] += p[i][e] * v;
             }
     }
-    add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
+    add_P_V_where_seen<false>(O, P_tile, V_tile, end_step * STEP_P, keys, seen);
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,19 +32,6 @@ LISTS = "visits"
 Booleans = np.ndarray
 
 
-class NumbaRule(NamedTuple):
-    """Device functions of a mask's rule, for numba_visits.py."""
-
-    look_at_tile: Any
-    """Returns whether rows see any of a tile's keys, and whether they see all."""
-    KNOWN: int
-    """Number of values that a lane stores per key."""
-    get_to_know: Any
-    """Loads these values."""
-    sees: Any
-    """Returns whether a row sees that key."""
-
-
 class Rule(Protocol):
     """A mask's rule if tiles are listed. Axes: L lists of a sequence, 1 or one per head; T_r blocks of rows; T_c tiles
     of keys."""
@@ -57,8 +44,8 @@ class Rule(Protocol):
         """The type there."""
 
     @property
-    def in_numba(self) -> NumbaRule:
-        """The Numba twin of that file."""
+    def in_numba(self) -> Any:
+        """The Numba twin of that file, a `NumbaRule`."""
 
     @property
     def lists(self) -> int:
@@ -104,6 +91,12 @@ def rule_of(problem: Problem, tile: Sizes) -> Rule | None:
     if problem.flashmask is not None:
         return FlashMaskRule(problem, tile)
     return None if problem.blocks is None else BlockRule(problem, tile)
+
+
+def numba_rule(problem: Problem, tile: Sizes) -> Any:
+    """Return the `NumbaRule` of a mask in which a row does not see a run of keys; None for other masks."""
+    rule = rule_of(problem, tile)
+    return None if rule is None else rule.in_numba
 
 
 def words(tile: Sizes) -> int:
@@ -173,6 +166,11 @@ class Visits:
         self._rule = rule_of(schedule.problem, schedule.tile)
 
     @property
+    def schedule(self) -> Schedule:
+        """The tiles of the problem."""
+        return self._schedule
+
+    @property
     def _sequences(self) -> int:
         """Number of sequences with separate lists."""
         return self._problem.batch if has_spans(self._problem) else 1
@@ -214,7 +212,7 @@ class Visits:
         """(S, L, T_r): how many tiles a block of rows visits."""
         if self._rule is None:
             return self._schedule.visits[:, None]
-        counts: Integers = self._visited.sum(axis=-1)
+        counts: Integers = self.visited.sum(axis=-1)
         return counts
 
     def traffic(
@@ -238,7 +236,7 @@ class Visits:
             key_bytes = s.key_tile_bytes_of_heads(copy)
         if self._rule is None:
             return 2 * int((s.key_visits[:, None] * key_bytes).sum()), 0
-        visited, all_seen = self._visited, self._rule.seen[1]
+        visited, all_seen = self.visited, self._rule.seen[1]
         lists = visited.shape[1]
         # Heads that share a list, as they are counted through the batch.
         by_list = key_bytes.reshape(len(key_bytes), -1, lists, key_bytes.shape[-1])
@@ -260,11 +258,10 @@ class Visits:
         return looked_at
 
     @functools.cached_property
-    def _visited(self) -> Booleans:
-        """(S, L, T_r, T_c): which tiles are in the lists."""
-        assert self._rule is not None
-        visited: Booleans = self._looked_at[:, None] & self._rule.seen[0]
-        return visited
+    def visited(self) -> Booleans:
+        """(S, L, T_r, T_c): which tiles of keys each block of rows visits."""
+        looked_at: Booleans = self._looked_at[:, None]
+        return looked_at if self._rule is None else looked_at & self._rule.seen[0]
 
     @property
     def _listing(self) -> tuple[int, int]:
@@ -279,7 +276,7 @@ class Visits:
         def per_list(each: np.ndarray) -> np.ndarray:
             return np.broadcast_to(each, (sequences, lists, *each.shape[2:])).reshape(owners, *each.shape[3:])
 
-        visited = per_list(self._visited)
+        visited = per_list(self.visited)
         before = np.concatenate([np.zeros((owners, 1), np.int64), np.cumsum(visited, axis=1)], axis=1)
         first, end = (per_list(each[:, None]) for each in (self._schedule.first_tiles, self._schedule.end_tiles))
         own = np.arange(owners)

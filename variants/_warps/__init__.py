@@ -1,8 +1,8 @@
-"""Warps: what the algorithms without tiles have in common. A warp has one query row and walks over the keys.
+"""Warps: what the algorithms without tiles have in common. A warp has one query row and goes over the keys.
 
 Rows of Q, K, V and O are moved as they lie in memory, 32 consecutive elements per warp request, so each is a run (see
-_tiles/sectors.py), and K and V come anew for every row. warps.cuh (CUDA) and numba_warps.py (Numba) have what the
-kernels share. A mask is the run of keys that the row sees; no other is touched.
+_tiles/sectors.py), and every row loads K and V again. warps.cuh (CUDA) and numba_warps.py (Numba) have what the kernels
+share. A row reads only the run of keys that it sees.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, Variant
+from variants._features import SPAN_FEATURES, Feature, arguments, limits
 from variants._tiles import BLOCK, Tile, blocks, grid, unsupported
-from variants._tiles.band import SPAN_FEATURES, limits
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import Integers
 
@@ -24,8 +24,13 @@ TILE = Tile(Br=4, Bc=8)
 ROW = Tile(Br=1, Bc=1)
 """What is moved at once."""
 
-Kernel = Callable[[Problem], tuple[Any, tuple[np.int32, ...]]]
-"""The algorithm's kernel in one language, and the lengths that it takes: see `_tiles.registration.Kernels`."""
+Kernel = Callable[[Problem], Any]
+"""Returns the algorithm's kernel in one language."""
+
+
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The features of a kernel, in the order of its parameters."""
+    return (limits(problem),)
 
 
 def register_warps(
@@ -63,11 +68,11 @@ def register_warps(
 def _plan(kernel: Kernel, stores_lse: bool, problem: Problem) -> Plan:
     """One launch, a warp per row."""
     p = problem
-    compiled, lengths = kernel(p)
     outputs = ("O", "lse") if stores_lse else ("O",)
-    args = ("Q", "K", "V", *outputs, *lengths, np.int32(p.group), np.float32(p.tau), *limits(p))
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(p.tau))
+    args = ("Q", "K", "V", *outputs, *sizes, *arguments(features_of(p)))
     return Plan(
-        launches=(Launch(compiled, grid(p, blocks(p.q_len, TILE.Br)), BLOCK, args),),
+        launches=(Launch(kernel(p), grid(p, blocks(p.q_len, TILE.Br)), BLOCK, args),),
         buffers=(Buffer("lse", p.lse_shape, "float32"),) if stores_lse else (),
     )
 

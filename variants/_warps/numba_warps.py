@@ -1,5 +1,5 @@
-"""A warp per query row: what the algorithms without tiles have in common. Nothing is shared between warps, so nothing
-waits for another.
+"""A warp per query row: what the algorithms without tiles have in common. Warps share nothing, so none waits for
+another.
 
 The CUDA twin of this text is warps.cuh: same names, same order.
 """
@@ -11,22 +11,14 @@ from types import SimpleNamespace
 
 from numba import cuda, float32
 
-from variants._tiles.numba_tiles import MASK, ZERO, conversions, lanes_sum, thread_index
+from variants._features.numba_stored import conversions
+from variants._tiles.numba_lanes import lane_index
+from variants._tiles.numba_tiles import MASK, ZERO, lanes_sum
 from variants._warps import TILE
 
-# Keys that are looked at together. Lane t has the score of key t / SHARING of them.
+# Keys of one step. Lane t has the score of key t / SHARING of them.
 KEYS = TILE.Bc
 SHARING = 32 // KEYS
-
-
-@cuda.jit(device=True, forceinline=True)
-def warp_index():
-    return thread_index() // 32
-
-
-@cuda.jit(device=True, forceinline=True)
-def lane_index():
-    return thread_index() % 32
 
 
 # Whether this lane's key is among the next `keys`.
@@ -72,7 +64,7 @@ def numba_warps(head_dim: int, dtype: str) -> SimpleNamespace:
     @cuda.jit(device=True, forceinline=True)
     def load_rows(x, count, source, first_row, rows):
         start = (first_row & MASK) * D + lane_index()
-        if rows >= count:  # mostly so, and then there is less to ask
+        if rows >= count:  # in most cases, and then fewer conditions are evaluated
             for c in range(count):
                 for e in range(EACH):
                     x[c, e] = widen(source.flat[start + c * D + 32 * e] if lies_in_row(e) else stored(0))

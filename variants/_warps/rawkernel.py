@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from harness import Problem
-from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
-from variants._warps import TILE
+from variants._tiles.rawkernel import LANES, tiles_kernel
+from variants._warps import TILE, features_of
 
 
 def warp_kernel(name: str, problem: Problem) -> Any:
     """The kernel `name` of the folder of that name in variants/attention/."""
-    options = tile_options(problem, TILE)
-    return raw_kernel(f"attention/{name}", name, options, (*COMMON, ("_warps", "warps.cuh")))
+    headers = (*LANES, ("_warps", "warps.cuh"))
+    return tiles_kernel(f"attention/{name}", name, problem, TILE, features_of(problem), headers=headers)

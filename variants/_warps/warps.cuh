@@ -1,15 +1,12 @@
-// A warp per query row: what the algorithms without tiles have in common. Nothing is shared between warps, so nothing
-// waits for another. _tiles/tiles.cuh is put before this text, with BR warps in a block. The Numba twin of this text is
+// A warp per query row: what the algorithms without tiles have in common. Warps share nothing, so none waits for another.
+// _tiles/tiles.cuh and lanes.cuh are put before this text, with BR warps in a block. The Numba twin of this text is
 // numba_warps.py: same names, same order.
 
 // Elements of a row of Q, K, V or O per lane: lane t has t, t + 32, ... A warp moves a row as one run.
 constexpr int EACH = (D + 31) / 32;
-// Keys that are looked at together. Lane t has the score of key t / SHARING of them.
+// Keys of one step. Lane t has the score of key t / SHARING of them.
 constexpr int KEYS = BC;
 constexpr int SHARING = 32 / KEYS;
-
-__device__ __forceinline__ int warp_index() { return thread_index() / 32; }
-__device__ __forceinline__ int lane_index() { return thread_index() % 32; }
 
 // Whether element e of this lane lies in a row.
 __device__ __forceinline__ bool lies_in_row(int e) { return D % 32 == 0 || lane_index() + 32 * e < D; }
@@ -20,7 +17,7 @@ template <int ROWS>
 __device__ __forceinline__ void load_rows(float (&x)[ROWS][EACH], const stored *source, int rows)
 {
     const stored *from = source + lane_index();
-    if (rows >= ROWS) {  // mostly so, and then there is less to ask
+    if (rows >= ROWS) {  // in most cases, and then fewer conditions are evaluated
 #pragma unroll
         for (int c = 0; c < ROWS; ++c)
 #pragma unroll

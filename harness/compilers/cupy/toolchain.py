@@ -81,6 +81,12 @@ class CupyToolchain(Toolchain):
         """Return the CUDA source."""
         return str(kernel.code)
 
+    def expanded(self, kernel: Any) -> str:
+        """Return the declarations that the kernel compiles, with `if constexpr` folded."""
+        from harness.compilers.cupy.expanded import expand
+
+        return expand(str(kernel.code), str(kernel.name), tuple(kernel.options))
+
     def options(self, kernel: Any) -> tuple[str, ...]:
         """Return the user's compiler options."""
         return tuple(kernel.options)

@@ -193,7 +193,7 @@ class _Walk:
         yield from self.value(code.co_consts)
 
     def _named(self, value: Any) -> Iterator[str]:
-        """Yield lines for objects identified by name: enums, Numba types, classes and functions of versioned packages.
+        """Yield lines for objects identified by name: enums, named tuples, Numba types, what versioned packages hold.
 
         Raises `_Unidentifiable` for other objects.
         """
@@ -201,6 +201,9 @@ class _Walk:
         if isinstance(value, enum.EnumMeta):
             yield f"enum {value.__module__}.{value.__qualname__}"
             yield from self.value(tuple((name, value.__members__[name].value) for name in value.__members__))
+        elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            yield f"named tuple {value.__module__}.{value.__qualname__} {value._fields}"
+            yield from self.value(tuple(sorted(getattr(value, "_field_defaults", {}).items())))
         elif isinstance(value, np.ufunc):
             yield f"ufunc {value.__name__}"
         elif _is_numba_type(value):

@@ -83,6 +83,12 @@ class NumbaToolchain(Toolchain):
         except OSError:
             return "(the source is not in a file)\n"
 
+    def expanded(self, kernel: Any) -> str:
+        """Return the source of the kernel and of the device functions that it calls."""
+        from harness.compilers.numba.expanded import expand
+
+        return expand(kernel)
+
     def identity(self, kernel: Any) -> str | None:
         """Return a text of everything that the machine code depends on, or None if that is unknown."""
         from harness.compilers.numba.function_identity import function_identity

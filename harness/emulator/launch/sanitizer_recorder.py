@@ -86,7 +86,10 @@ class LaunchRecorder:
         return self._state.ctypes.data
 
     def findings(self) -> tuple[Finding, ...]:
-        """Findings in order of occurrence; one per kind and pair of source lines."""
+        """Findings in order of occurrence; one per kind and pair of source lines.
+
+        Of several races of two lines, one between threads of different warps is shown if there is one.
+        """
         table = self._findings.reshape(-1, at.FINDING_WORDS)[: self._get("FINDING_COUNT")]
         merged: dict[tuple[object, ...], Finding] = {}
         for row in table:
@@ -94,8 +97,20 @@ class LaunchRecorder:
             key = (finding.kind, finding.target, _line(finding.place), _line(finding.other))
             first = merged.setdefault(key, finding)
             if first is not finding:
-                merged[key] = replace(first, count=first.count + finding.count)
+                shown = finding if self._is_within_a_warp(first) and not self._is_within_a_warp(finding) else first
+                merged[key] = replace(shown, count=first.count + finding.count)
         return tuple(merged.values())
+
+    def _is_within_a_warp(self, finding: Finding) -> bool:
+        """Whether both threads of a race belong to one warp."""
+        if finding.place is None or finding.other is None or finding.place.block != finding.other.block:
+            return False
+        x, y, _ = self._geometry.block
+        first, second = (
+            (place.thread[0] + x * (place.thread[1] + y * place.thread[2])) // machine.LANES
+            for place in (finding.place, finding.other)
+        )
+        return first == second
 
     # Memory ---------------------------------------------------------------------------------------------------------
 

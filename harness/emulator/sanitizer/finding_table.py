@@ -1,4 +1,8 @@
-"""Counts findings by kind and pair of instructions; details of the first of each are stored."""
+"""Counts findings by kind and pair of instructions; details of one of each are stored.
+
+That is the first one, or of races the first one between threads of different warps, if there is one: threads of one
+warp often run in lockstep, so that a reader takes their race for harmless.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,18 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
 
 TIME, FINDINGS, FINDING_COUNT, LOST = (at.SLOT[n] for n in ("TIME", "FINDINGS", "FINDING_COUNT", "LOST"))
+RAW, WAW = at.RAW, at.WAW
 LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS
+
+
+def describe(state: int, entry: int, thread: int, address: int, size: int, when: int, other: int) -> None:
+    """Store the details of a finding that is made now."""
+    store64(entry + 32, load64(state + TIME))
+    store64(entry + 40, thread)
+    store64(entry + 48, when)
+    store64(entry + 56, other)
+    store64(entry + 64, address)
+    store64(entry + 72, size)
 
 
 def report(
@@ -19,6 +34,9 @@ def report(
         entry = table + STRIDE * index
         if load64(entry) == kind and load64(entry + 8) == site and load64(entry + 16) == before:
             store64(entry + 24, load64(entry + 24) + 1)
+            is_race = RAW <= kind <= WAW
+            if is_race and thread >> 5 != other >> 5 and load64(entry + 40) >> 5 == load64(entry + 56) >> 5:
+                describe(state, entry, thread, address, size, when, other)
             return
     if count == LIMIT:
         store64(state + LOST, load64(state + LOST) + 1)
@@ -28,10 +46,5 @@ def report(
     store64(entry + 8, site)
     store64(entry + 16, before)
     store64(entry + 24, 1)
-    store64(entry + 32, load64(state + TIME))
-    store64(entry + 40, thread)
-    store64(entry + 48, when)
-    store64(entry + 56, other)
-    store64(entry + 64, address)
-    store64(entry + 72, size)
+    describe(state, entry, thread, address, size, when, other)
     store64(state + FINDING_COUNT, count + 1)

@@ -285,6 +285,11 @@ class Planner:
         kernel = self._kernel(request)
         return str(toolchain_of(kernel).source(kernel))
 
+    def expanded(self, request: Json) -> Json:
+        """Return what of the source the kernel compiles (`Toolchain.expanded`)."""
+        kernel = self._kernel(request)
+        return str(toolchain_of(kernel).expanded(kernel))
+
     def options(self, request: Json) -> Json:
         """Return the options that the kernel is compiled with (`Toolchain.options`)."""
         kernel = self._kernel(request)

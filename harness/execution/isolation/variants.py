@@ -229,6 +229,11 @@ class RemotePlanner:
         text: str = checked(self._of(kernel, "source"), str)
         return text
 
+    def expanded(self, kernel: RemoteKernel) -> str:
+        """Return what of the source the kernel compiles (`KernelOwner.expanded`)."""
+        text: str = checked(self._of(kernel, "expanded"), str)
+        return text
+
     def options(self, kernel: RemoteKernel) -> tuple[str, ...]:
         """Return the options that the kernel is compiled with (`KernelOwner.options`)."""
         return tuple(checked(option, str) for option in checked(self._of(kernel, "options"), list))

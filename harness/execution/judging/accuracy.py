@@ -21,6 +21,8 @@ CAUSES = (
     "--sanitize names the line"
 )
 
+ZERO_FOR_NAN = "the reference has NaN there, the variant 0: a test such as `l > 0` is false for NaN; write `l != 0`"
+
 
 @dataclass(frozen=True)
 class Element:
@@ -39,6 +41,11 @@ class Element:
     allowed: float
     """The largest allowed absolute error. 0 where the output must equal the rounded answer; NaN where the answer is not
     finite, for which separate rules apply."""
+
+    @property
+    def is_zero_for_nan(self) -> bool:
+        """Whether the kernel stored 0 where the answer is NaN."""
+        return self.got == 0 and math.isnan(self.answer)
 
     @property
     def place(self) -> str:
@@ -225,6 +232,8 @@ def _explain(
     over = ratio[worst.index]
     if np.isfinite(over):
         how = f"{over:.3g} x budget"
+    elif worst.is_zero_for_nan:
+        how = ZERO_FOR_NAN
     else:
         how = "only the exact answer will do here" if np.isfinite(worst.answer) else "it has to be NaN or infinite"
     return (

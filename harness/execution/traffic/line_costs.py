@@ -20,8 +20,8 @@ class LineCost:
     """Source line; 0 if unknown."""
     uses: tuple[str, ...] = ()
     """Buffers and kinds of access, such as `O store`."""
-    count: Count = Count()  # noqa: RUF009 (frozen)
-    """Global memory traffic of the line."""
+    buffers: tuple[tuple[str, Count], ...] = ()
+    """Traffic of each buffer, including the threads' local memory, with the buffer's name."""
     sector_bytes: int = 0
     """Bytes read plus written at the `sectors` level: an atomic's count twice."""
     local_bytes: int = 0
@@ -41,14 +41,18 @@ class LineCost:
         return self.sector_bytes + self.local_bytes
 
     @property
-    def sectors_per_request(self) -> float | None:
-        """Average sectors per global memory request; None if the line makes none."""
-        return self.count.sectors / self.count.requests if self.count.requests else None
+    def count(self) -> Count:
+        """Global memory traffic of the line."""
+        return sum((count for name, count in self.buffers if name != LOCAL), Count())
 
     @property
-    def fewest_sectors_per_request(self) -> float | None:
-        """The fewest sectors that hold the distinct bytes of a request, averaged; None without requests."""
-        return self.count.ideal_sectors / self.count.requests if self.count.requests else None
+    def sectors_per_request(self) -> tuple[tuple[str, float, float], ...]:
+        """Each buffer with its average sectors per request, and the fewest that hold a request's distinct bytes."""
+        return tuple(
+            (name, count.sectors / count.requests, count.ideal_sectors / count.requests)
+            for name, count in self.buffers
+            if count.requests
+        )
 
     @property
     def wavefronts_per_request(self) -> float | None:
@@ -76,7 +80,10 @@ def line_costs(account: TrafficAccount | None, findings: Iterable[Finding] = ())
         if site.buffer == LOCAL:
             cost = replace(cost, local_bytes=cost.local_bytes + site.sector_bytes)
         else:
-            cost = replace(cost, count=cost.count + site.count, sector_bytes=cost.sector_bytes + site.sector_bytes)
+            cost = replace(cost, sector_bytes=cost.sector_bytes + site.sector_bytes)
+        buffers = dict(cost.buffers)
+        buffers[site.buffer] = buffers.get(site.buffer, Count()) + site.count
+        cost = replace(cost, buffers=tuple(buffers.items()))
         use = f"{site.buffer} {site.kind}"
         costs[site.file, site.line] = cost if use in cost.uses else replace(cost, uses=(*cost.uses, use))
     for row in (account.shared or ()) if account is not None else ():

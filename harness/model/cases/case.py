@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.model.cases.regime import require_seed
 from harness.model.operation import DEFAULT_OPERATION, draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
 from harness.support.errors import UsageError
 from harness.support.numbers import shown
+
+LARGEST_COMPARED_BYTES = 1 << 22
+"""Maximum size of the inputs that `Case.with_inputs_of` compares, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,43 @@ class Case:
         fits = (all(i < extent for i, extent in zip(e.index, shapes.get(e.array, (0,)))) for e in self.edits)
         return dataclasses.replace(self, problem=problem, edits=tuple(itertools.compress(self.edits, fits)))
 
+    def with_edits_of(self, other: Case) -> Case:
+        """Return the case with the edits of `other`; one that lies outside of an input is moved to its nearest element.
+
+        Edits of inputs that the problem does not have are dropped. Of several edits of one element, the last remains.
+        """
+        shapes = {tensor.name: tensor.shape for tensor in self.problem.inputs}
+        moved: dict[tuple[object, ...], Edit] = {}
+        for edit in other.edits:
+            if edit.array in shapes:
+                index = tuple(min(i, extent - 1) for i, extent in zip(edit.index, shapes[edit.array]))
+                moved[edit.array, index] = Edit(edit.array, index, edit.value)
+        return dataclasses.replace(self, edits=tuple(moved.values()))
+
+    def with_inputs_of(self, other: Case, most_edits: int) -> Case | None:
+        """Return the case with edits that give its drawn inputs the values that they have in `other`.
+
+        Inputs that follow from the problem, such as the arrays of a mask, keep their values. None if an input has
+        another shape or dtype, if inputs exceed `LARGEST_COMPARED_BYTES`, or if that takes more than `most_edits`.
+        """
+        problem = self.problem
+        derived = operation_of(problem).derived_inputs(problem)
+        layouts = {tensor.name: (tensor.shape, tensor.dtype) for tensor in other.problem.inputs}
+        drawn = [tensor for tensor in problem.inputs if tensor.name not in derived]
+        if any(layouts.get(tensor.name) != (tensor.shape, tensor.dtype) for tensor in drawn):
+            return None
+        if sum(tensor.size_bytes for tensor in drawn) > LARGEST_COMPARED_BYTES:
+            return None
+        own, wanted = self.inputs(), other.inputs()
+        edits = list(self.edits)
+        for name in (tensor.name for tensor in drawn):
+            for index in np.argwhere(~_same_values(own[name], wanted[name])):
+                if len(edits) - len(self.edits) == most_edits:
+                    return None
+                place = tuple(map(int, index))
+                edits.append(Edit(name, place, float(wanted[name][place])))
+        return dataclasses.replace(self, edits=tuple(edits))
+
     def with_fewer_edits(self) -> Iterator[Case]:
         """Yield the case without each of its edits, and without the property that it checks."""
         for left_out in range(len(self.edits)):
@@ -137,6 +178,12 @@ class Case:
             raise UsageError(f"this is no case that 'fuzz' wrote: {why}: {shown(text)}") from error
         require_seed(case.seed)
         return case
+
+
+def _same_values(one: np.ndarray, other: np.ndarray) -> npt.NDArray[np.bool_]:
+    """True where two arrays of one shape have equal elements; any NaN equals any other."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    return np.asarray((a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b))
 
 
 def _edit(array: str, *rest: Any) -> Edit:

@@ -1,6 +1,6 @@
 """Regimes of attention, which draw Q, K and V. To add one, write a function and add a line at the end.
 
-Every regime also draws sinks, if the problem has them (`score_inputs`).
+Every regime also draws a bias and sinks, if the problem has them.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.model.cases.regime import Regime, by_name
+from harness.operations.attention.bias import drawn_bias
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.scores import drawn_sinks
@@ -152,19 +153,17 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> Drawn:
     return q, k, v
 
 
-def _with_scores(
-    draw: Callable[[np.random.Generator, Problem], Sequence[Float64Array]], rng: np.random.Generator, problem: Problem
-) -> Sequence[Float64Array]:
-    """Draw the inputs of a regime, and then sinks, so that Q, K and V do not depend on sinks."""
-    drawn = [*draw(rng, problem)]
-    if problem.sinks:
-        drawn.append(drawn_sinks(rng, problem, *drawn[:2]))
-    return drawn
+def _with_scores(regime: Regime, rng: np.random.Generator, problem: Problem) -> Sequence[Float64Array]:
+    """Draw the inputs of a regime, and then a bias and sinks, so that Q, K and V do not depend on these."""
+    q, k, v = regime.draw(rng, problem)
+    bias = None if problem.bias is None else drawn_bias(regime.name, rng, problem)
+    drawn = [q, k, v, *([] if bias is None else [bias])]
+    return [*drawn, drawn_sinks(rng, problem, q, k, bias)] if problem.sinks else drawn
 
 
 def _all_inputs(regimes: Mapping[str, Regime]) -> Mapping[str, Regime]:
     return {
-        name: dataclasses.replace(regime, draw=functools.partial(_with_scores, regime.draw))
+        name: dataclasses.replace(regime, draw=functools.partial(_with_scores, regime))
         for name, regime in regimes.items()
     }
 

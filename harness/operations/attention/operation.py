@@ -10,6 +10,7 @@ import numpy as np
 from harness.model.operation import (
     ROWS_PER_PART,
     WHOLE,
+    FurtherInput,
     Hints,
     Operation,
     Part,
@@ -19,6 +20,7 @@ from harness.model.operation import (
     oracle_flops,
     part_flops,
 )
+from harness.operations.attention.bias import AXES, BIAS, axes_of_array, bias_in_words
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
@@ -73,6 +75,8 @@ def _field_in_words(problem: Problem, name: str) -> list[str]:
         return [problem.mask.shown] if problem.mask.parts else []
     if name == "softcap":
         return [] if problem.softcap is None else [f"softcap {problem.softcap:g}"]
+    if name == BIAS:
+        return bias_in_words(problem.bias)
     if name in ("dropout", "dropout_seed"):
         said = f"dropout {problem.dropout:.4g}" if name == "dropout" else f"dropout seed {problem.dropout_seed}"
         return [said] if problem.dropout else []
@@ -150,7 +154,11 @@ OPERATION = Operation(
     known_mistakes=known_mistakes,
     hints=_hints,
     settings=("mask", "scale", "softcap", "alibi", "dropout", "dropout_seed"),
-    further_inputs={"slopes": ("alibi", True), "sinks": ("sinks", True)},
+    further_inputs={
+        "slopes": FurtherInput("alibi", True),
+        BIAS: FurtherInput(BIAS, AXES, axes_of_array),
+        "sinks": FurtherInput("sinks", True),
+    },
     problem_of_arrays=_problem_of_arrays,
     lengths={"seq_len": ("q_len", "kv_len")},
     field_in_words=_field_in_words,

@@ -47,7 +47,8 @@ class Block:
     v: Float64Array
     """(b, h, kv_len, head_dim), repeated as `k`."""
     visible: Mask
-    """(b or 1, h or 1, rows, kv_len): which keys each row sees; 1 if the mask is the same for all."""
+    """(b or 1, h or 1, rows, kv_len): which keys each row sees; 1 if they are the same for all. A key is not visible if
+    the mask or a bias of -inf hides it."""
     scores: Float64Array
     """(b, h, rows, kv_len): `rule` applied to tau q.k, and -inf for keys that are not visible."""
     rule: ScoreRule
@@ -57,6 +58,8 @@ class Block:
     """(b, h, rows, kv_len): which weights are not dropped. None without dropout."""
     kept_factor: float = 1.0
     """Factor on the weights that are not dropped."""
+    hidden: Mask | None = None
+    """(b, h, rows, kv_len): which keys a bias of -inf hides; None if there are none."""
 
     @cached_property
     def keys_seen(self) -> npt.NDArray[np.int64]:
@@ -157,15 +160,20 @@ def _block(
     visible = _visible(problem, batches, heads, rows, keys=k.shape[-2])
     if problem.mask != NO_MASK:
         scores = np.where(visible, scores, -np.inf)
+    hidden = rule.hidden(scores)
+    if hidden is not None:
+        visible = visible & ~hidden
     kept = None
     if problem.dropout:
         kept = np.ones(scores.shape, np.bool_)  # includes a sink, whose values are zeros
         kept[..., : problem.kv_len] = kept_keys(problem, batches, heads, rows)
-    return Block(where, (batches, heads), q, k, v, visible, scores, rule, problem.tau, kept, problem.kept_factor)
+    return Block(
+        where, (batches, heads), q, k, v, visible, scores, rule, problem.tau, kept, problem.kept_factor, hidden
+    )
 
 
 def _visible(problem: Problem, batches: slice, heads: slice, rows: slice, keys: int) -> Mask:
-    """Return which keys each row sees, shaped as `Block.visible`. All rows see sinks, the last of `keys`."""
+    """Return which keys the mask shows to each row, as `Block.visible`. All rows see sinks, the last of `keys`."""
     mask = problem.mask
     sequences = range(batches.start, batches.stop if mask.sequences > 1 else batches.start + 1)
     own_heads = range(heads.start, heads.stop if mask.tells_heads_apart else heads.start + 1)
@@ -214,9 +222,10 @@ def shapes_of(problem: Problem, part: Part) -> tuple[tuple[int, ...], tuple[int,
 def attention(problem: Problem, inputs: Mapping[str, np.ndarray], part: Part = WHOLE) -> Reference[Block]:
     """Compute O = softmax(tau Q K^T + mask) V and its log-sum-exp in float64 (Vaswani et al. 2017, equation 1).
 
-    `ScoreRule` changes scores before the mask, and `kept_keys` selects the weights that are not dropped. Fully masked
-    rows have O = 0, and lse = -inf or the sink. A NaN in a key reaches exactly the rows that see the key, even if its
-    weight is dropped, because 0 x NaN is NaN. O has shape (batch, heads, q_len, head_dim), lse (batch, heads, q_len).
+    `ScoreRule` changes scores before the mask, and `kept_keys` selects the weights that are not dropped. Rows of which
+    the mask or a bias of -inf hides all keys have O = 0, and lse = -inf or the sink. A NaN in a key reaches exactly the
+    rows that see the key, even if its weight is dropped, because 0 x NaN is NaN. O has shape (batch, heads, q_len,
+    head_dim), lse (batch, heads, q_len).
     """
     O, lse = (np.empty(shape) for shape in shapes_of(problem, part))
     kept = tuple(blocks_of(problem, inputs, part)) if 8 * lse.size * problem.kv_len <= BLOCK_BYTES else None

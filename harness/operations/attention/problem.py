@@ -1,7 +1,7 @@
 """Defines an attention problem: its sizes and rules, without arrays.
 
-A scaled score passes through `softcap`, `alibi` and the mask, in this order. `sinks` add to the denominator of the
-softmax, and `dropout` comes after it.
+A scaled score passes through `softcap`, `alibi`, `bias` and the mask, in this order. `sinks` add to the denominator of
+the softmax, and `dropout` comes after it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor, option, require_extents
+from harness.operations.attention.bias import AXES, BIAS, bias_in_words, checked_axes, parse_axes
 from harness.operations.attention.masks import NO_MASK, Integers, Mask, Visibility, mask_help, parse_mask
 from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
 from harness.operations.attention.masks.blocks import Blocks
 from harness.operations.attention.masks.flashmask import FlashMask
+from harness.operations.attention.masks.visibility import keys_seen_by_rows, spans_of_rows, visible_keys
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number, whole_number
 from harness.support.override import override
@@ -28,7 +28,7 @@ from harness.support.override import override
 MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
 SLOPES, SINKS = "slopes", "sinks"
 """Names of the inputs for ALiBi and for sinks: float32, one element per query head."""
-SCORE_FEATURES = ("softcap", "alibi", "sinks")
+SCORE_FEATURES = ("softcap", "alibi", BIAS, "sinks")
 """Fields that change scores besides the scale and the mask; also features that a variant may list in `takes`."""
 DROPOUT = "dropout"
 COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
@@ -44,7 +44,7 @@ class Problem(BaseProblem):
 
     Q and O have shape (batch, heads, q_len, head_dim), K and V (batch, kv_heads, kv_len, head_dim), all
     C-contiguous in `dtype`. Query head h reads key/value head h // (heads // kv_heads). `slopes` and `sinks`, if they
-    are on, are float32 of shape (heads,).
+    are on, are float32 of shape (heads,), and `bias` is float32 of shape `bias_shape`.
 
     Raises `ProblemError` if a field is invalid or the fields contradict each other.
     """
@@ -78,6 +78,12 @@ class Problem(BaseProblem):
     alibi: bool = option(False, "scores fall with distance: minus slope |row's position - key|", is_flag=True)
     """Whether score s of row i, key j and head h becomes s - slopes[h] abs(i + kv_len - q_len - j) (Press, Smith and
     Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the position."""
+    bias: tuple[str, ...] | None = option(
+        None, f"adds an input bias[h, i, j] to the scores, which varies over AXES, some of {','.join(AXES)}",
+        metavar="AXES", parse=parse_axes, if_alone=AXES, default_text="no bias; all of these without AXES",
+    )  # fmt: skip
+    """The axes over which the input `bias` varies, as a tuple or as text such as `heads,kv_len`; None for no bias. The
+    score of row i, key j and head h becomes s + bias[h, i, j]. A bias of -infinity hides the key from the row."""
     sinks: bool = option(
         False, "adds one logit per head to the softmax's denominator, without a row of V, as in gpt-oss", is_flag=True
     )
@@ -115,6 +121,7 @@ class Problem(BaseProblem):
             raise ProblemError(
                 f"softcap is {self.softcap!r}; it has to be a positive number, and is left out where there is no cap"
             )
+        object.__setattr__(self, BIAS, checked_axes(self.bias))
         for field in ("alibi", "sinks"):
             if not isinstance(getattr(self, field), bool):
                 raise ProblemError(f"{field} is {getattr(self, field)!r}; it has to be true or false")
@@ -163,7 +170,7 @@ class Problem(BaseProblem):
     @property
     def score_features(self) -> tuple[str, ...]:
         """The features among `SCORE_FEATURES` that are on."""
-        on = (self.softcap is not None, self.alibi, self.sinks)
+        on = (self.softcap is not None, self.alibi, self.bias is not None, self.sinks)
         return tuple(name for name, is_on in zip(SCORE_FEATURES, on) if is_on)
 
     @property
@@ -190,16 +197,17 @@ class Problem(BaseProblem):
         Under a mask whose rows do not see a run of keys, the keys that a row sees lie within, and `keys_seen` counts
         them.
         """
-        return _spans(self.mask, self.q_len, self.kv_len)
+        return spans_of_rows(self.mask, self.q_len, self.kv_len)
 
     def seen(self, sequence: int = 0, head: int = 0) -> Visibility:
         """Return which keys each row sees, as booleans of shape (q_len, kv_len)."""
-        return _seen(self.mask.of_sequence(sequence).of_head(head), self.q_len, self.kv_len)
+        return visible_keys(self.mask.of_sequence(sequence).of_head(head), self.q_len, self.kv_len)
 
     @property
     def keys_seen(self) -> Integers:
         """Number of keys that each row sees, (sequences x heads, q_len), for the sequences and heads that differ."""
-        return _keys_seen(self.mask, self.heads if self.mask.tells_heads_apart else 1, self.q_len, self.kv_len)
+        heads = self.heads if self.mask.tells_heads_apart else 1
+        return keys_seen_by_rows(self.mask, heads, self.q_len, self.kv_len)
 
     @property
     def blocks(self) -> Blocks | None:
@@ -232,11 +240,24 @@ class Problem(BaseProblem):
         return (self.batch, self.heads, self.q_len)
 
     @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """Shape of the input `bias`: an extent of 1 along each axis over which it does not vary. () without bias."""
+        return () if self.bias is None else tuple(getattr(self, axis) if axis in self.bias else 1 for axis in AXES)
+
+    @property
+    def bias_strides(self) -> tuple[int, int, int]:
+        """Elements of `bias` between neighbouring heads, rows and keys; 0 along axes over which it does not vary."""
+        heads, rows, keys = (axis in (self.bias or ()) for axis in AXES)
+        per_row = self.kv_len if keys else 1
+        return heads * per_row * (self.q_len if rows else 1), rows * per_row, int(keys)
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Q, K, V, O, and optionally lse, the natural logarithm of sum exp(scores).
 
         A mask that is not a band adds int32 inputs: `first_keys` and `end_keys`, the run of each row; `blocks`, which
-        blocks of a mask are on; `hidden_rows`, which rows do not see a key. `slopes` and `sinks` exist if they are on.
+        blocks of a mask are on; `hidden_rows`, which rows do not see a key. `slopes`, `bias` and `sinks` exist if they
+        are on.
         """
         blocks, flashmask = self.blocks, self.flashmask
         grid: tuple[int, ...] = ()
@@ -244,7 +265,9 @@ class Problem(BaseProblem):
             grid = (self.heads if blocks.by_head else 1, *blocks.array_shape(self.q_len, self.kv_len))
         hidden = () if flashmask is None else (2 * flashmask.spans_per_key, self.kv_len)
         has_spans = not self.mask.runs.is_band
-        return _tensors(self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, self.alibi, self.sinks)
+        return _tensors(
+            self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, self.alibi, self.bias_shape, self.sinks
+        )
 
     @property
     @override
@@ -255,7 +278,7 @@ class Problem(BaseProblem):
     @override
     def size_class(self) -> tuple[Hashable, ...]:
         sizes = (self.batch * self.heads, self.group, self.q_len, self.kv_len)
-        kinds = (self.mask.text, *self.compiled_features)
+        kinds = (self.mask.text, *self.compiled_features, *(self.bias or ()))
         return (self.head_dim, self.dtype, *kinds, *(size.bit_length() for size in sizes))
 
     @property
@@ -279,7 +302,7 @@ class Problem(BaseProblem):
             heads += f" ({self.kv_heads} for K and V)"
         rules = [] if self.mask == NO_MASK else [str(self.mask)]
         rules += [] if self.softcap is None else [f"softcap {self.softcap:g}"]
-        rules += [word for word, is_on in (("ALiBi", self.alibi), ("sinks", self.sinks)) if is_on]
+        rules += [*(["ALiBi"] * self.alibi), *bias_in_words(self.bias), *(["sinks"] * self.sinks)]
         rules += [f"dropout {self.dropout:.4g} (seed {self.dropout_seed})"] if self.dropout else []
         return ", ".join(
             (f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, head_dim {self.head_dim}, {self.dtype}",
@@ -292,6 +315,7 @@ class Problem(BaseProblem):
         fields: dict[str, Any] = {}
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
+        fields[BIAS] = None if self.bias is None else ",".join(self.bias)
         return fields
 
     @override
@@ -316,46 +340,6 @@ class Problem(BaseProblem):
         return dataclasses.replace(problem, mask=problem.mask & parse_mask("causal")) if causal else problem
 
 
-@functools.lru_cache(maxsize=16)
-def _spans(mask: Mask, q_len: int, kv_len: int) -> tuple[Integers, Integers]:
-    """Return `Problem.spans`. Cached, because closed forms, oracles and drawn inputs all need them."""
-    rows = np.arange(q_len, dtype=np.int64)
-    runs = [mask.of_sequence(number).span(rows, q_len, kv_len) for number in range(mask.sequences)]
-    first, end = (np.stack(each) for each in zip(*runs))
-    for each in (first, end):
-        each.flags.writeable = False
-    return first, end
-
-
-@functools.lru_cache(maxsize=16)
-def _keys_seen(mask: Mask, heads: int, q_len: int, kv_len: int) -> Integers:
-    if mask.is_run:
-        first, end = _spans(mask, q_len, kv_len)
-        lengths: Integers = np.maximum(end - first, 0)
-        return lengths
-    keys = np.arange(kv_len, dtype=np.int64)[None, :]
-    rows_per_part = max(1, MOST_PAIRS // kv_len)
-    counted = []
-    for one in (mask.of_sequence(n).of_head(head) for n in range(mask.sequences) for head in range(heads)):
-        firsts = range(0, q_len, rows_per_part)
-        parts = (np.arange(row, min(row + rows_per_part, q_len), dtype=np.int64)[:, None] for row in firsts)
-        counted.append(np.concatenate([np.count_nonzero(one.visible(r, keys, q_len, kv_len), axis=1) for r in parts]))
-    seen: Integers = np.stack(counted).astype(np.int64)
-    seen.flags.writeable = False
-    return seen
-
-
-MOST_PAIRS = 2**22
-"""Maximum pairs of a row and a key that are evaluated together."""
-
-
-@functools.lru_cache(maxsize=4)
-def _seen(mask: Mask, q_len: int, kv_len: int) -> Visibility:
-    rows, keys = np.arange(q_len, dtype=np.int64)[:, None], np.arange(kv_len, dtype=np.int64)[None, :]
-    seen = np.broadcast_to(mask.visible(rows, keys, q_len, kv_len), (q_len, kv_len))
-    return seen
-
-
 @functools.lru_cache(maxsize=64)
 def _tensors(
     q_shape: tuple[int, ...],
@@ -365,13 +349,13 @@ def _tensors(
     grid: tuple[int, ...],
     hidden: tuple[int, ...],
     alibi: bool,
+    bias: tuple[int, ...],
     sinks: bool,
 ) -> tuple[Tensor, ...]:
     """Return the tensors. Cached, because a run of a small problem needs them a dozen times."""
     rows = ("batch", "head", "row", "column")
     ends = (q_shape[0], q_shape[2])
     runs = (FIRST_KEYS, END_KEYS) if has_spans else ()
-    per_head = [name for name, is_on in ((SLOPES, alibi), (SINKS, sinks)) if is_on]
     return (
         Tensor("Q", q_shape, dtype, INPUT, rows),
         Tensor("K", kv_shape, dtype, INPUT, rows),
@@ -379,7 +363,9 @@ def _tensors(
         *(Tensor(name, ends, "int32", INPUT, ("batch", "row")) for name in runs),
         *((Tensor(BLOCKS, grid, "int32", INPUT, ("head", "row of blocks", "block")),) if grid else ()),
         *((Tensor(HIDDEN_ROWS, hidden, "int32", INPUT, ("start or end", "key")),) if hidden else ()),
-        *(Tensor(name, q_shape[1:2], "float32", INPUT, ("head",)) for name in per_head),
+        *((Tensor(SLOPES, q_shape[1:2], "float32", INPUT, ("head",)),) if alibi else ()),
+        *((Tensor(BIAS, bias, "float32", INPUT, ("head", "row", "key")),) if bias else ()),
+        *((Tensor(SINKS, q_shape[1:2], "float32", INPUT, ("head",)),) if sinks else ()),
         Tensor("O", q_shape, dtype, OUTPUT, rows),
         Tensor("lse", q_shape[:3], "float32", OPTIONAL_OUTPUT, rows[:3]),
     )

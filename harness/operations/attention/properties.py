@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.cases.property import DETERMINISM, Property, Trial, alignment_period, apart, on_grid, other_outputs
+from harness.operations.attention.bias import BIAS
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
 
@@ -43,12 +44,13 @@ def batch_invariance(trial: Trial) -> str | None:
 
 
 def key_order(trial: Trial) -> str | None:
-    """Permuting keys together with their values does not change O and lse beyond both budgets."""
+    """Permuting keys together with their values and biases does not change O and lse beyond both budgets."""
     p = trial.problem
     if p.mask != NO_MASK or p.alibi or p.dropout:  # these depend on the order
         return None
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
-    moved = {name: np.ascontiguousarray(trial.inputs[name][:, :, order]) for name in "KV"}
+    of_keys = ("K", "V", BIAS) if "kv_len" in (p.bias or ()) else ("K", "V")
+    moved = {name: np.ascontiguousarray(trial.inputs[name][:, :, order]) for name in of_keys}
     other = {**trial.inputs, **moved}
     allowed_errors, errors_of_permuted = trial.begin_allowed(trial.inputs), trial.begin_allowed(other)
     permuted = trial.run(trial.problem, other)
@@ -104,7 +106,7 @@ def value_sum(trial: Trial) -> str | None:
 def convex_hull(trial: Trial) -> str | None:
     """O lies between the smallest and the largest value that the row sees, within its budget.
 
-    The value of a sink is 0, and so is that of a dropped weight.
+    The value of a sink is 0, and so is that of a dropped weight. O is 0 if a bias of -inf hides all keys of a row.
     """
     problem = trial.problem
     V = trial.inputs["V"].astype(np.float64).repeat(problem.group, axis=1)
@@ -117,7 +119,8 @@ def convex_hull(trial: Trial) -> str | None:
         ]
         low, high = (np.concatenate(each) for each in zip(*parts))
         low, high = problem.kept_factor * low, problem.kept_factor * high
-        if problem.sinks or problem.dropout:
+        may_hide = problem.bias is not None and np.isneginf(trial.inputs[BIAS]).any()
+        if problem.sinks or problem.dropout or may_hide:
             low, high = np.minimum(low, 0), np.maximum(high, 0)
     O = trial.outputs["O"].astype(np.float64)
     nearest = np.clip(O, low, high)
@@ -176,7 +179,7 @@ PROPERTIES: dict[str, Property] = {
             batch_invariance,
             same_bits=True,
         ),
-        Property("key-order", "keys with their values in another order: O and lse do not change", key_order),
+        Property("key-order", "keys with their values and biases in another order: O and lse do not change", key_order),
         Property(
             SCORE_SHIFT,
             "a constant added to all scores of a row: O does not change, lse changes by that constant",

@@ -52,7 +52,7 @@ class BackwardBuild(Build):
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        """The build with dropout, if attention's build would have it; this operation knows no cap, ALiBi or sinks."""
+        """The build with dropout, if attention's build would have it; it knows no cap, ALiBi, bias or sinks."""
         return dataclasses.replace(
             self, forward=self.forward.with_features([name for name in takes if name == DROPOUT], place)
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
-from harness.options.command import Command
+from harness.options.command import Command, program_name
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.exit_status import add_allow_undecided
 from harness.options.keep import add_keep
@@ -98,7 +99,9 @@ def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> 
     names = {variant.name for variant in chosen}
     request.kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
     fresh = [variant for variant in chosen if variant.name not in known]
-    report = baseline.with_changes(comparison_report(comparison), comparison, chosen, twins)
+    plugins = [word for path in selection.plugin for word in ("--plugin", str(path))]
+    report = comparison_report(comparison, lambda name: shlex.join([*program_name().split(), "fuzz", name, *plugins]))
+    report = baseline.with_changes(report, comparison, chosen, twins)
     # How a variant was is no failure of what it is.
     then = {twin.name for twin in twins.values()}
     judged = dataclasses.replace(comparison, rows=tuple(row for row in comparison.rows if row.variant not in then))

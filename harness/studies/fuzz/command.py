@@ -178,7 +178,7 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
                     seed=seed,
                     most_tiles=request.tiles,
                     checks=_properties(request.properties),
-                    database=failure_folder(variant.name),
+                    database=failure_folder(variant.name, found.origins[variant.name]),
                 )
                 log = logs[variant.name]
                 on_progress = _speed(progress, variant.name, len(log.answers))

@@ -25,7 +25,7 @@ from harness.model.variant import Variant
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.drawing.builds import builds_for
-from harness.studies.fuzz.report import replay_command
+from harness.studies.fuzz.report import case_line, replay_command
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import KernelFault, SandboxError
@@ -140,9 +140,8 @@ class Subject:
         if result.reason is None or result.failure is None:
             return result.reason
         failure = result.failure
-        problem = failure.case.problem.headline
         again = replay_command(self.variant.name, failure.case, ["--plugin", plugin_file(self.origin)])
-        return f"{result.reason}\non: {problem}, inputs {failure.case.regime}\nrepeat: {again}"
+        return f"{result.reason}\non: {case_line(failure.case)}\nrepeat: {again}"
 
 
 @dataclass(frozen=True)

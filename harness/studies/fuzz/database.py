@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 
 from harness.model.cases.case import Case
+from harness.model.discovery import PLUGIN, Origin
 from harness.support.cache import default_cache
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
@@ -48,10 +51,16 @@ class PastFailures:
             replace_files({self._path: "".join(f"{case.to_json()}\n" for case in cases).encode()})
 
 
-def failure_folder(variant: str) -> Path | None:
-    """The folder for failures of one variant in the user's cache; None if there is no cache."""
+def failure_folder(variant: str, origin: Origin) -> Path | None:
+    """The folder for failures of one variant in the user's cache; None if there is no cache.
+
+    Variants of the same name in different plugin files are different variants.
+    """
     cache = default_cache()
     if cache.directory is None or cache.why_unusable() is not None:
         return None
     # A variant's name may contain anything but blanks, commas and wildcards, even a slash.
-    return cache.directory / "failures" / "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in variant)
+    name = "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in variant)
+    if origin.kind == PLUGIN:
+        name += "@" + hashlib.sha256(os.fsencode(Path(origin.name).resolve())).hexdigest()[:16]
+    return cache.directory / "failures" / name

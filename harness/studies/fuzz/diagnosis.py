@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from harness.execution.judging.accuracy import ZERO_FOR_NAN
 from harness.studies.fuzz.result import Failure
 from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, in_runs
 
@@ -19,6 +20,9 @@ def diagnosis_of(failure: Failure) -> str | None:
         if finding.equals is not None and finding.first is not None:
             parts.append(f"{finding.first.output} {finding.equals}")
             break
+    else:
+        if failure.finding.first is not None and failure.finding.first.is_zero_for_nan:
+            parts.append(ZERO_FOR_NAN)
     parts += [rule for tried in failure.lengths if (rule := _rule(tried)) is not None]
     return "; ".join(parts) or None
 

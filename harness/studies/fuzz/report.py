@@ -45,7 +45,8 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             f"Device: {device}. Seed {results[0].seed}.",
             *(_stored(result) for result in results if result.stored_failures),
             *(_undecided(result) for result in results if result.undecided),
-            "error / budget: the largest among the examples that passed. refused: not taken, so unknown.",
+            "error / budget: the largest among the examples that passed. refused: examples that the variant does not "
+            "support; whether it is correct on them is not known.",
             *(f"pairs met: two values of {axes} in one example." for axes in _axes(results)),
         ],
         records=lambda: ([{key: _object(r, options).get(key) for key in _CSV} for r in results], _CSV),
@@ -123,7 +124,7 @@ def _replay_object(variant: str, case: Case, answer: Answer) -> dict[str, Any]:
 
 
 def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
-    lines = [("problem", _case_line(case))]
+    lines = [("problem", case_line(case))]
     if answer.refusal is not None:
         lines.append(("refused", answer.refusal))
     elif answer.finding is None and answer.fault is not None:
@@ -155,7 +156,7 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
     diagnosis = diagnosis_of(failure)
     lines = [
         *([] if diagnosis is None else [("diagnosis", diagnosis)]),
-        ("smallest", _case_line(failure.case)),
+        ("smallest", case_line(failure.case)),
         ("needs", ", ".join(_takes(failure)) or "nothing beyond the simplest problem"),
         *_finding_lines(failure.finding),
         *([("sanitizer", f"{failure.sanitized.kind}: {failure.sanitized.reason}")] if failure.sanitized else []),
@@ -165,7 +166,7 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
     larger[failure.first_case] = "as found", failure.first_finding
     for case, (name, finding) in larger.items():
         if case != failure.case:
-            lines.append((name, _case_line(case)))
+            lines.append((name, case_line(case)))
             if finding.pattern or finding.reason != failure.finding.reason:
                 lines.append(("pattern", finding.pattern or finding.reason))
     if not failure.repeatable:
@@ -200,7 +201,7 @@ def _values(element: Element) -> str:
     return f"got {element.got:.9g}, expected {element.answer:.9g}, {budget}"
 
 
-def _case_line(case: Case) -> str:
+def case_line(case: Case) -> str:
     """The problem and its inputs in one line."""
     parts = [f"inputs {case.regime}, seed {case.seed}"]
     for edit in case.edits:

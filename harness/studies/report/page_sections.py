@@ -48,7 +48,7 @@ class ReportData:
 def sections_of(data: ReportData) -> list[Section]:
     """The result, the ranking, explanations and campaigns; sections with nothing to show are left out."""
     comparison, reports = data.comparison, data.reports
-    return [
+    sections = [
         result_section(comparison, reports),
         ranking_section(comparison),
         bytes_section(comparison, reports),
@@ -60,6 +60,7 @@ def sections_of(data: ReportData) -> list[Section]:
         *([replay_section(_ranked(data))] if data.replays else []),
         *([campaigns_section(data.campaigns)] if data.campaigns is not None else []),
     ]
+    return [section for section in sections if not section.is_empty]
 
 
 def _ranked(data: ReportData) -> list[Replay]:

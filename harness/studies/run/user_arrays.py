@@ -42,7 +42,8 @@ class UserArrays:
 
         Raises `UsageError` or `ProblemError` if their shapes do not match.
         """
-        fields = dict(self.operation.further_inputs[name] for name in self.further)
+        known = self.operation.further_inputs
+        fields = {known[name].field: known[name].value_for(array) for name, (_, array) in self.further.items()}
         if self.operation.problem_of_arrays is None:
             raise UsageError(f"'run' cannot tell a problem of {self.operation.name} from its arrays")
         try:

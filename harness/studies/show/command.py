@@ -22,6 +22,7 @@ class ShowRequest(StudyRequest):
 
     variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
     ptx: bool = flag("show the PTX of each kernel instead of its source")
+    expanded: bool = flag("show what of the source is compiled for this problem: features that are off are left out")
     order: bool = flag(
         "show the order in which the terms of O, l and S are added, and which variants use the same order"
     )
@@ -31,11 +32,13 @@ def run_show(request: ShowRequest) -> int:
     """Run `show`; the exit status."""
     if request.order:
         return _show_order(request)
-    from harness.studies.show.kernel_listing import list_kernels, render_kernels
+    from harness.studies.show.kernel_listing import Form, list_kernels, render_kernels
 
     if request.selection.variants is not None or request.report.format != "table":
         option = "format" if request.selection.variants is None else "variants"
         raise UsageError(f"--{option} goes with --order; a kernel's source has no other form")
+    if request.ptx and request.expanded:
+        raise UsageError("--order, --ptx and --expanded show different things; choose one")
     problem = request.problem.make()
     check_output(request.report.output)
     registry = request.discover().registry
@@ -43,7 +46,8 @@ def run_show(request: ShowRequest) -> int:
     listings = list_kernels(variant, problem, arch_here())
     origin = registry.origin_of(variant.name)
     headline = f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {origin})\n\n"
-    publish(request.report, headline + render_kernels(listings, request.ptx))
+    form: Form = "ptx" if request.ptx else "expanded" if request.expanded else "source"
+    publish(request.report, headline + render_kernels(listings, form))
     return PASSED
 
 
@@ -52,8 +56,8 @@ def _show_order(request: ShowRequest) -> int:
     from harness.studies.show.orders import reveal_if_it_runs, reveal_orders
     from harness.support.progress import progress_bar
 
-    if request.ptx:
-        raise UsageError("--ptx and --order show different things; leave out one")
+    if request.ptx or request.expanded:
+        raise UsageError("--order, --ptx and --expanded show different things; choose one")
     problem = request.problem.make()
     check_output(request.report.output)
     registry = request.discover().registry
@@ -75,7 +79,7 @@ def _show_order(request: ShowRequest) -> int:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `show`."""
-    add_fields_of(ShowRequest, parser, "variant", "ptx")
+    add_fields_of(ShowRequest, parser, "variant", "ptx", "expanded")
     add_problem(parser, operation)
     add_tile(parser)
     add_plugins(parser)

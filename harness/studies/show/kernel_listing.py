@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from tabulate import tabulate
 
@@ -13,6 +14,9 @@ from harness.execution.planning.variant_calls import compiled_launches, make_pla
 from harness.model.plan import Launch
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
+
+Form = Literal["source", "expanded", "ptx"]
+"""How a kernel is shown: as it is written; what of it is compiled for this problem; or the PTX."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,12 @@ class KernelListing:
     resources: Resources | None
     """Resource usage by ptxas; None if ptxas is not installed."""
 
-    @property
-    def source(self) -> str:
-        """The author's source text."""
-        return self.compiled.toolchain.source(self.launch.kernel)
+    def text(self, form: Form) -> str:
+        """The kernel in that form."""
+        if form == "ptx":
+            return self.compiled.ptx
+        toolchain = self.compiled.toolchain
+        return toolchain.expanded(self.launch.kernel) if form == "expanded" else toolchain.source(self.launch.kernel)
 
 
 def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[KernelListing]:
@@ -44,8 +50,11 @@ def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[Kern
     ]
 
 
-def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
-    """A table of resources, then each kernel's source or PTX."""
+_TITLES = {"source": "Source", "expanded": "Expanded source", "ptx": "PTX"}
+
+
+def render_kernels(listings: list[KernelListing], form: Form = "source") -> str:
+    """A table of resources, then each kernel in that form."""
     headers = ["kernel", "grid", "block", "registers", "spilled\nbytes", "static\nshared", "dynamic\nshared"]
     rows, align = [_line(each) for each in listings], list(_ALIGN)
     stacks = [0 if each.resources is None else each.resources.stack_bytes for each in listings]
@@ -68,11 +77,11 @@ def render_kernels(listings: list[KernelListing], ptx: bool) -> str:
         )
     shown: set[str] = set()
     for each in listings:
-        text = each.compiled.ptx if ptx else each.source
+        text = each.text(form)
         if text not in shown:
             shown.add(text)
             options = " ".join(each.compiled.toolchain.options(each.launch.kernel))
-            title = f"{'PTX' if ptx else 'Source'} of {each.launch.kernel_name}, {each.compiled.arch}"
+            title = f"{_TITLES[form]} of {each.launch.kernel_name}, {each.compiled.arch}"
             parts.append(f"--- {title}{', ' + options if options else ''}\n{text.rstrip()}")
     return "\n\n".join(parts) + "\n"
 

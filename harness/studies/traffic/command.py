@@ -132,7 +132,7 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     from harness.model.operation import operation_of
     from harness.model.tile_sizes import tile_text
     from harness.studies.traffic.kept import account_rows
-    from harness.studies.traffic.measurement import measure_traffic, on_chip_bytes
+    from harness.studies.traffic.measurement import compiled_usage, measure_traffic
     from harness.studies.traffic.report import TrafficReport, traffic_report
     from harness.studies.traffic.trace import require_trace, write_trace
     from harness.support.progress import progress_bar
@@ -160,11 +160,16 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
         if request.trace is not None:
             progress.step(f"{variant.name}, event by event")
             write_trace(request, variant, problem, executor, caches.gpu)
-    on_chip = on_chip_bytes(variant, problem, executor.device.arch)
+    used = compiled_usage(variant, problem, executor.device.arch)
     io_bound = operation_of(problem).io_bound
-    bound = None if on_chip is None or io_bound is None else io_bound(problem, on_chip)
     report = TrafficReport(
-        account, bound, request.lines, None if tile is None else tile_text(tile), caches.gpu.name, caches.flushed
+        account,
+        bound=None if used is None or io_bound is None else io_bound(problem, used.on_chip_bytes),
+        lines=request.lines,
+        tile=None if tile is None else tile_text(tile),
+        gpu=caches.gpu.name,
+        flushed=caches.flushed,
+        spilled_bytes=0 if used is None else used.spilled_bytes,
     )
     return StudyResult(
         account,

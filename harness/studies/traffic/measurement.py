@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from harness.compilers.ptxas import resources
 from harness.execution.attempt import attempt
@@ -36,16 +36,24 @@ def measure_traffic(
     return replace(counted, verdict=done.verdict, reason=done.reason, error_over_budget=ratio)
 
 
-def on_chip_bytes(variant: Variant, problem: BaseProblem, arch: str) -> int | None:
-    """Bytes of registers and shared memory of one thread block, for the launch with the most.
+@dataclass(frozen=True)
+class CompiledUsage:
+    """What ptxas reports of a variant's kernels: the largest number of any launch."""
 
-    None if ptxas is missing.
-    """
-    most = 0
+    on_chip_bytes: int
+    """Bytes of registers and shared memory of one thread block."""
+    spilled_bytes: int
+    """Bytes per thread that are spilled, stored plus loaded."""
+
+
+def compiled_usage(variant: Variant, problem: BaseProblem, arch: str) -> CompiledUsage | None:
+    """The usage of the variant's kernels; None if ptxas is missing."""
+    on_chip = spilled = 0
     for launch, compiled in compiled_launches(make_plan(variant, problem), problem, arch):
         used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
         if used is None:
             return None
         registers = math.prod(launch.block) * used.registers
-        most = max(most, registers * REGISTER_BYTES + used.shared_bytes + launch.shared_bytes)
-    return most
+        on_chip = max(on_chip, registers * REGISTER_BYTES + used.shared_bytes + launch.shared_bytes)
+        spilled = max(spilled, used.spill_store_bytes + used.spill_load_bytes)
+    return CompiledUsage(on_chip, spilled)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.operation import IoBound, operation_of
+from harness.studies.traffic.costliest_line import costliest_line, share_of
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
 from harness.text.tables import UNKNOWN, Wrapped, device_line, finite, mib, smallest_of
@@ -36,6 +37,9 @@ class TrafficReport:
     """The GPU whose caches were modelled; None if none were."""
     flushed: bool = False
     """Whether every launch began with empty caches."""
+    spilled_bytes: int = 0
+    """Bytes per thread that ptxas spills to local memory, stored plus loaded, of the kernel with most. No PTX
+    instruction moves them, so they are not counted."""
 
 
 def traffic_report(report: TrafficReport) -> Report:
@@ -67,7 +71,7 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     if account.hardware is not None:
         parts.append(_hardware(account.hardware))
     if report.lines:
-        parts += _costliest_line(account)
+        parts += costliest_line(account)
         parts += _by_file(account.lines, lambda rows: _lines(rows, account), "")
         if account.shared:
             parts += _by_file(account.shared, _shared, "shared memory, ")
@@ -123,7 +127,7 @@ def _parts(what: str, parts: Sequence[Part], numbered: bool = False) -> Table:
     for number, part in enumerate(parts, start=1):
         sizes = (part.count.requested_bytes, part.read.sector_bytes, part.written.sector_bytes, part.sector_bytes)
         name = f"{number} {part.name}" if numbered else part.name
-        share = _share(part.sector_bytes, whole)
+        share = share_of(part.sector_bytes, whole)
         cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return Table(headers, cells, [False, *[True] * 8])
@@ -161,7 +165,7 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
             mib(row.count.requested_bytes, smallest),
             f"{row.count.sectors:,}",
             *_coalescing(row.count)[1:],
-            _share(row.sector_bytes, account.moved_bytes),
+            share_of(row.sector_bytes, account.moved_bytes),
             _source(row.file, row.line),
         ]
         for row in rows
@@ -169,24 +173,6 @@ def _lines(rows: Sequence[SiteTraffic], account: TrafficAccount) -> Table:
     requests, *per_request = _COALESCING
     headers = ["line", "buffer", "kind", requests, "requested\nMiB", "sectors", *per_request, "share", "source"]
     return Table(headers, cells, [True, False, False, *[True] * 6, False])
-
-
-def _costliest_line(account: TrafficAccount) -> list[str]:
-    """The source line that moves most bytes, over all its buffers and kinds of access; nothing if no line is known."""
-    by_line: dict[tuple[str, int], dict[str, int]] = {}
-    for row in account.lines:
-        if row.line and row.sector_bytes:
-            by_buffer = by_line.setdefault((row.file, row.line), {})
-            by_buffer[row.buffer] = by_buffer.get(row.buffer, 0) + row.sector_bytes
-    if not by_line:
-        return []
-    (file, line), by_buffer = max(by_line.items(), key=lambda each: sum(each[1].values()))
-    whole = account.moved_bytes
-    largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
-    buffers = ", ".join(f"{name} {_share(size, whole)}" for name, size in largest_first)
-    place = f"{short_name(file).rpartition('/')[2]}:{line}"
-    share = _share(sum(by_buffer.values()), whole)
-    return [f"costliest line: {place}, {share} of the bytes ({buffers}), counted before any cache"]
 
 
 def _shared(rows: Sequence[SharedTraffic]) -> Table:
@@ -233,10 +219,6 @@ def _per(amount: int, requests: int) -> str:
     return f"{amount / requests:,.2f}" if requests else UNKNOWN
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else UNKNOWN
-
-
 # Notes ---------------------------------------------------------------------------------------------------------------
 
 
@@ -244,7 +226,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
     account = report.account
     notes = [
         f"Device: {device_line(account.device)}. MiB: 2^20 bytes. Buffers, launches and lines are at the sectors "
-        "level; an atomic reads and writes."
+        "level; an atomic counts as a read and a write."
     ]
     notes.append(_answer(account))
     if account.claim_holds is not None:
@@ -263,7 +245,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
             "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
             "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
         )
-    notes.append(_local(account))
+    notes.append(_local(account, report.spilled_bytes))
     notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
     if report.lines:
         notes.append(
@@ -304,17 +286,18 @@ def _caches(report: TrafficReport) -> str:
     )
 
 
-def _local(account: TrafficAccount) -> str:
+def _local(account: TrafficAccount, spilled_bytes: int) -> str:
     local = account.local
+    spills = f"ptxas spills {spilled_bytes:,} bytes per thread" if spilled_bytes else ""
     if not local.count.requests:
-        return "Local memory: none."
+        return f"Local memory: none in PTX; {spills}, which are not counted." if spills else "Local memory: none."
     smallest = smallest_of((local.read.sector_bytes, local.written.sector_bytes))
     read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
     return (
         f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests, by arrays that "
         "the compiler could not keep in registers: they are indexed by a variable, or too large. Make their indices "
         "compile-time constants (unroll the loops), or let a thread have fewer elements. A claim does not cover it; "
-        "launches, L2 and DRAM are without it."
+        "launches, L2 and DRAM are without it." + (f" In addition, {spills}, which are not counted." if spills else "")
     )
 
 

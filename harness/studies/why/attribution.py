@@ -18,6 +18,8 @@ from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
 
 NOTHING_SECONDS = 1e-12
 """Smaller differences are rounding errors of equal sums."""
+UNEVENNESS = ((causes.TAIL, "tail"), (causes.IMBALANCE, "imbalance"), (causes.FEW_WARPS, "vacancy"))
+"""The causes of the factors of `LaunchTime` by which a launch takes longer than its busy cycles."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def _merged(found: list[Attributed], cause: Cause, explained: dict[Cause, float]
     """Merge the explained shares of effects of one decision into one line, if their sum has the decision's sign."""
     inside = [replace(each, seconds=each.seconds * explained[each.cause]) for each in found if each.cause in explained]
     inside = [each for each in inside if each.seconds]
-    most = max(inside, key=lambda each: abs(each.seconds), default=None)
+    most = max(inside, key=lambda each: sign * each.seconds, default=None)
     if most is None:
         return found
     names = tuple(each.cause for each in sorted(inside, key=lambda each: -abs(each.seconds)))
@@ -130,7 +132,7 @@ def _busy(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
     shares = (a.shares, b.shares)
     cycles = [totals(each) for each in shares]
     both = a.busy_cycles + b.busy_cycles
-    evenness = 1 + sum(time.weighted("tail") + time.weighted("imbalance") for time in (a, b)) / 2
+    evenness = 1 + sum(time.weighted(factor) for time in (a, b) for _, factor in UNEVENNESS) / 2
     weight = {
         resource: evenness * (cycles[0][resource] + cycles[1][resource]) / both / clock_hz(a.gpu) if both else 0.0
         for resource in RESOURCES
@@ -147,14 +149,14 @@ def _busy(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
 
 def _unevenness(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
     busy = (a.busy_cycles + b.busy_cycles) / 2 / clock_hz(a.gpu)
-    for cause, factor in ((causes.TAIL, "tail"), (causes.IMBALANCE, "imbalance")):
+    for cause, factor in UNEVENNESS:
         account.add(cause, busy * (a.weighted(factor) - b.weighted(factor)))
 
 
 def _stalls(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
     """Attribute stalls. With as many warps hiding each other as in the kernel that has most, stalls are latency.
 
-    The rest is due to few warps or, if more would fit than there are, to idle multiprocessors.
+    The rest is due to few warps.
     """
     seconds = clock_hz(a.gpu)
     most = max((kernel.stalls.together for time in (a, b) for kernel in time.kernels), default=1.0)
@@ -165,5 +167,4 @@ def _stalls(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
             local = hidden * stalls.local_share
             account.add(causes.LATENCY, sign * (hidden - local), stalls.where)
             account.add(causes.LOCAL_MEMORY, sign * local, stalls.local_where, LOCAL)
-            more = causes.FEW_WARPS if stalls.together >= stalls.fitting else causes.TAIL
-            account.add(more, sign * (there - hidden))
+            account.add(causes.FEW_WARPS, sign * (there - hidden))

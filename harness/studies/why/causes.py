@@ -37,8 +37,12 @@ FEW_WARPS = Cause("few warps", "warps / SM", "less shared memory or fewer regist
 DEPENDENT = Cause("dependent steps", "cycles / instr", "two rows or tiles at a time, so that chains overlap")
 UNTILED_ADVICE = {LATENCY: "several loads before the first is used (unroll), or fewer: keep rows in registers"}
 """Advice for kernels without barriers, which have neither tiles nor stages."""
+SMALL_GRID_ADVICE = {FEW_WARPS: "more warps in the grid: split the keys, or several lanes or warps per row"}
+"""Advice for kernels of which more blocks would fit on a multiprocessor than the grid has."""
 SHUFFLES = Cause("shuffles, votes", "M warp instr", "reduce within a thread first, across lanes once")
 CONTROL = Cause("control", "M warp instr", "unroll the inner loops")
+UNROLLED_ADVICE = {CONTROL: "the loop is unrolled: make its bounds compile-time constants, so that no guards are left"}
+"""Advice for a place in a loop with `#pragma unroll`."""
 BARRIERS = Cause("barriers, waits", "M warp instr", "fewer, larger tiles; two stages need one barrier per tile")
 TAIL = Cause("tail, idle SMs", "% of SMs idle", "more or smaller blocks, or split the keys, so that all SMs have work")
 IMBALANCE = Cause("imbalance", "longest / mean", "heaviest blocks first, or pair heavy with light ones")

@@ -26,6 +26,7 @@ from harness.studies.why.decisions import barriers_met
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.shares import ONE_LANE_WILL_DO, cause_of
+from harness.studies.why.stalls import launch_of_fewest_warps, warps_there
 from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.memory_units import MIB
 from harness.support.pipe_rates import LEAST_CYCLES_PER_INSTRUCTION
@@ -123,9 +124,7 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.LOCAL_MEMORY: lambda profile, time: sum(launch.local_bytes for launch in profile.launches) / MIB,
     causes.SPILLS: _spilled_bytes,
     causes.LATENCY: lambda profile, time: sum(kernel.stalls.waits for kernel in time.kernels),
-    causes.FEW_WARPS: lambda profile, time: float(
-        min(launch.resident_blocks * launch.warps for launch in profile.launches)
-    ),
+    causes.FEW_WARPS: lambda profile, time: float(warps_there(launch_of_fewest_warps(profile, time.gpu), time.gpu)),
     causes.DEPENDENT: _cycles_per_instruction,
     causes.SHUFFLES: _warps(SHUFFLE),
     causes.CONTROL: _warps(CONTROL),

@@ -29,6 +29,8 @@ class LaunchTime:
     imbalance: float
     """Factor - 1 for blocks with unequal work."""
     stalls: Stalls
+    vacancy: float = 0.0
+    """Factor - 1 for issue slots that stay empty because the grid has fewer blocks than fit."""
     splitting: float = 0.0
     """Cycles that would be saved by one launch instead of this kernel's several."""
 
@@ -39,8 +41,8 @@ class LaunchTime:
 
     @property
     def evenness(self) -> float:
-        """Busy cycles of the busiest multiprocessor / `busy_cycles`."""
-        return 1 + self.tail + self.imbalance
+        """Cycles of the busiest multiprocessor, without stalls / `busy_cycles`."""
+        return 1 + self.tail + self.imbalance + self.vacancy
 
     @property
     def cycles(self) -> float:
@@ -86,7 +88,7 @@ class PredictedTime:
         return sum(kernel.busy_cycles for kernel in self.kernels)
 
     def weighted(self, factor: str) -> float:
-        """`tail` or `imbalance` of all kernels, weighted by their time."""
+        """`tail`, `imbalance` or `vacancy` of all kernels, weighted by their time."""
         busy = self.busy_cycles
         return sum(kernel.busy_cycles * getattr(kernel, factor) for kernel in self.kernels) / busy if busy else 0.0
 
@@ -111,7 +113,7 @@ def roofline(profile: Profile, gpu: Gpu) -> PredictedTime:
         if peak
         else Share(ISSUE, causes.ARITHMETIC, problem.flops / 2 / WARP_LANES / SCHEDULERS / per_second * clock_hz(gpu)),
     )
-    return PredictedTime(gpu, (LaunchTime(shares, 0.0, 0.0, Stalls(0, 0, 0, 1, 1, 0)),), 1)
+    return PredictedTime(gpu, (LaunchTime(shares, 0.0, 0.0, Stalls(0, 0, 0, 1, 0)),), 1)
 
 
 def _of_kernel(launches: Sequence[LaunchProfile], gpu: Gpu) -> LaunchTime:
@@ -135,8 +137,8 @@ def _of_launch(launch: LaunchProfile, gpu: Gpu) -> LaunchTime:
     # If there are fewer blocks than fit, more slots stay empty.
     there = filled_slots(launch, launch.resident_blocks) / filled_slots(launch, blocks_there(launch, gpu))
     longer = math.hypot(*{**cycles, ISSUE: cycles[ISSUE] * there}.values()) / busy if busy else 1.0
-    tail = longer * (1 + tail + imbalance) - 1 - imbalance
-    return LaunchTime(shares, tail, imbalance, stalls_of(launch, gpu, busy))
+    vacancy = (longer - 1) * (1 + tail + imbalance)
+    return LaunchTime(shares, tail, imbalance, stalls_of(launch, gpu, busy), vacancy)
 
 
 def _work(launches: Sequence[LaunchProfile]) -> list[int]:

@@ -12,6 +12,8 @@ from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.result import ROOFLINE, WhyResult
 from harness.studies.why.shares import PLACELESS, totals
+from harness.studies.why.stalls import blocks_there, is_limited_by_grid, launch_of_fewest_warps
+from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import clock_hz
 from harness.support.source_text import short_name, source_line
 from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table
@@ -50,6 +52,7 @@ def _paragraphs(result: WhyResult) -> list[Paragraph]:
         fill(f"{problem.headline}; inputs {result.regime}, seed {result.seed}", NOTE_WIDTH, break_on_hyphens=False),
         *_wrong_answers(result),
         _headline(result),
+        *_small_problem(result),
         _table(result),
         "\n".join(_advice(result)),
     ]
@@ -82,6 +85,17 @@ def _headline(result: WhyResult) -> str:
         f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
         f"Largest cause: {first.cause.name}: {_us(first.seconds)} us{f' ({where})' if where else ''}."
     )
+
+
+def _small_problem(result: WhyResult) -> Iterator[str]:
+    """A note on a grid that leaves multiprocessors idle, which hides what the kernels themselves cost."""
+    few = next((launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors), None)
+    if few is not None:
+        text = (
+            f"The problem is small for this GPU: {few.kernel} has {few.blocks} blocks for {result.gpu.multiprocessors} "
+            "multiprocessors. More heads or rows show the kernels themselves."
+        )
+        yield fill(text, NOTE_WIDTH, break_on_hyphens=False)
 
 
 def _table(result: WhyResult) -> Table:
@@ -123,7 +137,7 @@ def _cost(result: WhyResult, seconds: float) -> tuple[str, str]:
 def _where(result: WhyResult, each: Attributed) -> str:
     """A place, a buffer, or a limiting resource, abbreviated for a column."""
     if each.cause is causes.FEW_WARPS:
-        return _limit(result.slow)
+        return _limit(result.slow, result.gpu)
     if each.cause is causes.TAIL:
         blocks = [launch.blocks for launch in result.slow.launches]
         what = f"{min(blocks):,} blocks" if len(blocks) == 1 else f"{min(blocks):,} to {max(blocks):,} blocks"
@@ -135,19 +149,22 @@ def _where(result: WhyResult, each: Attributed) -> str:
     return f"{each.buffer} {place}".strip() if each.buffer and " " not in each.buffer else place
 
 
-def _limit(profile: Profile) -> str:
-    least = min(profile.launches, key=lambda launch: launch.resident_blocks * launch.warps)
-    many = f"{least.resident_blocks} block{'s' if least.resident_blocks > 1 else ''} of {least.warps} warps"
-    return f"{many}: {least.limited_by}" if least.limited_by else many
+def _limit(profile: Profile, gpu: Gpu) -> str:
+    least = launch_of_fewest_warps(profile, gpu)
+    blocks = blocks_there(least, gpu)
+    many = f"{blocks} block{'s' if blocks > 1 else ''} of {least.warps} warp{'s' if least.warps > 1 else ''}"
+    limit = "size of the grid" if is_limited_by_grid(least, gpu) else least.limited_by
+    return f"{many}: {limit}" if limit else many
 
 
 def _advice(result: WhyResult) -> Iterator[str]:
     paying = [each for each in _shown(result) if each.seconds > 0][:ADVISED]
     if not paying or result.distance_seconds <= 0:
         return
-    yield f"Most worthwhile change: {_paying_most(result, paying[0])}"
+    change = f"Most worthwhile change: {_paying_most(result, paying[0])}"
+    yield fill(change, NOTE_WIDTH, break_long_words=False, break_on_hyphens=False)
     for each in paying:
-        yield f"  {each.cause.name}: {result.advice(each.cause)}."
+        yield f"  {each.cause.name}: {result.advice(each)}."
         text = source_line(*each.where) if each.where != PLACELESS else None
         if text:
             yield f"    {short_name(each.where[0]).rpartition('/')[2]}:{each.where[1]}  {text[:90]}"
@@ -157,10 +174,10 @@ def _paying_most(result: WhyResult, first: Attributed) -> str:
     slow, other = result.names
     name = first.cause.name
     if first.seconds > ALL_AND_MORE * result.distance_seconds:
-        return f"{name}. It costs more than the whole difference; other causes offset part of it."
+        return f"{name}. It costs more than the whole difference, because other causes favour {slow}."
     left = _us(result.slow_time.seconds - first.seconds)
-    as_other = f"with no more of {name} than the {other} has" if other == ROOFLINE else f"with {name} as in {other}"
-    return f"{as_other}, {slow} is predicted to take {left} us."
+    cost = f"no more than that of the {other}" if other == ROOFLINE else f"that of {other}"
+    return f'if the cost of "{name}" were {cost}, {slow} would be predicted to take {left} us.'
 
 
 def _measured(result: WhyResult) -> Table:
@@ -179,7 +196,8 @@ def _measured(result: WhyResult) -> Table:
 def _notes(result: WhyResult) -> list[str]:
     notes = [
         "Predicted: a model of the counted work, not a measurement; what it leaves out is in docs/why.md. The costs "
-        "add up to the difference. Instructions are counted in PTX; ptxas compiles them to others.",
+        "add up to the difference. Instructions are counted in PTX; ptxas translates them to different machine "
+        "instructions.",
     ]
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
     notes.append(f"Answers: {verdicts}.")
@@ -187,12 +205,6 @@ def _notes(result: WhyResult) -> list[str]:
     notes += [
         f"{each.cause.name} includes its effects: {', '.join(part.name for part in each.includes)}." for each in merged
     ]
-    few = [launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors]
-    if few:
-        notes.append(
-            f"The problem is small for this GPU: {few[0].kernel} has {few[0].blocks} blocks for "
-            f"{result.gpu.multiprocessors} multiprocessors. More heads or rows show the kernels themselves."
-        )
     if any(launch.used is None for launch in result.slow.launches):
         notes.append("ptxas is missing: registers, spills, caches and how many blocks fit are not known.")
     if result.measured is not None:
@@ -242,7 +254,7 @@ def _record(result: WhyResult, each: Attributed) -> dict[str, Any]:
         "line": each.where[1] if each.where != PLACELESS else None,
         "buffer": each.buffer or None,
         "includes": ", ".join(part.name for part in each.includes) or None,
-        "advice": result.advice(each.cause),
+        "advice": result.advice(each),
     }
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from harness.execution.timings import BenchResult
 from harness.studies.why import figures
 from harness.studies.why.attribution import Attributed, attribute
-from harness.studies.why.causes import UNTILED_ADVICE, Cause
+from harness.studies.why.causes import SMALL_GRID_ADVICE, UNROLLED_ADVICE, UNTILED_ADVICE, Cause
 from harness.studies.why.decisions import barriers_met
 from harness.studies.why.predicted_time import PredictedTime, predict, roofline
 from harness.studies.why.profile import Profile
+from harness.studies.why.stalls import is_limited_by_grid, launch_of_fewest_warps
 from harness.support.gpu_data_sheets import Gpu
+from harness.support.source_text import source_lines
 
 ROOFLINE = "roofline"
 """The name that takes the place of a second variant."""
@@ -58,15 +60,32 @@ class WhyResult:
         )
         return figures.figure(cause, self.slow, self.slow_time), other
 
-    def advice(self, cause: Cause) -> str:
+    def advice(self, attributed: Attributed) -> str:
         """What to change in the first variant if this cause costs most."""
-        untiled = not barriers_met(self.slow)
-        return UNTILED_ADVICE.get(cause, cause.advice) if untiled else cause.advice
+        cause = attributed.cause
+        advice: dict[Cause, str] = {}
+        if not barriers_met(self.slow):
+            advice |= UNTILED_ADVICE
+        if is_limited_by_grid(launch_of_fewest_warps(self.slow, self.gpu), self.gpu):
+            advice |= SMALL_GRID_ADVICE
+        if is_unrolled(*attributed.where):
+            advice |= UNROLLED_ADVICE
+        return advice.get(cause, cause.advice)
 
     def measured_ms(self, variant: str) -> float | None:
         """The median of cold runs in milliseconds; None if the variant was not timed."""
         rows = () if self.measured is None else self.measured.rows
         return next((row.time_ms for row in rows if row.variant == variant), None)
+
+
+def is_unrolled(file: str, line: int) -> bool:
+    """Whether the line is that of a loop right below `#pragma unroll`, or the one after it."""
+    before, loop, own = (*("",) * 3, *source_lines(file)[:line])[-3:] if line > 0 else ("",) * 3
+    pairs = ((loop, own), (before, loop))
+    return any(
+        pragma.split()[:2] == ["#pragma", "unroll"] and pragma.split()[2:] != ["1"] and text.lstrip().startswith("for")
+        for pragma, text in pairs
+    )
 
 
 def explain(

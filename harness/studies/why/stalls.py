@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.execution.traffic.instruction_counts import BARRIER
-from harness.studies.why.profile import LaunchProfile
+from harness.studies.why.profile import LaunchProfile, Profile
 from harness.studies.why.shares import PLACELESS
 from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import DRAM_LATENCY_CYCLES, L1_LATENCY_CYCLES, L2_LATENCY_CYCLES, rates_of
@@ -23,8 +23,6 @@ class Stalls:
     """Busy cycles of a multiprocessor between two waits of one block, or of one warp if warps do not synchronize."""
     together: float
     """Number of blocks, or warps, on a multiprocessor that hide each other's waits."""
-    fitting: float
-    """Number of blocks, or warps, on a multiprocessor that hide each other's waits in a grid that fills the GPU."""
     rounds: float
     """Number of consecutive rounds of that many blocks or warps on the busiest multiprocessor."""
     where: tuple[str, int] = PLACELESS
@@ -62,6 +60,21 @@ def blocks_there(launch: LaunchProfile, gpu: Gpu) -> int:
     return min(launch.resident_blocks, -(-launch.blocks // gpu.multiprocessors))
 
 
+def warps_there(launch: LaunchProfile, gpu: Gpu) -> int:
+    """Resident warps per multiprocessor, of the busiest ones."""
+    return blocks_there(launch, gpu) * launch.warps
+
+
+def launch_of_fewest_warps(profile: Profile, gpu: Gpu) -> LaunchProfile:
+    """The launch with the fewest resident warps per multiprocessor."""
+    return min(profile.launches, key=lambda launch: warps_there(launch, gpu))
+
+
+def is_limited_by_grid(launch: LaunchProfile, gpu: Gpu) -> bool:
+    """Whether a multiprocessor has room for more blocks than the grid has for it."""
+    return blocks_there(launch, gpu) < launch.resident_blocks
+
+
 def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
     """The stalls of one launch.
 
@@ -76,7 +89,7 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
     units = 1 if is_together else launch.warps
     rounds = -(-launch.blocks // gpu.multiprocessors) / resident
     if not waits:
-        return Stalls(0, 0, 0, units * resident, units * launch.resident_blocks, rounds)
+        return Stalls(0, 0, 0, units * resident, rounds)
     executed = sum(row.warps for row in report.counts) / (launch.blocks * launch.warps)
     latency = _latency(launch) + _transfer_cycles(launch, gpu, waits)
     local_latency = _local_latency(launch, gpu, resident)
@@ -93,13 +106,11 @@ def stalls_of(launch: LaunchProfile, gpu: Gpu, busy_cycles: float) -> Stalls:
         longest = max(longest, (lasts, (row.file, row.line)))
         local_longest = max(local_longest, (local_lasts, (row.file, row.line)))
     mean = stall / max(1, report.followed_warps) / waits
-    fitting = units * launch.resident_blocks
     return Stalls(
         waits,
         mean,
         block_cycles / units / waits,
         units * resident,
-        fitting,
         rounds,
         longest[1],
         local_stall / stall if stall else 0.0,

@@ -111,7 +111,7 @@ def algorithm_section(comparison: Comparison, reports: Mapping[str, VariantRepor
         lines_of=_lines,
     )
     if not variants:
-        return Section("algorithm", title, html)
+        return Section("algorithm", title, html, is_empty=True)
     script, style = resource("algorithm_comparison.js"), resource("algorithm_comparison.css")
     return Section("algorithm", title, html, {}, script, style, folded="Show the kernels side by side")
 

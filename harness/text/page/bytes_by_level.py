@@ -31,7 +31,9 @@ def bytes_section(comparison: Comparison, reports: Mapping[str, VariantReport]) 
         sectors=_Buffers.of(accounts, "sectors"),
         others=[_Buffers.of(accounts, name) for name in names if name in ("requested", "L2", "DRAM")],
     )
-    return Section("bytes", "Bytes by level and by buffer", html, style=resource("bytes_by_level.css"))
+    return Section(
+        "bytes", "Bytes by level and by buffer", html, style=resource("bytes_by_level.css"), is_empty=not accounts
+    )
 
 
 def _total(level: Level | None) -> int:

@@ -22,7 +22,7 @@ def errors_section(comparison: Comparison, reports: Mapping[str, VariantReport])
     shown = [(each.variant, report) for each in comparison.rows if (report := reports.get(each.variant)) is not None]
     shown = [(name, report) for name, report in shown if report.errors]
     if not shown:
-        return Section("errors", "Error over budget", render("error_maps.html", shown=()))
+        return Section("errors", "Error over budget", render("error_maps.html", shown=()), is_empty=True)
     first = shown[0][1].errors[0]
     html = render("error_maps.html", shown=shown, first=first, what=_what(first))
     data = {"error-maps": {name: [_data(each) for each in report.errors] for name, report in shown}}

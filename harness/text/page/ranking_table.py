@@ -1,4 +1,4 @@
-"""The ranking: the table of `compare`, with each variant's verdict and its reason."""
+"""The ranking: the table of `compare`, and below it the reasons of verdicts and other remarks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ def ranking_section(comparison: Comparison) -> Section:
     """A table with a line per variant that supports the problem, or per variant if none does; notes list the others."""
     columns = comparison_columns(comparison)
     shown = [each for each in comparison.rows if each.verdict != UNSUPPORTED] or comparison.rows
-    rows = [(each, [column.cell(each) for column in columns], _remarks(each)) for each in shown]
-    has_remarks = any(remarks for _, _, remarks in rows)
+    rows = [(each, [column.cell(each) for column in columns]) for each in shown]
+    remarks = [(each, text) for each in shown if (text := _remarks(each))]
     headers = [(column.header, "number" if column.number else "") for column in columns]
-    if has_remarks:
-        headers.append(("reason, remarks", ""))
     notes = [note.replace("\n", " ") for note in general_notes(comparison)]
     notes += _unsupported(comparison)
-    html = render("ranking_table.html", headers=headers, rows=rows, has_remarks=has_remarks, notes=notes)
+    html = render("ranking_table.html", headers=headers, rows=rows, remarks=remarks, notes=notes)
     return Section("ranking", "Ranking", html)
 
 

@@ -77,9 +77,8 @@ def result_sentence(comparison: Comparison) -> str:
     following = counted[len(best)]
     less = 100 * (1 - least / (following.total_bytes or 1))
     verb = "moves" if len(best) == 1 else "move"
-    return (
-        f"{said}; {_names(best)} {verb} the fewest bytes, {size}, {less:.2g} % less than {following.variant} ({times})."
-    )
+    fewest = f"{_names(best)} {verb} the fewest bytes, {size}, {times}"
+    return f"{said}; {fewest}. That is {less:.2g} % less than {following.variant}."
 
 
 def _who_passes(judged: Sequence[Row], passing: Sequence[Row]) -> str:

@@ -42,7 +42,7 @@ def roofline_section(comparison: Comparison, reports: Mapping[str, VariantReport
     """The roofline of `gpu` with the variants whose bytes are known."""
     points = roofline_points(comparison, reports, gpu)
     if not points or not comparison.problem.flops:
-        return Section("roofline", "Roofline", render("roofline.html", points=()))
+        return Section("roofline", "Roofline", render("roofline.html", points=()), is_empty=True)
     html = render(
         "roofline.html",
         gpu=gpu,

@@ -31,3 +31,5 @@ class Section:
     """CSS that only this section needs; identical texts are included once."""
     folded: str = ""
     """If not empty, the content is folded, and this text opens it."""
+    is_empty: bool = False
+    """Whether it only says what is missing. The page of `report` leaves it out."""

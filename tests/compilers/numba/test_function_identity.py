@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +52,8 @@ def test_a_changed_constant_is_another_identity() -> None:
         (twice, staged),
         ("a", b"a"),
         (None, 0),
+        (namedtuple("Pair", "x y"), namedtuple("Pair", "y x")),
+        (namedtuple("Pair", "x y", defaults=(0,)), namedtuple("Pair", "x y", defaults=(1,))),
     ],
 )
 def test_closure_values_are_told_apart(one: Any, other: Any) -> None:

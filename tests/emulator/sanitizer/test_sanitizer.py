@@ -330,3 +330,28 @@ def test_the_same_findings_on_any_number_of_cores() -> None:
     found = [find(planted.cuda, arrays, ("X", "Y"), grid=(200, 1, 1), threads=n) for n in (1, 2, 5)]
     assert found[0] == found[1] == found[2]
     assert found[0][0].count == 199 * 16
+
+
+EVERY_THREAD_READS_ALL = """
+extern "C" __global__ void k(const float* x, float* y) {
+    int t = threadIdx.x;
+    __shared__ float s[64];
+    float total = 0;
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+        s[t] = x[t + 64 * i];
+        __syncthreads();
+        for (int j = 0; j < 64; ++j) total += s[j];
+    }
+    y[t] = total;
+}
+"""
+
+
+def test_of_several_races_of_two_lines_one_between_warps_is_shown():
+    """The first one that is found is of two lanes of one warp, which run in lockstep and look harmless."""
+    found = find(EVERY_THREAD_READS_ALL, {"x": X, "y": np.zeros(64, np.float32)}, ("x", "y"), block=(64, 1, 1))
+    races = [finding for finding in found if finding.kind == "WAR race"]
+    assert races
+    for race in races:
+        assert race.place.thread[0] // 32 != race.other.thread[0] // 32, race.message

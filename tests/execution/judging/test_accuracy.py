@@ -234,6 +234,17 @@ def test_what_is_not_finite_has_to_come_out():
     assert not passes(0, math.nan, row=1) and not passes(1, math.inf, row=1)
 
 
+def test_a_zero_in_place_of_nan_is_explained():
+    problem = Problem(heads=1, q_len=1, kv_len=1, head_dim=4)
+    inputs = draw_inputs(problem)
+    inputs["K"][0, 0, 0, 0] = np.nan
+    reference = attention(problem, inputs)
+    budget = error_budget(problem, inputs, reference)
+    reason = hold({"O": np.zeros((1, 1, 1, 4), np.float32)}, reference, budget).reason
+    assert "0 instead of nan (the reference has NaN there, the variant 0: " in reason and "write `l != 0`" in reason
+    assert "write" not in hold({"O": np.ones((1, 1, 1, 4), np.float32)}, reference, budget).reason
+
+
 def test_a_wrong_shape_is_not_broadcast():
     problem = Problem(heads=1, q_len=4, kv_len=4, head_dim=4)
     inputs = draw_inputs(problem)

@@ -14,12 +14,16 @@ def test_lines_add_up_to_the_account():
     assert [*costs] == [("a.cu", 3), ("a.cu", 5), ("a.cu", 6), ("a.cu", 9), ("b.cu", 1), ("b.cu", 2)]
     q = costs["a.cu", 3]
     assert q.uses == ("Q load",) and q.count == Count(3, 150, 10, 6)
-    assert q.sectors_per_request == 10 / 3 and q.fewest_sectors_per_request == 2.0
+    assert q.sectors_per_request == (("Q", 10 / 3, 2.0),)
 
 
 def test_local_memory_is_no_part_of_any_level():
     costs = {cost.line: cost for cost in line_costs(make()) if cost.file == "a.cu"}
-    assert costs[6].local_bytes == 512 and costs[6].sector_bytes == 0 and costs[6].sectors_per_request is None
+    assert (
+        costs[6].local_bytes == 512
+        and costs[6].sector_bytes == 0
+        and costs[6].sectors_per_request == (("local", 4.0, 4.0),)
+    )
 
 
 def test_bank_conflicts_are_unknown_where_nobody_counted():

@@ -11,7 +11,7 @@ from harness.model.cases.case import Case
 from harness.model.operation import operation_named
 from harness.operations.attention.problem import COMPILED_FEATURES
 
-WITHOUT = {"softcap": None, "alibi": False, "sinks": False, "dropout": 0.0}
+WITHOUT = {"softcap": None, "alibi": False, "bias": None, "sinks": False, "dropout": 0.0}
 
 
 @pytest.mark.parametrize("operation", ["attention", "attention-backward", "paged-attention", "softmax"])

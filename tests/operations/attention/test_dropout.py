@@ -354,7 +354,8 @@ def test_a_seed_has_64_bits(seed: object):
 
 
 def test_a_problem_says_what_it_has():
-    problem = Problem(mask="causal", softcap=2.0, alibi=True, sinks=True, dropout=0.1, dropout_seed=2**60)
+    scores = {"softcap": 2.0, "alibi": True, "bias": "kv_len", "sinks": True}
+    problem = Problem(mask="causal", **scores, dropout=0.1, dropout_seed=2**60)
     assert problem.features == ("causal", *COMPILED_FEATURES)
     assert problem.build_key == ("float32", 64, *COMPILED_FEATURES)
     assert ", sinks, dropout 0.1016 (seed 1152921504606846976), scale 0.125" in problem.headline

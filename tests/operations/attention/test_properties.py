@@ -22,6 +22,8 @@ PROBLEMS = (
     Problem(batch=2, heads=2, q_len=7, kv_len=4, head_dim=5, mask="causal"),
     Problem(batch=2, heads=1, q_len=3, kv_len=17, head_dim=8, dtype="bfloat16", scale=-0.25),
     Problem(batch=2, heads=1, q_len=3, kv_len=17, head_dim=8, dtype="float16"),
+    Problem(batch=2, heads=2, q_len=3, kv_len=17, head_dim=8, bias=("heads", "q_len", "kv_len")),
+    Problem(batch=2, heads=2, q_len=7, kv_len=4, head_dim=5, mask="causal", bias=("q_len", "kv_len")),
 )
 
 

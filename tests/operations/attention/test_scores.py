@@ -14,6 +14,7 @@ from attention_answers import hold
 from harness.model.cases.case import Case, Edit
 from harness.model.numerics import Numerics
 from harness.model.operation import draw_inputs, operation_named
+from harness.operations.attention.bias import AXES
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.cases.build import AttentionBuild, feature_sets
 from harness.operations.attention.inputs import REGIMES
@@ -43,6 +44,8 @@ def one_by_one(problem: Problem, inputs: dict[str, np.ndarray], b: int, h: int, 
             s = problem.softcap * math.tanh(s / problem.softcap)
         if problem.alibi:
             s -= float(inputs["slopes"][h]) * abs(place - j)
+        if problem.bias is not None:
+            s += float(inputs["bias"][tuple(n if axis in problem.bias else 0 for n, axis in zip((h, i, j), AXES))])
         logits.append(s)
         values.append(v.astype(np.float64))
     if problem.sinks:
@@ -57,7 +60,14 @@ def one_by_one(problem: Problem, inputs: dict[str, np.ndarray], b: int, h: int, 
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("fields", [{"softcap": 0.5}, {"alibi": True}, {"sinks": True}, ALL], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"softcap": 0.5}, {"alibi": True}, {"sinks": True}, ALL, {"bias": "heads,q_len,kv_len"}, {"bias": "heads"},
+        {"bias": "q_len"}, {"bias": "kv_len"}, {"bias": "heads,kv_len", "sinks": True}, {**ALL, "bias": "q_len,kv_len"},
+    ],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("lengths", [(5, 9), (9, 4)], ids=str)
 def test_the_oracle_gives_what_the_formula_does(lengths: tuple[int, int], fields: dict[str, object], mask: str):
     q_len, kv_len = lengths

@@ -236,7 +236,7 @@ def test_an_error_while_a_failure_is_described_keeps_the_verdict(monkeypatch: py
     result = edited("int keys = causal ?", "N_k -= N_k % 8 == 1;\n    int keys = causal ?")
     assert result.verdict == "fail" and result.failure is not None
     assert result.failure.finding.kind == "wrong answer" and result.failure.repeatable
-    assert len(result.faults) == 4
+    assert len(result.faults) == 5
     assert all("KeyError: 'no such build'" in fault for fault in result.faults)
 
 

@@ -20,7 +20,7 @@ BROKEN = ["--plugin", str(PLUGINS / "broken_kernels.py"), "--device", "emulator"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Failures of other campaigns must not decide what is found here."""
-    monkeypatch.setattr("harness.studies.fuzz.database.failure_folder", lambda variant: tmp_path / variant)
+    monkeypatch.setattr("harness.studies.fuzz.database.failure_folder", lambda variant, origin: tmp_path / variant)
     return tmp_path
 
 

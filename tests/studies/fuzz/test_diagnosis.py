@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -38,6 +39,13 @@ def test_a_known_mistake_and_the_rule_of_the_lengths() -> None:
     )
     race = Finding("RAW race", "lines")
     assert diagnosis_of(replace(FAILURE, sanitized=race)) == "the sanitizer finds RAW race (below)"
+
+
+def test_a_test_that_turns_nan_into_zero_is_named() -> None:
+    zero = replace(NAN, first=Element("O", (0,), ("batch",), 0.0, math.nan, math.nan))
+    assert "write `l != 0`" in diagnosis_of(replace(FAILURE, finding=zero))
+    other = replace(NAN, first=Element("O", (0,), ("batch",), 1.0, math.nan, math.nan))
+    assert diagnosis_of(replace(FAILURE, finding=other)) is None
 
 
 def test_a_rule_needs_three_lengths_on_either_side_and_no_counterexample() -> None:

@@ -26,25 +26,27 @@ def test_a_kernel_shows_what_it_takes():
         pytest.skip("ptxas is not installed")
     assert 10 <= listing.resources.registers <= 255
     assert listing.resources.spill_store_bytes == 0
-    line = next(x for x in render_kernels([listing], ptx=False).splitlines() if x.startswith("one_thread_per_row"))
+    line = next(x for x in render_kernels([listing], "source").splitlines() if x.startswith("one_thread_per_row"))
     assert line.split()[-4:] == [str(listing.resources.registers), "0", "0", "0"]
 
 
 def test_local_arrays_are_shown_beside_spills():
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
-    text = render_kernels(list_kernels(plugin("local_arrays.py", "tiled"), PROBLEM, "sm_90"), ptx=False)
+    text = render_kernels(list_kernels(plugin("local_arrays.py", "tiled"), PROBLEM, "sm_90"), "source")
     line = next(x for x in text.splitlines() if x.startswith("tiled"))
     assert line.split()[-4:-1] == ["0", "1,024", "0"]  # two arrays of 128 floats, and nothing spilled
     assert "arrays that are indexed by a variable" in text
-    text = render_kernels(list_kernels(plugin("one_thread_per_row.py", "one-thread-per-row"), PROBLEM, "sm_90"), False)
+    text = render_kernels(
+        list_kernels(plugin("one_thread_per_row.py", "one-thread-per-row"), PROBLEM, "sm_90"), "source"
+    )
     assert "local" not in text.splitlines()[0] and "indexed by a variable" not in text
 
 
 def test_no_ptxas_is_said_and_not_taken_for_zero(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("harness.studies.show.kernel_listing.resources", lambda *args: None)
     listings = list_kernels(plugin("one_thread_per_row.py", "one-thread-per-row"), PROBLEM, "sm_90")
-    text = render_kernels(listings, ptx=False)
+    text = render_kernels(listings, "source")
     assert "ptxas is not installed" in text
     line = next(x for x in text.splitlines() if x.startswith("one_thread_per_row"))
     assert line.split()[-4:] == ["-", "-", "-", "0"]
@@ -52,8 +54,8 @@ def test_no_ptxas_is_said_and_not_taken_for_zero(monkeypatch: pytest.MonkeyPatch
 
 def test_source_and_ptx():
     listings = list_kernels(plugin("one_thread_per_row.py", "one-thread-per-row"), PROBLEM, "sm_90")
-    assert "float m_new = fmaxf(m, s)" in render_kernels(listings, ptx=False)
-    assert ".target sm_90" in render_kernels(listings, ptx=True)
+    assert "float m_new = fmaxf(m, s)" in render_kernels(listings, "source")
+    assert ".target sm_90" in render_kernels(listings, "ptx")
 
 
 def test_errors_go_through():

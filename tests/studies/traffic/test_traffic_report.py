@@ -113,6 +113,27 @@ def test_the_costliest_line_is_the_sum_over_its_buffers():
     assert "costliest" not in text(make(lines=rows))
 
 
+def test_lines_that_move_as_many_bytes_are_both_costliest():
+    rows = (line("k.cu", 2, "K", "load", LOADED), line("k.cu", 3, "V", "load", LOADED))
+    share = r"([\d.]+) %"
+    found = text(make(lines=rows), lines=True)
+    assert re.search(
+        rf"^costliest lines, {share} of the bytes each: k.cu:2 \(K \1 %\), k.cu:3 \(V \1 %\), ", found, re.M
+    )
+
+
+def test_spills_are_told_from_local_memory_in_ptx():
+    def notes(account: TrafficAccount, spilled_bytes: int) -> str:
+        report = TrafficReport(account, None, False, spilled_bytes=spilled_bytes)
+        return " ".join(traffic_report(report).render("table").split())
+
+    assert "Local memory: none." in notes(make(), 0)
+    assert "Local memory: none in PTX; ptxas spills 248 bytes per thread, which are not counted." in notes(make(), 248)
+    local = make(local=Part("local", STORED, NOTHING, STORED))
+    assert "In addition, ptxas spills 8 bytes per thread" in notes(local, 8)
+    assert "spills" not in notes(local, 0)
+
+
 def test_a_line_that_nobody_knows_is_not_made_up():
     found = text(make(), lines=True)
     assert "no source line known" in found

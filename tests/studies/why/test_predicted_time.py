@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from harness.execution.traffic.counts import CacheReport, CacheTraffic, SharedTr
 from harness.execution.traffic.instruction_counts import InstructionCount, InstructionReport, LoadWait
 from harness.operations.attention.problem import Problem
 from harness.studies.why import causes
-from harness.studies.why.attribution import attribute
+from harness.studies.why.attribution import Attributed, attribute
 from harness.studies.why.figures import figure
 from harness.studies.why.predicted_time import PredictedTime, predict, roofline, unevenness
 from harness.studies.why.profile import LaunchProfile, Profile, residents
-from harness.studies.why.shares import DRAM, ISSUE, L2, RESOURCES, SHARED_PATH, TENSOR_CORES, totals
+from harness.studies.why.result import explain, is_unrolled
+from harness.studies.why.shares import DRAM, ISSUE, L2, PLACELESS, RESOURCES, SHARED_PATH, TENSOR_CORES, totals
 from harness.studies.why.stalls import Stalls
 from harness.support.gpu_data_sheets import GPUS, HOPPER
 from harness.support.pipe_rates import LAUNCH_SECONDS, RATES, clock_hz
@@ -160,11 +162,24 @@ def test_long_chains_leave_slots_empty_too() -> None:
 
 
 def test_a_small_grid_fills_fewer_slots() -> None:
-    """A warp per scheduler where two would fit: half of the slots, which is for the grid's size."""
+    """A warp per scheduler where two would fit: half of the slots. No multiprocessor is idle."""
     fitting = launched(instructions("fp32", 4000 * SMS), threads=128, resident_blocks=2)
     time = predict(profile(fitting), H200)
     assert time.busy_cycles == pytest.approx(1000)
-    assert time.weighted("tail") == pytest.approx(1)
+    assert (time.weighted("tail"), time.weighted("vacancy")) == pytest.approx((0, 1))
+    full = profile(launched(instructions("fp32", 4000 * SMS), threads=256, resident_blocks=1))
+    assert costs(profile(fitting), full) == pytest.approx({"few warps": 1000 / clock_hz(H200)})
+    assert [figure(causes.FEW_WARPS, each, time) for each in (profile(fitting), full)] == [4, 8]
+
+
+def test_what_to_do_about_few_warps_depends_on_what_limits_them() -> None:
+    def advice(resident_blocks: int) -> str:
+        launch = launched(instructions("fp32", 4000 * SMS), threads=128, resident_blocks=resident_blocks)
+        found = explain(profile(launch), None, H200, "normal", 0)
+        return found.advice(Attributed(causes.FEW_WARPS, 1.0, PLACELESS))
+
+    assert "less shared memory or fewer registers" in advice(1)
+    assert "split the keys" in advice(2)
 
 
 def test_too_few_warps_leave_slots_empty() -> None:
@@ -209,12 +224,12 @@ def test_blocks_that_share_out_their_work_are_taken_to_be_even() -> None:
 
 
 def test_a_stall_that_nobody_hides() -> None:
-    stalls = Stalls(waits=10, stall_cycles=300, busy_cycles=100, together=1, fitting=1, rounds=3)
+    stalls = Stalls(waits=10, stall_cycles=300, busy_cycles=100, together=1, rounds=3)
     assert stalls.cycles() == pytest.approx(3 * 10 * 300)
 
 
 def test_others_hide_it() -> None:
-    stalls = Stalls(waits=10, stall_cycles=300, busy_cycles=100, together=1, fitting=1, rounds=3)
+    stalls = Stalls(waits=10, stall_cycles=300, busy_cycles=100, together=1, rounds=3)
     two = stalls.cycles(2) / (3 * 10)
     # Two customers: a response of 100 x (1 + 100 / 400), two of them in 125 + 300 cycles.
     assert two == pytest.approx((125 + 300) / 2 - 100)
@@ -350,3 +365,11 @@ def test_every_cause_has_a_figure() -> None:
     for cause in (each for each in vars(causes).values() if isinstance(each, causes.Cause)):
         value = figure(cause, profile(launch), time)
         assert value is None or value >= 0
+
+
+def test_an_unrolled_loop_is_not_advised_to_be_unrolled(tmp_path: Path) -> None:
+    source = tmp_path / "k.cu"
+    source.write_text(
+        "#pragma unroll\nfor (;;)\n  x += 1;\ny = x;\n#pragma unroll 1\nfor (;;) x += 1;\nfor (;;) ++x;\n"
+    )
+    assert [line for line in range(8) if is_unrolled(str(source), line)] == [2, 3]

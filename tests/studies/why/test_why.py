@@ -40,7 +40,7 @@ def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> No
     assert [row.split()[0] for row in rows] == ["bank", "all"]
     assert "Most worthwhile change: bank conflicts. It costs more than the whole difference" in out
     assert "pad the rows of the tile" in out
-    assert "The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors." in out
+    assert lines[5].startswith("The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors.")
 
 
 def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,9 +126,9 @@ def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str
     assert other["bytes moved"] == pytest.approx(4 * 2 * 64 * 64 * 4 / 1e6, rel=0.02)
     assert other["shared memory"] is None
     out = call(capsys, "good-cupy", *PAIR[2:])[1]
-    assert re.search(
-        r"^Most worthwhile change: with no more of .* than the roofline has, good-cupy is predicted ", out, re.M
-    )
+    were = 'if the cost of ".*" were no more than that of the roofline'
+    words = " ".join(out.split())
+    assert re.search(rf"Most worthwhile change: {were}, good-cupy would be predicted to take ", words)
 
 
 def test_a_kernel_without_tiles_is_not_advised_to_add_a_stage(capsys: pytest.CaptureFixture[str]) -> None:

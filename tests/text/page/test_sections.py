@@ -18,6 +18,7 @@ from harness.execution.traffic.traffic_account import Level
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.model.finding import Finding
 from harness.operations.attention.problem import Problem
+from harness.studies.report.page_sections import ReportData, sections_of
 from harness.support.gpu_data_sheets import GPUS
 from harness.support.source_text import find_source
 from harness.text.page.algorithm_comparison import step_costs
@@ -107,7 +108,7 @@ def test_buffers_add_up_to_every_level_that_is_counted():
         assert sum(shown.values()) == pytest.approx(account.level(level).total_bytes / 2**20, abs=2e-4)
 
 
-def test_reasons_stand_in_the_ranking_and_those_who_refuse_below_it():
+def test_reasons_and_those_who_refuse_stand_below_the_ranking():
     html = ranking_section(
         comparison(
             row("good", rank=1, note="a remark"),
@@ -118,9 +119,27 @@ def test_reasons_stand_in_the_ranking_and_those_who_refuse_below_it():
     ).html
     assert "wrong &amp; &lt;worse&gt;" in html and "a remark" in html
     table, notes = html.split("</table>")
+    assert "worse" in notes and "worse" not in table  # a last column would be cut off on a narrow screen
     assert "other" not in table and "other, another: unsupported: too long" in notes
     only = ranking_section(comparison(row("other", verdict="unsupported", reason="too long"))).html
     assert "other" in only.split("</table>")[0]
+
+
+def test_sectors_per_request_are_shown_by_buffer():
+    account = make()
+    (site,) = [each for each in account.lines if each.buffer == "O"]
+    both = replace(account, lines=(site, replace(site, buffer="local", requests=1, sectors=13, ideal_sectors=4)))
+    launches = (LaunchShape("one", (1,), (32,), 0, None, None),)
+    report = seen("a", account=both, lines=line_costs(both), launches=launches)
+    text = words(sources_section(comparison(row("a")), {"a": report}).html)
+    assert "O 4.00 (4.00) local 13.00 (4.00)" in text
+
+
+def test_a_section_that_only_says_what_is_missing_is_left_out_of_the_report():
+    empty = ReportData(comparison(row("a")), {"a": seen("a", account=None, lines=())}, GPUS["h200"])
+    assert [each.anchor for each in sections_of(empty)] == ["result", "ranking", "sources"]
+    full = replace(empty, reports={"a": seen("a")})
+    assert "bytes" in [each.anchor for each in sections_of(full)]
 
 
 def test_lines_without_a_text_still_have_their_figures():
@@ -183,7 +202,7 @@ def test_steps_of_an_algorithm_and_what_is_outside_are_all_that_there_is(folder)
 
 def test_the_page_opens_with_who_passes_and_who_moves_the_fewest_bytes():
     two = [row("a", total_bytes=768), row("b", total_bytes=1024)]
-    begin = "a moves the fewest bytes, 0.0007 MiB, 25 % less than b (2.00 times the compulsory bytes)."
+    begin = "a moves the fewest bytes, 0.0007 MiB, 2.00 times the compulsory bytes. That is 25 % less than b."
     assert result_sentence(comparison(*two)) == f"Both variants pass; {begin}"
     wrong = [row("c", verdict="fail", total_bytes=384), row("d", verdict="unsupported")]
     assert result_sentence(comparison(*two, *wrong)) == f"2 of 3 variants pass (all but c); {begin}"

@@ -1,24 +1,30 @@
-"""FlashAttention: tiles of keys outside, blocks of rows inside, and O, l, m go to memory and back at every step.
+"""FlashAttention: tiles of keys outside, blocks of rows inside; O, l and m go to memory and back at every step.
 
-Dao, Fu, Ermon, Rudra and Re 2022, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness",
-arXiv 2205.14135, algorithm 1, as printed. One thread block per head holds K_j and V_j and lets all Q_i pass by. Since
-each K_j changes every row, the rows' state cannot stay on chip: O_i, l_i and m_i are read and written at each inner
-step. O is kept divided by the current l, and in float32: with 16 bits, a rounding per K_j would add up. Three launches:
-line 2 (initialise), lines 3 to 15, and, where the problem has 16 bits, the final rounding of O.
+Dao, Fu, Ermon, Rudra and Re 2022, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", arXiv
+2205.14135, algorithm 1, as printed. One thread block per head holds K_j and V_j and visits all Q_i. Since each K_j
+changes every row, the rows' state does not stay on chip. O is divided by the current l at every step, and is in
+float32: with 16 bits, each K_j would add a rounding.
 
-Tiles, line 1: B_c = ceil(M / 4d) and B_r = min(B_c, d), for M floats on chip. A quarter of M each then holds K_j, V_j,
-Q_i and O_i; S takes up to another quarter. M = 8192 (32 KiB) is what leaves room for S in 48 KiB of shared memory. B_c
-is at most 128, so that a thread's part of S fits its registers; that concerns d < 16 only.
+Algorithm, by line:
+
+    1           fa1_tile: B_c = ceil(M / 4d), B_r = min(B_c, d) for M floats on chip
+    2           fa1_initialise: O = 0, l = 0, m = -inf in memory
+    3 to 15     fa1: for all K_j, V_j: for all Q_i: read O_i, l_i, m_i, update and write them
+    16          fa1_round: O in the problem's dtype, if that has 16 bits
+
+A quarter of M each holds K_j, V_j, Q_i and O_i; S takes up to another quarter. M = 8192 (32 KiB) leaves room for S in
+48 KiB of shared memory. B_c is at most 128, so that a thread's part of S fits its registers; this matters for d < 16
+only.
 
 Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i and m_i read and written; and line 2:
 
     2 X_k + sum_i J_i (bytes of Q_i + 2 O_i + 2 l_i + 2 m_i) + (O + l + m)
-        = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) where nothing is masked
+        = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) if nothing is masked
 
-plus N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
-sees. Of K and V, tiles that no row sees a key of are left out. Every copy is a run of consecutive elements (see
-_tiles/sectors.py). Where a mask is no band, first keys and ends of Q_i's rows, 8 bytes a row, are read with Q_i, and
-some of them to find the row blocks that see a tile (`looked_at_bytes`).
+and N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
+sees. Tiles of K and V that no row sees are not loaded. If the mask is no band, the first keys and ends of Q_i's rows, 8
+bytes a row, are read with Q_i, and some of them to find the row blocks that see a tile (`looked_at_bytes`). Every copy
+is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -28,15 +34,14 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._tiles import BLOCK, Tile, blocks, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans
+from variants._tiles import BLOCK, WARPS, Tile, blocks, grid
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
-WARPS = BLOCK[0] * BLOCK[1] // 32
-"""Warps per thread block. Each reads for itself what all threads need, such as l and m."""
 ON_CHIP_FLOATS = 8192
 """The paper's M."""
 LARGEST_BC = 128
@@ -54,40 +59,48 @@ def fa1_tile(head_dim: int, on_chip_floats: int = ON_CHIP_FLOATS) -> Tile:
     return Tile(Br=min(Bc, head_dim), Bc=min(Bc, LARGEST_BC))
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that initialize O, attend and round O, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
-
-    options = tile_options(problem, tile)
-    names = ("fa1_initialise", "fa1", "fa1_round")
-    return tuple(raw_kernel("attention/fa1", name, options) for name in names), pointer_lengths(problem)
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The features of the kernel `fa1`, in the order of its parameters."""
+    return (features.limits(problem),)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that initialize O, attend and round O; they take no lengths."""
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels that initialize O, attend and round O."""
+    from variants._tiles.rawkernel import tiles_kernel
+
+    folder, names = "attention/fa1", ("fa1_initialise", "fa1", "fa1_round")
+    headers = ((folder, "rows_seeing.cuh"),)
+    return tuple(tiles_kernel(folder, name, problem, tile, features_of(problem), headers=headers) for name in names)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels that initialize O, attend and round O."""
     from variants.attention.fa1.numba_kernel import fa1_kernels
 
-    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem))
-    return (kernels.fa1_initialise, kernels.fa1, kernels.fa1_round), ()
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    kernels = fa1_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem), chosen)
+    return kernels.fa1_initialise, kernels.fa1, kernels.fa1_round
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Two launches, three where O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
+    """Two launches, three if O has 16 bits; `tile` is `fa1_tile(head_dim)` unless given."""
     p, tile = problem, tile or fa1_tile(problem.head_dim)
     running_O = "O" if p.dtype == "float32" else "O_running"
-    (initialise, fa1, rounding), lengths = kernels(p, tile)
-    scalars = (np.int32(p.group), np.float32(p.tau), *limits(p))
+    initialise, fa1, rounding = kernels(p, tile)
+    q_len = np.int32(p.q_len)
+    sizes = (q_len, np.int32(p.kv_len), np.int32(p.group), np.float32(p.tau))
+    args = ("Q", "K", "V", running_O, "l", "m", *sizes, *arguments(features_of(p)))
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     launches = [
-        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", *lengths[:1])),
-        Launch(fa1, grid(p, 1), BLOCK, ("Q", "K", "V", running_O, "l", "m", *lengths, *scalars)),
+        Launch(initialise, row_blocks, BLOCK, (running_O, "l", "m", q_len)),
+        Launch(fa1, grid(p, 1), BLOCK, args),
     ]
     buffers = [Buffer("l", p.lse_shape, "float32"), Buffer("m", p.lse_shape, "float32")]
     if running_O != "O":
-        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", *lengths[:1])))
+        launches.append(Launch(rounding, row_blocks, BLOCK, (running_O, "O", q_len)))
         buffers.append(Buffer(running_O, p.q_shape, "float32"))
     return Plan(tuple(launches), tuple(buffers))
 
@@ -111,10 +124,11 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
 
 
 def looked_at_bytes(schedule: Schedule) -> int:
-    """Bytes of finding out which blocks of rows see a tile, over all heads: an end or a first key at a time.
+    """Bytes of finding the blocks of rows that see each tile, over all heads: an end or a first key at a time.
 
-    Tile by tile, the last rows of blocks are asked, from the first block that saw the tile before to the first that
-    sees this one, and then first rows to the first block that does not. Before, the head's first row and its last.
+    For each tile, the kernel reads the ends of the blocks' last rows, from the first block that sees the tile before to
+    the first that sees this one, and then first keys of first rows up to the first block that does not see it. Before
+    that, it reads the first key of the head's first row and the end of its last.
     """
     p, blocks_of_rows = schedule.problem, len(schedule.first_rows)
     looks = 0
@@ -143,4 +157,5 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
-    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=SPAN_FEATURES)
+    takes = features.SPAN_FEATURES
+    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes)

@@ -39,13 +39,14 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
+from variants._tiles.bias import bias_bytes
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y, grid_across
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
-from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, tile_order
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, numba_listing, numba_rule, tile_order
 
 NUMERICS = Numerics(
     scores="float32",
@@ -98,12 +99,12 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels of the algorithm and of the tile lists."""
     from variants.attention.fa2.numba_kernel import fa2_kernel
 
-    blocks_ = blocks_per_sm(problem.head_dim, tile)
-    kernel = fa2_kernel(problem.head_dim, tile, blocks_, problem.dtype, in_numba(problem, tile))
+    chosen = features.in_numba(problem, tile.Br, tile.Bc, rule=numba_rule(problem, tile))
+    kernel = fa2_kernel(problem.head_dim, tile, blocks_per_sm(problem.head_dim, tile), problem.dtype, chosen)
     return (kernel, *numba_listing(problem, tile))
 
 
-TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, "bias", features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -129,8 +130,10 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     q_bytes = o_bytes if copy is None else schedule.copied_row_block_bytes(copy).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
-    mask_and_keys, listed_bytes = Visits(schedule).traffic(WARPS, entry_reads=1, copy=copy)
-    score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
+    visits = Visits(schedule)
+    mask_and_keys, listed_bytes = visits.traffic(WARPS, entry_reads=1, copy=copy)
+    readers = WARPS * schedule.owners
+    score_bytes = slope_bytes(p, readers) + bias_bytes(visits) + sink_bytes(p, readers)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
     return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
 

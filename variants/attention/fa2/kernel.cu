@@ -1,8 +1,8 @@
-// FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's. What is loaded,
-// multiplied and reduced is in _tiles/tiles.cuh and copies.cuh; Limits, TileOrder, Scores, Sink and Dropout, types that the
-// plan chooses, are in _features/. The Numba twin is numba_kernel.py.
+// FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's. Functions that load,
+// multiply and reduce are in _tiles/tiles.cuh and copies.cuh. Limits, TileOrder, Scores, Sink and Dropout are types that the
+// plan (host code, __init__.py) chooses; they are in _features/. The Numba twin is numba_kernel.py.
 
-// K_j or V_j of the tile that begins at first_key.
+// Start copying K_j or V_j, whose keys begin at first_key; keys after the last become zeros.
 __device__ __forceinline__ void copy_keys(float *tile, const stored *head, int first_key, int kv_len)
 {
     copy_tile<BC>(tile, head + (size_t)first_key * D, min(BC, kv_len - first_key));
@@ -20,19 +20,20 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
 
     // Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of all
     // heads start first, since they see most keys under a causal mask. `group` heads share K and V.
-    const int batch = blockIdx.z, head = blockIdx.x, i_block = gridDim.y - 1 - blockIdx.y, first_row = i_block * BR;
-    const int rows = min(BR, q_len - first_row);
-    const RowBlock block = {batch, head, i_block, (int)gridDim.y, first_row, rows};
+    const unsigned batch = blockIdx.z, head = blockIdx.x;
+    const int i_block = gridDim.y - 1 - blockIdx.y, first_row = i_block * BR, rows = min(BR, q_len - first_row);
+    const RowBlock block = {(int)batch, (int)head, i_block, (int)gridDim.y, first_row, rows};
     const size_t kv_head = (size_t)batch * (gridDim.x / group) + head / group;
-    const size_t first_stat = ((size_t)batch * gridDim.x + head) * q_len + first_row;
+    const size_t first_global_row = ((size_t)batch * gridDim.x + head) * q_len + first_row;
     const stored *const K_head = K + kv_head * kv_len * D, *const V_head = V + kv_head * kv_len * D;
 
     // Line 4: load Q_i.
-    copy_tile<BR>(Q_tile, Q + first_stat * D, rows);
+    copy_tile<BR>(Q_tile, Q + first_global_row * D, rows);
     const auto score = scores.of_head(head, q_len, kv_len);
     const auto drawn = dropout.of_head(head, batch);
 
-    // Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
+    // Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink acts as a first key with a given score and no value: m_i is that
+    // score, and l_i = 1.
     const float first_m = sink.logit(head);
     float O_acc[TM][TD], l[TM], m[TM];
 #pragma unroll
@@ -43,8 +44,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         for (int j = 0; j < TD; ++j) O_acc[i][j] = 0.0f;
     }
 
-    // Line 6: for all K_j, V_j with a key that some row sees. Line 7 for the first: load K_j. After that, K_(j+1) is copied
-    // while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j.
+    // Line 6: for all K_j, V_j with a key that some row sees. Line 7, first tile: load K_j. After that, K_(j+1) is copied
+    // while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j (float32; 16-bit elements are widened on the way,
+    // and arrive at once).
     const auto seen = limits.of_block<BR>(block, q_len, kv_len);
     const auto tiles = order.of_block(block, seen.first_key, seen.end_key, q_len, kv_len);
     auto next = tiles.first();
@@ -54,7 +56,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         next = tiles.after(tile);
         const int first_key = tile.first_key, keys = min(BC, kv_len - first_key);
 
-        // Line 7: load V_j, once no thread reads V_(j-1) any more. K_j has arrived.
+        // K_j (and Q_i) has arrived for all threads, and no thread reads V_(j-1) any more. Line 7: load V_j.
         wait_for_copies();
         __syncthreads();
         copy_keys(V_tile, V_head, first_key, kv_len);
@@ -66,8 +68,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         const auto seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys);
         scale_and_mask(S, tau, score, seen_here, first_row, first_key);
 
-        // Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P). Dropout leaves l as it is.
-        // Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
+        // Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), the sum before dropout.
+        // Line 10, first half: O_i = diag(exp(m_old - m)) O_i. (The paper's ^-1 there is a misprint.)
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const float m_new = fmaxf(m[i], row_max(S[i]));
@@ -86,7 +88,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
             for (int j = 0; j < TD; ++j) O_acc[i][j] *= correction;
         }
 
-        // Line 7 for the next tile: load K_(j+1), once no thread reads K_j any more. V_j has arrived.
+        // V_j has arrived, P is complete, and no thread reads K_j any more. Line 7, next tile: load K_(j+1).
         wait_for_copies();
         __syncthreads();
         if (next.exists()) copy_keys(K_tile, K_head, next.first_key, kv_len);
@@ -95,7 +97,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         add_P_V(O_acc, P_tile, V_tile, keys, seen_here);
     }
 
-    // Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that sees nothing has l = 0: its O stays 0.
+    // Line 12: O_i = diag(l_i)^-1 O_i, collected in Q_tile so that it is written as one run. O of a row that sees nothing is
+    // 0, and its l is 0, or 1 with a sink. Q_i is waited for in case that there was no tile.
     wait_for_copies();
     __syncthreads();
     float *const l_tile = P_tile, *const m_tile = P_tile + P_ROWS;
@@ -114,9 +117,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     __syncthreads();
 
     // Line 14: write O_i.
-    store_tile(O + first_stat * D, Q_tile, rows);
+    store_tile(O + first_global_row * D, Q_tile, rows);
 
-    // Lines 13 and 15: L_i = m_i + log(l_i), which is -inf if the row sees nothing; write it.
+    // Lines 13 and 15: L_i = m_i + log(l_i), which is -inf, or the sink, if the row sees nothing; write it. A block has a
+    // thread for each row.
     const int t = thread_index();
-    if (t < rows) lse[first_stat + t] = m_tile[t] + logf(l_tile[t]);
+    if (t < rows) lse[first_global_row + t] = m_tile[t] + logf(l_tile[t]);
 }

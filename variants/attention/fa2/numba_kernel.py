@@ -11,13 +11,14 @@ from typing import Any
 
 from numba import cuda, float32, int32
 
-from variants._dropout.numba_dropout import numba_dropout
-from variants._scores.numba_scores import numba_scores
+from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
 from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
 from variants._tiles.numba_grids import head_across, kv_head_across, row_block_across
 from variants._tiles.numba_shared import shared_tile
 from variants._tiles.numba_tiles import (
+    MASK,
     THREADS,
     ZERO,
     batch_index,
@@ -31,122 +32,117 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def fa2_kernel(head_dim: int, tile: Tile, room: int, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
-    """The kernel for these compile-time parameters; `spans`: see `numba_tiles`; `features` of scores, and dropout."""
+def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, features: NumbaFeatures) -> Any:
+    """The kernel for these compile-time parameters."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     _, store_tile = copies(D, dtype)
     copy_rows, copy_tile = copy_tile_of(D, BR, dtype), copy_tile_of(D, BC, dtype)
-    tiles, scores = numba_tiles(head_dim, tile, spans, features), numba_scores(features)
-    slope_of, sink_of, SINK_WEIGHT = scores.slope_of, scores.sink_of, scores.SINK_WEIGHT
-    TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
-    dropout = numba_dropout(features, TN)
-    kept, dropped, factor_of = dropout.kept, dropout.dropped, dropout.factor_of
-    P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
+    tiles = numba_tiles(head_dim, tile, features)
+    TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     Q_place, K_place = shared_tile(0, BR, LD), shared_tile(BR * LD, BC, LD)
     V_place, P_place = shared_tile((BR + BC) * LD, BC, LD), shared_tile((BR + 2 * BC) * LD, P_ROWS, LP)
     statistics_place = shared_tile((BR + 2 * BC) * LD, 2, P_ROWS)
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
-    has_row, has_element, span_in_tile = tiles.has_row, tiles.has_element, tiles.span_in_tile
+    has_row, has_element, seen_in_tile = tiles.has_row, tiles.has_element, tiles.seen_in_tile
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
-    add_P_V = tiles.add_P_V
-    first_seen, end_seen, keep_limits = tiles.first_seen, tiles.end_seen, tiles.keep_limits
+    add_P_V, order_, dropout_ = tiles.add_P_V, features.order, features.dropout
+    first_tile, tile_after, exists, pairs_of = order_.first, order_.after, order_.exists, order_.pairs
+    limits_of_block, tiles_of_block, score_of_head = features.limits.of_block, order_.of_block, features.scores.of_head
+    logit, SINK_WEIGHT = features.sink.logit, features.sink.WEIGHT
+    dropout_of_head, kept_of, or_zero, factor = dropout_.of_head, dropout_.kept, dropout_.or_zero, dropout_.factor
 
     # K_j or V_j of the tile that begins at first_key.
     @cuda.jit(device=True, forceinline=True)
     def copy_keys(tile, head, first_key, kv_len):
         copy_tile(tile, head, first_key, min(BC, kv_len - first_key))
 
-    @cuda.jit(launch_bounds=(THREADS, room))
-    def fa2(Q, K, V, O, lse, group, tau, before, after, softcap, slopes, sinks, draw, kept_factor):
+    @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
+    def fa2(Q, K, V, O, lse, q_len, kv_len, group, tau, limits, order, scores, sink, dropout):
         Q_tile, K_tile, V_tile, P_tile = Q_place(), K_place(), V_place(), P_place()
         S = cuda.local.array((TM, TN), float32)
         O_acc = cuda.local.array((TM, TD), float32)
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
-        first = cuda.local.array(TM, int32)
-        end = cuda.local.array(TM, int32)
+        bounds = cuda.local.array((2, TM), int32)
 
-        # Line 3: the block owns Q_i and O_i of one head. The last rows of all heads start first.
-        q_len, kv_len = Q.shape[2], K.shape[2]
-        first_row = row_block_across() * BR
+        # Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of
+        # all heads start first, since they see most keys under a causal mask. `group` heads share K and V.
+        batch, head, i_block = batch_index(), head_across(), row_block_across()
+        first_row = i_block * BR
         rows = min(BR, q_len - first_row)
-        Q_head = Q[batch_index(), head_across()]
-        K_head = K[batch_index(), kv_head_across(group)]
-        V_head = V[batch_index(), kv_head_across(group)]
-        O_head = O[batch_index(), head_across()]
-        lse_head = lse[batch_index(), head_across()]
+        block = RowBlock(batch, head, i_block, cuda.gridDim.y & MASK, first_row, rows)
+        kv_head = kv_head_across(group)
+        Q_head, K_head, V_head = Q[batch, head], K[batch, kv_head], V[batch, kv_head]
 
         # Line 4: load Q_i.
         copy_rows(Q_tile, Q_head, first_row, rows)
+        score = score_of_head(scores, head, q_len, kv_len)
+        drawn = dropout_of_head(dropout, head, batch)
 
         # Line 5: O_i = 0, l_i = 0, m_i = -inf, on chip. A sink is a key before all others, without a value.
-        slope, sink = slope_of(slopes, head_across()), sink_of(sinks, head_across())
+        first_m = logit(sink, head)
         for i in range(TM):
             l[i] = SINK_WEIGHT
-            m[i] = sink
+            m[i] = first_m
             for j in range(TD):
                 O_acc[i, j] = ZERO
 
-        # Line 6: for all K_j, V_j with a key that some row sees: from the first row's first to the last row's last.
-        last_row = first_row + rows - 1
-        before, after = keep_limits(before, after, first_row, rows, kv_len)
-        first_by_first = first_seen(first_row, q_len, kv_len, before)
-        first_by_last = first_seen(last_row, q_len, kv_len, before)
-        end_by_first = end_seen(first_row, q_len, kv_len, after)
-        end_by_last = end_seen(last_row, q_len, kv_len, after)
-        # Line 7 of the first: load K_j. Ever after K_j comes while the V before it is multiplied, and V_j while K_j is.
-        start_key = first_by_first // BC * BC
-        if start_key < end_by_last:
-            copy_keys(K_tile, K_head, start_key, kv_len)
-        for first_key in range(start_key, end_by_last, BC):
-            next_key = first_key + BC
-            is_last = next_key >= end_by_last
+        # Line 6: for all K_j, V_j with a key that some row sees. Line 7 for the first: load K_j. After that, K_(j+1) is
+        # copied while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j.
+        seen = limits_of_block(limits, block, q_len, kv_len)
+        tiles = tiles_of_block(order, block, seen.first_key, seen.end_key, q_len, kv_len)
+        next = first_tile(tiles)
+        if exists(next):
+            copy_keys(K_tile, K_head, next.first_key, kv_len)
+        while exists(next):
+            tile = next
+            next = tile_after(tiles, tile)
+            first_key = tile.first_key
             keys = min(BC, kv_len - first_key)
 
-            # Line 7: load V_j, once nobody reads V_(j-1) any more. K_j has come.
+            # Line 7: load V_j, once no thread reads V_(j-1) any more. K_j has arrived.
             wait_for_copies()
             cuda.syncthreads()
             copy_keys(V_tile, V_head, first_key, kv_len)
+            pairs = pairs_of(tiles, tile, keys)
 
             # Line 8: S = tau Q_i K_j^T.
             multiply_Q_Kt(S, Q_tile, K_tile)
-            span_in_tile(first, end, first_row, first_key, keys, q_len, kv_len, before, after)
-            scale_and_mask(S, tau, softcap, slope, first_row + kv_len - q_len - first_key, first, end)
+            seen_here = seen_in_tile(bounds, seen, pairs, first_row, first_key, keys)
+            scale_and_mask(S, tau, score, seen_here, first_row, first_key)
 
-            # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P).
-            # Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
+            # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P). Dropout leaves l as it
+            # is. Line 10, first half: O_i = diag(exp(m_old - m)) O_i.
             for i in range(TM):
                 m_new = max(m[i], row_max(S, i))
                 correction = exp_below(m[i], m_new)
                 m[i] = m_new
-
-                # Dropout leaves the sum as it is.
-                bits = kept(draw, first_row + row_of(i), first_key, thread_column(), head_across(), batch_index())
+                kept = kept_of(drawn, first_row + row_of(i), first_key, thread_column())
                 total = ZERO
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)
-                    P_tile[row_of(i), key_of(j)] = dropped(p, bits, j)
+                    P_tile[row_of(i), key_of(j)] = or_zero(kept, p, j)
                     total += p
                 l[i] = correction * l[i] + row_sum(total)
                 for j in range(TD):
                     O_acc[i, j] *= correction
 
-            # Line 7 of the next: load K_(j+1), once nobody reads K_j any more. V_j has come.
+            # Line 7 for the next tile: load K_(j+1), once no thread reads K_j any more. V_j has arrived.
             wait_for_copies()
             cuda.syncthreads()
-            if not is_last:
-                copy_keys(K_tile, K_head, next_key, kv_len)
+            if exists(next):
+                copy_keys(K_tile, K_head, next.first_key, kv_len)
 
             # Line 10, second half: O_i = O_i + P V_j.
-            add_P_V(O_acc, P_tile, V_tile, first_by_last - first_key, end_by_first - first_key, keys, first, end)
+            add_P_V(O_acc, P_tile, V_tile, keys, seen_here)
 
-        # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that saw nothing has l = 0: its O stays 0.
+        # Line 12: O_i = diag(l_i)^-1 O_i, gathered where Q_i was. A row that sees nothing has l = 0: its O stays 0.
         wait_for_copies()
         cuda.syncthreads()
         statistics = statistics_place()
         l_tile, m_tile = statistics[0], statistics[1]
         for i in range(TM):
-            inverse = ZERO if l[i] == ZERO else factor_of(kept_factor) / l[i]
+            inverse = ZERO if l[i] == ZERO else factor(dropout) / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
                     Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse
@@ -156,11 +152,11 @@ def fa2_kernel(head_dim: int, tile: Tile, room: int, dtype: str, spans: bool, fe
         cuda.syncthreads()
 
         # Line 14: write O_i.
-        store_tile(O_head, first_row, Q_tile, rows)
+        store_tile(O[batch, head], first_row, Q_tile, rows)
 
-        # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf where nothing was seen; write it.
+        # Lines 13 and 15: L_i = m_i + log(l_i), which is -inf if the row sees nothing; write it.
         t = thread_index()
         if t < rows:
-            lse_head[first_row + t] = m_tile[t] + math.log(l_tile[t])
+            lse[batch, head, first_row + t] = m_tile[t] + math.log(l_tile[t])
 
     return fa2

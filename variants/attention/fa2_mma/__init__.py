@@ -36,28 +36,23 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
-from variants._dropout import SOURCE as DROPOUT
-from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
+from variants import _features as features
+from variants._features import Feature, arguments, band, declarations, has_spans, sink_bytes, slope_bytes, stored
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, tile_copy, unsupported_on_tensor_cores
-from variants._scores import FEATURES as SCORES
-from variants._scores import SOURCE, changes_scores, factor, score_arguments, score_options, sink_bytes, slope_bytes
-from variants._tiles.band import SPAN_FEATURES, has_spans, is_window, limits
 from variants._tiles.grids import beyond_y, grid_side_by_side
-from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering, row_order
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
-from variants._tiles.visits import FEATURES as NO_RUNS
-from variants._tiles.visits import Visits, cuda_listing, cuda_parts, noted_bytes
+from variants._tiles.visits import FEATURES as LISTED_FEATURES
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
+from variants.attention.fa2_mma.registers import ROOMY_PART, registers
 
 FOLDER = "attention/fa2_mma"
+DROPOUT_FRAGMENTS = (features.FOLDER, "dropout_fragments.cuh")
 NUMERICS = Numerics(
     scores="float32", weights="problem", functions="fast", sums="truncated", one_score=True, divides_last=True
 )
 """P is rounded to 16 bits, as tensor cores take it; what they add up they cut off. O is divided once."""
-
-ROOMY_PART = 176
-"""Elements of S and O together that leave a thread room for more than products: for what rows see, and for scores."""
 
 
 def default_tile(head_dim: int, crowded: bool = False) -> MmaTile:
@@ -85,7 +80,8 @@ def tile_of(problem: Problem) -> MmaTile:
     or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
     the most that leave room for that.
     """
-    crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and problem.score_features == SCORES)
+    has_all_scores = problem.score_features == features.SCORE_FEATURES
+    crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and has_all_scores)
     tile = default_tile(problem.head_dim, crowded)
     if crowded:
         return tile
@@ -115,50 +111,66 @@ def _roomy(tile: MmaTile, head_dim: int) -> MmaTile:
     return replace(tile, Bc=48) if tile.part(head_dim) > ROOMY_PART else tile
 
 
-def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels of the algorithm, of the block order and of the tile lists, and the lengths (N_q, N_k) they take."""
-    from variants._mma import rawkernel
-    from variants._tiles.rawkernel import raw_kernel
+def features_of(problem: Problem, tile: MmaTile) -> tuple[Feature, ...]:
+    """The kernel's features, in the order of its parameters."""
+    p = problem
+    limits, orders = features.limits(p), (row_order(p, tile), tile_order(p, tile))
+    scores = features.scores(p, unit_of(p))
+    return limits, *orders, scores, features.sink(p), features.dropout(p, keys=tile.Bc)
 
-    beside = (
-        (changes_scores(problem), rawkernel.BESIDE_SCORING),
-        (not problem.mask.is_run, rawkernel.BESIDE_VISITS),
-        (problem.dropout > 0, rawkernel.BESIDE_DROPOUT),
-        (ends_at_once(problem), rawkernel.BESIDE_WINDOW),
-    )
-    kept_registers = min((left for is_there, left in beside if is_there), default=rawkernel.KEPT_REGISTERS)
-    options = rawkernel.mma_options(problem.head_dim, tile, problem.dtype, has_spans(problem), kept_registers)
-    rule_texts, rule_options = cuda_parts(problem, tile)
-    dropout_texts = (DROPOUT, DROPOUT_IN_FRAGMENTS)
-    own = tuple((FOLDER, file) for file in ("scoring.cuh", "seen.cuh", "registers.cuh", "output.cuh"))
-    common = (*rawkernel.COMMON_WITH_TILES, *own)
-    texts = (*dropout_texts, *rule_texts, SOURCE, *common)
-    # Two bodies of the loop take a few registers more, which a thread with so much of S and O does not have.
-    in_one = tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
-    options = (*options, *("-DIN_ONE",) * in_one, *("-DENDS_AT_ONCE",) * ends_at_once(problem))
-    options = (*options, *score_options(problem), *dropout_options(problem), *rule_options)
-    kernel = raw_kernel(FOLDER, "fa2_mma", options, texts)
-    return (kernel, *cuda_ordering(problem, tile), *cuda_listing(problem, tile)), pointer_lengths(problem)
+
+def unit_of(problem: Problem) -> float:
+    """The factor of scores: log2 e, as their exponentials are powers of two, unless there are terms that need none."""
+    return LOG2_E if set(problem.score_features) <= set(features.SCORE_FEATURES) else 1.0
 
 
 def ends_at_once(problem: Problem) -> bool:
     """Whether a block may visit its first tile of keys and its last at once, which different warps see.
 
-    Under a window. Where scores become something, or weights drop out, there are no registers for it.
+    Under a window. Where scores change, or weights drop out, there are no registers for it.
     """
-    return is_window(problem) and not set(problem.compiled_features) - {"sinks"}
+    is_window = problem.mask.is_band and bool(max(band(problem)) < problem.q_len + problem.kv_len)
+    return is_window and not set(problem.compiled_features) - {"sinks"}
 
 
-def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """Numba kernels of the algorithm and of the block order; they take no lengths."""
+def visits_type(problem: Problem) -> str:
+    """The type in visits.cuh: in which order a block visits tiles of keys."""
+    if not problem.mask.is_run:
+        return "LastListedFirst<TileOrder>"
+    return "NearestFirst" if problem.alibi else "EndsAtOnce" if ends_at_once(problem) else "InOrder"
+
+
+def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
+    """CUDA kernels of the algorithm, of the block order and of the tile lists."""
+    from variants._mma import rawkernel
+    from variants._tiles.rawkernel import raw_kernel
+
+    p = problem
+    sizes = {**rawkernel.tile_sizes(p.head_dim, tile), **registers(p, tile, ends_at_once(p))}
+    files, using = declarations(features_of(p, tile))
+    common = (*stored(p.dtype), *files, DROPOUT_FRAGMENTS, *rawkernel.COMMON_WITH_TILES)
+    own = tuple((FOLDER, f"{name}.cuh") for name in ("registers", "visits", "seen", "scoring", "products", "output"))
+    using += f"using Visits = {visits_type(p)};\n"
+    options = tuple(f"-D{name}={size}" for name, size in sizes.items())
+    kernel = raw_kernel(FOLDER, "fa2_mma", options, (*common, *own), using)
+    return (kernel, *cuda_ordering(p, tile), *cuda_listing(p, tile))
+
+
+def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
+    """Numba kernels of the algorithm and of the block order."""
     from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
-    kernel = fa2_mma_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.compiled_features)
-    return (kernel, *numba_ordering(problem, tile)), ()
+    p, chosen = problem, features.in_numba(problem, tile.Br, tile.Bc, threads=32 * tile.warps)
+    terms = tuple(term.feature for term in features.TERMS if term.feature in p.score_features)
+    kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype, has_spans(p), terms, chosen)
+    return (kernel, *numba_ordering(p, tile))
 
 
-TAKES = (*SPAN_FEATURES, *SCORES, FEATURE)
-LANGUAGES = {"cupy": (cupy_kernels, (*TAKES, *NO_RUNS), tile_of), "numba": (numba_kernels, TAKES, numba_tile_of)}
+TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
+LANGUAGES = {
+    "cupy": (cupy_kernels, (*TAKES, *LISTED_FEATURES), tile_of),
+    "numba": (numba_kernels, TAKES, numba_tile_of),
+}
 """With what each takes, and its usual tile."""
 TileOf = Callable[[Problem], MmaTile]
 
@@ -166,26 +178,19 @@ TileOf = Callable[[Problem], MmaTile]
 def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Plan:
     """One launch, behind that which lists tiles, or puts blocks in order; `tile` is `tile_of(problem)` unless given."""
     p, tile = problem, tile or tile_of(problem)
+    fa2_mma, *ahead = kernels(p, tile)
+    schedule = Schedule(p, tile)
+    visits, order = Visits(schedule), LongestFirst(schedule)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     # Under a cap it is the cap that has log2 e in it.
-    unit = LOG2_E if p.softcap is None else 1.0
-    tau2, sign = np.float32(abs(factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
-    (fa2_mma, *ahead), lengths = kernels(p, tile)
-    schedule = Schedule(p, tile)
-    visits, order = Visits(schedule, pads_arguments=not lengths), LongestFirst(schedule)
-    changes = score_arguments(p, *SCORES, always=not lengths, unit=LOG2_E)
-    changes += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
-    heads = (np.int32(p.heads), np.int32(p.group))
+    unit = unit_of(p) if p.softcap is None else 1.0
+    tau2, sign = np.float32(abs(features.factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.heads), np.int32(p.group), tau2, sign)
     kv_bytes = 2 * tile.Bc * p.head_dim * p.itemsize_bytes // p.group  # which a group of heads shares
-    of_rows = (*order.arguments(always=not lengths), *visits.arguments)
-    launch = Launch(
-        fa2_mma,
-        # What rows see is read by the sequence, which is the grid's z then.
-        grid_side_by_side(p, p.heads, visits.counts, kv_bytes, by_sequence=has_spans(p), reach=schedule.visits),
-        (32 * tile.warps,),
-        ("Q", "K", "V", "O", "lse", *lengths, *heads, tau2, sign, *limits(p), *of_rows, *changes),
-        shared_bytes=tile.shared_bytes(p.head_dim),
-    )
+    # What rows see is read by the sequence, which is the grid's z then.
+    grid = grid_side_by_side(p, p.heads, visits.counts, kv_bytes, by_sequence=has_spans(p), reach=schedule.visits)
+    args = ("Q", "K", "V", "O", "lse", *sizes, *arguments(features_of(p, tile)))
+    launch = Launch(fa2_mma, grid, (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim))
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers, *order.buffers)
     listing = (*visits.launches(ahead[1:]), *order.launches(ahead[:1]))
     return Plan(launches=(*listing, launch), buffers=buffers)

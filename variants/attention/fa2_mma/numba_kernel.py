@@ -23,8 +23,8 @@ import numpy as np
 from numba import boolean, cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._dropout.numba_dropout import numba_dropout
 from variants._dropout.numba_fragments import drawn_rows
+from variants._features.numba_features import NumbaFeatures
 from variants._mma import MmaTile
 from variants._mma.numba_band import BAND, key_of_row
 from variants._mma.numba_mma import (
@@ -72,10 +72,12 @@ BESIDE_DROPOUT = 152
 
 
 @functools.cache
-def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
-    """The kernel for these compile-time parameters, `features` of scores and dropout among them.
+def fa2_mma_kernel(
+    head_dim: int, tile: MmaTile, dtype: str, spans: bool, terms: tuple[str, ...], features: NumbaFeatures
+) -> Any:
+    """The kernel for these compile-time parameters.
 
-    `spans`: arrays tell it what rows see.
+    `spans`: its limits are arrays; `terms`: features of scores that it computes.
     """
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
     tiles = numba_tiles(D, WARPS, dtype)
@@ -85,10 +87,10 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
     WARP_ROWS = BR // WARPS  # a warp owns so many rows of Q_i, S, P and O_i from end to end
     TM = WARP_ROWS // 16  # tiles of 16 rows
     TN = BC // 8  # tiles of 8 keys
-    finish_scores, scores = numba_scoring(TM, TN, key_of_row, features)
-    slope_of, sink_of, SINKS = scores.slope_of, scores.sink_of, scores.SINKS
-    dropout, drawn_of = numba_dropout(features), drawn_rows(features, TM, TN)
-    DROPOUT, factor_of = dropout.DROPOUT, dropout.factor_of
+    scoring_of_head, finish_scores = numba_scoring(TM, TN, key_of_row, terms)
+    logit, SINKS, factor_of = features.sink.logit, features.sink.WEIGHT > 0, features.dropout.factor
+    DROPOUT = features.dropout.DROPS
+    drawn_of = drawn_rows(("dropout",) * DROPOUT, TM, TN)
     MARKS, draw_rows, left_of_both = drawn_of.MARKS, drawn_of.draw_rows, drawn_of.left_of_both
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
@@ -284,8 +286,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         K_tile,
         V_tile,
         tau2,
-        softcap,
-        slope,
+        scoring,
         own_key,
         masked,
         keys,
@@ -302,7 +303,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         S = cuda.local.array((TM, TN, 4), float32)
         P = cuda.local.array((TK, TM, 4), uint32)
         multiply_Q_Kt(S, Q_kept, Q_lane, K_tile)
-        unit = finish_scores(S, tau2, softcap, slope, own_key)
+        unit = finish_scores(S, tau2, scoring, warp_row, first_key, own_key)
         if masked:
             mask(S, keys, place, before, after)
         raise_maximum(O, m, l, S, unit)
@@ -315,15 +316,14 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(
-        Q, K, V, O, lse, heads, group, tau2, sign, before, after, order, softcap, slopes, sinks, draw, kept_factor
+        Q, K, V, O, lse, q_len, kv_len, heads, group, tau2, sign, limits, row_order, tile_order, scores, sink, dropout
     ):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
 
         # Line 3: the block owns Q_i and O_i of one head.
-        q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
-        first_row = int32(row_block(order) * BR)
+        first_row = int32(row_block(row_order) * BR)
         rows = int32(min(BR, q_len - first_row))
         first = (uint64(head_index_across()) * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
         kv_first = uint64(head_index_across() // uint32(group)) * uint64(kv_len) * uint64(D * STORED_BYTES)
@@ -338,12 +338,12 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         # Lines 6 and 7: all K_j, V_j of which a row of Q_i sees a key, STAGES - 1 of them ahead of their use. What a
         # row sees moves on with the row, so the first row's first key is the block's, and the last row's end is.
         last_row = int32(first_row + rows - 1)
-        before, after = keep_limits(before, after, first_row, rows, q_len, kv_len)
+        before, after = keep_limits(limits[0], limits[1], first_row, rows, q_len, kv_len)
         first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
         end_key = end_seen(last_row, q_len, kv_len, after)
 
         # Read ahead of a barrier: LLVM would put it into the loop, which a block that sees no key does not enter.
-        slope = LOG2_E * slope_of(slopes, head_of_entry(heads))
+        scoring = scoring_of_head(scores, head_of_entry(heads), q_len, kv_len)
 
         # Line 4: load Q_i.
         copy_tile(Q_tile, BR, global_address(Q) + first, rows)
@@ -402,8 +402,8 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
                 keys = int32(kv_len - first_key)
                 place = place_of(warp_row, q_len, kv_len, first_key)
                 visit_tile(
-                    O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, softcap, slope, int32(warp_row - q_len + keys),
-                    masked, keys, place, before, after, poisoned, draw, warp_row, first_key, heads,
+                    O_i, m, l, Q_kept, Q_lane, K_tile, V_tile, tau2, scoring, int32(warp_row - q_len + keys),
+                    masked, keys, place, before, after, poisoned, dropout, warp_row, first_key, heads,
                 )  # fmt: skip
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
@@ -412,7 +412,7 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
         # A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
         wait_for_all()
         cuda.syncthreads()
-        sink = LOG2_E * sink_of(sinks, head_of_entry(heads))
+        sink2 = LOG2_E * logit(sink, head_of_entry(heads))
         thread, lane = thread_index(), lane_index()
         first_of_lane = uint32(uint32(thread) // uint32(32) * uint32(WARP_ROWS) + (lane >> uint32(2)))
         column = lane & uint32(3)
@@ -421,11 +421,11 @@ def fa2_mma_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, featur
                 row = uint32(first_of_lane + uint32(16 * i + 8 * h))
                 m_row, total, correction = m[i, h], quad_sum(l[i, h]), ONE
                 if SINKS:
-                    m_row = max(m_row, sink)
+                    m_row = max(m_row, sink2)
                     minus_m = ZERO if m_row == MINUS_INFINITY else -m_row
                     correction = exp2_approx(m[i, h] + minus_m)
-                    total = correction * total + exp2_approx(sink + minus_m)
-                inverse = ZERO if total == ZERO else factor_of(kept_factor) * correction / total
+                    total = correction * total + exp2_approx(sink2 + minus_m)
+                inverse = ZERO if total == ZERO else factor_of(dropout) * correction / total
                 for j in range(TD):
                     at = Q_tile + swizzled(ROW_BYTES, row, j) + column * uint32(4)
                     store_word(at, packed(O_i[i, j, 2 * h] * inverse, O_i[i, j, 2 * h + 1] * inverse))

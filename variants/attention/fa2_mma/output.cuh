@@ -1,43 +1,36 @@
-// What a warp has of O_i and L_i at the end, divided and written. _mma/mma.cuh, _mma/tiles.cuh and registers.cuh are put before
-// this text; line numbers are those of kernel.cu.
+// What a warp has of O_i and L_i at the end, divided and written. registers.cuh is put before this text; line numbers are those
+// of kernel.cu.
 //
 // A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
 
-// Where there are registers for it, each warp writes its own rows, as soon as it has met its keys; else all write all. Warps of
-// 32 rows make the same requests then as all together.
-#if defined(IN_ONE) || (defined(SPANS) && D > 112 && D <= 128)
-#define WARPS_WRITE
-static_assert(TM == 2, "a warp's rows are whole requests of 32 units");
-#endif
+// Where there are registers for it (WARPS_WRITE), each warp writes its own rows, as soon as it has met its keys; else all write
+// all. Warps of 32 rows make the same requests then as all together.
+static_assert(!WARPS_WRITE || TM == 2, "a warp's rows are whole requests of 32 units");
 
 // The block's first row is `first_row` of all heads' rows, and so many `rows` from there on are the head's. They are gathered
 // in `tile`, of which each warp alone has read its part until now.
+template <class Sink>
 __device__ __forceinline__ void write_rows(stored *__restrict__ O, float *__restrict__ lse, size_t first_row, int rows,
-                                           const Rows &own, unsigned char *tile, int warp, int lane, float kept_factor,
-                                           [[maybe_unused]] float head_sink)
+                                           const Rows &own, unsigned char *tile, float kept_factor, float sink_logit)
 {
-    [[maybe_unused]] __shared__ float L_tile[TM == 1 ? BR : 1];
     // Line 12: O_i = diag(l_i)^-1 O_i. A row that saw nothing has l = 0: its O stays 0.
     __syncwarp();
-    const int warps_row = warp * WARP_ROWS;
-#ifdef SINKS
-    const float sink = LOG2_E * head_sink;
-#endif
+    const int lane = threadIdx.x % 32, warps_row = threadIdx.x / 32 * WARP_ROWS;
+    const float sink = LOG2_E * sink_logit;
     float own_m = 0.0f, own_l = 0.0f;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int row = warps_row + 16 * i + 8 * h + lane / 4;
-#ifdef SINKS
-            const float m = fmaxf(own.m[i][h], sink), minus_m = m == MINUS_INFINITY ? 0.0f : -m;
-            const float correction = exp2_approx(own.m[i][h] + minus_m);
-            const float l = correction * quad_sum(own.l[i][h]) + exp2_approx(sink + minus_m);
+            float m = own.m[i][h], l = quad_sum(own.l[i][h]), correction = 1.0f;
+            if constexpr (Sink::WEIGHT > 0.0f) {
+                m = fmaxf(m, sink);
+                const float minus_m = m == MINUS_INFINITY ? 0.0f : -m;
+                correction = exp2_approx(own.m[i][h] + minus_m);
+                l = correction * l + exp2_approx(sink + minus_m);
+            }
             const float inverse = l == 0.0f ? 0.0f : kept_factor * correction / l;
-#else
-            const float m = own.m[i][h], l = quad_sum(own.l[i][h]);
-            const float inverse = l == 0.0f ? 0.0f : kept_factor / l;
-#endif
 #pragma unroll
             for (int j = 0; j < TD; ++j) {
                 unsigned char *const at = tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
@@ -54,15 +47,17 @@ __device__ __forceinline__ void write_rows(stored *__restrict__ O, float *__rest
     const float L = own_m * LN_2 + logf(own_l);
     if constexpr (TM == 2) {
         if (own_row < rows - warps_row) lse[first_row + warps_row + own_row] = L;
-    } else if (own_row < WARP_ROWS) {
-        L_tile[warps_row + own_row] = L;
+    } else {
+        __shared__ float L_tile[BR];
+        if (own_row < WARP_ROWS) L_tile[warps_row + own_row] = L;
+        __syncthreads();
+        if (threadIdx.x < rows) lse[first_row + threadIdx.x] = L_tile[threadIdx.x];
     }
-#ifdef WARPS_WRITE
-    __syncwarp();
-    store_rows_of_warp<WARP_ROWS, 4>(O + (first_row + warps_row) * D, tile + warps_row * ROW_BYTES, rows - warps_row);
-#else
-    __syncthreads();
-    if (TM == 1 && threadIdx.x < rows) lse[first_row + threadIdx.x] = L_tile[threadIdx.x];
-    store_tile<BR, D <= 64 ? 8 : 4>(O + first_row * D, tile, rows);
-#endif
+    if constexpr (WARPS_WRITE) {
+        __syncwarp();
+        store_rows_of_warp<WARP_ROWS, 4>(O + (first_row + warps_row) * D, tile + warps_row * ROW_BYTES, rows - warps_row);
+    } else {
+        if constexpr (TM == 2) __syncthreads();
+        store_tile<BR, D <= 64 ? 8 : 4>(O + first_row * D, tile, rows);
+    }
 }

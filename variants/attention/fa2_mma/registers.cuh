@@ -1,38 +1,52 @@
-// What a thread keeps in registers, of which there are 255. _mma/mma.cuh, _mma/tiles.cuh and seen.cuh are put before this text.
+// What a thread keeps in registers, of which there are 255. _mma/mma.cuh and _mma/tiles.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and KEPT_REGISTERS, which S, O_i
-// and as much of Q_i as fits may take of a thread's. IN_ONE: tiles that are masked and those that are not share their code.
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and those of registers.py:
+// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY,
+// WARPS_WRITE, and ROW_AGAIN, KV_AGAIN and STAT_AGAIN, see `anew`.
 
-constexpr int STEPS = (D + 15) / 16;  // of 16 elements in which Q K^T is summed; zeros fill the last
-constexpr int TD = 2 * STEPS;         // tiles of 8 elements of O
+constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
+constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
+constexpr int TN = BC / 8;             // tiles of 8 keys
+constexpr int STEPS = (D + 15) / 16;   // of 16 elements in which Q K^T is summed; zeros fill the last
+constexpr int TD = 2 * STEPS;          // tiles of 8 elements of O
+constexpr int KV_BYTES = BC * ROW_BYTES;  // of K_j, and of V_j
 
 // As many steps of Q_i stay in registers as have room beside S and O_i; the others are read anew for every tile of keys.
 constexpr int SPARE = (KEPT_REGISTERS - TM * 4 * (TN + TD)) / (TM * 4);
 constexpr int KEPT = SPARE < 0 ? 0 : SPARE < STEPS ? SPARE : STEPS;
 
-// Sums in which a lane looks for NaN in V_j: one addition waits for another, but how many leave ptxas without spills is
-// what it was tried out with.
-#if defined(ALIBI) || defined(ENDS_AT_ONCE) || defined(VISITS)
-constexpr int SUMS = 1;
-#elif defined(SPANS) && !defined(SOFTCAP) && !defined(SINKS)
-constexpr int SUMS = TM > 1 ? 4 : 1;
-#else
-constexpr int SUMS = TM > 1 && D >= 64 ? 2 : 1;
-#endif
-
-// Whether any lane has found so is asked where that takes fewer registers.
-#ifdef IN_ONE
-#define EARLY_VOTE(found) __any_sync(0xffffffff, found)
-#define LATE_VOTE(found) (found)
-#else
-#define EARLY_VOTE(found) (found)
-#define LATE_VOTE(found) __any_sync(0xffffffff, found)
-#endif
-
-// In the layout of C, as Scores.
+// In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
+typedef float ScoreTile[TM][TN][4];
 typedef float Output[TM][TD][4];
 typedef float PerRow[TM][2];
 typedef unsigned Weights[TM][4];  // A: P for 16 keys
+
+// The same value. What follows from it is not computed ahead of a loop, where it would take registers.
+template <bool AGAIN = true> __device__ __forceinline__ int anew(int x)
+{
+    if constexpr (AGAIN) asm volatile("" : "+r"(x));
+    return x;
+}
+__device__ __forceinline__ Band::Run anew(const Band::Run &run)
+{
+    return {anew(run.before), anew(run.after), anew(run.q_len), anew(run.kv_len)};
+}
+__device__ __forceinline__ Spans::Run anew(const Spans::Run &run) { return run; }
+
+// The warp's first and last row, if the block's first one is `first_row`.
+__device__ __forceinline__ int first_row_of_warp(int first_row) { return first_row + (int)threadIdx.x / 32 * WARP_ROWS; }
+__device__ __forceinline__ int last_row_of_warp(int first_row, int q_len)
+{
+    return min(first_row_of_warp(first_row) + WARP_ROWS, q_len) - 1;
+}
+
+// Row (i, h) of the lane, if the warp's first one is `first`.
+__device__ __forceinline__ int row_from(int first, int i, int h)
+{
+    return first + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4;
+}
+// The same, counted from the block's first one.
+__device__ __forceinline__ int row_of(int i, int h) { return row_from((int)threadIdx.x / 32 * WARP_ROWS, i, h); }
 
 // What a warp carries from tile to tile. m is in powers of two; l is that of the lane's own columns.
 struct Rows {
@@ -40,8 +54,50 @@ struct Rows {
     PerRow m, l;
 };
 
+// Line 5: O_i = 0, l_i = 0, m_i = -inf.
+__device__ __forceinline__ void clear(Rows &rows)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            rows.m[i][h] = MINUS_INFINITY;
+            rows.l[i][h] = 0.0f;
+        }
+#pragma unroll
+        for (int j = 0; j < TD; ++j)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) rows.O[i][j][c] = 0.0f;
+    }
+}
+
 // Q_i of the warp's rows: as A, as far as it is kept, and where this lane reads the rest.
 struct Query {
     unsigned kept[TM][KEPT ? KEPT : 1][4];
     unsigned lane;
+
+    __device__ __forceinline__ explicit Query(const unsigned char *Q_tile)
+        : lane(shared_address(Q_tile) + threadIdx.x / 32 * WARP_ROWS * ROW_BYTES + lane_in_A())
+    {
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int k = 0; k < KEPT; ++k) load(kept[i][k], i, k);
+    }
+
+    // Step k of row tile i.
+    __device__ __forceinline__ void load(unsigned (&q)[4], int i, int k) const
+    {
+        load_matrices(q, chunks_further(lane, 2 * k) + i * 16 * ROW_BYTES);
+    }
 };
+
+// tau2 is positive: Q_i takes the sign of tau, or becomes 0.
+__device__ __forceinline__ void give_sign(unsigned char *Q_tile, int sign)
+{
+    for (int e = threadIdx.x; e < BR * TD * 4; e += THREADS) {
+        const unsigned at = swizzled<ROW_BYTES>(e / (TD * 4), e / 4 % TD) + e % 4 * 4;
+        unsigned &both = *reinterpret_cast<unsigned *>(Q_tile + at);
+        both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
+    }
+}

@@ -1,84 +1,83 @@
-// What a warp's rows see of a tile of keys, and the mask, in the layout of a product on tensor cores. _mma/mma.cuh, and
-// what tells of masks that are no band, are put before this text. In Numba: _mma/numba_band.py and numba_spans.py.
-//
-// Compile-time parameters: BR and BC (rows and keys per tile), WARPS.
+// Which keys of a tile a warp's rows see, and the mask, in the layout of a product on tensor cores. _features/limits.cuh,
+// tile_order.cuh and registers.cuh are put before this text. In Numba: _mma/numba_band.py and numba_spans.py.
 
-constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
-constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
-constexpr int TN = BC / 8;             // tiles of 8 keys
+// A tile of keys. Row (i, h) of the lane sees keys first(i, h) to end(i, h) - 1, which may lie before the tile or after it, and
+// of these, `pairs` may hide some. `skipped`: keys of the tile before those that are counted here. Limits are a band: the
+// warp's first row lies on key `place`, each other one key further, and the sequence has `keys` keys.
+template <class Pairs> struct BandOfTile {
+    int keys, place, before, after, skipped;
+    Pairs pairs;
 
-// In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
-typedef float Scores[TM][TN][4];
-
-#ifdef VISITS
-// Besides, which row sees which key of a tile that is mixed.
-#define NOTED const Noted &noted; bool mixed; int from;  // key of the tile
-#define AND_NOTED , noted, mixed, 0
-#define AND_NOTED_FROM(key) , noted, mixed, key
-#define IS_RUN !mixed
-constexpr int AHEAD = -1;  // from the number of a visit to that of the next
-__device__ __forceinline__ int row_of(int i, int h)
-{
-    return (int)threadIdx.x / 32 * WARP_ROWS + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4;
-}
-#else
-#define VISITS_PARAMETERS
-#define NOTED
-#define AND_NOTED
-#define AND_NOTED_FROM(key)
-#define IS_RUN true
-constexpr int AHEAD = 1;
-#endif
-
-#ifndef SPANS
-// What the warp's rows see of a tile of `keys` keys: the first row lies on key `place`, each other one key further. `behind`:
-// the same of its keys from that one on.
-struct KeysSeen {
-    int keys, place, before, after;
-    NOTED
-
-    // Rows g and g + 8 of tile i of 16 rows are h = 0 and 1. The first key may lie before the tile, or behind it.
-    __device__ __forceinline__ int first(int i, int h) const { return on(i, h) - before; }
-    __device__ __forceinline__ int end(int i, int h) const { return min(on(i, h) + after + 1, keys); }
-    __device__ __forceinline__ KeysSeen behind(int key) const
+    __device__ __forceinline__ int key_of_row(int i, int h) const { return row_from(place, i, h); }
+    __device__ __forceinline__ int first(int i, int h) const { return key_of_row(i, h) - before; }
+    __device__ __forceinline__ int end(int i, int h) const { return min(key_of_row(i, h) + after + 1, keys); }
+    __device__ __forceinline__ bool all_see_all() const
     {
-        return {keys - key, place - key, before, after AND_NOTED_FROM(key)};
+        return !pairs.hides_some() && place + WARP_ROWS - 1 - before <= 0 && min(place + after + 1, keys) >= BC;
     }
-    // Whether all rows see the whole tile.
-    __device__ __forceinline__ bool by_all() const
+    __device__ __forceinline__ BandOfTile from_key(int key) const
     {
-        return IS_RUN && place + WARP_ROWS - 1 - before <= 0 && min(place + after + 1, keys) >= BC;
+        return {keys - key, place - key, before, after, key, pairs};
     }
-    __device__ __forceinline__ int on(int i, int h) const { return place + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4; }
 };
-#else
-// The same of rows whose first keys and ends the block keeps: those of a tile of `keys` keys from `first_key` on. Row
-// `last` of the block is the warp's last.
-struct KeysSeen {
-    int keys, first_key, last;
-    Limit before, after;
-    NOTED
 
-    __device__ __forceinline__ int first(int i, int h) const { return before.of[row(i, h)] - first_key; }
-    __device__ __forceinline__ int end(int i, int h) const { return after.of[row(i, h)] - first_key; }
-    __device__ __forceinline__ KeysSeen behind(int key) const
-    {
-        return {keys - key, first_key + key, last, before, after AND_NOTED_FROM(key)};
-    }
-    __device__ __forceinline__ bool by_all() const
+// The same where limits are spans, which the block holds in shared memory. Row `last` of the block is the warp's last.
+template <class Pairs> struct SpansOfTile {
+    const int *first_keys, *end_keys;
+    int first_key, last, skipped;
+    Pairs pairs;
+
+    __device__ __forceinline__ int first(int i, int h) const { return first_keys[row_of(i, h)] - first_key; }
+    __device__ __forceinline__ int end(int i, int h) const { return end_keys[row_of(i, h)] - first_key; }
+    __device__ __forceinline__ bool all_see_all() const
     {
         const int own = (int)threadIdx.x / 32 * WARP_ROWS;
-        return IS_RUN && before.of[last] <= first_key && after.of[own] >= first_key + BC;
+        return !pairs.hides_some() && first_keys[last] <= first_key && end_keys[own] >= first_key + BC;
     }
-    __device__ __forceinline__ int row(int i, int h) const
+    __device__ __forceinline__ SpansOfTile from_key(int key) const
     {
-        return (int)threadIdx.x / 32 * WARP_ROWS + 16 * i + 8 * h + (int)threadIdx.x % 32 / 4;
+        return {first_keys, end_keys, first_key + key, last, key, pairs};
     }
 };
-#endif
 
-// -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
-template <int TILES> __device__ __forceinline__ void mask(float (&S)[TM][TILES][4], const KeysSeen &seen)
+template <class Pairs>
+__device__ __forceinline__ BandOfTile<Pairs> seen_of_tile(const Band::Run &run, const Pairs &pairs, int first_key, int warp_row,
+                                                          int /*last*/)
+{
+    const int keys = run.kv_len - first_key;
+    return {keys, warp_row - run.q_len + keys, run.before, run.after, 0, pairs};
+}
+
+template <class Pairs>
+__device__ __forceinline__ SpansOfTile<Pairs> seen_of_tile(const Spans::Run &run, const Pairs &pairs, int first_key,
+                                                           int /*warp_row*/, int last)
+{
+    return {run.first_keys, run.end_keys, first_key, last, 0, pairs};
+}
+
+// S = -inf for the keys that `pairs` hide.
+template <int TILES> __device__ __forceinline__ void hide(float (&)[TM][TILES][4], const AllTiles::Pairs &, int) {}
+
+template <int TILES, class Pairs>
+__device__ __forceinline__ void hide(float (&S)[TM][TILES][4], const Pairs &pairs, int skipped)
+{
+    if (!pairs.hides_some()) return;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int j = 0; j < TILES; ++j) {
+                const int key = skipped + 8 * j;
+                const unsigned from_column = (*pairs.bits)[row_of(i, h)][key / 32] >> (int)threadIdx.x % 4 * 2;
+                if (!(from_column >> key % 32 & 1)) S[i][j][2 * h] = MINUS_INFINITY;
+                if (!(from_column >> (key % 32 + 1) & 1)) S[i][j][2 * h + 1] = MINUS_INFINITY;
+            }
+}
+
+// S = -inf where the row does not see the key: chosen, not added, so that NaN behind the mask stays there.
+template <int TILES, class Seen>
+__device__ __forceinline__ void mask(float (&S)[TM][TILES][4], const Seen &seen)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
@@ -92,18 +91,5 @@ template <int TILES> __device__ __forceinline__ void mask(float (&S)[TM][TILES][
                 if (8 * j + 1 < first || 8 * j + 1 >= end) S[i][j][2 * h + 1] = MINUS_INFINITY;
             }
         }
-#ifdef VISITS
-    if (!seen.mixed) return;
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int j = 0; j < TILES; ++j) {
-                const int key = seen.from + 8 * j;
-                const unsigned from_column = seen.noted[row_of(i, h)][key / 32] >> (int)threadIdx.x % 4 * 2;
-                if (!(from_column >> key % 32 & 1)) S[i][j][2 * h] = MINUS_INFINITY;
-                if (!(from_column >> (key % 32 + 1) & 1)) S[i][j][2 * h + 1] = MINUS_INFINITY;
-            }
-#endif
+    hide(S, seen.pairs, seen.skipped);
 }

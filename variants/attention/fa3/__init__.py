@@ -31,17 +31,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._features import BAND_FEATURES, SPAN_FEATURES, Feature, arguments, has_spans
 from variants._hopper import (
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
     WARPGROUP_ROWS,
     WarpgroupTile,
     boxes_bytes,
+    limits,
     masked,
     packed_heads,
     packed_map,
     padded,
     rows_map,
+    turns,
     unsupported_on_hopper,
     warpgroup_tile_space,
     windowed,
@@ -49,13 +52,12 @@ from variants._hopper import (
 )
 from variants._mma import LOG2_E
 from variants._tiles import blocks
-from variants._tiles.band import FEATURES, SPAN_FEATURES, has_spans, limits
 from variants._tiles.grids import L2_BYTES
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 from variants._tiles.visits import FEATURES as NO_RUNS
-from variants._tiles.visits import Visits, cuda_listing, noted_bytes
+from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
 
 NUMERICS = Numerics(
     scores="float32", weights="problem", functions="fast", sums="truncated", one_score=True, divides_last=True
@@ -125,24 +127,34 @@ def tiles_of_rows(problem: Problem, tile: WarpgroupTile) -> int:
     return int(problem.batch * problem.heads // packed * blocks(problem.q_len, tile.Br // packed))
 
 
-def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels of the algorithm and of the tile lists, and the lengths (N_q, N_k) they take."""
+def features_of(problem: Problem, tile: WarpgroupTile) -> tuple[Feature, ...]:
+    """The kernel's features, in the order of its parameters."""
+    return limits(problem), tile_order(problem, tile)
+
+
+def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
+    """CUDA kernels of the algorithm and of the tile lists."""
+    from variants._hopper.products import products
     from variants._hopper.rawkernel import hopper_kernel
 
-    flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem), "O_APART": tile.keeps_O_apart(problem.head_dim)}
-    kernel = hopper_kernel("attention/fa3", "fa3", problem, tile, **flags)
-    return (kernel, *cuda_listing(problem, tile)), pointer_lengths(problem)
+    p, head_dim = problem, problem.head_dim
+    O_apart = f"constexpr bool O_APART = {str(tile.keeps_O_apart(head_dim)).lower()};\n"
+    text = O_apart + products(tile.Bc, padded(head_dim), p.dtype)
+    types = (*features_of(p, tile), turns(tile))
+    kernel = hopper_kernel("attention/fa3", "fa3", head_dim, tile, p.dtype, types, text)
+    return (kernel, *cuda_listing(p, tile))
 
 
-def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """The Numba kernel, which takes no lengths."""
+def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
+    """The Numba kernel."""
+    from variants._hopper.numba_limits import warpgroup_band
     from variants.attention.fa3.numba_kernel import fa3_kernel
 
-    kernel = fa3_kernel(padded(problem.head_dim), tile, masked(problem), windowed(problem), problem.dtype)
-    return (kernel,), pointer_lengths(problem)
+    limits_ = warpgroup_band(windowed(problem), masked(problem))
+    return (fa3_kernel(padded(problem.head_dim), tile, limits_, problem.dtype),)
 
 
-LANGUAGES = {"cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS)), "numba": (numba_kernels, FEATURES)}
+LANGUAGES = {"cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS)), "numba": (numba_kernels, BAND_FEATURES)}
 """With what each takes."""
 
 
@@ -151,14 +163,10 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     p, tile = problem, tile or default_tile(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
-    (fa3, *listing), lengths = kernels(p, tile)
+    fa3, *listing = kernels(p, tile)
     visits = Visits(Schedule(p, head_tile(p, tile)))
     packed, kv_heads = packed_heads(p), p.batch * p.kv_heads_count
-    packs, packs_per_kv_head, row_tiles = (
-        p.batch * p.heads // packed,
-        p.group // packed,
-        blocks(p.q_len, tile.Br // packed),
-    )
+    packs, row_tiles = p.batch * p.heads // packed, blocks(p.q_len, tile.Br // packed)
     maps = (
         packed_map("Q", p, packed),
         rows_map("K", p, kv_heads, p.kv_len, tile.Bc),
@@ -166,14 +174,13 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
         packed_map("O", p, packed),
     )
     head_shift = (WARPGROUP_ROWS // packed).bit_length() - 1
-    work = (np.int32(n) for n in (packs, packs_per_kv_head, head_shift, row_tiles, packs_at_once(p)))
-    is_read = has_spans(p) or not p.mask.is_run
-    of_mask = (*limits(p), *((np.int32(p.heads // packed),) if is_read else ()), *visits.arguments)
+    work = packs, p.group // packed, p.heads // packed, head_shift, row_tiles, packs_at_once(p)
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), tuple(np.int32(n) for n in work))
     launch = Launch(
         fa3,
         (min(tiles_of_rows(p, tile), MULTIPROCESSORS),),
         (tile.threads,),
-        (*maps, "lse", *lengths, *work, tau2, sign, *of_mask),
+        (*maps, "lse", *sizes, tau2, sign, *arguments(features_of(p, tile))),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers)

@@ -1,22 +1,29 @@
-// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (who does what) and 2 (a consumer:
-// softmax of one tile of keys beside the products of the tile before). Q_i, K_j, V_j, S_next, P_cur, m, l are the
-// paper's.
+// FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (roles) and 2 (a consumer). Line numbers are
+// the paper's. The pipeline and its producer are in _hopper/pipeline.cuh, tiles of rows and of keys in row_tiles.cuh and
+// key_tiles.cuh, softmax in softmax.cuh. Limits, TileOrder and Turns are types that the plan chooses. The Numba twin is
+// numba_kernel.py.
 //
-// _mma/mma.cuh, _hopper/hopper.cuh, _hopper/softmax.cuh, pipeline.cuh, which has the producer, and the products of the
-// tile's sizes are put before this text.
-//
-// Compile-time parameters besides theirs: TURNS (whether two consumers take turns with the tensor cores), O_APART (whether
-// O_i has a place of its own on its way out, so that the next Q_i arrives meanwhile, or takes that of Q_i).
+// Compile-time parameters besides tile sizes: O_APART (whether O_i has a place of its own on its way out, so that the next Q_i
+// arrives meanwhile, or takes that of Q_i).
 
-// --- Products --------------------------------------------------------------------------------------------------------
+constexpr int Q_BYTES = BR * D * (int)sizeof(stored);
+constexpr int KV_BYTES = BC * D * (int)sizeof(stored);  // of K_j, and of V_j
+
+// Registers per thread, of 65536 on a multiprocessor: addresses for the producer, S, P and O for consumers.
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 56;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 152;
+
+typedef Pipeline<CONSUMERS> Barriers;  // each consumer has its own rows of Q_i
+typedef TileBuffer<KV_BYTES> KeyBuffer;
 
 // S_next = Q_i K_j^T for the warpgroup's rows, under way.
 __device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsigned K_tile)
 {
     const u64 Q = along_rows(Q_rows), K = along_rows(K_tile);
     begin_products();
+    multiply(S, Q, K);
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) multiply(S, Q + steps_along<BR>(k), K + steps_along<BC>(k), k > 0);
+    for (int k = 1; k < D / 16; ++k) multiply_add(S, Q + steps_along<BR>(k), K + steps_along<BC>(k));
     commit_products();
 }
 
@@ -30,329 +37,206 @@ __device__ __forceinline__ void add_P_V(Output &O, const Weights &P, unsigned V_
     commit_products();
 }
 
+// A consumer warpgroup.
+struct Consumer {
+    int number;
+    bool leads;  // this thread, for its warpgroup
+    unsigned Q_rows, O_rows;
+    KeyBuffer K, V;
+};
+
 // tau2 is positive: the warpgroup's rows of Q_i take the sign of tau, or become 0.
-__device__ __forceinline__ void give_sign(unsigned char *Q_rows, int sign, int warpgroup)
+__device__ __forceinline__ void apply_sign(const Consumer &consumer, int sign)
 {
+    unsigned char *const Q_rows = shared_pointer(consumer.Q_rows);
     for (int e = threadIdx.x % WARPGROUP; e < BOXES * 64 * ROW_BYTES / 4; e += WARPGROUP) {
         constexpr int WORDS = 64 * ROW_BYTES / 4;
         unsigned &both = reinterpret_cast<unsigned *>(Q_rows + e / WORDS * BR * ROW_BYTES)[e % WORDS];
         both = sign < 0 ? both ^ 0x80008000 : packed(0.0f * unpacked(both).x, 0.0f * unpacked(both).y);
     }
     publish_to_async();
-    sync_threads(OWN + warpgroup, WARPGROUP);
+    sync_threads(OWN + consumer.number, WARPGROUP);
 }
 
-// --- V that is not finite --------------------------------------------------------------------------------------------
-
-// Registers have no index at run time: what is wanted first moves by the first `STEP` of them, in a ring.
-template <int STEP, typename T, int N>
-__device__ __forceinline__ void move_up(T (&ring)[N])
+// Algorithm 2, lines 3 to 19: O_i, m and l of the warpgroup's rows, over the tiles of keys that the tile of rows visits, from
+// the last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is
+// released once S of the last tile is there.
+__device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &consumer, const RowTile &tile,
+                                       const int (&row)[2], const Problem &p, float tau2, Slots<1> &Q)
 {
-    T first[STEP];
-#pragma unroll
-    for (int i = 0; i < STEP; ++i) first[i] = ring[i];
-#pragma unroll
-    for (int i = STEP; i < N; ++i) ring[i - STEP] = ring[i];
-#pragma unroll
-    for (int i = 0; i < STEP; ++i) ring[N - STEP + i] = first[i];
+    const auto &keys = tile.keys;
+    const WholeTiles whole = whole_tiles(tile, p);
+    const auto lane = p.limits.of_lane(row, tile.rows.batch, p.q_len, p.kv_len);
+    Scores S;
+    Weights P;
+    PerRow correction;
+
+    int j = keys.end - 1;
+    auto at = keys[j];
+    auto bits = keys.bits(at, p.kv_len);  // of pairs that the mask hides, before S takes the registers
+    const auto seen = [&] { return keys_seen(lane, at.first_key(), bits); };
+    const auto is_whole = [&] { return !at.is_mixed() && whole.has(at.index()); };
+    // Rows must not meet what is not finite in V_j of a key that they do not see.
+    const auto look_at_V = [&] {
+        consumer.V.wait_until_full(step);
+        take_not_finite(rows.O, P, shared_pointer(consumer.V.tile(step)), p.kv_len - at.first_key(), seen());
+    };
+
+    // Lines 3 to 6: S_cur = Q_i K_j^T of the first tile, alone; m, P_cur and l. It may reach beyond the last key.
+    consumer.K.wait_until_full(step);
+    Turns::begin(consumer.number);
+    multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));
+    Turns::end(consumer.number);
+    wait_for_products<0>(S);
+    if (consumer.leads) consumer.K.release(step);
+    mask(S, seen());
+    exponentiate(rows, S, correction, tau2);
+    round_weights(P, S);
+    if (!is_whole()) look_at_V();
+
+    // Lines 8 to 16: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V.
+    const auto visit = [&](bool masked) {
+        const int older = step++;
+        consumer.K.wait_until_full(step);                          // line 8
+        Turns::begin(consumer.number);
+        multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));  // line 9
+        consumer.V.wait_until_full(older);                         // line 10
+        add_P_V(rows.O, P, consumer.V.tile(older));                // line 11
+        Turns::end(consumer.number);
+        wait_for_products<1>(S);                                   // line 12
+        if (consumer.leads) consumer.K.release(step);              // line 15, K
+        if (masked) mask(S, seen());
+        exponentiate(rows, S, correction, tau2);                   // line 13
+        wait_for_products<0>(rows.O);                              // line 14
+        if (consumer.leads) consumer.V.release(older);             // line 15, V
+        correct(rows.O, correction);
+        round_weights(P, S);                                       // line 16
+        if (masked) look_at_V();
+    };
+    // Line 7. Tiles that all rows see whole are in a loop of their own.
+    --j;
+    if constexpr (KeyTiles<TileOrder>::ARE_LISTED) {
+        for (; j >= keys.first; --j) {
+            at = keys[j];
+            bits = keys.bits(at, p.kv_len);
+            visit(!is_whole());
+        }
+    } else {
+        for (; Limits::HIDES_LAST && j >= max(whole.to, keys.first); --j) {
+            at = keys[j];
+            visit(true);
+        }
+        for (; j >= max(whole.from, keys.first); --j) visit(false);
+        for (; Limits::HIDES_FIRST && j >= keys.first; --j) {
+            at = keys[j];
+            visit(true);
+        }
+    }
+
+    // Lines 18 and 19: P V of the last tile.
+    if (O_APART && consumer.leads) Q.release(0);
+    consumer.V.wait_until_full(step);
+    add_P_V(rows.O, P, consumer.V.tile(step));
+    wait_for_products<0>(rows.O);
+    if (consumer.leads) consumer.V.release(step);
+    ++step;
 }
 
-// O += p v for each v of a tile of so many keys that is NaN or infinity, in rows that see its key. It is to be short, and
-// need not be fast.
-__device__ __forceinline__ void add_not_finite(Output &O, Weights &P, const unsigned char *V_tile, int keys,
-                                               const KeysSeen &seen)
+// Algorithm 1, lines 13 to 25, for one tile of rows after the other.
+__device__ __forceinline__ void consume(Barriers &barriers, const Consumer &consumer, const TensorMap &O,
+                                        float *__restrict__ lse, const Problem &p, float tau2, int sign)
 {
-    const int lane = threadIdx.x % 32, quarter = lane % 4;
-#pragma unroll 1
-    for (int j = 0; j < TD; ++j) {
-#pragma unroll 1
-        for (int first_key = 0; first_key < BC; first_key += 16) {
-#pragma unroll 1
-            for (int key = first_key; key < min(first_key + 16, keys); ++key) {
-                const int at = 8 * j / COLUMNS * BC * ROW_BYTES + piece_of_row(key, j % (COLUMNS / 8)) + 4 * quarter;
-                const unsigned both = *reinterpret_cast<const unsigned *>(V_tile + at);
-                const float2 v = unpacked(both);
-                if (!__any_sync(0xffffffff, not_finite(both))) continue;
+    const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
+    Slots<1> &Q = barriers.Q[consumer.number];
+    Turns::start(consumer.number);
+    for (int round = 0, step = 0;; ++round) {
+        const int index = barriers.next_tile(round);
+        if (index >= p.packs.tiles()) break;
+        const RowTile tile = row_tile(index, p);
+        // The lane's rows of the warpgroup's 64 are `mine` and mine + 8; in their heads they are row[0] and row[1].
+        const int shift = unknown(p.packs.head_shift), last = (1 << shift) - 1, mine = 16 * warp + lane / 4;
+        const int first_row = tile.rows.first_row + (consumer.number << shift);
+        const int row[2] = {first_row + (mine & last), first_row + (mine + 8 & last)};
+
+        // Line 13: O_i = 0, l = 0, m = -inf, in registers. Line 14: wait for Q_i. Lines 15 to 23: algorithm 2.
+        Rows rows;
+        clear(rows);
+        Q.wait_until_full(round);
+        if (sign != 1) apply_sign(consumer, sign);
+        if (tile.sees_some_key()) {
+            attend(rows, step, consumer, tile, row, p, tau2, Q);
+        } else if (O_APART && consumer.leads) {
+            Q.release(round);
+        }
+
+        // Line 24: O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is -inf.
+        PerRow inverse;
 #pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    // Of the four lanes that share a row each has two keys of 8.
-                    const unsigned pair = __shfl_sync(0xffffffff, key & 8 ? P[2 + h] : P[h], (lane & ~3) | key % 8 / 2);
-                    const float p = key % 2 ? unpacked(pair).y : unpacked(pair).x;
-                    const bool in_run = key - 2 * quarter >= seen.first[h] && key - 2 * quarter < seen.end[h];
-                    const bool sees = in_run && !seen.hides(h, key);
-                    if (sees && !isfinite(v.x)) O[2 * h] += p * v.x;
-                    if (sees && !isfinite(v.y)) O[2 * h + 1] += p * v.y;
-                }
+        for (int h = 0; h < 2; ++h) {
+            const float l = quad_sum(rows.l[h]);
+            inverse[h] = l == 0.0f ? 0.0f : 1.0f / l;
+            if (lane % 4 == 0 && row[h] < p.q_len) {
+                const int head = (tile.pack << 6 - shift) + (mine + 8 * h >> shift);
+                lse[(size_t)head * p.q_len + row[h]] = rows.m[h] * LN_2 + logf(l);
             }
-            move_up<4>(P);
         }
-        move_up<4>(O);
-    }
-}
-
-__device__ __forceinline__ bool not_finite(const uint4 &v)
-{
-    return not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
-}
-
-// Before P V of a tile of keys that not all rows see all of: a row must not even multiply NaN or infinity by its zero
-// weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0, so rows
-// that see none of it get the bits that they would get without.
-__device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
-                                                const KeysSeen &seen)
-{
-    const int thread = threadIdx.x - WARPGROUP;
-    uint4 *const V = reinterpret_cast<uint4 *>(V_tile);
-    bool found = false;
-#pragma unroll 4
-    for (int e = thread; e < KV_BYTES / 16; e += CONSUMER_THREADS) found |= not_finite(V[e]);
-    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;
-    add_not_finite(O, P, V_tile, keys, seen);
-    sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
-#pragma unroll 1
-    for (int e = thread; e < KV_BYTES / 16; e += CONSUMER_THREADS) {
-        const uint4 v = V[e];
-        if (not_finite(v)) {
-            V[e] = make_uint4(finite_or_zero(v.x), finite_or_zero(v.y), finite_or_zero(v.z), finite_or_zero(v.w));
+        // Line 25: write O_i, by way of its place on chip, once the O_i before has left that.
+        if (O_APART) {
+            if (consumer.leads) wait_until_read();
+            sync_threads(OWN + consumer.number, WARPGROUP);
+        }
+        stage_output(rows.O, inverse, consumer.O_rows);
+        publish_to_async();
+        sync_threads(OWN + consumer.number, WARPGROUP);
+        if (consumer.leads) store_rows<BR>(consumer.O_rows, O, first_row, tile.pack);
+        if (!O_APART && consumer.leads) {
+            wait_until_read();
+            Q.release(round);
         }
     }
-    publish_to_async();
-    sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
+    if (O_APART && consumer.leads) wait_until_read();
 }
-
-// --- The kernel ------------------------------------------------------------------------------------------------------
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
-    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, int packs,
-    int packs_per_kv_head, int head_shift, int row_tiles, int packs_at_once, float tau2, int sign, LIMITS_OF_ROWS
-        PACKS_PARAMETER VISITS_PARAMETERS)
+    const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, Packs packs, float tau2, int sign,
+    Limits limits, TileOrder order)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
-    __shared__ int told;
-#ifdef VISITS
-    __shared__ Noted noted;
-#endif
     const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
-    const unsigned K_tiles = Q_tile + Q_BYTES, V_tiles = K_tiles + STAGES * KV_BYTES;
-    const unsigned O_tile = O_APART ? V_tiles + STAGES * KV_BYTES : Q_tile;
-    const Problem p = {q_len,  kv_len, packs,     packs_per_kv_head, head_shift,
-                       before, after,  row_tiles, packs_at_once PACKS_ARGUMENT LISTS_ARGUMENT};
+    const KeyBuffer K_tiles = {barriers.K, Q_tile + Q_BYTES}, V_tiles = {barriers.V, K_tiles.tiles + STAGES * KV_BYTES};
+    const unsigned O_tile = O_APART ? V_tiles.tiles + STAGES * KV_BYTES : Q_tile;
+    const Problem p = {q_len, kv_len, packs, limits, order};
 
-    if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) {
-            init_barrier(barriers.K_full[stage], 1);
-            init_barrier(barriers.V_full[stage], 1);
-            init_barrier(barriers.K_empty[stage], CONSUMERS);
-            init_barrier(barriers.V_empty[stage], CONSUMERS);
-        }
-        for (int w = 0; w < CONSUMERS; ++w) {
-            init_barrier(barriers.Q_full[w], 1);
-            init_barrier(barriers.Q_empty[w], 1);
-        }
-        init_barrier(barriers.work_told, 1);
-        init_barrier(barriers.work_heard, CONSUMER_THREADS);
-        publish_barriers();
-    }
+    // Line 1.
+    if (threadIdx.x == 0) barriers.init(1);
     __syncthreads();
 
     // setmaxnreg counts where each role is one branch.
     if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (threadIdx.x == 0) produce(Q_tile, K_tiles, V_tiles, barriers, told, Q, K, V, p);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-        const int warpgroup = threadIdx.x / WARPGROUP - 1, warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
-        const bool speaks = threadIdx.x % WARPGROUP == 0;  // for its warpgroup
-        const unsigned Q_rows = Q_tile + warpgroup * 64 * ROW_BYTES, O_rows = O_tile + warpgroup * 64 * ROW_BYTES;
-        // With TURNS, products of one consumer are issued while the other has its softmax. The first one begins.
-        const auto begin_turn = [&] {
-            if constexpr (TURNS) sync_threads(TURN + warpgroup, CONSUMER_THREADS);
-        };
-        const auto end_turn = [&] {
-            if constexpr (TURNS) arrive_threads(TURN + 1 - warpgroup, CONSUMER_THREADS);
-        };
-        const auto give_Q_back = [&] {
-            if (speaks) arrive(barriers.Q_empty[warpgroup]);
-        };
-        if (TURNS && warpgroup == 1) end_turn();
-
-        for (int round = 0, step = 0;; ++round) {
-            wait(barriers.work_told, round & 1);
-            const int index = told;
-            arrive(barriers.work_heard);
-            if (index >= row_tiles * packs) break;
-            const Work work = work_of(index, p);
-            // The lane's rows of the warpgroup's 64 are `mine` and mine + 8; in their heads they are row[0] and row[1].
-            const int first_row = work.first_row + (warpgroup << head_shift), mine = 16 * warp + lane / 4;
-            const int last = (1 << head_shift) - 1;
-            const int row[2] = {first_row + (mine & last), first_row + (mine + 8 & last)};
-
-            // O_i = 0, l = 0, m = -inf, in registers.
-            Rows own;
-#pragma unroll
-            for (int e = 0; e < D / 2; ++e) own.O[e] = 0.0f;
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                own.m[h] = MINUS_INFINITY;
-                own.l[h] = 0.0f;
-            }
-            wait(barriers.Q_full[warpgroup], round & 1);
-            if (sign != 1) give_sign(shared_pointer(Q_rows), sign, warpgroup);
-
-            if (work.first_tile < work.end_tile) {
-                const WholeTiles whole = whole_tiles(work, p);
-#ifndef SPANS
-                const auto run_of = [&](int first_key) { return keys_seen(row, first_key, q_len, kv_len, before, after); };
-#else
-                KeysSeen limits;
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int some_row = min(row[h], q_len - 1);  // behind the last one nothing is kept
-                    limits.first[h] = p.first_of(some_row, work.pack);
-                    limits.end[h] = p.end_of(some_row, work.pack);
-                }
-                const auto run_of = [&](int first_key) { return keys_seen(limits, first_key); };
-#endif
-#ifndef VISITS
-                const auto seen_of = [&](int j) { return run_of(j * BC); };
-                const auto is_whole = [&](int j) { return whole.has(j); };
-                const auto note = [&] {};
-#else
-                Visit listed = work.listed[work.end_tile - 1];  // the one at work
-                const auto seen_of = [&](int) {
-                    KeysSeen seen = run_of(listed.tile() * BC);
-                    seen.noted = listed.is_mixed() ? noted + 64 * warpgroup : nullptr;
-                    return seen;
-                };
-                const auto is_whole = [&](int) { return !listed.is_mixed() && whole.has(listed.tile()); };
-                // Each warp notes what its own rows see of it, before S takes its registers.
-                const auto note = [&] {
-                    if (!listed.is_mixed()) return;
-                    const int first_key = listed.tile() * BC, rows = min(BR, q_len - work.first_row);
-                    __syncwarp();
-                    note_seen<16>(noted, RULE(p.list_of(work.pack)), work.first_row, rows, first_key,
-                                  min(BC, kv_len - first_key), threadIdx.x - WARPGROUP);
-                    __syncwarp();
-                };
-#endif
-                Scores S;
-                Weights P;
-                PerRow correction;
-                int j = work.end_tile - 1;
-
-                // Before algorithm 2's loop: the first tile, which is the last one of keys and may not be full.
-                note();
-                wait(barriers.K_full[stage(step)], phase(step));
-                begin_turn();
-                multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
-                end_turn();
-                wait_for_products<0>(S);
-                if (speaks) arrive(barriers.K_empty[stage(step)]);
-                mask(S, seen_of(j));
-                exponentiate(own, S, correction, tau2);
-                round_weights(P, S);
-
-                // In the loop: S of this tile and P V of the one before are under way together, softmax beside P V.
-                const auto visit = [&](bool masked) {
-                    const int older = step++;
-                    wait(barriers.K_full[stage(step)], phase(step));
-                    begin_turn();
-                    multiply_Q_Kt(S, Q_rows, K_tiles + stage(step) * KV_BYTES);
-                    wait(barriers.V_full[stage(older)], phase(older));
-                    add_P_V(own.O, P, V_tiles + stage(older) * KV_BYTES);
-                    end_turn();
-                    wait_for_products<1>(S);
-                    if (speaks) arrive(barriers.K_empty[stage(step)]);
-                    if (masked) mask(S, seen_of(j));
-                    exponentiate(own, S, correction, tau2);
-                    wait_for_products<0>(own.O);
-                    if (speaks) arrive(barriers.V_empty[stage(older)]);
-                    correct(own.O, correction);
-                    round_weights(P, S);
-                };
-                // What a tile needs that not all rows see all of, before P V of it.
-                const auto take = [&] {
-                    if (is_whole(j)) return;
-                    wait(barriers.V_full[stage(step)], phase(step));
-#ifndef VISITS
-                    const int keys = kv_len - j * BC;
-#else
-                    const int keys = kv_len - listed.tile() * BC;
-#endif
-                    take_not_finite(own.O, P, shared_pointer(V_tiles + stage(step) * KV_BYTES), keys, seen_of(j));
-                };
-                take();
-                --j;
-#ifndef VISITS
-                for (; MASKED && j >= max(whole.to, work.first_tile); --j) {
-                    visit(true);
-                    take();
-                }
-                for (; j >= max(whole.from, work.first_tile); --j) visit(false);
-                for (; WINDOWED && j >= work.first_tile; --j) {
-                    visit(true);
-                    take();
-                }
-#else
-                for (; j >= work.first_tile; --j) {
-                    listed = work.listed[j];
-                    note();
-                    visit(!is_whole(j));
-                    take();
-                }
-#endif
-
-                // Behind the loop.
-                if (O_APART) give_Q_back();
-                wait(barriers.V_full[stage(step)], phase(step));
-                add_P_V(own.O, P, V_tiles + stage(step) * KV_BYTES);
-                wait_for_products<0>(own.O);
-                if (speaks) arrive(barriers.V_empty[stage(step)]);
-                ++step;
-            } else if (O_APART) {
-                give_Q_back();
-            }
-
-            // O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is -inf.
-            PerRow inverse;
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float l = quad_sum(own.l[h]);
-                inverse[h] = l == 0.0f ? 0.0f : 1.0f / l;
-                if (lane % 4 == 0 && row[h] < q_len) {
-                    const int head = (work.pack << 6 - head_shift) + (mine + 8 * h >> head_shift);
-                    lse[(size_t)head * q_len + row[h]] = own.m[h] * LN_2 + logf(l);
-                }
-            }
-            // Write O_i, by way of a place on chip: once the last one has gone, where it is O's own.
-            if (O_APART) {
-                if (speaks) wait_until_read();
-                sync_threads(OWN + warpgroup, WARPGROUP);
-            }
-#pragma unroll
-            for (int j = 0; j < TD; j += 2) {
-                unsigned o[4];
-#pragma unroll
-                for (int c = 0; c < 4; ++c) {
-                    const int e = 4 * j + 2 * c;
-                    o[c] = packed(own.O[e] * inverse[c % 2], own.O[e + 1] * inverse[c % 2]);
-                }
-                const int box = 8 * j / COLUMNS, piece = j % (COLUMNS / 8) + lane / 16;
-                const unsigned at = O_rows + box * BR * ROW_BYTES + piece_of_row(16 * warp + lane % 16, piece);
-                asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(o[0]),
-                             "r"(o[1]), "r"(o[2]), "r"(o[3])
-                             : "memory");
-            }
-            publish_to_async();
-            sync_threads(OWN + warpgroup, WARPGROUP);
-            if (speaks) store_rows<BR>(O_rows, O, first_row, work.pack);
-            if (!O_APART) {
-                if (speaks) wait_until_read();
-                give_Q_back();
-            }
+        // Lines 2 to 10.
+        keep_registers<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) {
+            const auto load_Q = [&](int number, const RowTile &tile, u64 &full) {
+                const int first_row = tile.rows.first_row + (number << packs.head_shift);
+                load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, tile.pack, full);
+            };
+            const auto load_K = [&](unsigned to, int first_key, int head, u64 &full) {
+                load_tile<BC>(to, K, first_key, head, full);
+            };
+            const auto load_V = [&](unsigned to, int first_key, int head, u64 &full) {
+                load_tile<BC>(to, V, first_key, head, full);
+            };
+            produce<Q_BYTES>(barriers, K_tiles, V_tiles, p, load_Q, load_K, load_V);
         }
-        if (O_APART && speaks) wait_until_read();
+    } else {
+        // Lines 11 to 26.
+        take_registers<CONSUMER_REGISTERS>();
+        const int number = threadIdx.x / WARPGROUP - 1;
+        const unsigned first_row = number * 64 * ROW_BYTES;
+        const bool leads = threadIdx.x % WARPGROUP == 0;
+        const Consumer consumer = {number, leads, Q_tile + first_row, O_tile + first_row, K_tiles, V_tiles};
+        consume(barriers, consumer, O, lse, p, tau2, sign);
     }
 }

@@ -1,33 +1,66 @@
-"""What a block of FlashAttention-3 has on chip, and which rows it takes: what both roles go by. The CUDA twin is the
-first half of kernel.cu: same names.
-
-Kernels pass on what belongs together as a tuple:
-
-- `chip`: where Q_i, the stages of K and those of V lie in shared memory, and the barriers
-- `band`: q_len, kv_len, before, after
-- `shares`: packs, packs per head of K and V, head_shift, row tiles of a pack, packs at once
-
-Heads that share K and V are packed, as many as the plan says: a warpgroup has 1 << head_shift rows of each, one head
-behind the other. A pack is those heads; `packs` are those of all batches.
-"""
+"""Tiles of rows that a block takes, and the barriers and buffers that both roles share. The CUDA twins are
+row_tiles.cuh and pipeline.cuh in _hopper."""
 
 from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from numba import cuda, int32, uint32
 
 from variants._hopper import ELEMENT_BYTES, WarpgroupTile
 from variants._hopper.numba_hopper import WARPGROUP, init_barrier, publish_barriers
-from variants._mma.numba_mma import end_seen, first_seen
+from variants._hopper.numba_limits import WarpgroupLimits
+
+
+class Packs(NamedTuple):
+    """Heads that share K and V are packed: a warpgroup has 1 << head_shift rows of each, one head after the other."""
+
+    count: Any
+    """Number of packs in all sequences."""
+    per_kv_head: Any
+    per_sequence: Any
+    head_shift: Any
+    row_tiles: Any
+    """Tiles of rows of each pack."""
+    at_once: Any
+    """Packs whose K and V stay in L2 together."""
+
+
+class Problem(NamedTuple):
+    """What does not change during a launch."""
+
+    q_len: Any
+    kv_len: Any
+    packs: Any
+    limits: Any
+
+
+class RowTile(NamedTuple):
+    """A tile of rows, and the tiles of keys of which some row sees a key: first to end - 1."""
+
+    pack: Any
+    first_row: Any
+    """Of each head of the pack."""
+    first: Any
+    end: Any
+
+
+class OnChip(NamedTuple):
+    """Addresses in shared memory: of Q_i, of the stages of K and of V, and of the barriers."""
+
+    Q_tile: Any
+    K_tiles: Any
+    V_tiles: Any
+    barriers: Any
 
 
 @functools.cache
-def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> SimpleNamespace:
-    """For rows of `D` elements; see `numba_softmax`."""
+def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleNamespace:
+    """For rows of `D` elements, padded."""
     BR, BC, CONSUMERS, STAGES = tile.Br, tile.Bc, tile.consumers, tile.stages
-    MASKED, WINDOWED = masked, windowed
+    HIDES_FIRST, HIDES_LAST, first_seen, end_seen = limits.HIDES_FIRST, limits.HIDES_LAST, limits.first, limits.end
     CONSUMER_THREADS = WARPGROUP * CONSUMERS
     Q_BYTES = BR * D * ELEMENT_BYTES
     KV_BYTES = BC * D * ELEMENT_BYTES  # of K_j, and of V_j
@@ -37,11 +70,11 @@ def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Si
     O_PLACE = Q_BYTES + 2 * STAGES * KV_BYTES if O_APART else 0
 
     # Where barriers lie, of 8 bytes each. Full: what is awaited there has come. Empty: all consumers are done with it.
-    # K and V have one for each stage, Q one for each consumer, of its rows of Q_i. TOLD is no barrier: which tile of
+    # K and V have one for each stage, Q one for each consumer, of its rows of Q_i. INDEX is no barrier: which tile of
     # rows comes next.
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = (8 * STAGES * number for number in range(4))
     Q_FULL, Q_EMPTY = (8 * (4 * STAGES + CONSUMERS * number) for number in range(2))
-    WORK_TOLD, WORK_HEARD, TOLD = (8 * (4 * STAGES + 2 * CONSUMERS + number) for number in range(3))
+    WORK_FULL, WORK_EMPTY, INDEX = (8 * (4 * STAGES + 2 * CONSUMERS + number) for number in range(3))
     BARRIERS = 4 * STAGES + 2 * CONSUMERS + 3
 
     # Of the tile of keys that is a block's `step`-th: where it lies, and the parity of the phase in which it is there.
@@ -61,13 +94,12 @@ def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Si
     def tile_of(tiles, step):
         return uint32(tiles + stage(step) * uint32(KV_BYTES))
 
-    # Dynamic shared memory and the barriers' place -> `chip`. Tiles with swizzled rows begin at multiples of 1024
-    # bytes.
+    # Of dynamic shared memory and the barriers. Tiles with swizzled rows begin at multiples of 1024 bytes.
     @cuda.jit(device=True, forceinline=True)
     def chip_at(dynamic, barriers):
         Q_tile = uint32((dynamic + uint32(1023)) & uint32(0xFFFFFC00))
         K_tiles = uint32(Q_tile + uint32(Q_BYTES))
-        return Q_tile, K_tiles, uint32(K_tiles + uint32(STAGES * KV_BYTES)), barriers
+        return OnChip(Q_tile, K_tiles, uint32(K_tiles + uint32(STAGES * KV_BYTES)), barriers)
 
     # By one thread.
     @cuda.jit(device=True, forceinline=True)
@@ -80,8 +112,8 @@ def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Si
         for w in range(CONSUMERS):
             init_barrier(uint32(barriers + Q_FULL + 8 * w), 1)
             init_barrier(uint32(barriers + Q_EMPTY + 8 * w), 1)
-        init_barrier(uint32(barriers + WORK_TOLD), 1)
-        init_barrier(uint32(barriers + WORK_HEARD), CONSUMER_THREADS)
+        init_barrier(uint32(barriers + WORK_FULL), 1)
+        init_barrier(uint32(barriers + WORK_EMPTY), CONSUMER_THREADS)
         publish_barriers()
 
     # Tiles that so many keys take.
@@ -91,43 +123,41 @@ def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Si
 
     # Rows of each head in a tile of rows.
     @cuda.jit(device=True, forceinline=True)
-    def tile_rows(shares):
-        return int32(int32(CONSUMERS) << shares[2])
+    def head_rows(packs):
+        return int32(int32(CONSUMERS) << packs.head_shift)
 
-    # One tile of rows: its pack and first row of each head, and the tiles of keys of which some row of it sees a key,
-    # from the first to the end; none where the end is not beyond the first. Where masked, the rows that may see most
-    # keys, the last ones, come first, of as many packs at once as have K and V in L2: short work is left for the end,
-    # when not all blocks find some.
+    # Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last
+    # ones, come first, of as many packs at once as have K and V in L2: short work is left for the end, when not all
+    # blocks find some.
     @cuda.jit(device=True, forceinline=True)
-    def work_of(index, band, shares):
-        q_len, kv_len, before, after = band
-        index, packs, row_tiles, packs_at_once = uint32(index), uint32(shares[0]), uint32(shares[3]), uint32(shares[4])
-        if MASKED:
-            first_pack = uint32(index // uint32(packs_at_once * row_tiles) * packs_at_once)
-            together = uint32(min(packs_at_once, uint32(packs - first_pack)))
+    def row_tile(index, p):
+        index, count = uint32(index), uint32(p.packs.count)
+        row_tiles, at_once = uint32(p.packs.row_tiles), uint32(p.packs.at_once)
+        if HIDES_LAST:
+            first_pack = uint32(index // uint32(at_once * row_tiles) * at_once)
+            together = uint32(min(at_once, uint32(count - first_pack)))
             inside = uint32(index - first_pack * row_tiles)
             pack = int32(first_pack + inside % together)
-            first_row = int32(int32(row_tiles - uint32(1) - inside // together) * tile_rows(shares))
-            end_key = end_seen(int32(min(int32(first_row + tile_rows(shares)), q_len) - 1), q_len, kv_len, after)
+            first_row = int32(int32(row_tiles - uint32(1) - inside // together) * head_rows(p.packs))
+            end_key = end_seen(p, int32(min(int32(first_row + head_rows(p.packs)), p.q_len) - 1))
         else:
             pack = int32(index // row_tiles)
-            first_row = int32(int32(index % row_tiles) * tile_rows(shares))
-            end_key = kv_len
-        first_tile = int32(0)
-        if WINDOWED:
-            first_tile = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC))
-        return pack, first_row, first_tile, tiles_of(end_key)
+            first_row = int32(int32(index % row_tiles) * head_rows(p.packs))
+            end_key = p.kv_len
+        first = int32(0)
+        if HIDES_FIRST:
+            first = int32(uint32(first_seen(p, first_row)) // uint32(BC))
+        return RowTile(pack, first_row, first, tiles_of(end_key))
 
-    # The tiles of keys, of some work, that all rows of the block see all of: from the first to the end.
+    # The tiles of keys that all rows of a tile see all of: from the first to before the end.
     @cuda.jit(device=True, forceinline=True)
-    def whole_tiles(first_row, end_tile, band, shares):
-        q_len, kv_len, before, after = band
-        first, end = int32(0), int32(end_tile - 1)  # the last tile of keys may not be full
-        if MASKED:
-            end = int32(uint32(end_seen(first_row, q_len, kv_len, after)) // uint32(BC))
-        if WINDOWED:
-            last_row = int32(min(int32(first_row + tile_rows(shares)), q_len) - 1)
-            first = tiles_of(first_seen(last_row, q_len, kv_len, before))
+    def whole_tiles(tile, p):
+        first, end = int32(0), int32(tile.end - 1)  # the last tile of keys may not be full
+        if HIDES_LAST:
+            end = int32(uint32(end_seen(p, tile.first_row)) // uint32(BC))
+        if HIDES_FIRST:
+            last_row = int32(min(int32(tile.first_row + head_rows(p.packs)), p.q_len) - 1)
+            first = tiles_of(first_seen(p, last_row))
         return first, end
 
     return SimpleNamespace(
@@ -143,14 +173,14 @@ def numba_block(D: int, tile: WarpgroupTile, masked: bool, windowed: bool) -> Si
         V_EMPTY=V_EMPTY,
         Q_FULL=Q_FULL,
         Q_EMPTY=Q_EMPTY,
-        WORK_TOLD=WORK_TOLD,
-        WORK_HEARD=WORK_HEARD,
-        TOLD=TOLD,
+        WORK_FULL=WORK_FULL,
+        WORK_EMPTY=WORK_EMPTY,
+        INDEX=INDEX,
         phase=phase,
         barrier_of=barrier_of,
         tile_of=tile_of,
         chip_at=chip_at,
         init_barriers=init_barriers,
-        work_of=work_of,
+        row_tile=row_tile,
         whole_tiles=whole_tiles,
     )

@@ -1,4 +1,4 @@
-"""V that is not finite, where a tile holds keys which only some rows see: what kernel.cu has under this title."""
+"""V that is not finite, where a tile holds keys which only some rows see. The CUDA twin is not_finite.cuh."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from variants._hopper.numba_hopper import (
     publish_to_async,
     sync_threads,
 )
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._hopper.numba_softmax import numba_softmax
 from variants._mma.numba_mma import ALL_LANES, lane_index, load_shared, numba_mma, store_shared, thread_index, unknown
 from variants._mma.numba_unrolled import unrolled
@@ -45,15 +46,15 @@ def move_up(count: int) -> Any:
 
 
 @functools.cache
-def numba_not_finite(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype: str) -> Any:
+def numba_not_finite(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
     """The device function `take_not_finite`; see `numba_block`."""
     BC, CONSUMER_THREADS = tile.Bc, WARPGROUP * tile.consumers
     PIECES = BC * D * ELEMENT_BYTES // 16  # of V_j
     TD = D // 8  # tiles of 8 elements of O
-    hopper, mma = numba_hopper(D, BC, dtype), numba_mma(dtype)
+    hopper, mma = numba_hopper(D), numba_mma(dtype)
     COLUMNS, ROW_BYTES, piece_of_row = hopper.COLUMNS, hopper.ROW_BYTES, hopper.piece_of_row
     unpacked, not_finite, finite_or_zero = mma.unpacked, mma.not_finite, mma.finite_or_zero
-    see_keys = numba_softmax(D, BC, masked, windowed, dtype).see_keys
+    keys_seen = numba_softmax(D, BC, limits, dtype).keys_seen
     move_up_weights, move_up_outputs = move_up(BC // 4), move_up(D // 2)
 
     # O += p v for each v of a tile of so many keys that is NaN or infinity, in rows that see its key. It is to be
@@ -92,15 +93,15 @@ def numba_not_finite(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, 
     # zero weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0,
     # so rows that see none of it get the bits that they would get without.
     @cuda.jit(device=True, forceinline=True)
-    def take_not_finite(O, P, V_tile, row, first_key, band):
+    def take_not_finite(O, P, V_tile, row, first_key, p):
         thread = int32(thread_index() - WARPGROUP)
         found = False
         for e in range(thread, int32(PIECES), int32(CONSUMER_THREADS)):
             found |= piece_not_finite(load_piece(V_tile + uint32(e) * uint32(16)))
         if any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, int32(found)) != 0:
             first, end = cuda.local.array(2, int32), cuda.local.array(2, int32)
-            see_keys(first, end, row, first_key, band)
-            add_not_finite(O, P, V_tile, int32(band[1] - first_key), first, end)
+            keys_seen(first, end, row, first_key, p)
+            add_not_finite(O, P, V_tile, int32(p.kv_len - first_key), first, end)
             sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
             for e in range(thread, unknown(PIECES), int32(CONSUMER_THREADS)):
                 at = V_tile + uint32(e) * uint32(16)

@@ -1,5 +1,5 @@
-"""Algorithm 1, the producer's part: what kernel.cu's `produce` is. Registers are few here: `setmaxnreg` has given the
-others to consumers."""
+"""Algorithm 1, lines 4 to 10: the producer. The CUDA twin is `produce` in _hopper/pipeline.cuh. Registers are few here:
+`setmaxnreg` has given the others to consumers."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from variants._hopper.numba_hopper import (
     numba_hopper,
     wait,
 )
+from variants._hopper.numba_limits import WarpgroupLimits
 from variants._mma.numba_mma import store_shared, unknown
 from variants.attention.fa3.numba_block import numba_block
 
 store_word = store_shared(4)
 
-# The tiles of rows, over all heads, that a block has not begun with. Each block asks until it is told that there is no
-# more, so each launch asks as often as there are tiles, and the last question sets it back to 0 for the next launch.
+# Number of tiles of rows that blocks have taken after their first ones. Each launch increments it once for each tile of
+# rows, so that it wraps to 0 for the next launch.
 taken = module_variable("taken")
 
 
 @functools.cache
-def numba_producer(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dtype: str) -> Any:
+def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
     """The device function `produce`; see `numba_block`."""
     BR, BC, CONSUMERS = tile.Br, tile.Bc, tile.consumers
-    hopper = numba_hopper(D, BC, dtype)
+    hopper = numba_hopper(D)
     load_tile, load_rows, ROW_BYTES = hopper.load_tile, hopper.load_rows, hopper.ROW_BYTES
-    block = numba_block(D, tile, masked, windowed)
-    Q_BYTES, KV_BYTES, work_of = block.Q_BYTES, block.KV_BYTES, block.work_of
+    block = numba_block(D, tile, limits)
+    Q_BYTES, KV_BYTES, row_tile = block.Q_BYTES, block.KV_BYTES, block.row_tile
     phase, barrier_of, tile_of = block.phase, block.barrier_of, block.tile_of
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
     Q_FULL, Q_EMPTY = block.Q_FULL, block.Q_EMPTY
-    WORK_TOLD, WORK_HEARD, TOLD = block.WORK_TOLD, block.WORK_HEARD, block.TOLD
+    WORK_FULL, WORK_EMPTY, INDEX = block.WORK_FULL, block.WORK_EMPTY, block.INDEX
 
     # Each consumer's rows.
     @cuda.jit(device=True, forceinline=True)
@@ -58,32 +59,31 @@ def numba_producer(D: int, tile: WarpgroupTile, masked: bool, windowed: bool, dt
 
     # By one lane: tiles are fetched in the order in which consumers ask for them.
     @cuda.jit(device=True, forceinline=True)
-    def produce(chip, Q, K, V, band, shares):
+    def produce(chip, Q, K, V, p):
         Q_tile, K_tiles, V_tiles, barriers = chip
-        packs, packs_per_kv_head, head_shift, row_tiles, _ = shares
-        all_tiles = int32(row_tiles * packs)
+        all_tiles = int32(p.packs.row_tiles * p.packs.count)
         index, parity, step = int32(cuda.blockIdx.x), uint32(0), uint32(0)
         while True:
-            wait(uint32(barriers + WORK_HEARD), uint32(parity ^ uint32(1)))
-            store_word(uint32(barriers + TOLD), uint32(index))
-            arrive(uint32(barriers + WORK_TOLD))
+            wait(uint32(barriers + WORK_EMPTY), uint32(parity ^ uint32(1)))
+            store_word(uint32(barriers + INDEX), uint32(index))
+            arrive(uint32(barriers + WORK_FULL))
             if index >= all_tiles:
                 break
-            pack, first_row, first_tile, end_tile = work_of(index, band, shares)
-            kv_head = int32(uint32(pack) // uint32(packs_per_kv_head))
-            j = int32(end_tile - 1)
+            rows = row_tile(index, p)
+            kv_head = int32(uint32(rows.pack) // uint32(p.packs.per_kv_head))
+            j = int32(rows.end - 1)
             while True:
-                seen = j >= first_tile  # if not, it is rows that see no key, and have a Q_i nevertheless
-                if seen:
+                sees_keys = j >= rows.first  # rows that see no key have a Q_i nevertheless
+                if sees_keys:
                     load_keys(K_tiles, barriers, K_FULL, K_EMPTY, K, int32(j * BC), kv_head, step)
-                if j == int32(end_tile - 1):
-                    load_Q(Q_tile, barriers, Q, first_row, pack, head_shift, parity)
-                if not seen:
+                if j == int32(rows.end - 1):
+                    load_Q(Q_tile, barriers, Q, rows.first_row, rows.pack, p.packs.head_shift, parity)
+                if not sees_keys:
                     break
                 load_keys(V_tiles, barriers, V_FULL, V_EMPTY, V, int32(j * BC), kv_head, step)
                 # A loop whose length can be told would be unrolled, for which there are no registers.
                 j, step = unknown(int32(j - 1)), uint32(step + uint32(1))
-                if j < first_tile:
+                if j < rows.first:
                     break
             index = int32(cuda.gridDim.x + int32(atomic_increment(taken(), uint32(all_tiles - 1))))
             parity = uint32(parity ^ uint32(1))

@@ -19,24 +19,27 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
+from variants._features import Feature, arguments
 from variants._hopper import (
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
+    WARPGROUP_ROWS,
     boxes_bytes,
-    masked,
+    limits,
     packed_map,
     padded,
+    turns,
     unsupported_on_hopper,
     windowed,
 )
 from variants._hopper.e4m3 import ByteTile, byte_tile_space, bytes_map, key_places
 from variants._mma import LOG2_E
 from variants._tiles import blocks
-from variants._tiles.band import band
 from variants._tiles.grids import L2_BYTES
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, run_bytes
+from variants._tiles.visits import tile_order
 from variants.attention.fa3_fp8 import factors
 
 FOLDER = "attention/fa3_fp8"
@@ -66,14 +69,20 @@ def default_tile(problem: Problem) -> ByteTile:
     return ByteTile(Br=128, Bc=Bc, stages=2, turns=0)
 
 
-def cupy_kernels(problem: Problem, tile: ByteTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that find the largest magnitudes, round to e4m3 and attend, and the lengths (N_q, N_k) they take."""
-    from variants._hopper.rawkernel import e4m3_kernel, rounding_kernel
+def features_of(problem: Problem, tile: ByteTile) -> tuple[Feature, ...]:
+    """The last kernel's features, in the order of its parameters."""
+    return limits(problem), tile_order(problem, tile)
+
+
+def cupy_kernels(problem: Problem, tile: ByteTile) -> tuple[Any, ...]:
+    """CUDA kernels that find the largest magnitudes, round to e4m3 and attend."""
+    from variants._hopper.products import products_of_e4m3
+    from variants._hopper.rawkernel import E4M3, hopper_kernel, rounding_kernel
 
     head_dim, dtype = problem.head_dim, problem.dtype
-    flags = {"MASKED": masked(problem), "WINDOWED": windowed(problem)}
     rounding = (rounding_kernel(FOLDER, name, head_dim, dtype) for name in ("largest_magnitudes", "round_factors"))
-    return (*rounding, e4m3_kernel(FOLDER, "fa3_fp8", head_dim, tile, dtype, **flags)), pointer_lengths(problem)
+    types, text = (*features_of(problem, tile), turns(tile)), products_of_e4m3(tile.Bc, padded(head_dim))
+    return (*rounding, hopper_kernel(FOLDER, "fa3_fp8", head_dim, tile, dtype, types, text, E4M3))
 
 
 LANGUAGES = {"cupy": cupy_kernels}
@@ -84,7 +93,7 @@ def plan(problem: Problem, kernels: Kernels, tile: ByteTile | None = None) -> Pl
     p, tile = problem, tile or default_tile(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. Q takes the sign of tau, so that the largest s has most weight.
     tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.float32(np.sign(p.tau))
-    (largest_magnitudes, round_factors, fa3_fp8), lengths = kernels(p, tile)
+    largest_magnitudes, round_factors, fa3_fp8 = kernels(p, tile)
     q_heads, kv_heads, row_tiles = p.batch * p.heads, p.batch * p.kv_heads_count, blocks(p.q_len, tile.Br)
     D = padded(p.head_dim)
     maps = (
@@ -93,12 +102,14 @@ def plan(problem: Problem, kernels: Kernels, tile: ByteTile | None = None) -> Pl
         bytes_map("V_e4m3", key_places(p), p.head_dim, kv_heads, tile.Bc, D),
         packed_map("O", p, 1),
     )
-    work = (np.int32(n) for n in (q_heads, p.group, p.head_dim, row_tiles, heads_at_once(p)))
+    # Packs of one head, of which a warpgroup has all rows.
+    packs = q_heads, p.group, p.heads, WARPGROUP_ROWS.bit_length() - 1, row_tiles, heads_at_once(p)
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.head_dim), tuple(np.int32(n) for n in packs))
     launch = Launch(
         fa3_fp8,
         (min(q_heads * row_tiles, MULTIPROCESSORS),),
         (tile.threads,),
-        (*maps, "scales", "Q", "K", "lse", *lengths, *work, tau2, sign, *band(p)),
+        (*maps, "scales", "Q", "K", "lse", *sizes, tau2, sign, *arguments(features_of(p, tile))),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     return Plan(

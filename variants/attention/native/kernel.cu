@@ -1,22 +1,20 @@
-// Attention with the softmax as it stands in the definition, nothing subtracted: Rabe and Staats 2021, arXiv 2112.05682,
-// section 2, with their v* and s* as o and l, KEYS keys at a step. _tiles/tiles.cuh and _warps/warps.cuh are put before
-// this text. The Numba twin is numba_kernel.py.
+// Attention with the softmax of the definition, without a maximum: Rabe and Staats 2021, arXiv 2112.05682, section 2, with
+// their v* and s* as o and l, KEYS keys at a step. What is loaded, multiplied and reduced is in _warps/warps.cuh; Limits, a
+// type that the plan chooses, is in _features/. The Numba twin is numba_kernel.py.
 
 extern "C" __global__ __launch_bounds__(THREADS) void native(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
-    int q_len, int kv_len, int group, float tau, LIMITS)
+    int q_len, int kv_len, int group, float tau, Limits limits)
 {
     // The warp owns one row of Q and of O.
     const int row = blockIdx.x * BR + warp_index();
     if (row >= q_len) return;
     const size_t stat = head_index() * q_len + row;
-    const stored *K_head = K + kv_head_index(group) * kv_len * D;
-    const stored *V_head = V + kv_head_index(group) * kv_len * D;
-    LIMITS_IN_MEMORY
-    const int first_key = first_seen(row, q_len, kv_len, before);
-    const int end_key = end_seen(row, q_len, kv_len, after);
+    const stored *const K_head = K + kv_head_index(group) * kv_len * D, *const V_head = V + kv_head_index(group) * kv_len * D;
+    const auto run = limits.of_sequence(blockIdx.z, q_len, kv_len);
+    const int first_key = run.first(row), end_key = run.end(row);
     float q[1][EACH];
-    load_rows(q, Q + stat * D, first_key < end_key);  // where it sees any key
+    load_rows(q, Q + stat * D, first_key < end_key);  // if it sees any key
 
     // o = 0, l = 0. Each lane has what its own keys add to l.
     float o[EACH], l = 0.0f;
@@ -38,7 +36,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void native(
         add_p_V(o, p, v);
     }
 
-    // O = o / l. A row that saw nothing has l = 0: its O stays 0.
+    // O = o / l. A row that sees nothing has l = 0: its O stays 0.
     l = keys_sum(l);
     const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
 #pragma unroll

@@ -1,5 +1,5 @@
-"""Attention with the softmax as it stands in the definition, nothing subtracted: Rabe and Staats 2021, arXiv
-2112.05682, section 2, with their v* and s* as o and l, KEYS keys at a step.
+"""Attention with the softmax of the definition, without a maximum: Rabe and Staats 2021, arXiv 2112.05682, section 2,
+with their v* and s* as o and l, KEYS keys at a step.
 
 The CUDA twin is kernel.cu.
 """
@@ -12,6 +12,8 @@ from typing import Any
 from numba import cuda, float32
 from numba.cuda import libdevice
 
+from variants._features.numba_features import NumbaFeatures
+from variants._tiles.numba_lanes import warp_index
 from variants._tiles.numba_tiles import (
     ONE,
     THREADS,
@@ -20,40 +22,36 @@ from variants._tiles.numba_tiles import (
     block_index,
     head_index,
     kv_head_index,
-    what_rows_see,
 )
 from variants._warps import TILE
-from variants._warps.numba_warps import KEYS, has_key, keys_sum, numba_warps, warp_index
+from variants._warps.numba_warps import KEYS, has_key, keys_sum, numba_warps
 
 
 @functools.cache
-def native_kernel(head_dim: int, dtype: str, spans: bool) -> Any:
-    """The kernel for these compile-time parameters; `spans`: see `what_rows_see`."""
+def native_kernel(head_dim: int, dtype: str, features: NumbaFeatures) -> Any:
+    """The kernel for these compile-time parameters."""
     BR = TILE.Br
     warps = numba_warps(head_dim, dtype)
     EACH, load_rows, store_row = warps.EACH, warps.load_rows, warps.store_row
     multiply_q_Kt, add_p_V = warps.multiply_q_Kt, warps.add_p_V
-    seen = what_rows_see(spans)
-    first_seen, end_seen, limits_in_memory = seen.first_seen, seen.end_seen, seen.limits_in_memory
+    limits_of_sequence, first, end = features.limits.of_sequence, features.limits.first, features.limits.end
 
     @cuda.jit(launch_bounds=THREADS)
-    def native(Q, K, V, O, group, tau, before, after):
+    def native(Q, K, V, O, q_len, kv_len, group, tau, limits):
         q = cuda.local.array((1, EACH), float32)
         k = cuda.local.array((KEYS, EACH), float32)
         v = cuda.local.array((KEYS, EACH), float32)
         o = cuda.local.array(EACH, float32)
 
         # The warp owns one row of Q and of O.
-        q_len, kv_len = Q.shape[2], K.shape[2]
         row = block_index() * BR + warp_index()
         if row >= q_len:
             return
         K_head = K[batch_index(), kv_head_index(group)]
         V_head = V[batch_index(), kv_head_index(group)]
-        before, after = limits_in_memory(before, after)
-        first_key = first_seen(row, q_len, kv_len, before)
-        end_key = end_seen(row, q_len, kv_len, after)
-        load_rows(q, 1, Q[batch_index(), head_index()], row, 1 if first_key < end_key else 0)  # where it sees any key
+        run = limits_of_sequence(limits, batch_index(), q_len, kv_len)
+        first_key, end_key = first(run, row), end(run, row)
+        load_rows(q, 1, Q[batch_index(), head_index()], row, 1 if first_key < end_key else 0)  # if it sees any key
 
         # o = 0, l = 0. Each lane has what its own keys add to l.
         l = ZERO
@@ -72,7 +70,7 @@ def native_kernel(head_dim: int, dtype: str, spans: bool) -> Any:
             load_rows(v, KEYS, V_head, key, end_key - key)
             add_p_V(o, p, v)
 
-        # O = o / l. A row that saw nothing has l = 0: its O stays 0.
+        # O = o / l. A row that sees nothing has l = 0: its O stays 0.
         l = keys_sum(l)
         inverse = ZERO if l == ZERO else ONE / l
         for e in range(EACH):

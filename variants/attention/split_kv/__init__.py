@@ -33,8 +33,9 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, Variant
+from variants import _features as features
+from variants._features import arguments, has_spans, sink_bytes
 from variants._mma import tile_copy
-from variants._mma.rawkernel import COMMON_WITH_SPLITS
 from variants._mma.splits import (
     BC,
     BR,
@@ -44,14 +45,11 @@ from variants._mma.splits import (
     combine_warps,
     combined_stat_bytes,
     shared_bytes,
-    split_options,
+    split_sizes,
+    splits_kernel,
 )
-from variants._scores import FEATURES as SCORES
-from variants._scores import SOURCE, factor, score_arguments, score_options, sink_bytes
 from variants._tiles import blocks, unsupported
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
 from variants._tiles.grids import beyond_y
-from variants._tiles.rawkernel import raw_kernel, span_options
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
@@ -76,21 +74,20 @@ splits: each time by the distance to a larger score of another key, so at most o
 def plan(problem: Problem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches; `tile` is the first of `tiles(problem)` unless given."""
     p, split = problem, _split(problem, tile)
-    options = (*split_options(p.head_dim, split, p.dtype), *score_options(p), *span_options(p))
-    common = (SOURCE, *COMMON_WITH_SPLITS)
+    limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
+    sizes = split_sizes(p.head_dim, split)
     split_kv, combine = (
-        raw_kernel("attention/split_kv", name, options, common) for name in ("split_kv", "split_kv_combine")
+        splits_kernel("attention/split_kv", name, p.dtype, sizes, (limits, scores, sink))
+        for name in ("split_kv", "split_kv_combine")
     )
 
     row_tiles, splits = blocks(p.group * p.q_len, BR), blocks(p.kv_len, split)
     grid = (row_tiles * p.kv_heads_count, splits, p.batch)
     partial = ("O_split", "l_split", "m_split")
-    lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(factor(p))
-    changes, sinks = (score_arguments(p, *names, always=False) for names in (SCORES[:2], SCORES[2:]))
-    args = ("Q", "K", "V", *partial, *lengths, group, tau, *limits(p), *changes)
+    lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(features.factor(p))
+    args = ("Q", "K", "V", *partial, *lengths, group, tau, *arguments((limits, scores)))
     # Rows are counted through the batch there, first keys and ends are those of a sequence, and sinks of a head.
-    heads = (np.int32(p.heads),) if has_spans(p) or sinks else ()
-    combine_args = (*partial, "O", "lse", *lengths, *limits(p), *heads, *sinks)
+    combine_args = (*partial, "O", "lse", *lengths, np.int32(p.heads), *arguments((limits, sink)))
     return Plan(
         launches=(
             Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)),
@@ -255,7 +252,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             tiles=tiles,
-            takes=(*SPAN_FEATURES, *SCORES),
+            takes=(*features.SPAN_FEATURES, *features.SCORE_FEATURES),
             numerics=NUMERICS,
         )
     )

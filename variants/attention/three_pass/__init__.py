@@ -1,26 +1,29 @@
 """Standard attention in three kernels: S and P, N_q x N_k each, go to memory and come back.
 
 Dao et al. 2022, arXiv 2205.14135, algorithm 0, with the safe softmax of Milakov and Gimelshein 2018, arXiv 1805.02867,
-algorithm 2: S = tau Q K^T is written, then read for P = softmax(S), which is written, then read for O = P V. S and P
-are stored in the problem's dtype. A row of S and P is the keys that it sees, whatever the mask, and tiles of which a
-block of rows sees nothing are not visited; the buffers are N_q x N_k all the same.
+algorithm 2. S and P are stored in the problem's dtype. A row of S and P is the keys that it sees, and a block of rows
+visits only tiles with a key that one of them sees; the buffers are N_q x N_k for every mask.
+
+Algorithm, by line:
+
+    1           three_pass_scores: S = tau Q K^T
+    2           three_pass_softmax: P = softmax(S), a row per warp; weights that dropout removes are written as 0
+    3           three_pass_output: O = P V, multiplied by 1 / (1 - P) under dropout
+
+The softmax reads a row of S three times. Up to 3072 elements, a quarter of 48 KiB for each of the four warps of a
+block, stay on chip in between.
 
 Bytes, per query head, n_r being the keys that row r sees and J_i the tiles with a key that row block i sees:
 
     scores      Q_i + J_i K_j read, sum_r n_r of S written
     softmax     sum_r (n_r + 2 max(n_r - 3072, 0)) of S read, sum_r n_r of P written
     output      sum_r n_r of P + J_i V_j read, O written
-                = 2 X_q + T_r 2 X_k + 4 N_q N_k w where nothing is masked and a row has at most 3072 keys
+                = 2 X_q + T_r 2 X_k + 4 N_q N_k w if nothing is masked and a row has at most 3072 keys
 
-and, where a mask is no band, 8 N_q of the first keys and ends that rows see in the first and in the last of these, and
-two sectors per row in the softmax.
-
-A row of S stays on chip between the softmax's three loops as far as it fits, 3072 floats (a quarter of 48 KiB for each
-of the four warps of a block). Every copy is a run of consecutive elements (see _tiles/sectors.py). The head's slope,
-where it has one, is read by each of the 4 warps of a block of the first launch that sees a key, and its sink for each
-row of the second: T_r 4 x 32 and N_q 32 bytes.
-
-Dropout moves no bytes: the softmax writes 0 for what drops out, and the third launch multiplies O by 1 / (1 - P).
+If the mask is no band, the first and the last of these also read 8 N_q bytes of the first keys and ends that rows see,
+and the softmax two sectors per row. Each of the 4 warps of a block of the first launch reads the head's slope, if it
+has one and the block sees a key (T_r 4 x 32 bytes); each row of the second reads its sink (N_q 32 bytes). Dropout moves
+no bytes. Every copy is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -30,13 +33,10 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
-from variants._dropout import SOURCE as DROPOUT
-from variants._scores import FEATURES as SCORES
-from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, SHARED_BYTES, WARPS, Tile, blocks, default_tile, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -58,44 +58,55 @@ NUMERICS = Numerics(
 """S and P go through memory in the problem's dtype; all else stays in float32."""
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels of scores, softmax and output, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import COMMON, raw_kernel, tile_options
-
-    options = (*tile_options(problem, tile), *dropout_options(problem), f"-DON_CHIP={ON_CHIP}")
-    names = ("three_pass_scores", "three_pass_softmax", "three_pass_output")
-    common = (DROPOUT, *COMMON)
-    kernels = tuple(raw_kernel("attention/three_pass", name, options, common) for name in names)
-    return kernels, pointer_lengths(problem)
+Features = tuple[Feature, ...]
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels of scores, softmax and output; they take no lengths."""
+def features_of(problem: Problem) -> tuple[Features, Features, Features]:
+    """The features of each kernel, in the order of its parameters."""
+    limits, dropout = features.limits(problem), features.dropout(problem)
+    return (limits, features.scores(problem)), (limits, features.sink(problem), dropout), (limits, dropout)
+
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels of scores, softmax and output."""
+    from variants._tiles.rawkernel import LANES, SIZES, tiles_kernel
+
+    folder, (of_scores, of_softmax, of_output) = "attention/three_pass", features_of(problem)
+    both = tuple(dict.fromkeys((*of_scores, *of_output)))
+    headers, sizes = (*LANES, (folder, "rows_seeing.cuh")), {**SIZES, "ON_CHIP": ON_CHIP}
+    return (
+        tiles_kernel(folder, "three_pass_scores", problem, tile, both, headers=headers),
+        tiles_kernel(folder, "three_pass_softmax", problem, tile, of_softmax, sizes, headers=LANES, file="softmax.cu"),
+        tiles_kernel(folder, "three_pass_output", problem, tile, both, headers=headers),
+    )
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels of scores, softmax and output."""
     from variants.attention.three_pass.numba_kernel import three_pass_kernels
 
-    features = problem.compiled_features
-    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), features)
-    return (kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output), ()
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), chosen)
+    return kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output
 
 
-TAKES = (*SPAN_FEATURES, *SCORES, FEATURE)
+TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (scores, softmax, output), lengths = kernels(p, tile)
-    group, tau, see = np.int32(p.group), np.float32(factor(p)), limits(p)
-    changes, sinks = (score_arguments(p, *names, always=not lengths) for names in (SCORES[:2], SCORES[2:]))
-    draw, kept_factor = draw_arguments(p, always=not lengths), factor_arguments(p, always=not lengths)
-    row_blocks = grid(p, blocks(p.q_len, tile.Br))
+    scores, softmax, output = kernels(p, tile)
+    of_scores, of_softmax, of_output = (arguments(each) for each in features_of(p))
+    lengths, group, tau = (np.int32(p.q_len), np.int32(p.kv_len)), np.int32(p.group), np.float32(features.factor(p))
+    row_blocks, rows = grid(p, blocks(p.q_len, tile.Br)), grid(p, blocks(p.q_len, SOFTMAX_ROWS))
     square = (p.batch, p.heads, p.q_len, p.kv_len)
     return Plan(
         launches=(
-            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *see, *changes)),
-            Launch(softmax, grid(p, blocks(p.q_len, SOFTMAX_ROWS)), BLOCK, ("S", "P", *lengths, *see, *sinks, *draw)),
-            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *see, *kept_factor)),
+            Launch(scores, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *of_scores)),
+            Launch(softmax, rows, BLOCK, ("S", "P", *lengths, *of_softmax)),
+            Launch(output, row_blocks, BLOCK, ("P", "V", "O", *lengths, group, *of_output)),
         ),
         buffers=(Buffer("S", square, p.dtype), Buffer("P", square, p.dtype)),
     )

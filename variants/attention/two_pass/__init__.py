@@ -1,17 +1,20 @@
 """Two passes over the keys with the online softmax: no N x N matrix in memory, but K is read twice.
 
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3. Sweep one walks
-over K_j and keeps only the running maximum m and denominator l of every row: the sum is corrected by exp(m_old - m)
-whenever the maximum rises, so one sweep gives both. Sweep two computes the scores again and adds exp(S - m) / l times
-V_j to O. Both sweeps are one launch: m and l never leave the registers, and Q_i stays on chip in between.
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3, a tile of keys
+at a time. Both sweeps are one launch: m and l stay in registers, and Q_i stays on chip.
+
+Algorithm, by line:
+
+    1 to 6      sweep one: m and l of every row; l is multiplied by exp(m_old - m) when the maximum rises
+    7 to 9      sweep two: S again, P = exp(S - m) / l, O = O + P V_j
 
 Bytes, per query head: Q and O once, and per row block K twice and V once:
 
-    2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k where nothing is masked
+    2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k if nothing is masked
 
-with J_i the tiles that have a key which row block i sees, and 8 N_q of the first key and the end of what each row sees
-where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
-4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py).
+J_i are the tiles with a key that row block i sees. If the mask is no band, 8 N_q bytes hold the first key and the end
+of what each row sees. Each of a block's 4 warps reads the head's slope and its sink, if it has them: T_r 4 x 32 bytes
+each. Every copy is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -21,11 +24,10 @@ from typing import Any
 import numpy as np
 
 from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._scores import FEATURES as SCORES
-from variants._scores import factor, score_arguments, sink_bytes, slope_bytes
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
 from variants._tiles import BLOCK, WARPS, Tile, blocks, default_tile, grid
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -41,31 +43,36 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O; sweep two computes the scores with the code of sweep one."""
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """The CUDA kernel, and the lengths (N_q, N_k) it takes."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
-
-    kernel = raw_kernel("attention/two_pass", "two_pass", tile_options(problem, tile))
-    return (kernel,), pointer_lengths(problem)
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The kernel's features, in the order of its parameters."""
+    return features.limits(problem), features.scores(problem), features.sink(problem)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any], tuple[np.int32, ...]]:
-    """The Numba kernel, which takes no lengths."""
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """The CUDA kernel."""
+    from variants._tiles.rawkernel import SWEEP, tiles_kernel
+
+    return (tiles_kernel("attention/two_pass", "two_pass", problem, tile, features_of(problem), headers=SWEEP),)
+
+
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """The Numba kernel."""
     from variants.attention.two_pass.numba_kernel import two_pass_kernel
 
-    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.score_features),), ()
+    chosen = features.in_numba(problem, tile.Br, tile.Bc)
+    return (two_pass_kernel(problem.head_dim, tile, problem.dtype, chosen),)
 
 
-TAKES = (*SPAN_FEATURES, *SCORES)
+TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """One launch; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (two_pass,), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "O", *lengths, np.int32(p.group), np.float32(factor(p)), *limits(p))
-    args += score_arguments(p, *SCORES, always=not lengths)
+    (two_pass,) = kernels(p, tile)
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group), np.float32(features.factor(p)))
+    args = ("Q", "K", "V", "O", *sizes, *arguments(features_of(p)))
     return Plan(launches=(Launch(two_pass, grid(p, blocks(p.q_len, tile.Br)), BLOCK, args),))
 
 

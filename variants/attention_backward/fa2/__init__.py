@@ -1,11 +1,11 @@
 """FlashAttention-2's backward pass: tiles of keys outside, dK and dV stay on chip, and dQ is summed by atomics.
 
 Dao 2023, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", arXiv 2307.08691,
-algorithm 2. D = rowsum(dO o O) is worked out ahead, in a launch of its own. Then one thread block owns K_j and V_j,
-lets the Q_i and dO_i of all query heads that share them pass by, recomputes P = exp(S - L), and keeps dK_j and dV_j in
-registers, so that nothing has to be added up over the heads of a group afterwards. Each K_j has a part of every dQ_i:
-the blocks add theirs to memory by atomics, in float32, in whatever order they come, and so dQ is not the same to the
-bit each time. Where the problem has 16 bits, a last launch rounds it.
+algorithm 2. Lines 3 and 4, dQ = 0 and D = rowsum(dO o O), are a launch before. Then one thread block owns K_j and V_j.
+It walks over the Q_i and dO_i of all query heads that share them, recomputes P = exp(S - L), and keeps dK_j and dV_j
+in registers, so that nothing is summed over the heads of a group afterwards. Each K_j has a part of every dQ_i: the
+blocks add theirs to memory by atomics, in float32 and in no fixed order, so dQ differs in its last bits between runs.
+If the problem has 16 bits, a last launch rounds dQ.
 
 Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees:
 
@@ -14,10 +14,10 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
                 per K/V head: K_j, V_j read, dK_j, dV_j written   2 X_k, 2 X_k
     round       16 bits only: dQ read in float32, written         4 N_q d, X_q
 
-where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Where the mask is no band,
-main reads 8 N_k per K/V head besides, which rows see each key. Every copy is a run of
-consecutive elements (see _tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves
-no bytes: a thread draws the numbers of its pairs again.
+where an atomic reads and writes. K_j and V_j are not read if no row sees a key of the tile. If the mask is not a band,
+main also reads which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements (see
+_tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves no bytes: each thread
+draws the numbers of its pairs again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
-from variants._dropout import SOURCE as DROPOUT
+from variants import _features as features
+from variants._features import Feature, arguments, has_spans
 from variants._tiles import (
     BLOCK,
     MORE_SHARED_BYTES,
@@ -41,19 +41,18 @@ from variants._tiles import (
     unsupported,
 )
 from variants._tiles.backward import (
-    COMMON,
+    BACKWARD,
     BackwardSchedule,
     backward_tiles,
     key_grid_across,
     owning_keys_floats,
     register_backward,
-    scalars,
+    sizes,
     turned,
 )
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits_of_keys
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y
-from variants._tiles.registration import Kernels, pointer_lengths
+from variants._tiles.registration import Kernels
 from variants._tiles.schedule import FLOAT32_BYTES
 from variants._tiles.space import rows_floats
 
@@ -72,46 +71,49 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
     return 3 if 2 * blocks(tile.Bc, THREADS_Y) * blocks(head_dim, THREADS_X) <= 64 else 2
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that compute D, then all gradients, then round dQ, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
+def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
+    """The main kernel's features, in the order of its parameters."""
+    return features.mirrored_limits(problem), features.dropout(problem, keys=tile.Bc)
 
-    resident = f"-DBLOCKS_PER_SM={blocks_per_sm(problem.head_dim, tile)}"
-    options = (*tile_options(problem, turned(tile)), *dropout_options(problem), resident, "-DSTEPS_AT_ONCE=4")
-    common = (DROPOUT, *COMMON, ("_tiles", "copies.cuh"))
+
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels that compute D, then all gradients, then round dQ."""
+    from variants._tiles.rawkernel import tiles_kernel
+
+    folder, chosen = "attention_backward/fa2", features_of(problem, tile)
+    sizes = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": 4}
     names = ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
-    return tuple(raw_kernel("attention_backward/fa2", n, options, common) for n in names), pointer_lengths(problem)
+    return tuple(tiles_kernel(folder, n, problem, turned(tile), chosen, sizes, True, BACKWARD) for n in names)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that compute D, then all gradients, then round dQ; they take no lengths."""
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels that compute D, then all gradients, then round dQ."""
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
-    resident = blocks_per_sm(problem.head_dim, tile)
-    spans, features = has_spans(problem), problem.compiled_features
-    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, spans, features)
-    return (kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round), ()
+    resident, chosen = blocks_per_sm(problem.head_dim, tile), features.in_numba(problem, tile.Bc, tile.Br)
+    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, chosen)
+    return kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round
 
 
-TAKES = (*SPAN_FEATURES, FEATURE)
+TAKES = (*features.SPAN_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Two launches, three where dQ has 16 bits; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
+    prepare, main, rounding = kernels(p, tile)
     running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
-    (prepare, main, rounding), lengths = kernels(p, tile)
-    row_blocks = grid(p, blocks(p.q_len, tile.Br))
-    main_args = ("Q", "K", "V", "dO", "lse", "D", running_dQ, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p)))
-    main_args += (*draw_arguments(p, always=not lengths, keys=tile.Bc), *factor_arguments(p, always=not lengths))
+    row_blocks, q_len = grid(p, blocks(p.q_len, tile.Br)), np.int32(p.q_len)
+    args = ("Q", "K", "V", "dO", "lse", "D", running_dQ, "dK", "dV", *sizes(p), *arguments(features_of(p, tile)))
+    shared_bytes = owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES
     launches = [
-        Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, *lengths[:1])),
-        Launch(main, key_grid_across(p, tile), BLOCK, main_args, owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES),
+        Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, q_len)),
+        Launch(main, key_grid_across(p, tile), BLOCK, args, shared_bytes),
     ]
     buffers = [Buffer("D", p.lse_shape, "float32")]
     if running_dQ != "dQ":
-        launches.append(Launch(rounding, row_blocks, BLOCK, (running_dQ, "dQ", *lengths[:1])))
+        launches.append(Launch(rounding, row_blocks, BLOCK, (running_dQ, "dQ", q_len)))
         buffers.append(Buffer(running_dQ, p.q_shape, "float32"))
     return Plan(tuple(launches), tuple(buffers))
 

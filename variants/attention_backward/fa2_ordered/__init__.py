@@ -1,8 +1,8 @@
 """FlashAttention-2's backward pass with dQ in a launch of its own: no atomics, the same bits every time.
 
-Dao 2023, arXiv 2307.08691, algorithm 2, in two loop orders: tiles of keys outside for dK and dV, as printed but for
-line 15, and then blocks of rows outside for dQ, which works out S, P and dP once more: seven products in place of five.
-What that buys is that each sum has one order, and that no dQ is read, added to and written at every step.
+Dao 2023, arXiv 2307.08691, algorithm 2, in two loop orders: tiles of keys outside for dK and dV, as printed except for
+line 15, and then blocks of rows outside for dQ, which computes S, P and dP once more: seven products instead of five.
+In return each sum has one order, and no dQ is read, added to and written at every step.
 
 Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees:
 
@@ -11,8 +11,8 @@ Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row
                 per K/V head: K_j, V_j read, dK_j, dV_j written   2 X_k, 2 X_k
     of rows     Q, dO, L, D and sum_i J_i (K_j + V_j) read, dQ written
 
-Of K and V, tiles that no row sees a key of are left out. Where the mask is no band, of keys reads 8 N_k per K/V head
-besides, which rows see each key, and of rows 8 N_q, which keys each row sees. Every copy is a run of consecutive
+K_j and V_j are not read if no row sees a key of the tile. If the mask is not a band, `of keys` also reads which rows
+see each key, 8 N_k per K/V head, and `of rows` which keys each row sees, 8 N_q. Every copy is a run of consecutive
 elements (see _tiles/sectors.py).
 """
 
@@ -23,43 +23,47 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
+from variants import _features as features
+from variants._features import has_spans
 from variants._tiles import BLOCK, Tile, blocks, grid, unsupported
 from variants._tiles.backward import (
-    COMMON,
+    BACKWARD,
     BackwardSchedule,
     backward_tiles,
     default_backward_tile,
     key_grid_across,
     owning_keys_floats,
     register_backward,
-    scalars,
+    sizes,
     turned,
 )
-from variants._tiles.band import has_spans, limits, limits_of_keys
 from variants._tiles.grids import beyond_y, grid_across
-from variants._tiles.registration import Kernels, pointer_lengths
+from variants._tiles.registration import Kernels
 from variants._tiles.space import P_floats, rows_floats
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that compute D, then dK and dV, then dQ, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels that compute D, then dK and dV, then dQ."""
+    from variants._tiles.rawkernel import tiles_kernel
+
+    chosen = (features.limits(problem), features.dropout(problem))
 
     def kernel(name: str, tile: Tile) -> Any:
-        options = tile_options(problem, tile)
-        return raw_kernel("attention_backward/fa2_ordered", f"bwd_fa2_ordered_{name}", options, COMMON)
+        folder, name = "attention_backward/fa2_ordered", f"bwd_fa2_ordered_{name}"
+        return tiles_kernel(folder, name, problem, tile, chosen, headers=BACKWARD)
 
-    keys_owned = [kernel(name, turned(tile)) for name in ("prepare", "of_keys")]
-    return (*keys_owned, kernel("of_rows", tile)), pointer_lengths(problem)
+    return kernel("prepare", turned(tile)), kernel("of_keys", turned(tile)), kernel("of_rows", tile)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that compute D, then dK and dV, then dQ; they take no lengths."""
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels that compute D, then dK and dV, then dQ."""
     from variants.attention_backward.fa2_ordered.numba_kernel import bwd_fa2_of_keys, bwd_fa2_of_rows
 
-    head_dim, dtype, spans = problem.head_dim, problem.dtype, has_spans(problem)
-    keys_owned = bwd_fa2_of_keys(head_dim, turned(tile), dtype, spans)
-    return (*keys_owned, bwd_fa2_of_rows(head_dim, tile, dtype, spans)), ()
+    head_dim, dtype = problem.head_dim, problem.dtype
+    owning_keys = features.in_numba(problem, tile.Bc, tile.Br)
+    owning_rows = features.in_numba(problem, tile.Br, tile.Bc)
+    prepare, of_keys = bwd_fa2_of_keys(head_dim, turned(tile), dtype, owning_keys)
+    return prepare, of_keys, bwd_fa2_of_rows(head_dim, tile, dtype, owning_rows)
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
@@ -68,14 +72,14 @@ LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Three launches; `tile` is `default_backward_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_backward_tile(problem.head_dim)
-    (prepare, of_keys, of_rows), lengths = kernels(p, tile)
+    prepare, of_keys, of_rows = kernels(p, tile)
     row_blocks = grid(p, blocks(p.q_len, tile.Br))
     inputs = ("Q", "K", "V", "dO", "lse", "D")
-    of_keys_args = (*inputs, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p)))
-    of_rows_args = (*inputs, "dQ", *lengths, *scalars(p, limits(p)))
+    of_keys_args = (*inputs, "dK", "dV", *sizes(p), features.mirrored_limits(p).argument)
+    of_rows_args = (*inputs, "dQ", *sizes(p), features.limits(p).argument)
     return Plan(
         launches=(
-            Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", *lengths[:1])),
+            Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", np.int32(p.q_len))),
             Launch(of_keys, key_grid_across(p, tile), BLOCK, of_keys_args),
             Launch(of_rows, grid_across(p, blocks(p.q_len, tile.Br)), BLOCK, of_rows_args),
         ),

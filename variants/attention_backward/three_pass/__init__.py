@@ -1,10 +1,10 @@
 """Standard attention's backward pass: S, P, dP and dS, N_q x N_k each, go to memory and come back.
 
-Dao et al. 2022, arXiv 2205.14135, algorithm 3. It takes P from memory, where the forward pass left it; here that left
-the log-sum-exp, so S = tau Q K^T is written first and P = exp(S - lse) made of it. rowsum(P o dP) of line 3 is
-rowsum(dO o O), which costs 2 d reads a row in place of another sweep over both matrices. S, P, dP and dS are stored in
-the problem's dtype. A row of them is the keys that it sees, whatever the mask, and tiles of which a block of rows sees
-nothing are not visited; the buffers are N_q x N_k all the same.
+Dao et al. 2022, arXiv 2205.14135, algorithm 3. The paper reads P from memory, where the forward pass left it; here the
+forward pass left the log-sum-exp, so S = tau Q K^T is written first, and then P = exp(S - lse). rowsum(P o dP) of line
+3 is rowsum(dO o O), which costs 2 d reads per row instead of another pass over both matrices. S, P, dP and dS are
+stored in the problem's dtype. A row of them is the keys that it sees, whatever the mask, and tiles of which a block of
+rows sees nothing are not visited; the buffers are N_q x N_k all the same.
 
 Bytes, per query head, with n_r the keys that row r sees and J_i the tiles with a key that row block i sees:
 
@@ -13,11 +13,11 @@ Bytes, per query head, with n_r the keys that row r sees and J_i the tiles with 
     dV, dK      2 sum_r n_r and sum_i J_i (dO_i + Q_i) read; per K/V head: dV, dK written
     dQ          sum_r n_r and J_i K_j read, dQ written
 
-A block of the third kind sums over the query heads that share its keys. Where the mask is no band, each launch reads
-besides what rows see, 8 N_q per query head, those of the second kind a sector of either end for each row; or, of the
-third kind, which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements
-(see _tiles/sectors.py); lse of a row is a sector. Dropout moves no bytes: the second launch draws the numbers again,
-and dV is multiplied by 1 / (1 - P) as it is written.
+A block of the third kind sums over the query heads that share its keys. If the mask is not a band, each launch also
+reads which keys each row sees, 8 N_q per query head (those of the second kind a sector of either end per row), or, of
+the third kind, which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements (see
+_tiles/sectors.py); lse of a row is a sector. Dropout moves no bytes: the second launch draws the numbers again, and dV
+is multiplied by 1 / (1 - P) as it is written.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE, draw_arguments, dropout_options, factor_arguments
-from variants._dropout import SOURCE as DROPOUT
+from variants import _features as features
+from variants._features import has_spans
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.backward import COMMON, BackwardSchedule, key_grid, register_backward, turned
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits, limits_of_keys
-from variants._tiles.registration import Kernels, pointer_lengths
+from variants._tiles.backward import BACKWARD, BackwardSchedule, key_grid, register_backward, sizes, turned
+from variants._tiles.registration import Kernels
 from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -43,60 +42,59 @@ NUMERICS = Numerics(scores="problem", weights="problem", functions="__expf", sum
 """S, P, dP and dS go through memory in the problem's dtype; all else stays in float32."""
 
 
-def cupy_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels of the products, the weights, dK and dV, and dQ, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel, tile_options
+def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """CUDA kernels of the products, the weights, dK and dV, and dQ."""
+    from variants._tiles.rawkernel import LANES, tiles_kernel
 
-    def kernel(name: str, tile: Tile) -> Any:
-        options = (*tile_options(problem, tile), *dropout_options(problem))
-        return raw_kernel("attention_backward/three_pass", f"bwd_three_pass_{name}", options, (DROPOUT, *COMMON))
+    chosen, headers = (features.limits(problem), features.dropout(problem)), (*LANES, *BACKWARD)
 
-    kernels = (kernel("product", tile), kernel("weights", tile), kernel("of_keys", turned(tile)))
-    return (*kernels, kernel("of_rows", tile)), pointer_lengths(problem)
+    def kernel(name: str, tile: Tile, file: str = "kernel.cu") -> Any:
+        folder, name = "attention_backward/three_pass", f"bwd_three_pass_{name}"
+        return tiles_kernel(folder, name, problem, tile, chosen, headers=headers, file=file)
+
+    weights = kernel("weights", tile, "weights.cu")
+    return kernel("product", tile), weights, kernel("of_keys", turned(tile)), kernel("of_rows", tile)
 
 
-def numba_kernels(problem: Problem, tile: Tile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels of the products, the weights, dK and dV, and dQ; they take no lengths."""
+def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
+    """Numba kernels of the products, the weights, dK and dV, and dQ."""
     from variants.attention_backward.three_pass.numba_kernel import (
         three_pass_of_keys,
         three_pass_of_rows,
         three_pass_weights,
     )
 
-    head_dim, dtype, spans = problem.head_dim, problem.dtype, has_spans(problem)
-    product, of_rows = three_pass_of_rows(head_dim, tile, dtype, spans)
-    of_keys = three_pass_of_keys(head_dim, turned(tile), dtype, spans)
-    weights = three_pass_weights(head_dim, dtype, spans, problem.compiled_features)
-    return (product, weights, of_keys, of_rows), ()
+    head_dim, dtype = problem.head_dim, problem.dtype
+    owning_rows = features.in_numba(problem, tile.Br, tile.Bc)
+    owning_keys = features.in_numba(problem, tile.Bc, tile.Br)
+    product, of_rows = three_pass_of_rows(head_dim, tile, dtype, owning_rows)
+    of_keys = three_pass_of_keys(head_dim, turned(tile), dtype, owning_keys)
+    return product, three_pass_weights(head_dim, dtype, owning_rows), of_keys, of_rows
 
 
-TAKES = (*SPAN_FEATURES, FEATURE)
+TAKES = (*features.SPAN_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
     """Six launches of four kernels; `tile` is `default_tile(head_dim)` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    (product, weights, of_keys, of_rows), lengths = kernels(p, tile)
-    group, tau, one = np.int32(p.group), np.float32(p.tau), np.float32(1)
-    see, seen_by = limits(p), limits_of_keys(p)
+    product, weights, of_keys, of_rows = kernels(p, tile)
+    q_len, kv_len, group, tau = sizes(p)
+    by, one = (q_len, kv_len, group), np.float32(1)
+    see, seen_by = features.limits(p).argument, features.mirrored_limits(p).argument
+    dropout, factor = features.dropout(p).argument, np.float32(p.kept_factor)
     row_blocks, key_blocks = grid(p, blocks(p.q_len, tile.Br)), key_grid(p, tile)
+    rows, weights_args = grid(p, blocks(p.q_len, WEIGHTS_ROWS)), ("S", "dP", "O", "dO", "lse", "P", "dS")
     square = (p.batch, p.heads, p.q_len, p.kv_len)
-    always = not lengths
-    by_row = (*lengths, *see, *draw_arguments(p, always=always), *factor_arguments(p, always=always))
     return Plan(
         launches=(
-            Launch(product, row_blocks, BLOCK, ("Q", "K", "S", *lengths, group, tau, *see)),
-            Launch(product, row_blocks, BLOCK, ("dO", "V", "dP", *lengths, group, one, *see)),
-            Launch(
-                weights,
-                grid(p, blocks(p.q_len, WEIGHTS_ROWS)),
-                BLOCK,
-                ("S", "dP", "O", "dO", "lse", "P", "dS", *by_row),
-            ),
-            Launch(of_keys, key_blocks, BLOCK, ("P", "dO", "dV", *lengths, group, np.float32(p.kept_factor), *seen_by)),
-            Launch(of_keys, key_blocks, BLOCK, ("dS", "Q", "dK", *lengths, group, tau, *seen_by)),
-            Launch(of_rows, row_blocks, BLOCK, ("dS", "K", "dQ", *lengths, group, tau, *see)),
+            Launch(product, row_blocks, BLOCK, ("Q", "K", "S", *by, tau, see)),
+            Launch(product, row_blocks, BLOCK, ("dO", "V", "dP", *by, one, see)),
+            Launch(weights, rows, BLOCK, (*weights_args, q_len, kv_len, see, dropout)),
+            Launch(of_keys, key_blocks, BLOCK, ("P", "dO", "dV", *by, factor, seen_by)),
+            Launch(of_keys, key_blocks, BLOCK, ("dS", "Q", "dK", *by, tau, seen_by)),
+            Launch(of_rows, row_blocks, BLOCK, ("dS", "K", "dQ", *by, tau, see)),
         ),
         buffers=tuple(Buffer(name, square, p.dtype) for name in ("S", "P", "dP", "dS")),
     )

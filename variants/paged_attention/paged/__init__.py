@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
-from variants._paged import FLOAT32_BYTES, PackedRows, key_bytes, of_every_warp, row_tiles, unsupported
-from variants._tiles import BLOCK, WARPS, Tile, blocks
+from variants._paged import FLOAT32_BYTES, PackedRows, causal, key_bytes, of_every_warp, row_tiles, unsupported
+from variants._tiles import BLOCK, THREADS_X, THREADS_Y, WARPS, Tile, blocks
 from variants._tiles.space import P_floats, P_rows, rows_floats, tile_space
 
 NUMERICS = Numerics(
@@ -39,32 +39,34 @@ NUMERICS = Numerics(
 LEAST_KEYS = 16
 """Minimum keys per tile: every page size is a multiple of it, and it is whole sectors in every dtype."""
 Sizes = Mapping[str, int]
-Kernel = Callable[[PagedProblem, Tile], tuple[Any, tuple[np.int32, ...]]]
-"""The kernel in one language, and what it takes besides: q_len and `table_len` where its arrays do not know them."""
+Kernel = Callable[[PagedProblem, Tile], Any]
+"""The kernel in one language."""
 
 
-def cupy_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32, ...]]:
-    """The CUDA kernel, and the lengths it takes: q_len and the width of the page table."""
-    from variants._tiles.rawkernel import raw_kernel, size_options
+def cupy_kernel(problem: PagedProblem, tile: Tile) -> Any:
+    """The CUDA kernel."""
+    from variants._tiles.rawkernel import SIZES, tiles_kernel
 
-    options = (*size_options(problem.head_dim, tile, problem.dtype), f"-DPAGE={problem.page_size}")
-    kernel = raw_kernel("paged_attention/paged", "paged", options)
-    return kernel, (np.int32(problem.q_len), np.int32(problem.table_shape[1]))
+    sizes = {**SIZES, "PAGE": problem.page_size}
+    return tiles_kernel("paged_attention/paged", "paged", problem, tile, (causal(problem),), sizes)
 
 
-def numba_kernels(problem: PagedProblem, tile: Tile) -> tuple[Any, tuple[np.int32, ...]]:
-    """The Numba kernel, which takes no lengths."""
+def numba_kernel(problem: PagedProblem, tile: Tile) -> Any:
+    """The Numba kernel."""
+    from variants._features.numba_features import numba_features
     from variants.paged_attention.paged.numba_kernel import paged_kernel
 
-    return paged_kernel(problem.head_dim, tile, problem.dtype, problem.page_size), ()
+    chosen = numba_features(False, None, (), False, False, tile.Br, tile.Bc, THREADS_X * THREADS_Y)
+    return paged_kernel(problem.head_dim, tile, problem.dtype, problem.page_size, chosen)
 
 
 def plan(kernel: Kernel, problem: PagedProblem, tile: Sizes | None = None) -> Plan:
     """One launch; `tile` is the first of `tiles(problem)` unless given."""
     p, sizes = problem, Tile(**(tile or tiles(problem)[0]))
-    paged, lengths = kernel(p, sizes)
-    args = ("Q", "K", "V", "table", "lengths", "O", "lse", *lengths, np.int32(p.group), np.float32(p.tau))
-    launch = Launch(paged, (row_tiles(p, sizes.Br), p.kv_heads, p.sequences), BLOCK, args)
+    lengths = (np.int32(p.q_len), np.int32(p.table_shape[1]))
+    arrays = ("Q", "K", "V", "table", "lengths", "O", "lse")
+    args = (*arrays, *lengths, np.int32(p.group), np.float32(p.tau), causal(p).argument)
+    launch = Launch(kernel(p, sizes), (row_tiles(p, sizes.Br), p.kv_heads, p.sequences), BLOCK, args)
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"),))
 
 
@@ -94,7 +96,7 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def register(registry: Registry) -> None:
     """Add `paged-cupy` and `paged-numba`."""
-    for language, kernel in (("cupy", cupy_kernels), ("numba", numba_kernels)):
+    for language, kernel in (("cupy", cupy_kernel), ("numba", numba_kernel)):
         registry.add(
             Variant(
                 name=f"paged-{language}",

@@ -1,5 +1,6 @@
 // PagedAttention with the online softmax: Kwon et al. 2023, arXiv 2309.06180, section 4.1, in tiles as FlashAttention-2
-// has them. _tiles/tiles.cuh is put before this text. The Numba twin is numba_kernel.py.
+// has them. What is loaded, multiplied and reduced is in _tiles/tiles.cuh; Limits, a type that the plan chooses, is in
+// _features/. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides: PAGE (rows of a page), a multiple of BC, so that no tile lies in two pages.
 
@@ -8,13 +9,13 @@ static_assert(PAGE % BC == 0, "a tile of keys lies in one page");
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const int *__restrict__ table, const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse,
-    int q_len, int table_len, int group, float tau)
+    int q_len, int table_len, int group, float tau, Limits limits)
 {
-    TILE Q_tile[BR * LD];
-    TILE KV_tile[BC * LD];  // K_j, then V_j
-    TILE P_tile[P_ROWS * LP];
-    TILE l_tile[P_ROWS];
-    TILE m_tile[P_ROWS];
+    __shared__ __align__(16) float Q_tile[BR * LD];
+    __shared__ __align__(16) float KV_tile[BC * LD];  // K_j, then V_j
+    __shared__ __align__(16) float P_tile[P_ROWS * LP];
+    __shared__ __align__(16) float l_tile[P_ROWS];
+    __shared__ __align__(16) float m_tile[P_ROWS];
 
     // The block owns rows of the query heads that share a key/value head of one sequence. They lie one after the other,
     // and are counted through: row r of the group is query r % q_len.
@@ -42,8 +43,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
     // the last query of all is among them, and the first.
     const int first_query = first_row % q_len, last_query = first_query + rows - 1;
     const bool heads_meet = last_query >= q_len;
-    const int end_by_first = end_seen(heads_meet ? 0 : first_query, q_len, kv_len, 0);
-    const int end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0);
+    const auto run = limits.of_sequence(sequence, q_len, kv_len);
+    const int end_by_first = run.end(heads_meet ? 0 : first_query), end_by_last = run.end(min(last_query, q_len - 1));
     size_t page_row = 0;
     for (int first_key = 0; first_key < end_by_last; first_key += BC) {
         const int keys = min(BC, kv_len - first_key);
@@ -52,7 +53,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
         if (first_key % PAGE == 0) page_row = ((size_t)pages[first_key / PAGE] * kv_heads + kv_head) * PAGE;
         const size_t first_of_tile = (page_row + first_key % PAGE) * D;
 
-        // Load K_j, once nobody reads V_(j-1) any more.
+        // Load K_j, once no thread reads V_(j-1) any more.
         __syncthreads();
         load_tile<BC>(KV_tile, K + first_of_tile, keys);
         __syncthreads();
@@ -60,13 +61,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
         // S = tau Q K_j^T.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, KV_tile);
-        int first[TM], end[TM];
+        SeenInTile<AllTiles::Pairs> seen = {{}, {}, 0, min(end_by_first - first_key, keys)};
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            first[i] = 0;
-            end[i] = min((first_row + row_of(i)) % q_len + kv_len - q_len + 1 - first_key, keys);
+            seen.end[i] = min(run.unclipped_end((first_row + row_of(i)) % q_len) - first_key, keys);
         }
-        scale_and_mask(S, Scoring{tau}, first, end);
+        scale_and_mask(S, tau, Terms<>(), seen, first_row, first_key);
 
         // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
 #pragma unroll
@@ -87,13 +87,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged(
             for (int j = 0; j < TD; ++j) O_acc[i][j] *= correction;
         }
 
-        // Load V_j, once nobody reads K_j any more.
+        // Load V_j, once no thread reads K_j any more.
         __syncthreads();
         load_tile<BC>(KV_tile, V + first_of_tile, keys);
         __syncthreads();
 
         // O = O + P V_j.
-        add_P_V(O_acc, P_tile, KV_tile, 0, end_by_first - first_key, keys, first, end);
+        add_P_V(O_acc, P_tile, KV_tile, keys, seen);
     }
 
     // O = O / l, gathered where Q was. A row that saw nothing has l = 0: its O stays 0.

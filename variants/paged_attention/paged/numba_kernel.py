@@ -11,6 +11,7 @@ from typing import Any
 
 from numba import cuda, float32, int32
 
+from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
@@ -19,10 +20,10 @@ from variants._tiles.numba_tiles import (
     ONE,
     THREADS,
     ZERO,
+    SeenInTile,
     batch_index,
     block_index,
     copies,
-    end_seen,
     exp_below,
     head_index,
     numba_tiles,
@@ -33,20 +34,21 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
+def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int, features: NumbaFeatures) -> Any:
     """The kernel for these compile-time parameters; Bc divides the page, so that no tile lies in two of them."""
     D, BR, BC, PAGE = head_dim, tile.Br, tile.Bc, page_size
     load_tile, store_tile = copies(D, dtype)
-    tiles = numba_tiles(head_dim, tile)
+    tiles = numba_tiles(head_dim, tile, features)
     TM, TN, TD = tiles.TM, tiles.TN, tiles.TD
     P_ROWS, LD, LP = tiles.P_ROWS, tiles.LD, tiles.LP
     row_of, key_of, element_of = tiles.row_of, tiles.key_of, tiles.element_of
     has_row, has_element = tiles.has_row, tiles.has_element
     multiply_Q_Kt, scale_and_mask, row_max = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.row_max
-    add_P_V = tiles.add_P_V
+    add_P_V, limits_ = tiles.add_P_V, features.limits
+    of_sequence, end_of, unclipped_end = limits_.of_sequence, limits_.end, limits_.unclipped_end
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS_PER_SM))
-    def paged(Q, K, V, table, lengths, O, lse, group, tau):
+    def paged(Q, K, V, table, lengths, O, lse, q_len, table_len, group, tau, limits):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         KV_tile = cuda.shared.array((BC, LD), float32, alignment=16)  # K_j, then V_j
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
@@ -61,7 +63,6 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
 
         # The block owns rows of the query heads that share a key/value head of one sequence. They lie one after the
         # other, and are counted through: row r of the group is query r % q_len.
-        q_len = Q.shape[2]
         sequence, kv_head = batch_index(), head_index()
         Q_rows, O_rows = Q[0, 0], O[0, 0]  # and what lies behind: rows of all heads are counted through
         first_row = block_index() * BR
@@ -83,8 +84,9 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
         first_query = first_row % q_len
         last_query = first_query + rows - 1
         heads_meet = last_query >= q_len
-        end_by_first = end_seen(0 if heads_meet else first_query, q_len, kv_len, 0)
-        end_by_last = end_seen(min(last_query, q_len - 1), q_len, kv_len, 0)
+        run = of_sequence(limits, sequence, q_len, kv_len)
+        end_by_first = end_of(run, 0 if heads_meet else first_query)
+        end_by_last = end_of(run, min(last_query, q_len - 1))
         page = int32(0)
         for first_key in range(0, end_by_last, BC):
             keys = min(BC, kv_len - first_key)
@@ -94,7 +96,7 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
                 page = table[sequence, first_key // PAGE]
             row_of_page = (first_key & MASK) % PAGE
 
-            # Load K_j, once nobody reads V_(j-1) any more.
+            # Load K_j, once no thread reads V_(j-1) any more.
             cuda.syncthreads()
             load_tile(KV_tile, BC, K[page & MASK, kv_head], row_of_page, keys)
             cuda.syncthreads()
@@ -103,8 +105,9 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
             multiply_Q_Kt(S, Q_tile, KV_tile)
             for i in range(TM):
                 first[i] = 0
-                end[i] = min((first_row + row_of(i)) % q_len + kv_len - q_len + 1 - first_key, keys)
-            scale_and_mask(S, tau, ZERO, ZERO, 0, first, end)  # no cap, and no slope
+                end[i] = min(unclipped_end(run, (first_row + row_of(i)) % q_len) - first_key, keys)
+            seen = SeenInTile(first, end, 0, min(end_by_first - first_key, keys), ())
+            scale_and_mask(S, tau, (), seen, first_row, first_key)
 
             # m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
             for i in range(TM):
@@ -121,13 +124,13 @@ def paged_kernel(head_dim: int, tile: Tile, dtype: str, page_size: int) -> Any:
                 for j in range(TD):
                     O_acc[i, j] *= correction
 
-            # Load V_j, once nobody reads K_j any more.
+            # Load V_j, once no thread reads K_j any more.
             cuda.syncthreads()
             load_tile(KV_tile, BC, V[page & MASK, kv_head], row_of_page, keys)
             cuda.syncthreads()
 
             # O = O + P V_j.
-            add_P_V(O_acc, P_tile, KV_tile, 0, end_by_first - first_key, keys, first, end)
+            add_P_V(O_acc, P_tile, KV_tile, keys, seen)
 
         # O = O / l, gathered where Q was. A row that saw nothing has l = 0: its O stays 0.
         cuda.syncthreads()

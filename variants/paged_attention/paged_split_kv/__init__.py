@@ -32,7 +32,6 @@ import numpy as np
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
 from variants import _paged
 from variants._mma import tile_copy
-from variants._mma.rawkernel import COMMON_WITH_SPLITS
 from variants._mma.splits import (
     BC,
     BR,
@@ -42,11 +41,11 @@ from variants._mma.splits import (
     combine_warps,
     combined_stat_bytes,
     shared_bytes,
-    split_options,
+    split_sizes,
+    splits_kernel,
 )
-from variants._paged import FLOAT32_BYTES, INT32_BYTES, WARP_LANES, PackedRows, key_bytes, row_tiles
+from variants._paged import FLOAT32_BYTES, INT32_BYTES, WARP_LANES, PackedRows, causal, key_bytes, row_tiles
 from variants._tiles import blocks
-from variants._tiles.rawkernel import raw_kernel
 from variants._tiles.sectors import SECTOR_BYTES, run_bytes
 
 NUMERICS = Numerics(
@@ -60,16 +59,16 @@ MOST_BLOCKS = 2**31 - 1
 def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     """Two launches, or the second alone where no sequence has a key; `tile`: the first of `tiles(problem)` if None."""
     p, split = problem, _split(problem, tile)
-    options = (*split_options(p.head_dim, split, p.dtype), f"-DPAGE={p.page_size}")
+    limits, sizes = causal(p), {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
     split_kv, combine = (
-        raw_kernel("paged_attention/paged_split_kv", name, options, COMMON_WITH_SPLITS)
+        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes, (limits,))
         for name in ("paged_split_kv", "paged_split_kv_combine")
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len
     partial, q_len = ("O_split", "l_split", "m_split"), np.int32(p.q_len)
-    sizes = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.kv_heads), np.int32(p.group))
-    args = ("Q", "K", "V", "table", "lengths", *partial, *sizes, np.float32(p.tau))
-    combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows))
+    numbers = (np.int32(p.sequences), q_len, np.int32(p.table_shape[1]), np.int32(p.kv_heads), np.int32(p.group))
+    args = ("Q", "K", "V", "table", "lengths", *partial, *numbers, np.float32(p.tau), limits.argument)
+    combine_args = (*partial, "lengths", "O", "lse", q_len, np.int32(sequence_rows), limits.argument)
     grid = (row_tiles(p, BR) * p.kv_heads * splits, 1, 1)
     first = Launch(split_kv, grid, (THREADS_PER_WARP * WARPS,), args, shared_bytes(p.head_dim)) if splits else None
     combine_threads = THREADS_PER_WARP * combine_warps(max(_splits(p, split)))

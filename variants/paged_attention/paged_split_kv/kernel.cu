@@ -1,6 +1,7 @@
 // Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference") over sequences of any
-// lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). _mma/mma.cuh, splits.cuh and combine.cuh are put
-// before this text; attention/split_kv is the same for sequences of one length, side by side.
+// lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). What a block does with its split is in
+// _mma/split_attention.cuh, how splits are put together in _mma/combine.cuh. Limits, a type that the plan chooses, is in
+// _features/. attention/split_kv is the same for sequences of one length, side by side.
 //
 // Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
 //
@@ -68,16 +69,42 @@ __device__ __forceinline__ Work work_of_sequence(const int *lengths, int sequenc
     return work;
 }
 
-// Step 2: attention of each split on its own. O is not divided by l yet.
+// The keys of a split, up to `end`: pages[n] is where page first_page + n lies.
+struct KeysOfPages {
+    const stored *K_pages, *V_pages;
+    const int *pages;
+    int split_first, end, first_page, kv_head, kv_heads;
+    static constexpr int first = 0;
+
+    __device__ __forceinline__ int first_tile(int warp) const { return split_first + warp * BC; }
+    __device__ __forceinline__ int tile_after(int key) const { return key + WARPS * BC; }
+    __device__ __forceinline__ int skipped(int) const { return 0; }
+    __device__ __forceinline__ size_t element_of_key(int key) const
+    {
+        return (((size_t)pages[key / PAGE - first_page] * kv_heads + kv_head) * PAGE + key % PAGE) * D;
+    }
+    __device__ __forceinline__ const stored *K(int key) const { return K_pages + element_of_key(key); }
+    __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
+};
+
+// Rows g and g + 8 of the lane see the keys before `to`; all rows of the block see those before `to_for_all`.
+struct EndsOfRows {
+    int to[2], to_for_all;
+    __device__ __forceinline__ EndsOfRows at(int key) const { return {{to[0] - key, to[1] - key}, to_for_all}; }
+    __device__ __forceinline__ bool sees(int i, int k) const { return k < to[i]; }
+    __device__ __forceinline__ bool all_see(int, int end) const { return end <= to_for_all; }
+};
+
+// Step 2: attention of each split on its own.
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split_kv(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const int *__restrict__ table, const int *__restrict__ lengths, float *__restrict__ O_split,
     float *__restrict__ l_split, float *__restrict__ m_split, int batch, int q_len, int table_len, int kv_heads,
-    int group, float tau)
+    int group, float tau, Limits limits)
 {
     __shared__ Work found;
     __shared__ int pages[PAGES];
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    const int t = threadIdx.x, lane = t % 32;
 
     // Step 1: this block's rows, sequence, split and key/value head. Blocks with the same keys are neighbours, and so are
     // those whose keys lie in the same pages.
@@ -85,7 +112,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
     const int first_row = blockIdx.x % row_tiles * BR, kv_head = blockIdx.x / row_tiles % kv_heads;
     const int split = blockIdx.x / row_tiles / kv_heads;
     const int rows = min(BR, group_rows - first_row);
-    if (warp == 0) {
+    if (t < 32) {
         const Work work = work_of_split(lengths, batch, split, lane);
         if (lane == 0) found = work;
     }
@@ -97,10 +124,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
     // Where the rows of two heads meet, the last query of all is among them, and the first.
     const int first_query = first_row % q_len, last_query = first_query + rows - 1;
     const bool heads_meet = last_query >= q_len;
+    const auto run = limits.of_sequence(sequence, q_len, kv_len);
     const int split_first = (split - found.first_split) * SPLIT;
-    const int end = min(split_first + SPLIT, end_seen(min(last_query, q_len - 1), q_len, kv_len, 0));
-    const int to_for_all = end_seen(heads_meet ? 0 : first_query, q_len, kv_len, 0);
-    if (split_first >= end) return;  // nobody will ask for it
+    const int end = min(split_first + SPLIT, run.end(min(last_query, q_len - 1)));
+    if (split_first >= end) return;  // no row asks for it
 
     // Where they lie. All of it at once: a copy would wait for its entry of the table otherwise.
     const int first_page = split_first / PAGE, page_count = (end - 1) / PAGE - first_page + 1;
@@ -110,151 +137,23 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void paged_split
         const int at = i * THREADS + t;
         if (at < page_count) pages[at] = entries[at];
     }
-    const auto element_of_key = [&](int key) {
-        return (((size_t)pages[key / PAGE - first_page] * kv_heads + kv_head) * PAGE + key % PAGE) * D;
-    };
-
-    if constexpr (D % 16 != 0) {
-        // Rows are not copied as far as they are multiplied.
-        for (int i = t; i < (Q_TILE + SLOT_BYTES) / 16; i += THREADS) reinterpret_cast<uint4 *>(shared)[i] = uint4();
-    }
     __syncthreads();
 
-    // Q, and then K and V of one tile after the other, SLOTS - 1 copies ahead of where they are read.
-    const int ring = warp * RING_BYTES, first_key = split_first + warp * BC;
-    int copied = 0, copied_key = first_key;
-    auto copy_next = [&]() {
-        if (copied_key < end) {
-            const stored *const source = (copied % 2 == 0 ? K : V) + element_of_key(copied_key);
-            copy_tile<32>(ring + copied % SLOTS * SLOT_BYTES, source, 0, end - copied_key, lane);
-        }
-        commit_copies();
-        if (copied++ % 2 == 1) copied_key += WARPS * BC;
-    };
-    copy_tile<THREADS>(Q_TILE, Q + first_stat * D, 0, rows, t);
-    commit_copies();
-#pragma unroll 1
-    for (int i = 0; i < SLOTS - 1; ++i) copy_next();
-    wait_for_copies<SLOTS - 1>();
-    __syncthreads();  // Q is everybody's
-
-    int slot = ring;
-    auto wait_for_slot = [&]() {
-        wait_for_copies<SLOTS - 2>();
-        __syncwarp();
-    };
-    auto next_slot = [&]() { slot = slot + SLOT_BYTES == ring + RING_BYTES ? ring : slot + SLOT_BYTES; };
-
-    // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
-    const unsigned by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
-    const unsigned by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-
-    Output O = {};
-    float l[2] = {}, m[2] = {MINUS_INFINITY, MINUS_INFINITY};  // rows g and g + 8; l of this lane's keys alone
-    int row_to[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) row_to[i] = end_seen((first_row + lane / 4 + 8 * i) % q_len, q_len, kv_len, 0);
-
-#pragma unroll 1
-    for (int key = first_key; key < end; key += WARPS * BC) {
-        const int from[2] = {0, 0}, to[2] = {row_to[0] - key, row_to[1] - key};
-
-        // S = tau Q K^T where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask
-        // stays there.
-        Scores S;
-        wait_for_slot();
-        copy_next();  // into the slot before this one, which all lanes have read
-        multiply_Q_Kt(S, by_row + Q_TILE, by_column + slot);
-        next_slot();
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int k = 8 * n + lane % 4 * 2 + e % 2;
-                S[n][e] = k < to[e / 2] ? tau * S[n][e] : MINUS_INFINITY;
-            }
-
-        // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O.
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float largest = fmaxf(fmaxf(S[0][2 * i], S[0][2 * i + 1]), fmaxf(S[1][2 * i], S[1][2 * i + 1]));
-            const float m_new = fmaxf(m[i], quad_max(largest));
-            const float correction = exp_below(m[i], m_new);
-            m[i] = m_new;
-            l[i] *= correction;
-#pragma unroll
-            for (int n = 0; n < 2; ++n)
-#pragma unroll
-                for (int e = 2 * i; e < 2 * i + 2; ++e) l[i] += S[n][e] = exp_below(S[n][e], m_new);
-#pragma unroll
-            for (int n = 0; n < TD; ++n) {
-                O[n][2 * i] *= correction;
-                O[n][2 * i + 1] *= correction;
-            }
-        }
-
-        // O = O + P V.
-        wait_for_slot();
-        copy_next();
-        if (min(key + BC, end) <= to_for_all) {
-            add_P_V(O, S, by_row + slot);
-        } else {
-            add_P_V_where_seen(O, S, slot, from, to, lane);
-        }
-        next_slot();
-    }
-
-    // The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile.
-    float *const l_rows = reinterpret_cast<float *>(shared + L_ROWS);
-    float *const m_rows = reinterpret_cast<float *>(shared + M_ROWS);
-    if (lane % 4 == 0) {
-        m_rows[warp * BR + lane / 4] = m[0];
-        m_rows[warp * BR + lane / 4 + 8] = m[1];
-    }
-    __syncthreads();  // and nobody reads a slot any more
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int row = lane / 4 + 8 * i;
-        float m_block = MINUS_INFINITY;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) m_block = fmaxf(m_block, m_rows[w * BR + row]);
-        const float correction = exp_below(m[i], m_block), l_row = quad_sum(l[i]);
-        if (lane % 4 == 0) l_rows[warp * BR + row] = l_row * correction;
-#pragma unroll
-        for (int n = 0; n < TD; ++n) {
-            *reinterpret_cast<float2 *>(O_element(warp, row, 8 * n + lane % 4 * 2)) =
-                make_float2(O[n][2 * i] * correction, O[n][2 * i + 1] * correction);
-        }
-    }
-    __syncthreads();
+    const int query[2] = {(first_row + lane / 4) % q_len, (first_row + lane / 4 + 8) % q_len};
+    const KeysOfPages keys = {K, V, pages, split_first, end, first_page, kv_head, kv_heads};
+    const EndsOfRows seen = {{run.end(query[0]), run.end(query[1])}, run.end(heads_meet ? 0 : first_query)};
+    const Terms<> score[2] = {};
+    const Rows own = attend_to_split(Q + first_stat * D, rows, tau, keys, seen, score, query);
 
     const size_t split_stat = ((size_t)split * kv_heads + kv_head) * group_rows + first_row;
-#pragma unroll 1
-    for (int start = 0; start < rows * D; start += THREADS) {
-        const int e = start + t;
-        if (e < rows * D) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / D, e % D);
-            O_split[split_stat * D + e] = sum;
-        }
-    }
-    if (t < rows) {
-        float l_block = 0.0f, m_block = MINUS_INFINITY;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            l_block += l_rows[w * BR + t];
-            m_block = fmaxf(m_block, m_rows[w * BR + t]);
-        }
-        l_split[split_stat + t] = l_block;
-        m_split[split_stat + t] = m_block;
-    }
+    put_warps_together(own, O_split + split_stat * D, l_split + split_stat, m_split + split_stat, rows);
 }
 
-// Step 3: the splits put together, a block per row. What a row sees nothing of is not read: nobody may have written it.
+// Step 3: the splits put together, a block per row. What a row sees nothing of is not read: it may not have been written.
 extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void paged_split_kv_combine(
     const float *__restrict__ O_split, const float *__restrict__ l_split, const float *__restrict__ m_split,
-    const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, int q_len, int sequence_rows)
+    const int *__restrict__ lengths, stored *__restrict__ O, float *__restrict__ lse, int q_len, int sequence_rows,
+    Limits limits)
 {
     __shared__ Work found;
     const size_t row = blockIdx.x;
@@ -264,7 +163,7 @@ extern "C" __global__ __launch_bounds__(32 * MOST_COMBINE_WARPS) void paged_spli
         if (threadIdx.x == 0) found = work;
     }
     __syncthreads();
-    const int splits = splits_of(end_seen(query, q_len, found.kv_len, 0));
+    const int splits = splits_of(limits.of_sequence(sequence, q_len, found.kv_len).end(query));
     const size_t first_stat = (size_t)found.first_split * sequence_rows + blockIdx.x % sequence_rows;
     combine_splits(O + row * D, lse + row, O_split, l_split, m_split, first_stat, sequence_rows, splits, 0.0f,
                    MINUS_INFINITY);

@@ -12,9 +12,9 @@ from typing import Any
 from numba import cuda
 from numba.cuda import libdevice
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
 from variants._rows.numba_rows import MASK, ZERO, block_sum, elements, row_index, thread_index
-from variants._tiles.numba_tiles import conversions
 
 
 @functools.cache
@@ -24,9 +24,8 @@ def native_kernel(dtype: str) -> Any:
     element = elements(dtype)
 
     @cuda.jit(launch_bounds=THREADS)
-    def native_softmax(X, Y):
+    def native_softmax(X, Y, columns):
         # The block owns one row.
-        columns = X.shape[1]
         x, y = X[row_index()], Y[row_index()]
 
         # Lines 1 to 4: d = sum exp(x_j), each thread over its own columns, then over the block.

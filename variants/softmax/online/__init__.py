@@ -1,10 +1,15 @@
-"""Online softmax: the maximum and the sum in one sweep, the sum corrected whenever the maximum rises.
+"""Online softmax: the maximum and the sum in one sweep; the sum is corrected when the maximum rises.
 
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3: the first sweep
-keeps m and d = sum exp(x_j - m) of what it has seen, each thread for its own columns, and the threads' pairs are put
-together by equation 4; the second sweep writes exp(x_i - m) / d. FlashAttention is built on this.
+Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3. FlashAttention
+is built on this.
 
-Bytes: X twice and Y once, that is 3 accesses per element, as the paper counts, and 4 for the safe softmax:
+Algorithm, by line:
+
+    1 to 6      sweep one: m and d = sum exp(x_j - m) so far, each thread for its own columns; equation 4 combines the
+                threads' pairs
+    7 to 9      sweep two: y_i = exp(x_i - m) / d
+
+Bytes: X twice and Y once, which is 3 accesses per element, as the paper counts, and 4 for the safe softmax:
 
     2 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
 """
@@ -13,24 +18,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness import Numerics, Registry, SoftmaxProblem
 from variants._rows import register_sweeps
 
 NUMERICS = Numerics(functions="accurate", sums="nearest")
 
 
-def kernel_in_cupy(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_cupy(problem: SoftmaxProblem) -> Any:
     from variants._rows.rawkernel import row_kernel
 
     return row_kernel("online", "online_softmax", problem)
 
 
-def kernel_in_numba(problem: SoftmaxProblem) -> tuple[Any, tuple[np.int32, ...]]:
+def kernel_in_numba(problem: SoftmaxProblem) -> Any:
     from variants.softmax.online.numba_kernel import online_kernel
 
-    return online_kernel(problem.dtype), ()
+    return online_kernel(problem.dtype)
 
 
 def register(registry: Registry) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from numba import cuda, float32
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
 from variants._rows.numba_rows import MASK, MINUS_INFINITY, WARPS, ZERO, elements, exp_below, row_index, thread_index
-from variants._tiles.numba_tiles import conversions
 
 
 # Equation 4: the maximum and the sum of two sets of columns. Either may be empty: m = -inf, d = 0.
@@ -53,9 +53,8 @@ def online_kernel(dtype: str) -> Any:
     element = elements(dtype)
 
     @cuda.jit(launch_bounds=THREADS)
-    def online_softmax(X, Y):
+    def online_softmax(X, Y, columns):
         # The block owns one row.
-        columns = X.shape[1]
         x, y = X[row_index()], Y[row_index()]
 
         # Lines 1 and 2: m = -inf, d = 0.

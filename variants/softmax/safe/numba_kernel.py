@@ -11,6 +11,7 @@ from typing import Any
 
 from numba import cuda
 
+from variants._features.numba_stored import conversions
 from variants._rows import THREADS
 from variants._rows.numba_rows import (
     MASK,
@@ -23,7 +24,6 @@ from variants._rows.numba_rows import (
     row_index,
     thread_index,
 )
-from variants._tiles.numba_tiles import conversions
 
 
 @functools.cache
@@ -33,9 +33,8 @@ def safe_kernel(dtype: str) -> Any:
     element = elements(dtype)
 
     @cuda.jit(launch_bounds=THREADS)
-    def safe_softmax(X, Y):
+    def safe_softmax(X, Y, columns):
         # The block owns one row.
-        columns = X.shape[1]
         x, y = X[row_index()], Y[row_index()]
 
         # Lines 1 to 4: m = max x_k, each thread over its own columns, then over the block.

@@ -22,13 +22,13 @@ c_j is the error of the score, which both sums share; a_j and b_j are the errors
         + n u                                           a sum over n keys in any order
     |a_j| also <= ... + 2u                              1 / l, and its product
 
-and the rounding of P if it is stored. A cap, ALiBi and sinks change c_j (`score_errors`). With dropout, each row has
-its own values (`distances`). Common factors of all weights cancel in (1): any number may be subtracted from the scores,
-so an error of the computed maximum has no effect. A key's weight is multiplied by several exponentials (its own, then
-one per rise of the running maximum, or when parts with separate maxima are combined). Their arguments add up to its
-computed distance from the maximum for any tiles, so one term in m - s_j is enough for any loop order. Each of them but
-the first leads to another key with a larger score, so there are at most n. Factors (1 + delta)^k are written as
-exp(k u) (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner
+and the rounding of P if it is stored. A cap, ALiBi, a bias and sinks change c_j (`score_errors`). With dropout, each
+row has its own values (`distances`). Common factors of all weights cancel in (1): any number may be subtracted from the
+scores, so an error of the computed maximum has no effect. A key's weight is multiplied by several exponentials (its
+own, then one per rise of the running maximum, or when parts with separate maxima are combined). Their arguments add up
+to its computed distance from the maximum for any tiles, so one term in m - s_j is enough for any loop order. Each of
+them but the first leads to another key with a larger score, so there are at most n. Factors (1 + delta)^k are written
+as exp(k u) (Higham 2002, Accuracy and Stability of Numerical Algorithms, 2nd ed., lemma 3.1 and section 3.1 on inner
 products in any order); `SLACK` covers the difference. If a variant does not declare `one_score`, sigma_j is part of a_j
 and b_j, except for Q's scaling, because a rounded Q is the same in every product.
 
@@ -62,8 +62,8 @@ lambda = 4 is 6.9 standard deviations, one element in 10^11. (3) is used for:
                          sum p_j (v_j - o) = z o over the keys, so z / (1 - z) |o| sum p_j e_j is added
     roundings of P       the same; but equal weights are rounded alike, so their effect on |o| remains a plain sum
     scaled Q             in a product, each element is rounded independently; all keys share these roundings, so their
-                         effects on keys are added. This also applies to caps and ALiBi, where equal scores have equal
-                         errors
+                         effects on keys are added. This also applies to caps, ALiBi and biases, where equal scores have
+                         equal errors
 
 It does not hold for tensor cores, which truncate (n u remains), nor if half of the products of q.k or more are equal,
 since each addition to the same binade then repeats its rounding. lse has no differences that cancel, and equal keys

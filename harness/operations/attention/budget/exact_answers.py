@@ -11,6 +11,7 @@ from harness.model.arithmetic.rounding import LARGEST, SMALLEST_STEP, UNIT_ROUND
 from harness.model.numerics import Numerics
 from harness.operations.attention.oracle import Block
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.products import finite
 
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -102,29 +103,35 @@ def unconstrained_elements(
 
     These may overflow: a score, in float32 or in the dtype in which it is stored; a scaled Q; a weight that dropout
     increases; the sum over V before it is divided; O in its dtype. Moreover, some kernels treat a key whose score is
-    -inf as unseen, which matters if all scores of a row are -inf or the key's value is not finite. `largest_O` is the
-    answer's magnitude plus its budget, (b, h, rows, d).
+    -inf as unseen, which matters if all scores of a row are -inf without a bias of -inf, or the key's value is not
+    finite; and some treat a key whose bias is -inf as unseen, which matters if q.k is NaN or infinite. `largest_O` is
+    the answer's magnitude plus its budget, (b, h, rows, d).
     """
     largest = LARGEST["float32"] / 4  # log2 e may be folded in
     tau, n = max(abs(problem.tau), 1.0), block.keys_seen
     q, k, v = (_largest_finite(x) for x in (block.q, block.k, block.v))
     scores = np.full(block.scores.shape[:-1], False)
     if (tau * (q * k).sum(axis=-1)).max() > largest:
-        finite = np.where(np.isfinite(block.k), block.k, 0.0)
-        scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite).mT) > largest) & block.visible, axis=-1)
+        scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite(block.k)).mT) > largest) & block.visible, axis=-1)
     if problem.dtype == "float16" and numerics.scores == "problem":
         magnitude = np.abs(block.scores)
+        if block.rule.bias is not None:  # S may also be stored before the bias is added
+            magnitude = np.fmax(magnitude, np.abs(block.scores - finite(block.rule.bias)))
         folded = LOG2_E if numerics.scaled_q else 1.0
         over = folded * magnitude * (1 + 2 * UNIT_ROUNDOFF["float16"]) > LARGEST["float16"]
         scores |= np.any(over & np.isfinite(magnitude), axis=-1)
     if problem.dtype == "float16" and numerics.scaled_q:
         scores |= LOG2_E * tau * np.abs(block.q).max(axis=-1) * 1.01 > LARGEST["float16"]
     scores |= (n > 0) & (block.row_maxima == -np.inf) & ~block.blind
+    if block.rule.bias is not None:
+        scores |= np.isfinite(block.row_maxima) & (np.abs(block.row_maxima) > largest)
+        # Some kernels compute NaN - inf, and others do not compute a score that the bias hides.
+        scores |= np.any(np.isneginf(block.rule.bias) & np.isnan(block.scores), axis=-1)
     finite_v = np.isfinite(block.v)
     # A weight of 0 times NaN: some kernels skip keys with weight 0, and some skip dropped weights.
     skipped = np.zeros((), np.bool_)
     if not finite_v.all():
-        no_weight = ~block.weighted & block.visible
+        no_weight = ~block.weighted & (block.visible if block.hidden is None else block.visible | block.hidden)
         skipped = no_weight.astype(np.float64) @ (~finite_v).astype(np.float64) > 0
     if block.kept is not None:
         # If all weights of a row are dropped, including NaN ones, some kernels return 0.

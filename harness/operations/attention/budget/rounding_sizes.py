@@ -99,8 +99,10 @@ class Roundings:
     """A capped score whose tanh is computed from exponentials; absolute, per unit of the cap."""
     penalty: float
     """ALiBi's penalty."""
-    penalized: float
-    """A score after ALiBi's penalty is subtracted."""
+    bias: float
+    """The bias, before it is added."""
+    added: float
+    """A score after ALiBi's penalty is subtracted, or after the bias is added."""
     log: float
     """lse, per unit of lse."""
     log_of_sum: float
@@ -147,7 +149,9 @@ class Roundings:
             tanh_absolute=TANH_ABSOLUTE[numerics.tanh],
             # The slope times log2 e, log2 e itself; the distance if it exceeds 2^24, and its product.
             penalty=4 * U,
-            penalized=U,
+            # If fast, log2 e and its product with it; with ALiBi, its sum with the penalty, if that comes first.
+            bias=(2 * U if fast else 0.0) + (U if problem.alibi else 0.0),
+            added=U,
             # Sum; if fast, also the product with ln 2, ln 2 itself, and the maximum's product with log2 e.
             log=4 * U if fast else U,
             log_of_sum=4 * U if fast else 2 * U,

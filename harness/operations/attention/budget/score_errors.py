@@ -1,4 +1,4 @@
-"""Errors of scores after the cap and ALiBi, derived from the errors of the products tau q.k.
+"""Errors of scores after the cap, ALiBi and the bias, derived from the errors of the products tau q.k.
 
 Let x = tau q.k / C with error dx = sigma / C, where rounding C and multiplying by it add two roundings to sigma.
 sech^2 is the derivative of tanh, which decreases with |x|:
@@ -9,11 +9,22 @@ since x^ is within dx of x. eps is the error of tanh and of its product with the
 near the cap are more accurate than their products. If S is stored in 16 bits before the cap, the error
 u_16 |x| sech^2 x <= u_16 |tanh x| is at most that of storing it afterwards.
 
-ALiBi subtracts b = slope * distance. The error of b is 4u b, and the difference is rounded by u. A sink is not a
-product, so its score has no error.
+ALiBi subtracts b = slope * distance. The error of b is 4u b, and the difference is rounded by u.
 
-Expected errors are scaled by the same derivative. The errors of the cap and of ALiBi are not assumed to be random,
-because equal scores have equal errors of tanh, and all keys share the rounding of the slope.
+The bias B is stored in float32, so it has no error of its own, and adding it is one rounding:
+
+    |fl(s^ + B) - (s + B)| <= |s^ - s| + u |s + B|     to first order
+
+for a score s^ with the error of the stages before. A kernel that works in powers of two multiplies B by log2 e, which
+adds 2u |B|. With ALiBi, B may be added before the penalty is subtracted or to the penalty itself: the intermediate sum
+exceeds |s| by at most b + |B|, which adds u |B| (u b is part of the 4u b, since distances below 2^24 are exact). If S
+is stored in 16 bits, that is before or after the bias, so the larger of both is rounded (`largest`).
+
+A sink is not a product, so its score has no error.
+
+Expected errors are scaled by the same derivative. The errors of the cap, of ALiBi and of the bias are not assumed to be
+random, because equal scores have equal errors of tanh, all keys share the rounding of the slope, and equal sums are
+rounded alike.
 """
 
 from __future__ import annotations
@@ -44,7 +55,7 @@ class ScoreErrors:
     expected_query: Array | float
     """The part of `common` that is due to Q's scaling."""
     largest: Array
-    """The largest magnitude of the score after the cap or ALiBi, since a kernel may store it after either."""
+    """The largest magnitude of the score after the cap, ALiBi or the bias, since a kernel may store it after each."""
 
     def stored(self, rounding: Roundings) -> Array | float:
         """Return the error of storing the score."""
@@ -62,7 +73,7 @@ class ScoreErrors:
             common=seen(self.common),
             query=seen(self.query),
             expected_query=seen(self.expected_query),
-            largest=self.largest,
+            largest=np.where(visible, self.largest, np.float32(0)),
         )
 
 
@@ -77,7 +88,10 @@ def errors_after_rule(
     expected, query, expected_query = errors.expected, errors.query, errors.expected_query
     proved = errors.proved + query
     common: Array | float = expected_query
-    largest: Array = np.abs(scores).astype(np.float32)
+    magnitude: Array = np.abs(scores).astype(np.float32)
+    largest = magnitude
+    # The score before the bias is added. Where the bias is not finite, the key is not visible or its row has no budget.
+    unbiased = magnitude if rule.bias is None else np.abs(scores - rule.bias).astype(np.float32)
     if rule.softcap is not None:
         cap = np.float32(rule.softcap)
         x, dx = np.abs(products).astype(np.float32) / cap, proved / cap
@@ -88,13 +102,15 @@ def errors_after_rule(
         query, expected_query = (np.minimum(derivative * each, 2 * cap) for each in (query, expected_query))
         expected, common = np.minimum(derivative * expected, 2 * cap), np.minimum(derivative * common + own, 2 * cap)
         largest = np.maximum(largest, capped)
-    elif rule.penalty is not None:
+    elif not rule.keeps_products:
         largest = np.maximum(largest, np.abs(products).astype(np.float32))
     if rule.penalty is not None:
-        penalty = np.abs(rule.penalty).astype(np.float32)
-        own = np.float32(rounding.penalty) * penalty + np.float32(rounding.penalized) * np.abs(scores).astype(
-            np.float32
-        )
+        own = np.float32(rounding.penalty) * np.abs(rule.penalty).astype(np.float32)
+        own = own + np.float32(rounding.added) * unbiased
+        proved, common = proved + own, common + own
+    if rule.bias is not None:
+        largest = np.maximum(largest, unbiased)
+        own = np.float32(rounding.bias) * np.abs(rule.bias).astype(np.float32) + np.float32(rounding.added) * magnitude
         proved, common = proved + own, common + own
     if rule.sinks is not None:
         for error in (proved, expected, common, query, expected_query, largest):

@@ -11,14 +11,17 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME, Choice, Item, NamedAxes
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
-from harness.operations.attention.cases.build import AttentionBuild
+from harness.operations.attention.bias import BIAS
+from harness.operations.attention.cases.build import PLAIN_BIAS, AttentionBuild
 from harness.operations.attention.cases.case_values import (
     ALIBI,
     BESIDE_EDGES,
+    BIASES,
     CAUSAL,
     DROPOUTS,
     PRODUCT_ROWS,
@@ -227,7 +230,7 @@ class AttentionAxes(NamedAxes):
             dtype=build.dtype,
             mask=mask,
             scale=rng.choice(SCALES[choice[SCALE]]),
-            **build.fields_of_features(rng.choice(SOFTCAPS), rng.choice(DROPOUTS)) if build.features else {},
+            **_fields_of_features(build, rng),
         )
         edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
         edits = (*steep_slopes(rng.choice, problem), *edits)
@@ -250,6 +253,14 @@ class AttentionAxes(NamedAxes):
         """Those of no more tiles than were asked for; 1 where there are none."""
         most = self._most_tiles
         return lengths if most is None else [n for n in lengths if math.prod(tiles(n)) <= most] or (1,)
+
+
+def _fields_of_features(build: AttentionBuild, rng: random.Random) -> dict[str, Any]:
+    if not build.features:
+        return {}
+    softcap, dropout = rng.choice(SOFTCAPS), rng.choice(DROPOUTS)
+    # Drawn only if there is one, so that other cases do not depend on it.
+    return build.fields_of_features(softcap, dropout, rng.choice(BIASES) if BIAS in build.features else PLAIN_BIAS)
 
 
 @functools.cache

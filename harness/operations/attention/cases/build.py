@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.bias import AXES, BIAS, Axes
 from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
 from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
@@ -23,6 +24,7 @@ TILE_NAMES = {"row": ROWS, "key": KEYS}
 PLAIN_LENGTH = 128
 PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
+PLAIN_BIAS = AXES
 USUAL_HEAD_DIMS = (64, 80, 128)
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
@@ -113,14 +115,16 @@ class AttentionBuild(HeadBuild):
         """One head of `PLAIN_LENGTH` rows and keys."""
         return Problem(
             heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=self.head_dim, dtype=self.dtype,
-            **self.fields_of_features(PLAIN_SOFTCAP, (PLAIN_DROPOUT, 0)),
+            **self.fields_of_features(PLAIN_SOFTCAP, (PLAIN_DROPOUT, 0), PLAIN_BIAS),
         )  # fmt: skip
 
-    def fields_of_features(self, softcap: float, dropout: tuple[float, int]) -> dict[str, Any]:
-        """The fields of a problem that has its features, with that cap, and that share and seed of dropout."""
+    def fields_of_features(self, softcap: float, dropout: tuple[float, int], bias: Axes) -> dict[str, Any]:
+        """The fields of a problem that has its features, with that cap, share and seed of dropout, and bias."""
         on: dict[str, Any] = dict.fromkeys(self.features, True)
         if "softcap" in on:
             on["softcap"] = softcap
+        if BIAS in on:
+            on[BIAS] = bias
         if DROPOUT in on:
             on |= dict(zip((DROPOUT, "dropout_seed"), dropout))
         return on

@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.model.cases.axes import Pick
 from harness.model.cases.case import Case, Edit
+from harness.operations.attention.bias import AXES, BIAS
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.masks import NO_MASK, Mask, band_limits, mask_kinds
 from harness.operations.attention.masks.window import Window
@@ -33,6 +34,8 @@ SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
 """Most scores of a normal draw are beyond the least, and none near 30."""
 DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
 """Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
+BIASES = (AXES, ("heads", "kv_len"), ("q_len", "kv_len"), AXES, ("kv_len",), ("q_len",), ("heads",), ("heads", "q_len"))
+"""Axes of a bias: its own for each score, as for relative positions; for each key, as for padding; and all others."""
 PRODUCT_ROWS = 32
 """Rows of a warp, 16 or 32 on tensor cores: those all before a key, or all behind it, may be taken together."""
 BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -2, 2)
@@ -45,6 +48,8 @@ STEEP_SLOPES = (1.0, 0.5)
 """Slopes of ALiBi. With few heads, the paper's take 1 / 256 or 1 / 16 off per key, which roundings hide."""
 SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
 """Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
+BIAS_VALUES = (-math.inf, -1e9, 1e3)
+"""For a bias: what hides a key, what models use in its place, and what outweighs all other keys."""
 LARGE_VALUES = (6e4, -6e4)
 """For V: O stays below them. Scores that overflow would have no answer."""
 
@@ -182,25 +187,31 @@ def steep_slopes(pick: Pick, problem: Problem) -> tuple[Edit, ...]:
 
 
 def one_edit(pick: Pick, problem: Problem) -> Edit:
-    """One element of Q, K or V with a special value, or of slopes or sinks."""
+    """One element of Q, K or V with a special value, or of slopes, a bias or sinks."""
     shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
-    others = [name for name in (SLOPES, SINKS) if name in shapes]
+    others = [name for name in (SLOPES, BIAS, SINKS) if name in shapes]
     # What a mask hides is V above all: scores are hidden by what stands in their place.
     array = pick((*(("V", "V") if problem.mask != NO_MASK else ("V",)), "K", "Q", *others))
     index = tuple(pick(range(extent)) for extent in shapes[array])
-    values = SPECIAL_VALUES + (LARGE_VALUES if array == "V" else ())
-    is_masked = problem.mask != NO_MASK and array in "KV"
+    values = SPECIAL_VALUES + {"V": LARGE_VALUES, BIAS: BIAS_VALUES}.get(array, ())
+    of_keys = array in "KV" or (array == BIAS and "kv_len" in (problem.bias or ()))
+    is_masked = problem.mask != NO_MASK and of_keys
     if is_masked and pick((False, True)):
-        sequence, head, key, column = index
-        index = (sequence, head, _key_beside_run(pick, problem, sequence, key), column)
+        if array == BIAS:
+            head, row, key = index
+            rows = (row,) if shapes[BIAS][1] > 1 else range(problem.q_len)
+            index = (head, row, _key_beside_run(pick, problem, 0, rows, key))
+        else:
+            sequence, head, key, column = index
+            index = (sequence, head, _key_beside_run(pick, problem, sequence, range(problem.q_len), key), column)
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
     nans = len(values) if is_masked else 1
     return Edit(array, index, pick(values + (math.nan,) * nans))
 
 
-def _key_beside_run(pick: Pick, problem: Problem, sequence: int, otherwise: int) -> int:
-    """A key next to those that some row sees: in the same tile, mostly, as keys that it does see."""
-    row = pick(range(problem.q_len))
+def _key_beside_run(pick: Pick, problem: Problem, sequence: int, rows: Sequence[int], otherwise: int) -> int:
+    """A key next to those that one of these rows sees: in the same tile, mostly, as keys that it does see."""
+    row = pick(rows)
     (first,), (end,) = problem.span(np.array([row]), sequence)
     beside = tuple(int(key) for key in (first - 1, end) if first < end and 0 <= key < problem.kv_len)
     return pick(beside) if beside else otherwise

@@ -16,7 +16,8 @@ from typing import Any
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.operations.attention.cases.build import PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
+from harness.operations.attention.bias import BIAS, bias_in_words
+from harness.operations.attention.cases.build import PLAIN_BIAS, PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.problem import DROPOUT, Problem, default_scale, heads_in_words
@@ -49,6 +50,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         len(p.mask.text),
         p.mask.text,
         len(p.compiled_features),
+        len(p.bias or ()),
         p.scale != default_scale(p.head_dim),
         p.dropout_seed,
         *builds.input_size(case),
@@ -70,6 +72,9 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     yield from _fewer_heads(case)
     for feature in p.compiled_features:
         yield _with_features(case, [name for name in p.compiled_features if name != feature])
+    if p.bias is not None and len(p.bias) > 1:
+        for axis in p.bias:
+            yield _changed(case, bias=tuple(other for other in p.bias if other != axis))
     for part in p.mask.parts:
         yield _changed(case, mask=p.mask.without(part.kind))
     if p.mask != NO_MASK:
@@ -134,7 +139,7 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
         takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
     if problem.softcap is not None:
         takes.append(f"softcap {problem.softcap:g}")
-    takes += [name for name, is_on in (("ALiBi", problem.alibi), ("sinks", problem.sinks)) if is_on]
+    takes += [*(["ALiBi"] * problem.alibi), *bias_in_words(problem.bias), *(["sinks"] * problem.sinks)]
     takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
@@ -221,14 +226,14 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
 
 
 def _with_features(case: Case, features: Sequence[str]) -> Case:
-    """With these features of scores and weights; what is capped already stays capped by the same."""
+    """With these features of scores and weights; a cap, a bias and dropout stay what they are."""
     p = case.problem
     softcap = (p.softcap or PLAIN_SOFTCAP) if "softcap" in features else None
     dropout = (p.dropout or PLAIN_DROPOUT) if DROPOUT in features else 0.0
     seed = p.dropout_seed if dropout else 0
-    return _changed(
-        case, softcap=softcap, alibi="alibi" in features, sinks="sinks" in features, dropout=dropout, dropout_seed=seed
-    )
+    bias = (p.bias or PLAIN_BIAS) if BIAS in features else None
+    flags = {name: name in features for name in ("alibi", "sinks")}
+    return _changed(case, softcap=softcap, bias=bias, **flags, dropout=dropout, dropout_seed=seed)
 
 
 def shorter(problem: Any) -> Iterator[tuple[str, Any]]:

@@ -5,8 +5,7 @@ own, for whatever computes attention:
 
     from hypothesis import given, settings
 
-    from harness.execution.judging.question import Question
-    from harness.operations.attention.cases.strategies import cases
+    from harness import Question, cases
 
 
     @settings(deadline=None)
@@ -26,13 +25,16 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
 from harness.model.cases.axes import Item
 from harness.model.cases.case import Case, Edit
-from harness.operations.attention.cases.build import BUILDS, AttentionBuild
+from harness.operations.attention.bias import BIAS
+from harness.operations.attention.cases.build import BUILDS, PLAIN_BIAS, AttentionBuild
 from harness.operations.attention.cases.case_values import (
+    BIASES,
     DROPOUTS,
     SCALES,
     SOFTCAPS,
@@ -114,8 +116,15 @@ def problems(
         dtype=build.dtype,
         mask=mask.clipped_to(batch, kv_len),
         scale=scale,
-        **build.fields_of_features(draw(_sampled(SOFTCAPS[:2])), draw(_sampled(DROPOUTS))) if build.features else {},
+        **_features(draw, build),
     )
+
+
+def _features(draw: st.DrawFn, build: AttentionBuild) -> dict[str, Any]:
+    if not build.features:
+        return {}
+    softcap, dropout = draw(_sampled(SOFTCAPS[:2])), draw(_sampled(DROPOUTS))
+    return build.fields_of_features(softcap, dropout, draw(_sampled(BIASES)) if BIAS in build.features else PLAIN_BIAS)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.model.contenders.torch_contender import Tensors
+from harness.operations.attention.bias import AXES, BIAS
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays
@@ -26,7 +27,7 @@ TILE = 128
 
 
 class FlexAttention(TorchAttention):
-    """Any mask, caps and ALiBi in the kernel; sinks by what it says of the log-sum-exp, in a second pass over O."""
+    """Any mask, caps, ALiBi and a bias in the kernel; sinks by its log-sum-exp, in a second pass over O."""
 
     def __init__(self, stage: Any) -> None:
         problem: Problem = stage.problem
@@ -36,7 +37,7 @@ class FlexAttention(TorchAttention):
 
     @override
     def attend(self, given: Tensors) -> Any:
-        return self._compiled(given["Q"], given["K"], given["V"], given.get(SINKS))
+        return self._compiled(given["Q"], given["K"], given["V"], given.get(BIAS), given.get(SINKS))
 
     def attend_with_lse(self, given: Tensors) -> tuple[Any, Any]:
         """O and the natural logarithm of sum exp(scores), (batch, heads, q_len) in float32, without sinks."""
@@ -48,12 +49,12 @@ class FlexAttention(TorchAttention):
         torch, with_lse = self._torch, self._with_lse
         from torch.nn.attention.flex_attention import flex_attention
 
-        options = self._options
+        options, rule = self._options, self._score_rule
 
-        def attend(Q: Any, K: Any, V: Any, sinks: Any) -> Any:
+        def attend(Q: Any, K: Any, V: Any, bias: Any, sinks: Any) -> Any:
             if sinks is None:
-                return flex_attention(Q, K, V, **options)
-            O, lse = with_lse(Q, K, V)
+                return flex_attention(Q, K, V, score_mod=rule(bias), **options)
+            O, lse = with_lse(Q, K, V, bias)
             return (O * share_beside_sinks(torch, lse, sinks)[..., None]).to(O.dtype)
 
         return self._compile(attend)
@@ -66,10 +67,10 @@ class FlexAttention(TorchAttention):
     def _with_lse(self) -> Callable[..., tuple[Any, Any]]:
         from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
-        options = self._options
+        options, rule = self._options, self._score_rule
 
-        def attend(Q: Any, K: Any, V: Any) -> tuple[Any, Any]:
-            O, aux = flex_attention(Q, K, V, return_aux=AuxRequest(lse=True), **options)
+        def attend(Q: Any, K: Any, V: Any, bias: Any = None) -> tuple[Any, Any]:
+            O, aux = flex_attention(Q, K, V, score_mod=rule(bias), return_aux=AuxRequest(lse=True), **options)
             return O, aux.lse
 
         return attend
@@ -88,10 +89,13 @@ class FlexAttention(TorchAttention):
         p = self._problem
         return {
             "block_mask": self._block_mask(),
-            "score_mod": score_rule(self._torch, p, self._inputs[0].get(SLOPES)),
             "scale": p.tau,
             "enable_gqa": p.group > 1,
         }
+
+    @functools.cached_property
+    def _score_rule(self) -> Callable[[Any], Callable[..., Any] | None]:
+        return score_rule(self._torch, self._problem, self._inputs[0].get(SLOPES))
 
     def _block_mask(self) -> Any:
         """Which tiles of keys have to be read; None: all."""
@@ -143,23 +147,35 @@ class FlexAttention(TorchAttention):
         return count, order
 
 
-def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[..., Any] | None:
-    """What becomes of a score, tau q.k, before it is masked, as `flex_attention` asks; None: it stays.
+def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[[Any], Callable[..., Any] | None]:
+    """Return a function from the bias to a `score_mod` of `flex_attention`, which changes scores before the mask.
 
-    `slopes` are those of the heads, on the GPU.
+    The `score_mod` is None if scores do not change. `slopes` are those of the heads and the bias has three axes, both
+    on the GPU; None if the problem has none. Slopes follow from the problem, but each set of inputs has its own bias.
     """
     softcap, diagonal = problem.softcap, problem.diagonal
-    if softcap is None and not problem.alibi:
-        return None
+    # An index has to be a tensor, so axes over which the bias does not vary are left out.
+    varies = tuple(axis in (problem.bias or ()) for axis in AXES)
+    whole = tuple(slice(None) if each else 0 for each in varies)
 
-    def becomes(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
-        if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
-        if slopes is not None:
-            score = score - slopes[head] * torch.abs(row + diagonal - key)
-        return score
+    def rule(bias: Any) -> Callable[..., Any] | None:
+        if softcap is None and slopes is None and bias is None:
+            return None
+        values = None if bias is None else bias[whole]
 
-    return becomes
+        def becomes(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
+            if softcap is not None:
+                score = softcap * torch.tanh(score / softcap)
+            if slopes is not None:
+                score = score - slopes[head] * torch.abs(row + diagonal - key)
+            if values is not None:
+                place = [index for index, each in zip((head, row, key), varies) if each]
+                score = score + values[tuple(place)]
+            return score
+
+        return becomes
+
+    return rule
 
 
 def share_beside_sinks(torch: Any, lse: Any, sinks: Any) -> Any:

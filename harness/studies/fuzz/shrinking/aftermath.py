@@ -18,6 +18,7 @@ from harness.studies.fuzz.examining.examiners import Examiners
 from harness.studies.fuzz.finding import CRASH, TIMEOUT, Answer, Finding
 from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, case_at, try_lengths
 from harness.studies.fuzz.shrinking.pattern import MOST_FLOPS
+from harness.studies.fuzz.shrinking.simplification import needed_features
 from harness.support.errors import SandboxError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
@@ -59,7 +60,7 @@ class Aftermath:
     tiles: tuple[int, ...] = ()
     """Number of tiles in the smallest case, along each axis."""
     takes: tuple[str, ...] = ()
-    """Features of the smallest case beyond the plainest problem, in words."""
+    """Features of the smallest case beyond the plainest problem, in words, without those that it fails without."""
     repeatable: bool = False
     """Whether the case failed in the same way again, in a fresh process."""
     larger: Failing | None = None
@@ -108,8 +109,14 @@ def look_into(
         if case not in known:
             workers.expect(case)
 
+    def fails(case: Case) -> bool:
+        found = ask(case).finding
+        return found is not None and found.kind == finding.kind
+
     # A case that kills or hangs its process takes too long to be repeated many times.
     if finding.kind not in (CRASH, TIMEOUT):
+        with faults.listed("saying what the smallest case needs"):
+            takes = needed_features(case, tiles, sizes, fails)
         with faults.listed("trying other lengths"):
             lengths = try_lengths(operation.probed_axes(case, sizes), ask, expect, SHARE_OF_SHRINKING * shrink_seconds)
         with faults.listed("trying other lengths"):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from harness.model.cases.build import Builds
@@ -10,8 +12,9 @@ from harness.model.cases.case import Case, Edit
 from harness.model.operation import operation_named
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.cases.simplification import enlarged
+from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
-from harness.studies.fuzz.shrinking.simplification import simplify
+from harness.studies.fuzz.shrinking.simplification import needed_features, simplify
 
 PLAIN, SMALL_TILES, HALF = (
     AttentionBuild("float32", 16),
@@ -103,3 +106,43 @@ def test_a_feature_that_a_case_needs_goes_with_it_to_the_plainest_build():
     assert [each.problem.compiled_features for each in tried[:2]] == [(), ("sinks",)]
     assert builds.rank(tried[1]) == 0 and builds.of(tried[1]).tiles(tried[1].problem) == (8, 8)
     assert operation_named("attention").size(tried[1], builds) < operation_named("attention").size(case, builds)
+
+
+def poisoned(case: Case) -> bool:
+    """Whether K is not finite, with or without a mask: as of a kernel that stores 0 for NaN."""
+    return not np.isfinite(case.inputs()["K"]).all()
+
+
+def test_a_mask_that_only_changes_what_is_drawn_is_not_needed():
+    # Without a mask, this regime puts NaN into V alone.
+    start = Case(Problem(heads=1, q_len=1, kv_len=1, head_dim=16, mask="causal"), "non-finite")
+    assert poisoned(start) and not poisoned(start.with_problem(replace(start.problem, mask=NO_MASK)))
+    small = simplify(start, poisoned, BUILDS)
+    assert small.problem.mask == NO_MASK and small.regime == "normal"
+    assert [edit.array for edit in small.edits] == ["K"]
+
+
+def test_an_edit_moves_into_a_smaller_problem():
+    edit = Edit("K", (0, 0, 40, 7), math.nan)
+    small = simplify(Case(Problem(heads=1, q_len=1, kv_len=47, head_dim=16), edits=(edit,)), poisoned, BUILDS)
+    assert small.problem.kv_len == 1 and small.edits == (Edit("K", (0, 0, 0, 7), math.nan),)
+
+
+def test_a_feature_is_needed_only_if_the_same_inputs_pass_without_it():
+    # The elements of `hot` depend on the scale: other ones are drawn without it.
+    case = Case(Problem(heads=1, q_len=1, kv_len=2, head_dim=16, scale=0.01, mask="causal"), "hot")
+    largest = np.abs(case.inputs()["Q"]).max()
+    assert np.abs(case.with_problem(replace(case.problem, scale=None)).inputs()["Q"]).max() < largest
+
+    def large(case: Case) -> bool:
+        return bool(np.abs(case.inputs()["Q"]).max() >= largest)
+
+    assert needed_features(case, (1, 1), BUILDS, large) == ("2 keys",)
+    both = ("2 keys", "a causal mask")
+    assert needed_features(case, (1, 1), BUILDS, lambda c: c.problem.causal and large(c)) == both
+
+
+def test_a_smaller_problem_is_tried_with_another_seed_if_its_inputs_hide_the_failure():
+    start = Case(Problem(heads=1, q_len=1, kv_len=20, head_dim=16), seed=6)
+    small = simplify(start, lambda c: c.problem.kv_len == 20 or (c.problem.kv_len > 2 and c.seed == 1), BUILDS)
+    assert (small.problem.kv_len, small.seed) == (3, 1)

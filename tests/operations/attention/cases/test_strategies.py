@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from harness.model.cases.case import Case
 from harness.operations.attention.cases.axes import AttentionAxes
 from harness.operations.attention.cases.build import BUILDS, AttentionBuild
-from harness.operations.attention.cases.case_values import PRODUCT_ROWS, STEEP_SLOPES, one_edit
+from harness.operations.attention.cases.case_values import BIASES, PRODUCT_ROWS, STEEP_SLOPES, one_edit
 from harness.operations.attention.cases.strategies import cases, edits, problems, regimes, seeds
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import SLOPES, Problem
@@ -147,6 +148,16 @@ def test_half_of_the_problems_with_alibi_have_a_steep_slope():
         steep = [edit for case in found for edit in case.edits if edit.array == SLOPES and edit.value in STEEP_SLOPES]
         assert 0.3 < len(steep) / len(found) < 0.7
     assert not any(edit.array == SLOPES for case in chosen(BUILD, {"edits": "some"}) for edit in case.edits)
+
+
+def test_biases_vary_over_every_set_of_axes():
+    with_bias = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32, features=("bias",))
+    for found in (chosen(with_bias, {}), drawn(200, builds=(with_bias,))):
+        met = {case.problem.bias for case in found}
+        assert met == {*BIASES} and len(met) == 7
+    # Other values do not depend on it.
+    for one, other in zip(chosen(with_bias, {}, 1), chosen(dataclasses.replace(with_bias, features=("sinks",)), {}, 1)):
+        assert (one.problem.q_len, one.problem.kv_len) == (other.problem.q_len, other.problem.kv_len)
 
 
 def test_half_of_the_edits_behind_a_mask_lie_next_to_what_is_seen():

@@ -1,0 +1,119 @@
+// The pipeline between a producer, one lane that fetches tiles, and consumers, warpgroups of 64 rows each that multiply them:
+// Shah et al. 2024, arXiv 2407.08608, algorithm 1. hopper.cuh, turns.cuh and row_tiles.cuh are put before this text.
+//
+// Compile-time parameter: STAGES (tiles of K, and of V, on chip).
+
+constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
+
+// Slots in shared memory that one role fills and another reads, with two mbarriers each. Item n, counted from 0, is put into
+// slot n % COUNT.
+template <int COUNT> struct Slots {
+    u64 are_full[COUNT], are_empty[COUNT];
+
+    static __device__ __forceinline__ int slot(int n) { return n % COUNT; }
+    static __device__ __forceinline__ int phase(int n) { return n / COUNT & 1; }
+    __device__ __forceinline__ u64 &full(int n) { return are_full[slot(n)]; }
+
+    // A slot is empty once so many readers have released it.
+    __device__ __forceinline__ void init(int readers)
+    {
+        for (int slot = 0; slot < COUNT; ++slot) {
+            init_barrier(are_full[slot], 1);
+            init_barrier(are_empty[slot], readers);
+        }
+    }
+
+    // The role that fills: copies of so many bytes fill the slot.
+    __device__ __forceinline__ void wait_until_empty(int n) { wait(are_empty[slot(n)], phase(n) ^ 1); }
+    __device__ __forceinline__ void expect(int n, int bytes) { arrive_and_expect(full(n), bytes); }
+
+    // The role that reads.
+    __device__ __forceinline__ void wait_until_full(int n) { wait(full(n), phase(n)); }
+    __device__ __forceinline__ void release(int n) { arrive(are_empty[slot(n)]); }
+};
+
+// The barriers. K and V have a slot for each stage; Q_i and O_i one, or one for each consumer; the tile of rows that comes next
+// has one.
+template <int Q_SLOTS> struct Pipeline {
+    Slots<STAGES> K, V;
+    Slots<1> Q[Q_SLOTS], work;
+    int index;  // of the next tile of rows
+
+    // Line 1, by one thread: `readers` threads of each consumer release what it has read.
+    __device__ __forceinline__ void init(int readers)
+    {
+        K.init(CONSUMERS * readers);
+        V.init(CONSUMERS * readers);
+        for (int q = 0; q < Q_SLOTS; ++q) Q[q].init(CONSUMERS * readers / Q_SLOTS);
+        work.init(CONSUMER_THREADS);
+        publish_barriers();
+    }
+
+    // By the producer, and by all consumers: the index of the tile of rows that is the block's `round`-th.
+    __device__ __forceinline__ void announce(int round, int next)
+    {
+        work.wait_until_empty(round);
+        index = next;
+        arrive(work.full(round));
+    }
+    __device__ __forceinline__ int next_tile(int round)
+    {
+        work.wait_until_full(round);
+        const int next = index;
+        work.release(round);
+        return next;
+    }
+};
+
+// K or V on chip: a circular buffer of tiles of BYTES bytes. Item `step` is the tile that the block visits as its `step`-th.
+template <int BYTES> struct TileBuffer {
+    Slots<STAGES> &slots;
+    unsigned tiles;
+    __device__ __forceinline__ unsigned tile(int step) const { return tiles + step % STAGES * BYTES; }
+    __device__ __forceinline__ void wait_until_full(int step) const { slots.wait_until_full(step); }
+    __device__ __forceinline__ void release(int step) const { slots.release(step); }
+};
+
+// Number of tiles of rows that blocks have taken after their first ones. Each launch increments it once for each tile of rows,
+// so that it wraps to 0 for the next launch.
+__device__ unsigned taken;
+
+// Lines 4 to 10, by one lane: tiles are fetched in the order in which consumers ask for them. `load_Q(slot, tile, barrier)`
+// begins to copy Q_i, `load_K` and `load_V(to, first_key, kv_head, barrier)` a tile of keys.
+template <int Q_BYTES, int KV_BYTES, int Q_SLOTS, class LoadQ, class LoadK, class LoadV>
+__device__ __forceinline__ void produce(Pipeline<Q_SLOTS> &pipeline, const TileBuffer<KV_BYTES> &K,
+                                        const TileBuffer<KV_BYTES> &V, const Problem &p, const LoadQ &load_Q,
+                                        const LoadK &load_K, const LoadV &load_V)
+{
+    int index = blockIdx.x;
+    for (int round = 0, step = 0;; ++round) {
+        pipeline.announce(round, index);
+        if (index >= p.packs.tiles()) return;
+        const RowTile rows = row_tile(index, p);
+        const int kv_head = rows.pack / p.packs.per_kv_head;
+        int j = rows.keys.end - 1, first_key = 0;
+        do {
+            const bool sees_keys = j >= rows.keys.first;  // rows that see no key have a Q_i nevertheless
+            if (sees_keys) {
+                first_key = rows.keys[j].first_key();
+                K.slots.wait_until_empty(step);
+                K.slots.expect(step, KV_BYTES);
+                load_K(K.tile(step), first_key, kv_head, K.slots.full(step));
+            }
+            if (j == rows.keys.end - 1) {
+#pragma unroll 1
+                for (int q = 0; q < Q_SLOTS; ++q) {
+                    pipeline.Q[q].wait_until_empty(round);
+                    pipeline.Q[q].expect(round, Q_BYTES / Q_SLOTS);
+                    load_Q(q, rows, pipeline.Q[q].full(round));
+                }
+            }
+            if (!sees_keys) break;
+            V.slots.wait_until_empty(step);
+            V.slots.expect(step, KV_BYTES);
+            load_V(V.tile(step), first_key, kv_head, V.slots.full(step));
+            ++step;
+        } while (--j >= rows.keys.first);
+        index = gridDim.x + atomicInc(&taken, p.packs.tiles() - 1);
+    }
+}

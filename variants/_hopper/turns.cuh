@@ -1,0 +1,29 @@
+// Named barriers, and who may issue products. The plan chooses one of the two types below as `Turns`. hopper.cuh is put before
+// this text.
+//
+// Compile-time parameter: BR (rows per tile, 64 for each consumer warpgroup).
+
+constexpr int CONSUMERS = BR / 64;
+constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
+
+// Numbers of named barriers. 0 is __syncthreads().
+constexpr int ALL_CONSUMERS = 1;
+constexpr int TURN = 2;  // and the next: of the first consumer and of the second
+constexpr int OWN = 4;   // and the next ones: of one warpgroup
+
+// Two consumers take turns with the tensor cores: one has its softmax while the other multiplies (the paper's section 3.1).
+// The first one begins.
+struct InTurns {
+    static __device__ __forceinline__ void start(int consumer)
+    {
+        if (consumer == 1) end(consumer);
+    }
+    static __device__ __forceinline__ void begin(int consumer) { sync_threads(TURN + consumer, CONSUMER_THREADS); }
+    static __device__ __forceinline__ void end(int consumer) { arrive_threads(TURN + 1 - consumer, CONSUMER_THREADS); }
+};
+
+struct NoTurns {
+    static __device__ __forceinline__ void start(int) {}
+    static __device__ __forceinline__ void begin(int) {}
+    static __device__ __forceinline__ void end(int) {}
+};

@@ -1,0 +1,194 @@
+// Flash-Decoding's step 2 for one block: 16 rows meet the keys of one split. splits.cuh is put before this text; kernel.cu of
+// attention/split_kv and of paged_attention/paged_split_kv say which rows and keys these are.
+//
+// Each warp goes its own way over every WARPS-th tile of keys, with an O, l and m of its own and its own ring of slots in
+// shared memory. It waits for its own copies, and for no other warp until the end.
+//
+// `keys`, the block's keys, has
+//     first, end           the first key and the end of those that a row sees
+//     skipped(key)         how many keys of the tile that begins with `key` are before the first
+//     first_tile(warp)     the first key of the warp's first tile
+//     tile_after(key)      the first key of the warp's next tile
+//     K(key), V(key)       where they begin in memory
+// and `seen`, which keys rows g and g + 8 of the lane (i = 0 and 1) see,
+//     at(key)              the same, counted from that key
+//     sees(i, k)
+//     all_see(first, end)  whether all rows of the block see these keys
+
+// A warp's ring: K and V of one tile after the other, SLOTS - 1 copies ahead of where they are read.
+template <class Keys> struct Ring {
+    const Keys &keys;
+    int begin, lane;
+    int slot;                // which is read next
+    int copied, copied_key;  // how many tiles of K or V, and the next one's first key
+
+    __device__ __forceinline__ Ring(const Keys &keys, int warp, int lane, int first_key)
+        : keys(keys), begin(warp * RING_BYTES), lane(lane), slot(begin), copied(0), copied_key(first_key)
+    {
+    }
+
+    __device__ __forceinline__ void copy_next()
+    {
+        if (copied_key < keys.end) {
+            const stored *const source = copied % 2 == 0 ? keys.K(copied_key) : keys.V(copied_key);
+            const int to = begin + copied % SLOTS * SLOT_BYTES;
+            copy_tile<32>(to, source, keys.skipped(copied_key), keys.end - copied_key, lane);
+        }
+        commit_copies();
+        if (copied++ % 2 == 1) copied_key = keys.tile_after(copied_key);
+    }
+
+    // The slot that is read next has come; the one before it, which all lanes have read, is filled anew.
+    __device__ __forceinline__ void wait_for_slot()
+    {
+        wait_for_copies<SLOTS - 2>();
+        __syncwarp();
+        copy_next();
+    }
+    __device__ __forceinline__ void next_slot()
+    {
+        slot = slot + SLOT_BYTES == begin + RING_BYTES ? begin : slot + SLOT_BYTES;
+    }
+};
+
+// What a warp has of rows g and g + 8. l is that of the lane's own keys.
+struct Rows {
+    Output O;
+    float l[2], m[2];
+};
+
+// S = score(tau S) where the row sees the key, -inf elsewhere: chosen, not added, so that NaN behind the mask stays there.
+template <class Score, class Seen>
+__device__ __forceinline__ void scale_and_mask(ScoreTile &S, float tau, const Score (&score)[2], const Seen &seen,
+                                               const int (&query)[2], int first_key, int lane)
+{
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int k = 8 * n + lane % 4 * 2 + e % 2, i = e / 2;
+            S[n][e] = seen.sees(i, k) ? score[i](tau * S[n][e], query[i], first_key + k) : MINUS_INFINITY;
+        }
+}
+
+// m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O. S becomes P.
+__device__ __forceinline__ void exponentiate(Rows &rows, ScoreTile &S)
+{
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float largest = fmaxf(fmaxf(S[0][2 * i], S[0][2 * i + 1]), fmaxf(S[1][2 * i], S[1][2 * i + 1]));
+        const float m_new = fmaxf(rows.m[i], quad_max(largest));
+        const float correction = exp_below(rows.m[i], m_new);
+        rows.m[i] = m_new;
+        rows.l[i] *= correction;
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+            for (int e = 2 * i; e < 2 * i + 2; ++e) rows.l[i] += S[n][e] = exp_below(S[n][e], m_new);
+#pragma unroll
+        for (int n = 0; n < TD; ++n) {
+            rows.O[n][2 * i] *= correction;
+            rows.O[n][2 * i + 1] *= correction;
+        }
+    }
+}
+
+// The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile. O_split, l_split and
+// m_split: of the block's first row.
+__device__ __forceinline__ void put_warps_together(const Rows &own, float *O_split, float *l_split, float *m_split, int rows)
+{
+    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    float *const l_rows = reinterpret_cast<float *>(shared + L_ROWS);
+    float *const m_rows = reinterpret_cast<float *>(shared + M_ROWS);
+    if (lane % 4 == 0) {
+        m_rows[warp * BR + lane / 4] = own.m[0];
+        m_rows[warp * BR + lane / 4 + 8] = own.m[1];
+    }
+    __syncthreads();  // and no warp reads a slot any more
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int row = lane / 4 + 8 * i;
+        float m_block = MINUS_INFINITY;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) m_block = fmaxf(m_block, m_rows[w * BR + row]);
+        const float correction = exp_below(own.m[i], m_block), l_row = quad_sum(own.l[i]);
+        if (lane % 4 == 0) l_rows[warp * BR + row] = l_row * correction;
+#pragma unroll
+        for (int n = 0; n < TD; ++n) {
+            *reinterpret_cast<float2 *>(O_element(warp, row, 8 * n + lane % 4 * 2)) =
+                make_float2(own.O[n][2 * i] * correction, own.O[n][2 * i + 1] * correction);
+        }
+    }
+    __syncthreads();
+
+#pragma unroll 1
+    for (int start = 0; start < rows * D; start += THREADS) {
+        const int e = start + t;
+        if (e < rows * D) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / D, e % D);
+            O_split[e] = sum;
+        }
+    }
+    if (t < rows) {
+        float l_block = 0.0f, m_block = MINUS_INFINITY;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            l_block += l_rows[w * BR + t];
+            m_block = fmaxf(m_block, m_rows[w * BR + t]);
+        }
+        l_split[t] = l_block;
+        m_split[t] = m_block;
+    }
+}
+
+// Attention of so many `rows` of Q over the split on its own. O is not divided by l yet. `query`: of rows g and g + 8.
+template <class Keys, class Seen, class Score>
+__device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
+                                                const Score (&score)[2], const int (&query)[2])
+{
+    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    if constexpr (D % 16 != 0) {
+        // Rows are not copied as far as they are multiplied.
+        for (int i = t; i < (Q_TILE + SLOT_BYTES) / 16; i += THREADS) reinterpret_cast<uint4 *>(shared)[i] = uint4();
+        __syncthreads();
+    }
+    const int first_key = keys.first_tile(warp);
+    Ring<Keys> ring(keys, warp, lane, first_key);
+    copy_tile<THREADS>(Q_TILE, Q, 0, rows, t);
+    commit_copies();
+#pragma unroll 1
+    for (int i = 0; i < SLOTS - 1; ++i) ring.copy_next();
+    wait_for_copies<SLOTS - 1>();
+    __syncthreads();  // all warps have copied of Q
+
+    // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
+    const unsigned by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+    const unsigned by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    Rows own = {{}, {}, {MINUS_INFINITY, MINUS_INFINITY}};
+#pragma unroll 1
+    for (int key = first_key; key < keys.end; key = keys.tile_after(key)) {
+        const auto seen_here = seen.at(key);
+
+        // S = tau Q K^T.
+        ScoreTile S;
+        ring.wait_for_slot();
+        multiply_Q_Kt(S, by_row + Q_TILE, by_column + ring.slot);
+        ring.next_slot();
+        scale_and_mask(S, tau, score, seen_here, query, key, lane);
+
+        // P = exp(S - m), and l and m.
+        exponentiate(own, S);
+
+        // O = O + P V.
+        ring.wait_for_slot();
+        if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {
+            add_P_V(own.O, S, by_row + ring.slot);
+        } else {
+            add_P_V_where_seen(own.O, S, ring.slot, seen_here, lane);
+        }
+        ring.next_slot();
+    }
+    return own;
+}
