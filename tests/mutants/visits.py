@@ -192,7 +192,9 @@ MUTANTS = (
         ("ListOfTiles(entries, entries[0],", "ListOfTiles(entries, entries[0] + 1,"),
     ),
     in_cuda_of_mma(
-        "copies of the next tile, listed or not", "return entries[further] / 2;", "return n;", _VISITS_OF_MMA
+        "copies of the next tile, listed or not",
+        "coming(int, int further) const { return entries[further] / 2;", "coming(int n, int) const { return n;",
+        _VISITS_OF_MMA,
     ),
     in_cuda_of_mma(
         "each tile of a list but the first visited twice",

@@ -1,5 +1,5 @@
-// Tiles of e4m3, one byte per element, as copies leave them and `wgmma` multiplies them. e4m3.cuh, hopper.cuh and
-// softmax.cuh are put before this text.
+// Tiles of e4m3, one byte per element, as copies leave them and `wgmma` multiplies them, and their products. e4m3.cuh,
+// hopper.cuh, softmax.cuh, registers.cuh and the products of the tile's sizes are put before this text.
 //
 // `wgmma` of e4m3 takes both factors along their rows only, 32 elements at a time. So V lies transposed, a row per
 // element and a column per key, and its keys in such an order that what a product leaves in a lane is what the next one
@@ -57,4 +57,54 @@ __device__ __forceinline__ void round_weights(ByteWeights &P, const Scores &S)
         const int e = 8 * (i / 2) + 2 * (i % 2);
         P[i] = packed_e4m3(S[e], S[e + 1], S[e + 4], S[e + 5]);
     }
+}
+
+// --- Products --------------------------------------------------------------------------------------------------------
+
+// S_next = Q_i K_j^T for the warpgroup's rows, under way.
+__device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsigned K_tile)
+{
+    const u64 Q = QTile::descriptor(Q_rows), K = KTile::descriptor(K_tile);
+    begin_products();
+    multiply(S, Q, K);
+#pragma unroll
+    for (int k = 1; k < D / 32; ++k) multiply_add(S, Q + QTile::steps(k), K + KTile::steps(k));
+    commit_products();
+}
+
+// O_i += P_cur V_j, under way.
+__device__ __forceinline__ void add_P_V(Output &O, const ByteWeights &P, unsigned V_tile)
+{
+    const u64 V = VTile::descriptor(V_tile);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < BC / 32; ++k) multiply_add(O, P + 4 * k, V + VTile::steps(k));
+    commit_products();
+}
+
+// S = Q_i K_j^T once more, by one warp alone, where sums of its exponentials may have left float's range. It is to be short,
+// and need not be fast.
+__device__ __forceinline__ void multiply_alone(Scores &S, unsigned Q_tile, unsigned K_tile)
+{
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread), "+r"(Q_tile), "+r"(K_tile));  // so that nothing takes registers before
+    const unsigned char *const Q = shared_pointer(Q_tile), *const K = shared_pointer(K_tile);
+    const auto word = [](const unsigned char *bytes) { return *reinterpret_cast<const unsigned *>(bytes); };
+#pragma unroll 1
+    for (int j = 0; j < TN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) S[e] = 0.0f;
+#pragma unroll 1
+        for (int byte = thread % 4 * 4; byte < D; byte += 32) {
+            const int row = thread / 32 * 16 - WARPGROUP / 2 + thread % 32 / 4, key = 8 * j + thread % 32 / 4;
+            asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+                         "{%8, %9}, {%0, %1, %2, %3};"
+                         : "+f"(S[0]), "+f"(S[1]), "+f"(S[2]), "+f"(S[3])
+                         : "r"(word(Q + QTile::place(row, byte))), "r"(word(Q + QTile::place(row + 8, byte))),
+                           "r"(word(Q + QTile::place(row, byte + 16))), "r"(word(Q + QTile::place(row + 8, byte + 16))),
+                           "r"(word(K + KTile::place(key, byte))), "r"(word(K + KTile::place(key, byte + 16))));
+        }
+        move_up<4>(S);
+    }
+    __syncwarp();
 }

@@ -12,7 +12,7 @@ import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._features.numba_dropout import numba_dropout
@@ -83,8 +83,8 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
 
     # Which of a tile's `rows` rows see each of this thread's keys.
     @cuda.jit(device=True, forceinline=True)
-    def in_tile(seeing, first_row, rows):
-        return seen_in_tile(seeing.mirrored, (), seeing.first_key, first_row, rows)
+    def in_tile(bounds, seeing, first_row, rows):
+        return seen_in_tile(bounds, seeing.mirrored, (), seeing.first_key, first_row, rows)
 
     # The keys that the block owns, of a head of K and V. The grid is (heads, blocks of a head, batch).
     @cuda.jit(device=True, forceinline=True)
@@ -149,9 +149,10 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
         P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn, factor,
         first_row, rows,
     ):  # fmt: skip
-        seen = in_tile(seeing, first_row, rows)
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
+        bounds = cuda.local.array((2, TM), int32)
+        seen = in_tile(bounds, seeing, first_row, rows)
         multiply_Q_Kt(S, K_tile, Q_tile)
         multiply_Q_Kt(dP, V_tile, dO_tile)
         for j in range(TN):

@@ -22,15 +22,16 @@ def numba_sweep(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures) 
     tiles = numba_tiles(head_dim, tile, features)
     multiply_Q_Kt, scale_and_mask, seen_in_tile = tiles.multiply_Q_Kt, tiles.scale_and_mask, tiles.seen_in_tile
 
-    # S = score(tau Q_i K_j^T); returns which of its keys the rows see. K_j is in `K_tile`.
+    # S = score(tau Q_i K_j^T); returns which of its keys the rows see. K_j is in `K_tile`;
+    # `bounds`: see `seen_in_tile`.
     @cuda.jit(device=True, forceinline=True)
-    def scores_of_tile(S, Q_tile, K_tile, K_head, first_row, first_key, keys, tau, score, seen):
+    def scores_of_tile(S, bounds, Q_tile, K_tile, K_head, first_row, first_key, keys, tau, score, seen):
         # Load K_j, once no thread reads the tile before it any more.
         cuda.syncthreads()
         load_tile(K_tile, BC, K_head, first_key, keys)
         cuda.syncthreads()
         multiply_Q_Kt(S, Q_tile, K_tile)
-        seen_here = seen_in_tile(seen, (), first_row, first_key, keys)
+        seen_here = seen_in_tile(bounds, seen, (), first_row, first_key, keys)
         scale_and_mask(S, tau, score, seen_here, first_row, first_key)
         return seen_here
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, uint32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
@@ -298,9 +298,9 @@ def _masked(
     hides_some, pair_seen, score_of = features.order.hides_some, features.order.sees, features.scores.apply
 
     @cuda.jit(device=True, forceinline=True)
-    def seen_in_tile(seen, pairs, first_row, first_key, keys):
-        first = cuda.local.array(TM, int32)
-        end = cuda.local.array(TM, int32)
+    def seen_in_tile(bounds, seen, pairs, first_row, first_key, keys):
+        # The kernel declares `bounds`, int32[2, TM]: memory of an array that is declared here ends with this function.
+        first, end = bounds[0], bounds[1]
         for i in range(TM):
             first[i] = unclipped_first(seen.run, first_row + row_of(i)) - first_key
             end[i] = min(unclipped_end(seen.run, first_row + row_of(i)) - first_key, keys)

@@ -203,7 +203,7 @@ class _Walk:
             yield from self.value(tuple((name, value.__members__[name].value) for name in value.__members__))
         elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             yield f"named tuple {value.__module__}.{value.__qualname__} {value._fields}"
-            yield from self.value(tuple(sorted(value._field_defaults.items())))
+            yield from self.value(tuple(sorted(getattr(value, "_field_defaults", {}).items())))
         elif isinstance(value, np.ufunc):
             yield f"ufunc {value.__name__}"
         elif _is_numba_type(value):

@@ -10,7 +10,7 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
@@ -115,6 +115,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
         m_new = cuda.local.array(TM, float32)
         weight_old = cuda.local.array(TM, float32)
         weight_new = cuda.local.array(TM, float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         t, batch, head, kv_head = thread_index(), batch_index(), head_index(), kv_head_index(group)
         Q_head, K_head, V_head = Q[batch, head], K[batch, kv_head], V[batch, kv_head]
@@ -145,7 +146,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
 
                 # Line 9: S = tau Q_i K_j^T.
                 multiply_Q_Kt(S, Q_tile, K_tile)
-                seen_here = seen_in_tile(seen, (), first_row, first_key, keys)
+                seen_here = seen_in_tile(bounds, seen, (), first_row, first_key, keys)
                 scale_and_mask(S, tau, (), seen_here, first_row, first_key)
 
                 for i in range(TM):

@@ -9,7 +9,7 @@ import functools
 import math
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
@@ -63,6 +63,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
         O_acc = cuda.local.array((TM, TD), float32)
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         # Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of
         # all heads start first, since they see most keys under a causal mask. `group` heads share K and V.
@@ -107,7 +108,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
 
             # Line 8: S = tau Q_i K_j^T.
             multiply_Q_Kt(S, Q_tile, K_tile)
-            seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys)
+            seen_here = seen_in_tile(bounds, seen, pairs, first_row, first_key, keys)
             scale_and_mask(S, tau, score, seen_here, first_row, first_key)
 
             # Line 9: m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P). Dropout leaves l as it

@@ -11,7 +11,7 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_stored import conversions
@@ -217,6 +217,7 @@ def three_pass_kernels(
         P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         O_acc = cuda.local.array((TM, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
         p = cuda.local.array((COLUMNS_PER_LANE, ROWS_PER_WARP), stored)
 
         block = own_rows(q_len)
@@ -250,7 +251,7 @@ def three_pass_kernels(
                         P_tile[warp_index() + WARPS * i, c] = widen(p[j, i])
             cuda.syncthreads()
 
-            add_P_V(O_acc, P_tile, V_tile, keys, seen_in_tile(seen, (), first_row, first_key, keys))
+            add_P_V(O_acc, P_tile, V_tile, keys, seen_in_tile(bounds, seen, (), first_row, first_key, keys))
 
         gather(O_tile, O_acc, factor(dropout))
         cuda.syncthreads()

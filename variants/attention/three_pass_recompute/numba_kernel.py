@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
@@ -50,6 +50,7 @@ def three_pass_recompute_kernel(head_dim: int, tile: Tile, dtype: str, features:
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
         inverse = cuda.local.array(TM, float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         # The block owns Q_i and O_i of one head.
         block = own_rows(q_len)
@@ -65,7 +66,7 @@ def three_pass_recompute_kernel(head_dim: int, tile: Tile, dtype: str, features:
         # Line 2: for all K_j.
         for first_key in range(seen.first_key // BC * BC, seen.end_key, BC):
             keys = min(BC, kv_len - first_key)
-            scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)
+            scores_of_tile(S, bounds, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)
 
             # Line 3: m = max(m, rowmax(S)).
             for i in range(TM):
@@ -78,7 +79,7 @@ def three_pass_recompute_kernel(head_dim: int, tile: Tile, dtype: str, features:
         # Line 6: for all K_j once more, with the final m.
         for first_key in range(seen.first_key // BC * BC, seen.end_key, BC):
             keys = min(BC, kv_len - first_key)
-            scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)
+            scores_of_tile(S, bounds, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)
 
             # Line 7: l = l + rowsum(exp(S - m)).
             for i in range(TM):
@@ -96,7 +97,7 @@ def three_pass_recompute_kernel(head_dim: int, tile: Tile, dtype: str, features:
         # Line 9: for all K_j once more, with the final m and l.
         for first_key in range(seen.first_key // BC * BC, seen.end_key, BC):
             keys = min(BC, kv_len - first_key)
-            seen_here = scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)
+            seen_here = scores_of_tile(S, bounds, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)
 
             # Line 10: P = exp(S - m) / l.
             for i in range(TM):

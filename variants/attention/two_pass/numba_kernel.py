@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
@@ -49,6 +49,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         l = cuda.local.array(TM, float32)
         m = cuda.local.array(TM, float32)
         inverse = cuda.local.array(TM, float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         # The block owns Q_i and O_i of one head.
         block = own_rows(q_len)
@@ -67,7 +68,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         # Line 3: for all K_j.
         for first_key in range(seen.first_key // BC * BC, seen.end_key, BC):
             keys = min(BC, kv_len - first_key)
-            scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, score, seen)
+            scores_of_tile(S, bounds, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, score, seen)
 
             # Lines 4 and 5: m = max(m, rowmax(S)), l = l exp(m_old - m) + rowsum(exp(S - m)).
             for i in range(TM):
@@ -87,7 +88,7 @@ def two_pass_kernel(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         # Line 7: for all K_j once more, with the final m and l.
         for first_key in range(seen.first_key // BC * BC, seen.end_key, BC):
             keys = min(BC, kv_len - first_key)
-            seen_here = scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, score, seen)
+            seen_here = scores_of_tile(S, bounds, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, score, seen)
 
             # Line 8: P = exp(S - m) / l.
             for i in range(TM):

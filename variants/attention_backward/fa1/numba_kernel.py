@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
@@ -62,6 +62,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         dK_acc = cuda.local.array((TM, TD), float32)
         dV_acc = cuda.local.array((TM, TD), float32)
         dQ_part = cuda.local.array((TQ, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         t, batch, kv_head = thread_index(), batch_index(), head_index()
         for first_key in range(0, kv_len, KEYS):
@@ -111,7 +112,7 @@ def bwd_fa1_kernels(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                     cuda.syncthreads()
 
                     # Line 16: dV_j = dV_j + P^T dO_i. Line 22: dK_j = dK_j + dS^T Q_i.
-                    seen = in_tile(seeing, first_row, rows)
+                    seen = in_tile(bounds, seeing, first_row, rows)
                     add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
                     add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
@@ -70,6 +70,7 @@ def bwd_fa2_kernels(
         dK_acc = cuda.local.array((TM, TD), float32)
         dV_acc = cuda.local.array((TM, TD), float32)
         dQ_part = cuda.local.array((TQ, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         # Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most rows see
         # them under a causal mask.
@@ -113,7 +114,7 @@ def bwd_fa2_kernels(
                 cuda.syncthreads()
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-                seen = in_tile(seeing, first_row, rows)
+                seen = in_tile(bounds, seeing, first_row, rows)
                 add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
                 add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
@@ -60,6 +60,7 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         delta_tile = cuda.shared.array(ROWS, float32)
         dK_acc = cuda.local.array((TM, TD), float32)
         dV_acc = cuda.local.array((TM, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         # Line 5: the block owns K_j and V_j of one head. The first keys of all heads start first, since most rows see
         # them under a causal mask.
@@ -100,7 +101,7 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                 cuda.syncthreads()
 
                 # Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
-                seen = in_tile(seeing, first_row, rows)
+                seen = in_tile(bounds, seeing, first_row, rows)
                 add_P_V(dV_acc, P_tile, dO_tile, rows, seen)
                 add_P_V(dK_acc, dS_tile, Q_tile, rows, seen)
 
@@ -135,6 +136,7 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
         dQ_acc = cuda.local.array((TM, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         batch, head, i_block = batch_index(), head_across(), row_block_across()
         first_row = i_block * BR
@@ -163,7 +165,7 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
             # dS = P o (dP - D_i).
             multiply_Q_Kt(S, Q_tile, K_tile)
             multiply_Q_Kt(dP, dO_tile, V_tile)
-            seen_here = seen_in_tile(seen, (), first_row, first_key, keys)
+            seen_here = seen_in_tile(bounds, seen, (), first_row, first_key, keys)
             for i in range(TM):
                 lse_i = lse_tile[tile_row(i)]
                 delta_i = delta_tile[tile_row(i)]

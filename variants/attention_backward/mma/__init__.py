@@ -4,11 +4,11 @@ The algorithm is that of `bwd-fa2` (Dao 2023, arXiv 2307.08691, algorithm 2). A 
 key per row: what that product leaves in registers is P^T, and then dS^T, as the next products take them. Only dQ_i +=
 dS K_j needs dS the other way round, and gets it through shared memory, one step later. Beyond head_dim 64 the other
 two get P and dS through shared memory as well: half of the warps sum dV, half dK. Q_i and dO_i arrive while those
-before are multiplied (_mma/backward_keys.cu). Sums into dQ come in any order, and so it is not the same to the bit each
+before are multiplied (_mma_backward/keys.cu). Sums into dQ come in any order, and so it is not the same to the bit each
 time.
 
 dQ is summed in float32, in the order in which products leave it in registers: 16 rows and 8 columns are a fragment of
-512 bytes, which a warp adds at once. A last launch puts it in order and rounds it (_mma/backward_ends.cu).
+512 bytes, which a warp adds at once. A last launch puts it in order and rounds it (_mma_backward/round.cu).
 
 Bytes, per query head, n_r rows in a block and J_i the tiles with a key that row block i sees; X_r is dQ in whole
 fragments, 4 N_q d bytes where N_q is a multiple of 16 and d of 8:
@@ -29,66 +29,64 @@ from typing import Any
 
 import numpy as np
 
-from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE as DROPOUT
+from harness import Buffer, Plan, Problem, Registry, Traffic
+from variants import _features as features
 from variants._mma import unsupported_on_tensor_cores
-from variants._mma.backward import (
+from variants._mma_backward import (
     END_ROWS,
     NUMERICS,
+    RUNNING,
     BackwardMmaTile,
     MmaBackwardSchedule,
     default_owning_keys,
     end_kernel,
     end_launch,
-    keys_grid,
+    gradient_of_Q,
     keys_kernel,
+    keys_launch,
     prepare_bytes,
+    prepare_launch,
     running_shape,
-    scalars,
     tiles_owning_keys,
 )
 from variants._tiles import Tile
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits_of_keys
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 
 
-def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that compute D, then all gradients, then round dQ, and the lengths (N_q, N_k) they take."""
-    prepare, rounding = (end_kernel(problem, f"bwd_mma_{name}", sums_dQ=True) for name in ("prepare", "round"))
-    return (prepare, keys_kernel(problem, tile, sums_dQ=True), rounding), pointer_lengths(problem)
+def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
+    """CUDA kernels that compute D, then all gradients, then round dQ."""
+    prepare, rounding = (end_kernel(problem, name, adds_dQ=True) for name in ("prepare", "round"))
+    return prepare, keys_kernel(problem, tile, adds_dQ=True), rounding
 
 
-def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that compute D, then all gradients, then round dQ; they take no lengths."""
-    from variants._mma.numba_backward_ends import end_kernels
-    from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
+def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
+    """Numba kernels that compute D, then all gradients, then round dQ."""
+    from variants._mma_backward.numba_ends import end_kernels
+    from variants._mma_backward.numba_keys import keys_kernel as numba_keys_kernel
 
-    ends = end_kernels(problem.head_dim, problem.dtype)
-    spans, features = has_spans(problem), problem.compiled_features
-    of_keys = numba_keys_kernel(problem.head_dim, tile, problem.dtype, True, spans, features)
-    return (ends.bwd_mma_prepare_sums, of_keys, ends.bwd_mma_round), ()
+    ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True)
+    return ends.bwd_mma_prepare, numba_keys_kernel(problem, tile, adds_dQ=True), ends.bwd_mma_round
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*SPAN_FEATURES, DROPOUT)
+TAKES = (*features.SPAN_FEATURES, features.DROPOUT_FEATURE)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
     """Three launches; `tile` is `default_owning_keys(head_dim)` unless given."""
     p, tile = problem, tile or default_owning_keys(problem.head_dim)
-    (prepare, of_keys, rounding), lengths = kernels(p, tile)
-    args = ("Q", "K", "V", "dO", "L", "D", "dQ_running", "dK", "dV", *lengths)
-    args += scalars(p, limits_of_keys(p), always=not lengths)
+    prepare, of_keys, rounding = kernels(p, tile)
+    round_args = ("dQ", np.int32(p.q_len), np.float32(p.tau), gradient_of_Q(added=True).argument)
     return Plan(
         launches=(
-            end_launch(p, prepare, ("O", "dO", "lse", "L", "D", "dQ_running", *lengths[:1]), tiles=2),
-            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), args, shared_bytes=tile.shared_bytes(p.head_dim)),
-            end_launch(p, rounding, ("dQ_running", "dQ", *lengths[:1], np.float32(p.tau)), tiles=1),
+            prepare_launch(p, prepare, adds_dQ=True),
+            keys_launch(p, of_keys, tile, adds_dQ=True),
+            end_launch(p, rounding, round_args, tiles=1),
         ),
         buffers=(
             Buffer("L", p.lse_shape, "float32"),
             Buffer("D", p.lse_shape, "float32"),
-            Buffer("dQ_running", running_shape(p), "float32"),
+            Buffer(RUNNING, running_shape(p), "float32"),
         ),
     )
 

@@ -1,6 +1,6 @@
 """FlashAttention-2's backward pass on tensor cores with dQ in a launch of its own: no atomics, always the same bits.
 
-dK and dV are worked out as in `bwd-mma` (_mma/backward_keys.cu). Then blocks of rows work out S, P and dP once more,
+dK and dV are computed as in `bwd-mma` (_mma_backward/keys.cu). Then blocks of rows compute S, P and dP once more,
 the other way round: dS is in registers as dQ_i += dS K_j takes it, and never in shared memory. Seven products in place
 of five (Dao 2023, arXiv 2307.08691, algorithm 2, in two loop orders).
 
@@ -20,31 +20,30 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
-from variants._dropout import FEATURE as DROPOUT
+from variants import _features as features
+from variants._features import Feature, arguments
 from variants._mma import MmaTile, unsupported_on_tensor_cores
-from variants._mma.backward import (
-    COMMON,
+from variants._mma_backward import (
+    FRAGMENTS,
     NUMERICS,
     BackwardMmaTile,
     MmaBackwardSchedule,
     default_owning_keys,
     end_kernel,
-    end_launch,
-    keys_grid,
     keys_kernel,
-    options_of,
+    keys_launch,
+    mma_kernel,
     prepare_bytes,
+    prepare_launch,
     row_bytes,
     scalars,
+    size_options,
     tiles_owning_keys,
 )
 from variants._tiles import blocks
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits, limits_of_keys
 from variants._tiles.grids import grid_across
-from variants._tiles.registration import Kernels, pointer_lengths, register_languages
+from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES
 
 
@@ -61,50 +60,49 @@ def shared_bytes_owning_rows(head_dim: int) -> int:
     return 2 * (tile.Br + tile.stages * tile.Bc) * row_bytes(head_dim) + 2 * FLOAT32_BYTES * tile.Br
 
 
-def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """CUDA kernels that compute D, then dK and dV, then dQ, and the lengths (N_q, N_k) they take."""
-    from variants._tiles.rawkernel import raw_kernel
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The features of the kernel that computes dQ, in the order of its parameters."""
+    return features.limits(problem), features.dropout(problem)
 
+
+def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
+    """CUDA kernels that compute D, then dK and dV, then dQ."""
     rows = tile_owning_rows(problem.head_dim)
-    rows_options = (*options_of(problem, rows), f"-DSTAGES={rows.stages}")
-    kernels = (
-        end_kernel(problem, "bwd_mma_prepare", sums_dQ=False),
-        keys_kernel(problem, tile, sums_dQ=False),
-        raw_kernel("attention_backward/mma_ordered", "bwd_mma_of_rows", rows_options, COMMON),
+    sizes = {**size_options(problem, rows), "STAGES": rows.stages}
+    folder, name = "attention_backward/mma_ordered", "bwd_mma_of_rows"
+    return (
+        end_kernel(problem, "prepare", adds_dQ=False),
+        keys_kernel(problem, tile, adds_dQ=False),
+        mma_kernel(folder, "kernel.cu", name, problem, sizes, features_of(problem), FRAGMENTS),
     )
-    return kernels, pointer_lengths(problem)
 
 
-def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[tuple[Any, ...], tuple[np.int32, ...]]:
-    """Numba kernels that compute D, then dK and dV, then dQ; they take no lengths."""
-    from variants._mma.numba_backward_ends import end_kernels
-    from variants._mma.numba_backward_keys import keys_kernel as numba_keys_kernel
+def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
+    """Numba kernels that compute D, then dK and dV, then dQ."""
+    from variants._mma_backward.numba_ends import end_kernels
+    from variants._mma_backward.numba_keys import keys_kernel as numba_keys_kernel
     from variants.attention_backward.mma_ordered.numba_kernel import rows_kernel
 
-    d, dtype, spans, features = problem.head_dim, problem.dtype, has_spans(problem), problem.compiled_features
-    of_keys = numba_keys_kernel(d, tile, dtype, False, spans, features)
-    of_rows = rows_kernel(d, tile_owning_rows(d), dtype, spans, features)
-    return (end_kernels(d, dtype).bwd_mma_prepare, of_keys, of_rows), ()
+    prepare = end_kernels(problem.head_dim, problem.dtype, adds_dQ=False).bwd_mma_prepare
+    of_rows = rows_kernel(problem, tile_owning_rows(problem.head_dim))
+    return prepare, numba_keys_kernel(problem, tile, adds_dQ=False), of_rows
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*SPAN_FEATURES, DROPOUT)
+TAKES = (*features.SPAN_FEATURES, features.DROPOUT_FEATURE)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
-    """Three launches; `tile`, of the one that works out dK and dV, is `default_owning_keys(head_dim)` unless given."""
+    """Three launches; `tile`, of the one that computes dK and dV, is `default_owning_keys(head_dim)` unless given."""
     p, tile, rows = problem, tile or default_owning_keys(problem.head_dim), tile_owning_rows(problem.head_dim)
-    (prepare, of_keys, of_rows), lengths = kernels(p, tile)
-    inputs, always = ("Q", "K", "V", "dO", "L", "D"), not lengths
-    of_keys_args = (*inputs, "dK", "dV", *lengths, *scalars(p, limits_of_keys(p), always=always))
-    of_rows_args = (*inputs, "dQ", *lengths, *scalars(p, limits(p), always=always))
-    keys_bytes, rows_bytes = tile.shared_bytes(p.head_dim, sums_dQ=False), shared_bytes_owning_rows(p.head_dim)
+    prepare, of_keys, of_rows = kernels(p, tile)
+    args = ("Q", "K", "V", "dO", "L", "D", "dQ", *scalars(p), *arguments(features_of(p)))
     row_blocks = grid_across(p, blocks(p.q_len, rows.Br))  # the last rows start first
     return Plan(
         launches=(
-            end_launch(p, prepare, ("O", "dO", "lse", "L", "D", *lengths[:1]), tiles=2),
-            Launch(of_keys, keys_grid(p, tile), (32 * tile.warps,), of_keys_args, keys_bytes),
-            Launch(of_rows, row_blocks, (32 * rows.warps,), of_rows_args, rows_bytes),
+            prepare_launch(p, prepare, adds_dQ=False),
+            keys_launch(p, of_keys, tile, adds_dQ=False),
+            Launch(of_rows, row_blocks, (32 * rows.warps,), args, shared_bytes_owning_rows(p.head_dim)),
         ),
         buffers=(Buffer("L", p.lse_shape, "float32"), Buffer("D", p.lse_shape, "float32")),
     )

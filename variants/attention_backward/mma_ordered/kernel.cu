@@ -1,6 +1,6 @@
 // dQ on tensor cores, where a block owns rows and lets keys pass by: line 15 of Dao 2023, arXiv 2307.08691, algorithm 2,
-// in the loop order of the forward pass. _dropout/dropout.cuh and fragments.cuh, _mma/mma.cuh, _mma/tiles.cuh and
-// _mma/not_finite.cuh are put before this text.
+// in the loop order of the forward pass. _mma/mma.cuh and tiles.cuh, _mma_backward/not_finite.cuh, and from _features/ Limits
+// and Dropout, types that the plan chooses, are put before this text. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES, BLOCKS_PER_SM.
 
@@ -19,15 +19,20 @@ typedef float Sums[TM][2 * STEPS][4];
 typedef unsigned Weights[TM][4];  // A: dS for 16 keys
 typedef float PerRow[TM][2];
 
-// X = A B^T over D elements, for the warp's rows and KEYS_AT_ONCE keys: S = Q_i K_j^T, dP = dO_i V_j^T.
-__device__ __forceinline__ void multiply_A_Bt(Scores &X, unsigned A_lane, unsigned B_lane)
+template <int J> __device__ __forceinline__ void clear(float (&X)[TM][J][4])
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
-        for (int j = 0; j < TN; ++j)
+        for (int j = 0; j < J; ++j)
 #pragma unroll
             for (int c = 0; c < 4; ++c) X[i][j][c] = 0.0f;
+}
+
+// X = A B^T over D elements, for the warp's rows and KEYS_AT_ONCE keys: S = Q_i K_j^T, dP = dO_i V_j^T.
+__device__ __forceinline__ void multiply_A_Bt(Scores &X, unsigned A_lane, unsigned B_lane)
+{
+    clear(X);
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned a[TM][4];
@@ -51,32 +56,28 @@ struct Keys {
     int first, end;
 };
 
-#ifndef SPANS
-__device__ __forceinline__ Keys keys_seen(int row, int key, int q_len, int kv_len, int before, int after)
+__device__ __forceinline__ Keys keys_seen(const Band::Run &seen, int row, int key)
 {
-    const int on = row + kv_len - q_len - key;
-    return {on - before, min(on + after + 1, kv_len - key)};
+    const int on = seen.own_key(row) - key;
+    return {on - seen.before, min(on + seen.after + 1, seen.kv_len - key)};
 }
-#else
-__device__ __forceinline__ Keys keys_seen(int row, int key, int, int, Limit before, Limit after)
+__device__ __forceinline__ Keys keys_seen(const Spans::Run &seen, int row, int key)
 {
-    return {before.of[row - before.first_row] - key, after.of[row - after.first_row] - key};
+    return {seen.first(row) - key, seen.end(row) - key};
 }
-#endif
 
 // dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. The warp's
 // first row is `row`, the first key in dS `key`.
-template <typename Limit>
-__device__ __forceinline__ void mask(Scores &dS, int row, int key, int q_len, int kv_len, Limit before, Limit after)
+__device__ __forceinline__ void mask(Scores &dS, const Limits::Run &seen, int row, int key)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const Keys seen = keys_seen(row + 16 * i + 8 * h + lane / 4, key, q_len, kv_len, before, after);
+            const Keys keys = keys_seen(seen, row + 16 * i + 8 * h + lane / 4, key);
             const int column = lane % 4 * 2;  // the lane's first key
-            const int first = seen.first - column, end = seen.end - column;
+            const int first = keys.first - column, end = keys.end - column;
 #pragma unroll
             for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -85,6 +86,21 @@ __device__ __forceinline__ void mask(Scores &dS, int row, int key, int q_len, in
                     ds = 8 * j + e >= first && 8 * j + e < end ? ds : 0.0f;
                 }
         }
+}
+
+// Lines 11 and 14: P = exp(tau S - L_i), dS = P o (dP - D_i), in the place of dP, which is 0 where the weight drops out.
+__device__ __forceinline__ void multiply_P(Scores &dP, const Scores &S, const PerRow &L_i, const PerRow &D_i, float tau2,
+                                           float factor, const KeptInRows<Dropout, TM, TN> &kept)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const float p = exp2_approx(fmaf(S[i][j][c], tau2, -L_i[i][c / 2]));
+                dP[i][j][c] = p * kept.minus(dP[i][j][c], D_i[i][c / 2], factor, i, c / 2, j, c % 2);
+            }
 }
 
 // dQ_i += dS K_j over KEYS_AT_ONCE keys.
@@ -113,10 +129,31 @@ __device__ __forceinline__ void add_dS_K(Sums &dQ, const Scores &dS, unsigned K_
     }
 }
 
+__device__ __forceinline__ int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// dQ_i, which is times tau, in 16 bits where Q_i was: each warp has read its own rows of that alone.
+__device__ __forceinline__ void gather(unsigned char *Q_tile, const Sums &dQ, float tau, int warp, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int j = 0; j < 2 * STEPS; ++j) {
+                const int row = warp * WARP_ROWS + 16 * i + 8 * h + lane / 4;
+                unsigned char *const at = Q_tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
+                *reinterpret_cast<unsigned *>(at) = packed(tau * dQ[i][j][2 * h], tau * dQ[i][j][2 * h + 1]);
+            }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_rows(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ L, const float *__restrict__ delta, stored *__restrict__ dQ,
-    int q_len, int kv_len, int group, float tau, float tau2, LIMITS DRAW_PARAMETERS FACTOR_PARAMETER)
+    int q_len, int kv_len, int group, float tau, float tau2, Limits limits, Dropout dropout)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const dO_tile = Q_tile + ROWS_BYTES, *const KV_tiles = dO_tile + ROWS_BYTES;
@@ -126,22 +163,20 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     // The block owns Q_i, dO_i and dQ_i of one head. The last rows, which see most keys where causal, of all heads start
     // first: the grid is (heads, tiles of rows, batch).
     const size_t head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;
-    const int first_row = (gridDim.y - 1 - blockIdx.y) * BR, rows = min(BR, q_len - first_row);
+    const int i_block = gridDim.y - 1 - blockIdx.y, first_row = i_block * BR, rows = min(BR, q_len - first_row);
+    const RowBlock block = {(int)blockIdx.z, (int)blockIdx.x, i_block, (int)gridDim.y, first_row, rows};
     const size_t first = head * q_len + first_row;
     const stored *const K_head = K + head / group * kv_len * D, *const V_head = V + head / group * kv_len * D;
 
     // Columns beyond D belong to the last step of a product: zeros, once and for all.
     if constexpr (D % 16 != 0) {
-        for (int i = threadIdx.x * 16; i < SHARED_STATS; i += THREADS * 16) {
-            *reinterpret_cast<uint4 *>(Q_tile + i) = make_uint4(0, 0, 0, 0);
-        }
+        clear_tiles(Q_tile, SHARED_STATS);
         __syncthreads();
     }
 
-    const int last_row = first_row + rows - 1;
-    KEEP_LIMITS(first_row, rows)
-    const int first_tile = first_seen(first_row, q_len, kv_len, before) / BC;
-    const int end_tile = (end_seen(last_row, q_len, kv_len, after) + BC - 1) / BC;
+    // Load Q_i, dO_i, L_i, D_i and the first tiles of keys.
+    const auto seen = limits.of_block<BR>(block, q_len, kv_len);
+    const int first_tile = seen.first_key / BC, end_tile = (seen.end_key + BC - 1) / BC;
     const auto copy_keys = [&](int j) {
         if (j < end_tile) {
             unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES;
@@ -163,29 +198,20 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     wait_for_copies<STAGES - 1>();
     __syncthreads();
 
+    // L_i and D_i go into registers. dQ_i = 0.
     const unsigned Q_lane = shared_address(Q_tile) + warp * WARP_ROWS * ROW_BYTES + lane_in_A();
     PerRow L_i, D_i;
-    Sums dQ_acc;
 #pragma unroll
-    for (int i = 0; i < TM; ++i) {
+    for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             L_i[i][h] = L_tile[warp * WARP_ROWS + 16 * i + 8 * h + lane / 4];
             D_i[i][h] = D_tile[warp * WARP_ROWS + 16 * i + 8 * h + lane / 4];
         }
-#pragma unroll
-        for (int j = 0; j < 2 * STEPS; ++j)
-#pragma unroll
-            for (int c = 0; c < 4; ++c) dQ_acc[i][j][c] = 0.0f;
-    }
+    Sums dQ_acc;
+    clear(dQ_acc);
 
-    // Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
-    const int seen_from = first_seen(last_row, q_len, kv_len, before), seen_to = end_seen(first_row, q_len, kv_len, after);
-    const int warp_row = first_row + warp * WARP_ROWS, warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
-    const int warp_sees_from = first_seen(warps_last, q_len, kv_len, before);
-    const int warp_sees_to = end_seen(warp_row, q_len, kv_len, after);
-    const int warps_first_key = first_seen(warp_row, q_len, kv_len, before);
-    const int warps_end_key = end_seen(warps_last, q_len, kv_len, after);
+    const int warp_row = first_row + warp * WARP_ROWS;
 #pragma unroll 1
     for (int j = first_tile; j < end_tile; ++j) {
         // K_j and V_j have come, and nobody reads the tiles any more that the next copies overwrite. In a tile with keys
@@ -194,7 +220,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
         const int first_key = j * BC;
         unsigned char *const K_tile = KV_tiles + j % STAGES * 2 * KV_BYTES, *const V_tile = K_tile + KV_BYTES;
         wait_for_copies<STAGES - 2>();
-        if (first_key < seen_from || first_key + BC > seen_to) {
+        if (first_key < seen.first_by_all || first_key + BC > seen.end_by_all) {
             if (__syncthreads_or(copied_not_finite<BC>(K_tile))) {
                 for (int key = threadIdx.x; key < BC; key += THREADS) move_not_finite(K_tile, V_tile, key);
                 __syncthreads();
@@ -207,42 +233,25 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
 #pragma unroll 1
         for (int beyond = 0; beyond < BC; beyond += KEYS_AT_ONCE) {
             const int key = first_key + beyond;
-            if (key >= warps_end_key || key + KEYS_AT_ONCE <= warps_first_key) continue;
+            const int row = anew(warp_row);
+            const auto warp_sees = block_limits(seen.run, row, min(row + WARP_ROWS, q_len) - 1);
+            if (key >= warp_sees.end_key || key + KEYS_AT_ONCE <= warp_sees.first_key) continue;
             const unsigned K_lane = shared_address(K_tile) + beyond * ROW_BYTES;
-            // Lines 10, 11, 13 and 14: S = Q_i K_j^T, P = exp(tau S - lse_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
+            // Line 10: S = Q_i K_j^T. Line 13: dP = dO_i V_j^T. Lines 11 and 14: dS = exp(tau S - L_i) o (dP - D_i).
             Scores S, dS;
             multiply_A_Bt(S, Q_lane, K_lane + lane_in_K());
-#ifdef DROPOUT
-            DrawnRows<TM, TN> drawn;
-            drawn.draw(DROPOUT_OF(blockIdx.x, blockIdx.z), warp_row, key, 0);
-#endif
+            KeptInRows<Dropout, TM, TN> kept;
+            kept.draw(dropout.of_head(blockIdx.x, blockIdx.z), row, key, 0);
             multiply_A_Bt(dS, Q_lane + ROWS_BYTES, K_lane + KV_BYTES + lane_in_K());
-#pragma unroll
-            for (int i = 0; i < TM; ++i)
-#pragma unroll
-                for (int n = 0; n < TN; ++n)
-#pragma unroll
-                    for (int c = 0; c < 4; ++c)
-                        dS[i][n][c] = exp2_approx(fmaf(S[i][n][c], tau2, -L_i[i][c / 2])) *
-                                      GROWN_LESS(dS[i][n][c], D_i[i][c / 2], i, c / 2, n, c % 2);
-            if (key < warp_sees_from || key + KEYS_AT_ONCE > warp_sees_to) {
-                mask(dS, warp_row, key, q_len, kv_len, before, after);
-            }
+            multiply_P(dS, S, L_i, D_i, tau2, dropout.factor(), kept);
+            if (key < warp_sees.first_by_all || key + KEYS_AT_ONCE > warp_sees.end_by_all) mask(dS, seen.run, row, key);
+            // Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
             add_dS_K(dQ_acc, dS, K_lane + lane_in_A());
         }
     }
 
-    // Write dQ_i, which is times tau, gathered where Q_i was: each warp has read its own rows of that alone.
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int j = 0; j < 2 * STEPS; ++j) {
-                const int row = warp * WARP_ROWS + 16 * i + 8 * h + lane / 4;
-                unsigned char *const at = Q_tile + swizzled<ROW_BYTES>(row, j) + lane % 4 * 4;
-                *reinterpret_cast<unsigned *>(at) = packed(tau * dQ_acc[i][j][2 * h], tau * dQ_acc[i][j][2 * h + 1]);
-            }
+    // Write dQ_i.
+    gather(Q_tile, dQ_acc, tau, warp, lane);
     __syncthreads();
     store_tile<BR>(dQ + first * D, Q_tile, rows);
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
@@ -110,6 +110,7 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFea
         X_tile = cuda.shared.array((MOST, LD), float32, alignment=16)
         W_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         Y_acc = cuda.local.array((TM, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         block = own_rows(kv_len)
         first_key, keys = block.first_row, block.rows
@@ -141,7 +142,7 @@ def three_pass_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFea
                         if c < KEYS:
                             W_tile[c, r] = w
                 cuda.syncthreads()
-                add_P_V(Y_acc, W_tile, X_tile, rows, in_tile(seeing, first_row, rows))
+                add_P_V(Y_acc, W_tile, X_tile, rows, in_tile(bounds, seeing, first_row, rows))
 
         cuda.syncthreads()
         gather(X_tile, Y_acc, factor)
@@ -214,6 +215,7 @@ def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFea
         dS_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
         dQ_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         dQ_acc = cuda.local.array((TM, TD), float32)
+        bounds = cuda.local.array((2, TM), int32)
 
         block = own_rows(q_len)
         first_row, rows = block.first_row, block.rows
@@ -241,7 +243,7 @@ def three_pass_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFea
                         dS_tile[r, c] = ds
                     at += WARPS * kv_len
             cuda.syncthreads()
-            add_P_V(dQ_acc, dS_tile, K_tile, keys, seen_in_tile(seen, (), first_row, first_key, keys))
+            add_P_V(dQ_acc, dS_tile, K_tile, keys, seen_in_tile(bounds, seen, (), first_row, first_key, keys))
 
         gather(dQ_tile, dQ_acc, factor)
         cuda.syncthreads()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from harness import Launch, Numerics, PlanError, Problem
-from variants._dropout import SOURCE as DROPOUT
-from variants._dropout import SOURCE_OF_FRAGMENTS as DROPOUT_IN_FRAGMENTS
-from variants._dropout import draw_arguments, dropout_options, factor_arguments
+from variants import _features as features
+from variants._features import Feature, Files, arguments, declarations, has_spans
 from variants._mma import (
     FRAGMENT,
     LINE_BYTES,
@@ -23,23 +23,21 @@ from variants._mma import (
     elements_per_copy,
     tile_copy,
 )
-from variants._mma.rawkernel import COMMON_WITH_TILES
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
-from variants._tiles.band import Limits, has_spans
 from variants._tiles.grids import grid_side_by_side
-from variants._tiles.rawkernel import ROWS_SEEING, span_options
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import Integers
 
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
 """P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
-COMMON = (DROPOUT, DROPOUT_IN_FRAGMENTS, *COMMON_WITH_TILES, ("_mma", "not_finite.cuh"))
-DQ_FRAGMENTS = ("_mma", "dq_fragments.cuh")
-COMMON_OWNING_KEYS = (*COMMON, DQ_FRAGMENTS, ROWS_SEEING, ("_mma", "backward.cuh"))
+FOLDER = "_mma_backward"
+TILES: Files = (("_mma", "mma.cuh"), ("_mma", "tiles.cuh"))
 """What sources begin with."""
-SUMS_DQ = "-DSUMS_DQ"
-"""Where dQ is summed in memory."""
+FRAGMENTS: Files = (("_features", "dropout_fragments.cuh"), (FOLDER, "not_finite.cuh"))
+"""Parts of kernels that compute dS."""
+OWNING_KEYS: Files = tuple((FOLDER, f"{part}.cuh") for part in ("shares", "seen", "anew", "products", "scoring"))
+"""Parts of keys.cu besides `FRAGMENTS`."""
 KEEPING_WARPS = 4
 """Maximum warps of a block that keep P and dS of their own keys. In larger blocks half sum dV and half dK."""
 WARP_ROWS = 32
@@ -52,6 +50,8 @@ LARGEST_PART = 192
 """Elements of dK, dV, S and dP together that a thread may hold, so that nothing spills."""
 END_ROWS, END_WARPS = 64, 8
 """Rows and warps of a block that sums over rows, or rounds dQ."""
+RUNNING = "dQ_running"
+"""Name of the buffer of dQ in float32, in fragments."""
 DQ_COLUMNS = 8
 """Columns of a fragment of dQ, which has `FRAGMENT` rows."""
 CHOICES = ((32, 64, 128), (64, 128), (4, 8))
@@ -104,10 +104,10 @@ class BackwardMmaTile(Tile):
         groups = self.column_groups(head_dim)
         return (self.warps // 2) % groups == 0 and self.Bc % (FRAGMENT * (self.warps // 2 // groups)) == 0
 
-    def shared_bytes(self, head_dim: int, sums_dQ: bool = True) -> int:
+    def shared_bytes(self, head_dim: int, adds_dQ: bool = True) -> int:
         """K_j and V_j, Q_i and dO_i with what rows have besides, and two steps' dS^T and P^T that are handed on."""
         rows = 2 * self.Bc + 2 * self.stages * self.Br
-        handed_tiles = 2 if self.hands_weights else int(sums_dQ)
+        handed_tiles = 2 if self.hands_weights else int(adds_dQ)
         handed_bytes = 2 * handed_tiles * self.Bc * LINE_BYTES * blocks(2 * self.Br, LINE_BYTES)
         return int(rows * row_bytes(head_dim) + handed_bytes + self.stages * 2 * FLOAT32_BYTES * self.Br)
 
@@ -160,48 +160,79 @@ def row_bytes(head_dim: int) -> int:
     return int(LINE_BYTES * blocks(head_dim, LINE_ELEMENTS))
 
 
-def options_of(problem: Problem, tile: BackwardMmaTile | MmaTile) -> tuple[str, ...]:
-    """The compile-time parameters of backward.cuh, and of tiles.cuh, spans.cuh and dropout.cuh."""
-    sizes = {
+def gradient_of_Q(added: bool) -> Feature:
+    """Return where dQ is computed: whether blocks that own keys add to it in memory."""
+    chosen = ("AddedInMemory", (RUNNING,)) if added else ("ComputedElsewhere", ())
+    return Feature("DQ", *chosen, ((FOLDER, "dq.cuh"),))
+
+
+def mma_kernel(
+    folder: str,
+    file: str,
+    name: str,
+    problem: Problem,
+    sizes: Mapping[str, int],
+    features: tuple[Feature, ...],
+    parts: Files = (),
+) -> Any:
+    """The kernel `name` of variants/`folder`/`file`, before which tiles.cuh, its features and then `parts` are put."""
+    from variants._tiles.rawkernel import raw_kernel
+
+    options = (f"-DSTORED_AS_{problem.dtype}", *(f"-D{size}={value}" for size, value in sizes.items()))
+    files, using = declarations(features)
+    return raw_kernel(folder, name, options, (*TILES, *files), using, file, parts)
+
+
+def size_options(problem: Problem, tile: BackwardMmaTile | MmaTile) -> dict[str, int]:
+    """The compile-time parameters of kernels that compute dS."""
+    return {
         "D": problem.head_dim,
         "BR": tile.Br,
         "BC": tile.Bc,
         "WARPS": tile.warps,
         "BLOCKS_PER_SM": tile.blocks_per_sm,
     }
-    options = (*(f"-D{name}={size}" for name, size in sizes.items()), f"-DSTORED_AS_{problem.dtype}")
-    return (*options, *span_options(problem), *dropout_options(problem))
 
 
-def scalars(problem: Problem, limits: Limits, *, always: bool) -> tuple[Any, ...]:
-    """(group, tau, tau times log2 e, the limits, what is drawn by, factor), as kernels take them that score.
-
-    `always`: as in `draw_arguments`.
-    """
-    tau, draw = np.float32(problem.tau), draw_arguments(problem, always=always)
-    of_dropout = (*draw, *factor_arguments(problem, always=always))
-    return np.int32(problem.group), tau, np.float32(problem.tau * LOG2_E), *limits, *of_dropout
+def scalars(problem: Problem) -> tuple[Any, ...]:
+    """(q_len, kv_len, group, tau, tau times log2 e), as kernels take them that compute dS."""
+    p = problem
+    sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group))
+    return (*sizes, np.float32(p.tau), np.float32(p.tau * LOG2_E))
 
 
-def keys_kernel(problem: Problem, tile: BackwardMmaTile, sums_dQ: bool) -> Any:
-    """The kernel of backward_keys.cu."""
-    from variants._tiles.rawkernel import raw_kernel
-
-    options = (*options_of(problem, tile), SUMS_DQ) if sums_dQ else options_of(problem, tile)
-    return raw_kernel("_mma", "bwd_mma_of_keys", options, COMMON_OWNING_KEYS, file="backward_keys.cu")
+def keys_features(problem: Problem, adds_dQ: bool) -> tuple[Feature, ...]:
+    """The features of the kernel whose blocks own keys, in the order of its parameters."""
+    return features.mirrored_limits(problem), features.dropout(problem), gradient_of_Q(adds_dQ)
 
 
-def end_kernel(problem: Problem, name: str, sums_dQ: bool) -> Any:
-    """A kernel of backward_ends.cu."""
-    from variants._tiles.rawkernel import raw_kernel
+def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:
+    """The kernel of keys.cu."""
+    parts, of_keys = (*FRAGMENTS, *OWNING_KEYS), keys_features(problem, adds_dQ)
+    return mma_kernel(FOLDER, "keys.cu", "bwd_mma_of_keys", problem, size_options(problem, tile), of_keys, parts)
 
-    options = (f"-DD={problem.head_dim}", f"-DBR={END_ROWS}", f"-DWARPS={END_WARPS}", f"-DSTORED_AS_{problem.dtype}")
-    options = (*options, SUMS_DQ) if sums_dQ else options
-    return raw_kernel("_mma", name, options, (*COMMON_WITH_TILES, DQ_FRAGMENTS), file="backward_ends.cu")
+
+def keys_launch(problem: Problem, kernel: Any, tile: BackwardMmaTile, adds_dQ: bool) -> Launch:
+    """Its launch, after `prepare_launch`."""
+    p = problem
+    args = ("Q", "K", "V", "dO", "L", "D", "dK", "dV", *scalars(p), *arguments(keys_features(p, adds_dQ)))
+    return Launch(kernel, keys_grid(p, tile), (32 * tile.warps,), args, tile.shared_bytes(p.head_dim, adds_dQ))
+
+
+def end_kernel(problem: Problem, name: str, adds_dQ: bool) -> Any:
+    """The kernel of prepare.cu or round.cu, `name`."""
+    sizes = {"D": problem.head_dim, "BR": END_ROWS, "WARPS": END_WARPS}
+    return mma_kernel(FOLDER, f"{name}.cu", f"bwd_mma_{name}", problem, sizes, (gradient_of_Q(adds_dQ),))
+
+
+def prepare_launch(problem: Problem, kernel: Any, adds_dQ: bool) -> Launch:
+    """The launch that computes D, and L = log2(e) lse."""
+    args = ("O", "dO", "lse", "L", "D", np.int32(problem.q_len), gradient_of_Q(adds_dQ).argument)
+    return end_launch(problem, kernel, args, tiles=2)
 
 
 def end_launch(problem: Problem, kernel: Any, args: tuple[Any, ...], tiles: int) -> Launch:
-    """One of them, with so many tiles of rows on chip, and a float for each row."""
+    """The launch of such a kernel, with so many tiles of rows on chip, and a float for each row."""
     row_blocks, shared_bytes = blocks(problem.q_len, END_ROWS), tiles * END_ROWS * row_bytes(problem.head_dim)
     return Launch(
         kernel,
