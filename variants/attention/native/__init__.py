@@ -29,14 +29,14 @@ FAILS_IN = {"cupy": (*BEYOND_EXP, "subnormal"), "numba": BEYOND_EXP}
 """CuPy compiles with -ftz=true: where all scores of a row are below 0, exp(s) v of the smallest values becomes 0."""
 
 
-def cupy_kernel(problem: Problem) -> Any:
+def cupy_kernels(problem: Problem) -> Any:
     """The CUDA kernel."""
     from variants._warps.rawkernel import warp_kernel
 
     return warp_kernel("native", problem)
 
 
-def numba_kernel(problem: Problem) -> Any:
+def numba_kernels(problem: Problem) -> Any:
     """The Numba kernel."""
     from variants.attention.native.numba_kernel import native_kernel
 
@@ -46,5 +46,5 @@ def numba_kernel(problem: Problem) -> Any:
 def register(registry: Registry) -> None:
     """Add `native-cupy` and `native-numba`."""
     idea = "exp without subtracting the maximum, a row per warp: correct if nothing overflows"
-    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
+    languages = {"cupy": cupy_kernels, "numba": numba_kernels}
     register_warps(registry, "native", idea, languages, NUMERICS, fails_in=FAILS_IN)

@@ -27,14 +27,14 @@ NUMERICS = Numerics(
 """Nothing is rounded to 16 bits before O, which is divided once."""
 
 
-def cupy_kernel(problem: Problem) -> Any:
+def cupy_kernels(problem: Problem) -> Any:
     """The CUDA kernel."""
     from variants._warps.rawkernel import warp_kernel
 
     return warp_kernel("row_wise", problem)
 
 
-def numba_kernel(problem: Problem) -> Any:
+def numba_kernels(problem: Problem) -> Any:
     """The Numba kernel."""
     from variants.attention.row_wise.numba_kernel import row_wise_kernel
 
@@ -44,5 +44,5 @@ def numba_kernel(problem: Problem) -> Any:
 def register(registry: Registry) -> None:
     """Add `row-wise-cupy` and `row-wise-numba`."""
     idea = "FlashAttention without tiles: one pass per row, which reads all of K and V for itself"
-    languages = {"cupy": cupy_kernel, "numba": numba_kernel}
+    languages = {"cupy": cupy_kernels, "numba": numba_kernels}
     register_warps(registry, "row-wise", idea, languages, NUMERICS, stores_lse=True)
