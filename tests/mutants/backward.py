@@ -44,7 +44,7 @@ MUTANTS = (
     *in_backward(
         "bwd-fa1", "D without the last elements of a row",
         ("if (e < D) sum +=", "if (e < D / TX * TX) sum +="),
-        ("if e < D:", "if e < D // TX * TX:"),
+        ("if e < D:", "if e < D // 8 * 8:"),
     ),
     *in_backward(
         "bwd-fa2", "P from a log-sum-exp to base 2",

@@ -50,7 +50,6 @@ MUTANTS = (
         (None, ("        l = cuda.local.array(TM, float32)\n",
                 "        l = cuda.local.array(TM, float32)\n"
                 "        none, all_keys = cuda.local.array(TM, int32), cuda.local.array(TM, int32)\n")),
-        (None, ("from numba import cuda, float32\n", "from numba import cuda, float32, int32\n")),
         (None, ("    ZERO,\n    batch_index,\n", "    ZERO,\n    SeenInTile,\n    batch_index,\n")),
     ),
     *in_feature(

@@ -263,7 +263,12 @@ _SPANS = (
 _VISITS = (
     _in(ROWS, "the first head's list", "pack % p.packs.per_sequence, row_tile", "0, row_tile"),
     _in(KERNEL, "a mixed tile taken for whole", "return !at.is_mixed() && whole.has", "return whole.has"),
-    _in(KEYS, "notes of the first consumer", "{of_block + consumer_thread / WARPGROUP * 64}", "{of_block}"),
+    _in(
+        KEYS,
+        "notes of the first consumer",
+        "bits_of_block() + (threadIdx.x / WARPGROUP - 1) * 64 :",
+        "bits_of_block() + 0 :",
+    ),
     _in(
         KEYS,
         "NaN and infinity in V where the notes hide them",

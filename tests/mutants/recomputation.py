@@ -38,7 +38,7 @@ MUTANTS = (
          "        auto seen_here = seen_in_tile(seen, block.first_row, first_key, keys);\n"
          "        for (int i = 0; i < TM; ++i) seen_here.end[i] = keys;\n"
          "        scale_and_mask(S, tau, Terms<>{}, seen_here, block.first_row, first_key);\n\n        // Line 7"),
-        ("            scores_of_tile(S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)\n\n"
+        ("            scores_of_tile(S, bounds, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen)\n\n"
          "            # Line 7",
          "            seen_here = scores_of_tile(\n"
          "                S, Q_tile, KV_tile, K_head, first_row, first_key, keys, tau, (), seen\n            )\n"

@@ -61,7 +61,7 @@ MUTANTS = (
         ("l[i] = correction * l[i] + row_sum(total)",
          "l_new = correction * l[i] + row_sum(total)\n"
          "                l[i] = libdevice.int_as_float(libdevice.float_as_int(l_new) & int32(-65536))"),
-        (None, ("from numba import cuda, float32\n",
+        (None, ("from numba import cuda, float32, int32\n",
           "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice\n")),
     ),
     *in_kernel(
@@ -70,7 +70,7 @@ MUTANTS = (
          "O_acc[i][j] = __int_as_float(__float_as_int(O_acc[i][j] * correction) & 0xffff0000);"),
         ("O_acc[i, j] *= correction",
          "O_acc[i, j] = libdevice.int_as_float(libdevice.float_as_int(O_acc[i, j] * correction) & int32(-65536))"),
-        (None, ("from numba import cuda, float32\n",
+        (None, ("from numba import cuda, float32, int32\n",
           "from numba import cuda, float32, int32\nfrom numba.cuda import libdevice\n")),
     ),
     *in_kernel(

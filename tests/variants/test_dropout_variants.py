@@ -21,6 +21,7 @@ from harness.execution.planning.variant_calls import make_plan, refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
+from harness.model.plan import Plan
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
 from harness.model.variant import Variant
@@ -183,17 +184,28 @@ def test_what_a_row_does_not_see_does_not_reach_it(variant: Variant):
     assert kept.any() and np.isnan(dirty[kept].astype(np.float32)).all()
 
 
+DROPOUT_NUMBERS = 4
+"""Threshold, the seed's two halves and the factor."""
+
+
+def leaves(argument: object) -> int:
+    """How many numbers and arrays an argument is made of; 0 for a feature that is off."""
+    return sum(map(leaves, argument)) if isinstance(argument, tuple) else 1
+
+
+def numbers_added(off: Plan, on: Plan) -> set[int]:
+    """By how many numbers and arrays each launch of one plan has more than that of another."""
+    return {leaves(after.args) - leaves(before.args) for before, after in zip(off.launches, on.launches, strict=True)}
+
+
 @each_variant
 def test_what_is_off_is_no_argument(variant: Variant):
     build = build_of(variant)
     off, on, seeded = (
         variant.plan(Problem(**build, **fields)) for fields in ({}, {"dropout": 0.5}, {"dropout_seed": 7})
     )
-    counts = [sum(not isinstance(a, tuple) or len(a) > 0 for launch in plan.launches for a in launch.args)
-              for plan in (off, on, seeded)]  # fmt: skip
-    # Threshold, the seed's two halves and the factor; Numba has a tuple of the first three.
-    assert counts[1] - counts[0] == (2 if variant.backend == "numba" else 4)
-    assert counts[2] == counts[0]
+    assert numbers_added(off, on) | {0} == {0, DROPOUT_NUMBERS}
+    assert numbers_added(off, seeded) == {0}
 
 
 def test_others_refuse():
@@ -282,11 +294,8 @@ def test_gradients_in_tiles_of_other_sizes(variant: Variant):
 )
 def test_of_gradients_what_is_off_is_no_argument(variant: Variant):
     build = gradient_build_of(variant)
-    plans = [variant.plan(BackwardProblem(**build, dropout=share)) for share in (0.0, 0.5)]
-    off, on = ([sum(not isinstance(a, tuple) or len(a) > 0 for a in launch.args) for launch in plan.launches]
-               for plan in plans)  # fmt: skip
-    more = {after - before for before, after in zip(off, on, strict=True)}
-    assert more == {0, 2 if variant.backend == "numba" else 4}
+    off, on = (variant.plan(BackwardProblem(**build, dropout=share)) for share in (0.0, 0.5))
+    assert numbers_added(off, on) == {0, DROPOUT_NUMBERS}
 
 
 def test_forward_and_backward_agree():

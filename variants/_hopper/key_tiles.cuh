@@ -43,7 +43,8 @@ template <> struct KeyTiles<AllTiles> {
         return {first, (end_key + BC - 1) / BC};
     }
     __device__ __forceinline__ Tile operator[](int j) const { return {j}; }
-    __device__ __forceinline__ NoBits bits(const Tile &, int) const { return {}; }
+    __device__ __forceinline__ void compute_bits(const Tile &, int) const {}
+    __device__ __forceinline__ NoBits bits(const Tile &) const { return {}; }
 };
 
 template <class Rule> struct KeyTiles<ListedTiles<Rule>> {
@@ -67,16 +68,24 @@ template <class Rule> struct KeyTiles<ListedTiles<Rule>> {
     }
     __device__ __forceinline__ Tile operator[](int j) const { return {__ldg(block.list + 1 + j)}; }
 
-    // Each warp computes the bits of its own rows.
-    __device__ __forceinline__ RowBits bits(const Tile &tile, int kv_len) const
+    static __device__ __forceinline__ typename Order::Bits &bits_of_block()
     {
-        __shared__ typename Order::Bits of_block;
-        if (!tile.is_mixed()) return {nullptr};
+        __shared__ typename Order::Bits bits;
+        return bits;
+    }
+
+    // Each warp computes the bits of its own rows.
+    __device__ __forceinline__ void compute_bits(const Tile &tile, int kv_len) const
+    {
+        if (!tile.is_mixed()) return;
         const int keys = min(BC, kv_len - tile.first_key()), consumer_thread = threadIdx.x - WARPGROUP;
         __syncwarp();
-        block.template compute_bits<16>(of_block, {tile.entry, 0, tile.first_key()}, keys, consumer_thread);
+        block.template compute_bits<16>(bits_of_block(), {tile.entry, 0, tile.first_key()}, keys, consumer_thread);
         __syncwarp();
-        return {of_block + consumer_thread / WARPGROUP * 64};
+    }
+    __device__ __forceinline__ RowBits bits(const Tile &tile) const
+    {
+        return {tile.is_mixed() ? bits_of_block() + (threadIdx.x / WARPGROUP - 1) * 64 : nullptr};
     }
 };
 

@@ -33,12 +33,8 @@ __device__ __forceinline__ Band::Run anew(const Band::Run &run)
 }
 __device__ __forceinline__ Spans::Run anew(const Spans::Run &run) { return run; }
 
-// The warp's first and last row, if the block's first one is `first_row`.
+// The warp's first row, if the block's first one is `first_row`.
 __device__ __forceinline__ int first_row_of_warp(int first_row) { return first_row + (int)threadIdx.x / 32 * WARP_ROWS; }
-__device__ __forceinline__ int last_row_of_warp(int first_row, int q_len)
-{
-    return min(first_row_of_warp(first_row) + WARP_ROWS, q_len) - 1;
-}
 
 // Row (i, h) of the lane, if the warp's first one is `first`.
 __device__ __forceinline__ int row_from(int first, int i, int h)

@@ -63,4 +63,5 @@ def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
     keys = of_sinks or (narrow and problem.alibi and not capped and not problem.sinks)
     output = of_sinks or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
     output = output or (problem.alibi and not narrow and (problem.sinks or problem.head_dim <= 112))
-    return {"ROW_AGAIN": int(not spans or of_sinks), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}
+    rows = of_sinks or (not spans and (problem.blocks is None or problem.head_dim != 128))
+    return {"ROW_AGAIN": int(rows), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}

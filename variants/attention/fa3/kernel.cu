@@ -73,8 +73,8 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
 
     int j = keys.end - 1;
     auto at = keys[j];
-    auto bits = keys.bits(at, p.kv_len);  // of pairs that the mask hides, before S takes the registers
-    const auto seen = [&] { return keys_seen(lane, at.first_key(), bits); };
+    keys.compute_bits(at, p.kv_len);  // of pairs that the mask hides, before S takes the registers
+    const auto seen = [&] { return keys_seen(lane, at.first_key(), keys.bits(at)); };
     const auto is_whole = [&] { return !at.is_mixed() && whole.has(at.index()); };
     // Rows must not meet what is not finite in V_j of a key that they do not see.
     const auto look_at_V = [&] {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     if constexpr (KeyTiles<TileOrder>::ARE_LISTED) {
         for (; j >= keys.first; --j) {
             at = keys[j];
-            bits = keys.bits(at, p.kv_len);
+            keys.compute_bits(at, p.kv_len);
             visit(!is_whole());
         }
     } else {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
             at = keys[j];
             visit(true);
         }
-        for (; j >= max(whole.from, keys.first); --j) visit(false);
+        for (; j >= whole.from; --j) visit(false);
         for (; Limits::HIDES_FIRST && j >= keys.first; --j) {
             at = keys[j];
             visit(true);
