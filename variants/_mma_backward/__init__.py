@@ -10,7 +10,7 @@ import numpy as np
 
 from harness import Launch, Numerics, PlanError, Problem
 from variants import _features as features
-from variants._features import Feature, Files, arguments, declarations, has_spans
+from variants._features import Feature, Files, arguments, declarations, has_spans, stored
 from variants._mma import (
     FRAGMENT,
     LINE_BYTES,
@@ -23,6 +23,7 @@ from variants._mma import (
     elements_per_copy,
     tile_copy,
 )
+from variants._mma.rawkernel import COMMON_WITH_TILES
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
 from variants._tiles.grids import grid_side_by_side
@@ -32,11 +33,9 @@ from variants._tiles.sectors import Integers
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
 """P and dS are rounded to 16 bits, as tensor cores take them; dS is of P before that. Sums are cut off."""
 FOLDER = "_mma_backward"
-TILES: Files = (("_mma", "mma.cuh"), ("_mma", "tiles.cuh"))
-"""What sources begin with."""
-FRAGMENTS: Files = (("_features", "dropout_fragments.cuh"), (FOLDER, "not_finite.cuh"))
+FRAGMENTS: Files = (("_features", "dropout_fragments.cuh"), (FOLDER, "not_finite.cuh"), (FOLDER, "anew.cuh"))
 """Parts of kernels that compute dS."""
-OWNING_KEYS: Files = tuple((FOLDER, f"{part}.cuh") for part in ("shares", "seen", "anew", "products", "scoring"))
+OWNING_KEYS: Files = tuple((FOLDER, f"{part}.cuh") for part in ("shares", "seen", "products", "scoring"))
 """Parts of keys.cu besides `FRAGMENTS`."""
 KEEPING_WARPS = 4
 """Maximum warps of a block that keep P and dS of their own keys. In larger blocks half sum dV and half dK."""
@@ -178,9 +177,9 @@ def mma_kernel(
     """The kernel `name` of variants/`folder`/`file`, before which tiles.cuh, its features and then `parts` are put."""
     from variants._tiles.rawkernel import raw_kernel
 
-    options = (f"-DSTORED_AS_{problem.dtype}", *(f"-D{size}={value}" for size, value in sizes.items()))
+    options = tuple(f"-D{size}={value}" for size, value in sizes.items())
     files, using = declarations(features)
-    return raw_kernel(folder, name, options, (*TILES, *files), using, file, parts)
+    return raw_kernel(folder, name, options, (*stored(problem.dtype), *COMMON_WITH_TILES, *files), using, file, parts)
 
 
 def size_options(problem: Problem, tile: BackwardMmaTile | MmaTile) -> dict[str, int]:

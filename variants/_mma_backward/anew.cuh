@@ -6,7 +6,15 @@ __device__ __forceinline__ int thread_anew()
 {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    __builtin_assume(thread < THREADS);
     return thread;
+}
+
+// x, from which the compiler computes nothing ahead of a loop.
+__device__ __forceinline__ int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 // copy_tile; `tile` is an address in shared memory.

@@ -30,7 +30,7 @@ __device__ __forceinline__ void clear_rows_not_finite(const Chip &chip, const Tu
 {
     unsigned char *const Q_tile = chip.K_tile + SHARED_ROWS + turn.stage() * 2 * ROWS_BYTES, *const dO_tile = Q_tile + ROWS_BYTES;
     if (__syncthreads_or(copied_not_finite_anew<BR>(Q_tile) || copied_not_finite_anew<BR>(dO_tile))) {
-        const int r = thread_anew();
+        const int r = threadIdx.x;
         if (r < BR) {
             const bool in_Q = clear_not_finite(Q_tile, r), in_dO = clear_not_finite(dO_tile, r);
             if (in_Q || in_dO) *chip.L(turn.stage(), r) = __int_as_float(0x7fffffff);

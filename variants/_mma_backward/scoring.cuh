@@ -52,6 +52,7 @@ __device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block,
     const unsigned Q_tile = block.chip.Q_tile(turn.stage()), dO_tile = Q_tile + ROWS_BYTES;
     const float *const L_lane = block.chip.L(turn.stage(), lane % 4 * 2), *const D_lane = L_lane + BR;
     const unsigned K_lane = block.chip.address + in_A(lane) + warps_key * ROW_BYTES;
+    const unsigned W_lane = block.chip.dS_tile(turn.number) + in_A<W_ROW_BYTES>(lane) + warps_key * W_ROW_BYTES;
 #pragma unroll 1
     for (int beyond = 0; beyond < WARP_ROWS; beyond += ROWS_AT_ONCE) {
         // Rows of the tile from `above` on, with the warp's keys.
@@ -94,8 +95,7 @@ __device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block,
             clear(dS);
         }
         if constexpr (LAG) {
-            const unsigned W_lane = in_A<W_ROW_BYTES>(thread_anew() % 32) + warps_key * W_ROW_BYTES;
-            const unsigned to = block.chip.dS_tile(turn.number) + chunks_further(W_lane, above / CHUNK);
+            const unsigned to = chunks_further(W_lane, above / CHUNK);
             store_weights(to, dS);
             if constexpr (HANDS_WEIGHTS) store_weights(to + W_BYTES, P);
         }

@@ -1,6 +1,6 @@
-// dQ on tensor cores, where a block owns rows and lets keys pass by: line 15 of Dao 2023, arXiv 2307.08691, algorithm 2,
-// in the loop order of the forward pass. _mma/mma.cuh and tiles.cuh, _mma_backward/not_finite.cuh, and from _features/ Limits
-// and Dropout, types that the plan chooses, are put before this text. The Numba twin is numba_kernel.py.
+// dQ on tensor cores, where a block owns rows and visits tiles of keys: line 15 of Dao 2023, arXiv 2307.08691, algorithm 2, in
+// the loop order of the forward pass. _mma/mma.cuh and tiles.cuh, _mma_backward/not_finite.cuh and anew.cuh, and Limits and
+// Dropout of _features/, types that the plan chooses, are put before this text. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES, BLOCKS_PER_SM.
 
@@ -129,12 +129,6 @@ __device__ __forceinline__ void add_dS_K(Sums &dQ, const Scores &dS, unsigned K_
     }
 }
 
-__device__ __forceinline__ int anew(int x)
-{
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // dQ_i, which is times tau, in 16 bits where Q_i was: each warp has read its own rows of that alone.
 __device__ __forceinline__ void gather(unsigned char *Q_tile, const Sums &dQ, float tau, int warp, int lane)
 {
@@ -232,8 +226,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
 
 #pragma unroll 1
         for (int beyond = 0; beyond < BC; beyond += KEYS_AT_ONCE) {
-            const int key = first_key + beyond;
-            const int row = anew(warp_row);
+            // What the warp's rows see is computed anew: dQ_i wants the registers.
+            const int key = first_key + beyond, row = anew(warp_row);
             const auto warp_sees = block_limits(seen.run, row, min(row + WARP_ROWS, q_len) - 1);
             if (key >= warp_sees.end_key || key + KEYS_AT_ONCE <= warp_sees.first_key) continue;
             const unsigned K_lane = shared_address(K_tile) + beyond * ROW_BYTES;
