@@ -8,8 +8,8 @@ from tests.mutants.patching import Mutant
 from tests.mutants.planting import Replacement, in_feature, in_kernel, in_plan, planted
 
 _KEPT = "_tiles/rows_seeing.cuh"
-_PRODUCTS, _ROWS = "_mma/backward.cuh", "attention_backward/mma_ordered/kernel.cu"
-_PRODUCTS_IN_NUMBA, _SPANS_IN_NUMBA = "_mma/numba_rows_seeing.py", "_mma/numba_spans.py"
+_PRODUCTS, _ROWS = "_mma_backward/products.cuh", "attention_backward/mma_ordered/kernel.cu"
+_PRODUCTS_IN_NUMBA, _SPANS_IN_NUMBA = "_mma_backward/numba_seen.py", "_mma/numba_spans.py"
 
 
 def _on_tensor_cores(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -105,7 +105,7 @@ _VISITING = (
         "bwd-mma",
         "tile of rows left out that sees a tile's last keys alone",
         _PRODUCTS,
-        "_mma/numba_backward.py",
+        "_mma_backward/numba_products.py",
         (
             (
                 ("const int end_row = end_seen(first_key + keys - 1,", "const int end_row = end_seen(first_key,"),

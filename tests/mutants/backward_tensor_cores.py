@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KEYS, PRODUCTS, ENDS = "_mma/backward_keys.cu", "_mma/backward.cuh", "_mma/backward_ends.cu"
-FRAGMENTS_OF_DQ = "_mma/dq_fragments.cuh"
+KEYS, PRODUCTS, ENDS = "_mma_backward/keys.cu", "_mma_backward/products.cuh", "_mma_backward/prepare.cu"
+FRAGMENTS_OF_DQ = "_mma_backward/dq.cuh"
 ROWS = "attention_backward/mma_ordered/kernel.cu"
 
 

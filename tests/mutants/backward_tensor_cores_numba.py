@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KEYS, PRODUCTS, ENDS = (f"_mma/numba_{name}.py" for name in ("backward_keys", "backward", "backward_ends"))
-ROWS_SEEING = "_mma/numba_rows_seeing.py"
-FRAGMENTS_OF_DQ = "_mma/numba_dq_fragments.py"
+KEYS, PRODUCTS, ENDS = (f"_mma_backward/numba_{name}.py" for name in ("keys", "products", "ends"))
+ROWS_SEEING = "_mma_backward/numba_seen.py"
+FRAGMENTS_OF_DQ = "_mma_backward/numba_dq.py"
 ROWS = "attention_backward/mma_ordered/numba_kernel.py"
 
 

@@ -30,7 +30,7 @@ def _in_owner_of_keys(
 ) -> Iterator[Mutant]:
     """Planted in the launch of `bwd-mma` whose blocks own keys."""
     pairs = ((cuda, numba), *more)
-    yield from planted("bwd-mma", bug, "_mma/backward_keys.cu", "_mma/numba_backward_keys.py", pairs)
+    yield from planted("bwd-mma", bug, "_mma_backward/keys.cu", "_mma_backward/numba_keys.py", pairs)
 
 
 _DRAWN = (
