@@ -9,43 +9,16 @@ from typing import Any
 
 from harness import PagedProblem, Problem
 from variants._features import FOLDER, Feature, declarations, stored
-from variants._scores import SOURCE, score_options
-from variants._tiles import Tile
-from variants._tiles.band import has_spans
 from variants._tiles.schedule import Sizes
 
 Files = tuple[tuple[str, str], ...]
-_VARIANTS = Path(__file__).parent.parent
-COMMON: Files = (SOURCE, ("_tiles", "tiles.cuh"))
 """Folders below variants/ and files there."""
-SPANS: Files = (("_tiles", "spans.cuh"),)
-SPANS_OPTION = "-DSPANS"
-MMA = ("_mma", "mma.cuh")
-MACROS_BEFORE_MMA: Files = (("_mma", "macros.cuh"),)
-"""Source file for kernels on tensor cores that choose their features by macros."""
-ROWS_SEEING = ("_tiles", "rows_seeing.cuh")
-"""Source file for kernels in which a block owns keys; follows tiles.cuh or mma.cuh."""
-
-
-def size_options(head_dim: int, tile: Sizes, dtype: str) -> tuple[str, ...]:
-    """The compile-time parameters of tiles.cuh."""
-    return (f"-DD={head_dim}", f"-DBR={tile.Br}", f"-DBC={tile.Bc}", f"-DSTORED_AS_{dtype}")
+_VARIANTS = Path(__file__).parent.parent
 
 
 def tile_sizes(tile: Sizes) -> tuple[str, ...]:
     """The compile-time parameters of kernels that read masks alone."""
     return (f"-DBR={tile.Br}", f"-DBC={tile.Bc}")
-
-
-def span_options(problem: Problem) -> tuple[str, ...]:
-    """Those with which spans.cuh is put before a kernel: where what rows see is read from arrays."""
-    return (SPANS_OPTION,) if has_spans(problem) else ()
-
-
-def tile_options(problem: Problem, tile: Tile) -> tuple[str, ...]:
-    """The parameters of tiles.cuh and of what is put before it, for a problem of attention."""
-    sizes = size_options(problem.head_dim, tile, problem.dtype)
-    return (*sizes, *span_options(problem), *score_options(problem))
 
 
 SIZES = {"BLOCKS_PER_SM": 4, "STEPS_AT_ONCE": 2}
@@ -86,26 +59,20 @@ def raw_kernel(
     folder: str,
     name: str,
     options: tuple[str, ...],
-    common: Files = COMMON,
+    common: Files,
     generated: str = "",
     file: str = "kernel.cu",
     parts: Files = (),
 ) -> Any:
     """The kernel `name` of variants/`folder`/`file`, before which `common`, `generated` and `parts` are put.
 
-    `parts` may use the names that `generated` declares.
-
-    Before these comes spans.cuh, where the options have `SPANS_OPTION`.
-
-    What is generated says itself, by `#line`, in which file it stands: names that are none look different from each
-    folder that one works in, and are compiled anew there.
+    `parts` may use the names that `generated` declares. A generated text of more than `using` lines begins with a
+    `#line` that names a file: other names look different from each folder that one works in, so that the kernel would
+    be compiled anew there.
     """
     import cupy
 
-    before = SPANS if SPANS_OPTION in options else ()
-    if MMA in common and any(option.startswith("-DSTORED_AS_") for option in options):
-        before += MACROS_BEFORE_MMA
-    return cupy.RawKernel(_source((folder, file), (*before, *common), generated, parts), name, options=options)
+    return cupy.RawKernel(_source((folder, file), common, generated, parts), name, options=options)
 
 
 @functools.cache

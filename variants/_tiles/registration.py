@@ -6,22 +6,15 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from harness import Numerics, Plan, Problem, Registry, Traffic, Variant
+from variants._features import BAND_FEATURES
 from variants._tiles import Tile, unsupported
-from variants._tiles.band import FEATURES
 
-Kernels = Callable[[Problem, Any], tuple[tuple[Any, ...], tuple[np.int32, ...]]]
-"""Maps (problem, tile) to the algorithm's kernels in one language, in the order of `plan`, and their length arguments.
+Kernels = Callable[[Problem, Any], tuple[Any, ...]]
+"""Maps (problem, tile) to the algorithm's kernels in one language, in the order of `plan`.
 
-Lengths are (N_q, N_k) if the language's arrays are pointers without shapes (`pointer_lengths`), else empty.
+The kernels of all languages take the same arguments.
 """
-
-
-def pointer_lengths(problem: Problem) -> tuple[np.int32, np.int32]:
-    """Return (N_q, N_k), the arguments of kernels whose arrays are pointers."""
-    return np.int32(problem.q_len), np.int32(problem.kv_len)
 
 
 def register_languages(
@@ -34,7 +27,7 @@ def register_languages(
     tiles: Callable[[Problem], Sequence[Mapping[str, int]]],
     numerics: Numerics,
     *,
-    takes: tuple[str, ...] = FEATURES,
+    takes: tuple[str, ...] = BAND_FEATURES,
     supports: Callable[[Problem], str | None] = unsupported,
     tile_class: Callable[..., Any] = Tile,
     operation: str = "attention",

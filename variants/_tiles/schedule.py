@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from harness import Problem
+from variants._features import has_spans
 from variants._tiles import blocks
-from variants._tiles.band import has_spans
 from variants._tiles.sectors import Integers, run_bytes
 from variants._tiles.tile_copies import TileCopy
 

@@ -124,16 +124,6 @@ def tile_order(problem: Problem, tile: Sizes) -> Feature:
     )
 
 
-def cuda_parts(problem: Problem, tile: Sizes) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return (files, options) of a kernel that visits listed tiles, before its own; empty if rows see runs."""
-    rule = rule_of(problem, tile)
-    if rule is None:
-        return (), ()
-    options = () if problem.flashmask is None else (f"-DSPANS_PER_KEY={problem.flashmask.spans_per_key}",)
-    file = "blocks.cuh" if problem.flashmask is None else "flashmask.cuh"
-    return (("_tiles", file), ("_tiles", "visits.cuh")), ("-DVISITS", *options)
-
-
 def cuda_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
     """Return the CUDA kernel that lists tiles, and those of the rule; none if rows see runs."""
     from variants._tiles.rawkernel import raw_kernel, tile_sizes
@@ -160,7 +150,7 @@ def numba_listing(problem: Problem, tile: Sizes) -> tuple[Any, ...]:
 class Visits:
     """The tile lists of a problem: their launches, buffers and bytes."""
 
-    def __init__(self, schedule: Schedule, pads_arguments: bool = False) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
         self._problem = schedule.problem
         self._rule = rule_of(schedule.problem, schedule.tile)
@@ -198,14 +188,6 @@ class Visits:
     def buffers(self) -> tuple[Buffer, ...]:
         """The lists, and the buffers of the rule."""
         return () if self._rule is None else (Buffer(LISTS, self.shape, "int32"), *self._rule.buffers)
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """Additional arguments of the kernel that visits tiles."""
-        if self._rule is None:
-            return ()
-        *lists, rule = tile_order(self._problem, self._schedule.tile).argument
-        return (*lists, *rule)
 
     @property
     def counts(self) -> Integers:

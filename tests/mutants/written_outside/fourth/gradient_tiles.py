@@ -5,7 +5,7 @@ import cupy
 import numpy as np
 
 from harness import Buffer, Launch, Plan, Variant
-from variants._tiles.band import SPAN_FEATURES, has_spans, limits, limits_of_keys
+from variants._features import SPAN_FEATURES, band, has_spans
 
 COMMON = r"""
 #ifdef SPANS
@@ -116,13 +116,14 @@ def compiled(spans):
 def plan(p):
     rows, keys = compiled(has_spans(p))
     shared = 2 * 16 * p.head_dim * 4
+    of_rows, of_keys = (("first_keys", "end_keys"), ("first_rows", "end_rows")) if has_spans(p) else (band(p), band(p))
     sizes = [np.int32(x) for x in (p.q_len, p.kv_len, p.head_dim, p.group)] + [np.float32(p.tau)]
     return Plan(
         (
             Launch(rows, (-(-p.q_len // 64), p.heads, p.batch), (64,),
-                   ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", *sizes, *limits(p)), shared),
+                   ("Q", "K", "V", "O", "dO", "lse", "delta", "dQ", *sizes, *of_rows), shared),
             Launch(keys, (-(-p.kv_len // 64), p.kv_heads, p.batch), (64,),
-                   ("Q", "K", "V", "dO", "lse", "delta", "dK", "dV", *sizes, *limits_of_keys(p)), shared),
+                   ("Q", "K", "V", "dO", "lse", "delta", "dK", "dV", *sizes, *of_keys), shared),
         ),
         (Buffer("delta", (p.batch, p.heads, p.q_len), "float32"),),
     )
