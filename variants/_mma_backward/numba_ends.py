@@ -1,6 +1,6 @@
 """What comes before and after gradients on tensor cores: sums over rows, and dQ in 16 bits.
 
-The CUDA twin is backward_ends.cu: same names, same order.
+The CUDA twins are prepare.cu and round.cu: same names, same order.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ import numpy as np
 from numba import cuda, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._mma.backward import DQ_COLUMNS, END_ROWS, END_WARPS
-from variants._mma.numba_backward import ZERO
-from variants._mma.numba_dq_fragments import FLOAT_BYTES, FRAGMENT, as_float, load_fragment, to_lane
 from variants._mma.numba_mma import (
     ALL_LANES,
     CHUNK_BYTES,
@@ -34,6 +31,8 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
+from variants._mma_backward import DQ_COLUMNS, END_ROWS, END_WARPS
+from variants._mma_backward.numba_dq import FLOAT_BYTES, FRAGMENT, ZERO, as_float, load_fragment, to_lane
 
 BR, WARPS = END_ROWS, END_WARPS  # rows per block
 LANES = 8  # that share a row: each phase of a warp's loads has all chunks of one line
@@ -53,8 +52,8 @@ def first_fragment(dQ, q_len, first_row, DQ_TILES):
 
 
 @functools.cache
-def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
-    """The kernels `bwd_mma_prepare`, with dQ to be summed in memory and without, and `bwd_mma_round`."""
+def end_kernels(head_dim: int, dtype: str, adds_dQ: bool) -> SimpleNamespace:
+    """The kernels `bwd_mma_prepare` and `bwd_mma_round`; `adds_dQ`: blocks add their parts to dQ in memory."""
     D = head_dim
     tiles, mma = numba_tiles(D, WARPS, dtype), numba_mma(dtype)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
@@ -91,13 +90,23 @@ def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
             if thread_index() & (LANES - 1) == 0:
                 store_word(sums + row * uint32(4), uint32(libdevice.float_as_int(sum)))
 
-    # Dao 2023, arXiv 2307.08691, algorithm 2, line 3: dQ = 0, where `dQ_first` is summed in memory, and 0 stands for
-    # nowhere. Line 4. And L = log2(e) lse.
+    # Line 3: dQ = 0.
     @cuda.jit(device=True, forceinline=True)
-    def prepare(O, dO, lse, L, delta, dQ_first, sums_dQ):
+    def clear_dQ(dQ, q_len, first_row, rows):
+        if adds_dQ:
+            to = first_fragment(dQ[0], q_len, first_row, DQ_TILES)
+            quads = int32((int32(rows + 15) >> 4) * (DQ_TILES * FRAGMENT // 4))
+            e = thread_index()
+            while e < quads:
+                store_numbers(to + uint64(uint32(e)) * uint64(16), NOTHINGS)
+                e = int32(e + THREADS)
+
+    # Dao 2023, arXiv 2307.08691, algorithm 2, lines 3 and 4. And L = log2(e) lse.
+    @cuda.jit(launch_bounds=THREADS)
+    def bwd_mma_prepare(O, dO, lse, L, delta, q_len, dQ):
         O_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         dO_tile = uint32(O_tile + TILE_BYTES)
-        q_len, first_row = int32(O.shape[2]), int32(cuda.blockIdx.x * BR)
+        first_row = int32(cuda.blockIdx.x * BR)
         rows = int32(min(int32(BR), int32(q_len - first_row)))
         first = head_index() * uint64(q_len) + uint64(first_row)
         if D % CHUNK != 0:
@@ -107,12 +116,7 @@ def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
         copy_tile(O_tile, BR, global_address(O) + first * uint64(D * STORED_BYTES), rows)
         copy_tile(dO_tile, BR, global_address(dO) + first * uint64(D * STORED_BYTES), rows)
         commit_copies()
-        if sums_dQ:
-            quads = int32((int32(rows + 15) >> 4) * (DQ_TILES * FRAGMENT // 4))
-            e = thread_index()
-            while e < quads:
-                store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), NOTHINGS)
-                e = int32(e + THREADS)
+        clear_dQ(dQ, q_len, first_row, rows)
         thread = thread_index()
         of_row = (first + uint64(thread)) * uint64(FLOAT_BYTES)
         if thread < rows:
@@ -127,25 +131,16 @@ def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
         if thread < rows:
             store_number(global_address(delta) + of_row, load_word(sums + uint32(thread) * uint32(4)))
 
-    @cuda.jit(launch_bounds=THREADS)
-    def bwd_mma_prepare(O, dO, lse, L, delta):
-        prepare(O, dO, lse, L, delta, uint64(0), False)
-
-    @cuda.jit(launch_bounds=THREADS)
-    def bwd_mma_prepare_sums(O, dO, lse, L, delta, dQ):
-        dQ_first = first_fragment(dQ, int32(O.shape[2]), int32(cuda.blockIdx.x * BR), DQ_TILES)
-        prepare(O, dO, lse, L, delta, dQ_first, True)
-
     # Line 20: return dQ, which is times tau, in the problem's own dtype and order.
     @cuda.jit(launch_bounds=THREADS)
-    def bwd_mma_round(dQ_running, dQ, tau):
+    def bwd_mma_round(dQ, q_len, tau, running):
         dQ_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
-        q_len, first_row = int32(dQ.shape[2]), int32(cuda.blockIdx.x * BR)
+        first_row = int32(cuda.blockIdx.x * BR)
         rows, lane = int32(min(int32(BR), int32(q_len - first_row))), lane_index()
-        running = first_fragment(dQ_running, q_len, first_row, DQ_TILES) + to_lane(lane)
+        own = first_fragment(running[0], q_len, first_row, DQ_TILES) + to_lane(lane)
         f, fragments = int32(uint32(thread_index()) >> uint32(5)), int32((int32(rows + 15) >> 4) * DQ_TILES)
         while f < fragments:
-            c = running + uint64(uint32(f)) * uint64(FRAGMENT * FLOAT_BYTES)
+            c = own + uint64(uint32(f)) * uint64(FRAGMENT * FLOAT_BYTES)
             first_of_fragment = uint32(uint32(f) // uint32(DQ_TILES) * uint32(16) + (lane >> uint32(2)))
             column = uint32(f) % uint32(DQ_TILES)
             c0, c1, c2, c3 = load_fragment(c)
@@ -157,6 +152,4 @@ def end_kernels(head_dim: int, dtype: str) -> SimpleNamespace:
         first = head_index() * uint64(q_len) + uint64(first_row)
         store_tile(global_address(dQ) + first * uint64(D * STORED_BYTES), dQ_tile, rows)
 
-    return SimpleNamespace(
-        bwd_mma_prepare=bwd_mma_prepare, bwd_mma_prepare_sums=bwd_mma_prepare_sums, bwd_mma_round=bwd_mma_round
-    )
+    return SimpleNamespace(bwd_mma_prepare=bwd_mma_prepare, bwd_mma_round=bwd_mma_round)

@@ -12,11 +12,11 @@ from typing import Any
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._dropout.numba_fragments import drawn_rows
+from harness import Problem
+from variants._features import has_spans
+from variants._features.numba_dropout import numba_dropout
+from variants._features.numba_dropout_fragments import kept_in_rows
 from variants._mma import MmaTile
-from variants._mma.numba_backward import NOTHING, ZERO
-from variants._mma.numba_band import BAND
-from variants._mma.numba_dq_fragments import FLOAT_BYTES
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
     chunks_further,
@@ -36,10 +36,12 @@ from variants._mma.numba_mma import (
     unknown,
     wait_for_copies,
 )
-from variants._mma.numba_not_finite import numba_not_finite
-from variants._mma.numba_spans import numba_spans
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma.numba_unrolled import unrolled
+from variants._mma_backward.numba_limits import numba_limits, own_key
+from variants._mma_backward.numba_not_finite import numba_not_finite
+from variants._mma_backward.numba_products import NOTHING, ZERO
+from variants._mma_backward.numba_shares import FLOAT_BYTES
 from variants._tiles.numba_grids import head_index_across
 
 KEYS_AT_ONCE = 32  # of which S and dP are in registers
@@ -48,12 +50,33 @@ NOTHINGS = (NOTHING, NOTHING, NOTHING, NOTHING)
 load_word, store_word, store_chunk, copy_word = load_shared(4), store_shared(4), store_shared(16), copy_async(4)
 
 
-@functools.cache
-def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features: tuple[str, ...]) -> Any:
-    """The kernel `bwd_mma_of_rows` for these compile-time parameters.
+@cuda.jit(device=True, forceinline=True)
+def keys_seen_in_band(seen, row, key):
+    own = int32(own_key(seen, row) - key)
+    return int32(own - seen.before), int32(min(int32(own + seen.after + 1), int32(seen.kv_len - key)))
 
-    `spans`: it is told by arrays what rows see; `features`: dropout, or none.
-    """
+
+def keys_seen_of(spans: bool) -> Any:
+    """`keys_seen` of `Spans` or `Band`: the first key that a row sees of those from `key` on, and their end."""
+    if not spans:
+        return keys_seen_in_band
+    limits = numba_limits(True, 0)
+    first, end = limits.first, limits.end
+
+    @cuda.jit(device=True, forceinline=True)
+    def keys_seen(seen, row, key):
+        return int32(first(seen, row) - key), int32(end(seen, row) - key)
+
+    return keys_seen
+
+
+def rows_kernel(problem: Problem, tile: MmaTile) -> Any:
+    """The kernel `bwd_mma_of_rows`."""
+    return _rows_kernel(problem.head_dim, tile, problem.dtype, has_spans(problem), problem.dropout > 0)
+
+
+@functools.cache
+def _rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, drops: bool) -> Any:
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
     tiles, mma, clearing = numba_tiles(D, WARPS, dtype), numba_mma(dtype), numba_not_finite(D, dtype)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
@@ -61,15 +84,14 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
     multiply_add, packed, move_not_finite = mma.multiply_add, mma.packed, clearing.move_not_finite
     WARP_ROWS = BR // WARPS  # a warp owns so many rows of S, dP, dS and dQ_i from end to end
     TM = WARP_ROWS // 16
-    seen = numba_spans(BR, WARP_ROWS) if spans else BAND
-    first_seen, end_seen, keep_limits = seen.first_seen, seen.end_seen, seen.keep_limits
-    place_of, first_of_row, end_of_row = seen.place_of, seen.first_of_row, seen.end_of_row
+    limits_ = numba_limits(spans, BR)
+    limits_of_block, first_seen, end_seen, keys_seen = limits_.of_block, limits_.first, limits_.end, keys_seen_of(spans)
     STEPS = -(-D // 16)
     ROWS_BYTES = BR * ROW_BYTES  # of Q_i, and of dO_i
     KV_BYTES = BC * ROW_BYTES  # of K_j, and of V_j
     SHARED_STATS = 2 * ROWS_BYTES + STAGES * 2 * KV_BYTES  # where L_i and D_i begin
-    drawn = drawn_rows(features, TM, TN)
-    MARKS, draw_rows, grown_less = drawn.MARKS, drawn.draw_rows, drawn.grown_less
+    kept, dropout_ = kept_in_rows(drops, TM, TN), numba_dropout(drops)
+    MARKS, draw, minus, of_head, factor = kept.MARKS, kept.draw, kept.minus, dropout_.of_head, dropout_.factor
     wait_for_rows, wait_for_oldest = wait_for_copies(STAGES - 1), wait_for_copies(STAGES - 2)
 
     # In the layout of C: rows g and g + 8 of each tile of 16 are h = 0 and 1, with two neighbouring columns each.
@@ -97,15 +119,15 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
                     X[i, j, c] = ZERO
         multiply_A_Bt_steps(X, A_lane, B_lane)
 
-    # dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. There
-    # are `keys` keys from the first in dS on; `place`: see `place_of`.
+    # dS = 0 where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. The
+    # warp's first row is `row`, the first key in dS `key`.
     @cuda.jit(device=True, forceinline=True)
-    def mask(dS, place, keys, before, after):
+    def mask(dS, seen, row, key):
         column = int32((int32(lane_index()) & 3) * 2)  # the lane's first key
         for i in range(TM):
             for h in range(2):
-                first = int32(first_of_row(place, before, i, h) - column)
-                end = int32(end_of_row(place, after, keys, i, h) - column)
+                first, end = keys_seen(seen, int32(row + (16 * i + 8 * h) + int32(lane_index() >> uint32(2))), key)
+                first, end = int32(first - column), int32(end - column)
                 for j in range(TN):
                     for e in range(2):
                         if 8 * j + e < first or 8 * j + e >= end:
@@ -132,15 +154,16 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
     # dQ_i += dS K_j over KEYS_AT_ONCE keys.
     add_dS_K = unrolled(TN // 2, add_16_keys)
 
-    # P = exp(tau S - lse_i), dS = P o (dP - D_i), which are in S and dS; under dropout with 0 for dP that drops out.
+    # Lines 11 and 14: P = exp(tau S - L_i), dS = P o (dP - D_i), in the place of dP, which is 0 where the weight drops
+    # out.
     @cuda.jit(device=True, forceinline=True)
-    def gradients_of_8_keys(j, dS, S, L, delta, tau2, marks, kept_factor):
+    def gradients_of_8_keys(j, dS, S, L, delta, tau2, growth, marks):
         for i in range(TM):
             for h in range(2):
                 for c in range(2):
                     P = exp2_approx(libdevice.fmaf(S[i, j, 2 * h + c], tau2, -L[i, h]))
                     dP = dS[i, j, 2 * h + c]
-                    dS[i, j, 2 * h + c] = P * grown_less(dP, delta[i, h], marks, i, h, j, c, kept_factor)
+                    dS[i, j, 2 * h + c] = P * minus(dP, delta[i, h], growth, marks, i, h, j, c)
 
     multiply_P = unrolled(TN, gradients_of_8_keys)
 
@@ -174,13 +197,12 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
         commit_copies()
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def bwd_mma_of_rows(Q, K, V, dO, L, delta, dQ, group, tau, tau2, before, after, draw, kept_factor):
+    def bwd_mma_of_rows(Q, K, V, dO, L, delta, dQ, q_len, kv_len, group, tau, tau2, limits, dropout):
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles, L_tile = uint32(Q_tile + 2 * ROWS_BYTES), uint32(Q_tile + SHARED_STATS)
 
         # The block owns Q_i, dO_i and dQ_i of one head. The last rows, which see most keys where causal, of all heads
         # start first.
-        q_len, kv_len = int32(Q.shape[2]), int32(K.shape[2])
         first_row = int32((cuda.gridDim.y - 1 - cuda.blockIdx.y) * BR)
         rows = int32(min(int32(BR), int32(q_len - first_row)))
         first = uint64(head_index_across()) * uint64(q_len) + uint64(first_row)
@@ -196,9 +218,9 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
             cuda.syncthreads()
 
         last_row = int32(first_row + rows - 1)
-        before, after = keep_limits(before, after, first_row, rows, q_len, kv_len)
-        first_key = int32(uint32(first_seen(first_row, q_len, kv_len, before)) // uint32(BC) * uint32(BC))
-        end_key = end_seen(last_row, q_len, kv_len, after)
+        seen = limits_of_block(limits, cuda.blockIdx.z, first_row, rows, q_len, kv_len)
+        first_key = int32(uint32(first_seen(seen, first_row)) // uint32(BC) * uint32(BC))
+        end_key = end_seen(seen, last_row)
         copy_tile(Q_tile, BR, global_address(Q) + first * uint64(D * STORED_BYTES), rows)
         copy_tile(uint32(Q_tile + ROWS_BYTES), BR, global_address(dO) + first * uint64(D * STORED_BYTES), rows)
         for start in range(0, BR, THREADS):
@@ -234,7 +256,7 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
             # Every row of the block sees the keys from its last row's first to its first row's end.
             top = unknown(first_row)
             bottom = int32(min(int32(top + BR), q_len) - 1)
-            seen_from, seen_to = first_seen(bottom, q_len, kv_len, before), end_seen(top, q_len, kv_len, after)
+            seen_from, seen_to = first_seen(seen, bottom), end_seen(seen, top)
             wait_for_oldest()
             if first_key < seen_from or int32(first_key + BC) > seen_to:
                 if cuda.syncthreads_or(copied_not_finite(K_tile, BC)) != 0:
@@ -250,22 +272,23 @@ def rows_kernel(head_dim: int, tile: MmaTile, dtype: str, spans: bool, features:
             for beyond in range(int32(0), end, int32(KEYS_AT_ONCE)):
                 key, warp_row = int32(first_key + beyond), int32(first_row + first_of_warp())
                 warps_last = int32(min(int32(warp_row + WARP_ROWS), q_len) - 1)
-                warps_first_key = first_seen(warp_row, q_len, kv_len, before)
-                warps_end_key = end_seen(warps_last, q_len, kv_len, after)
+                warps_first_key = first_seen(seen, warp_row)
+                warps_end_key = end_seen(seen, warps_last)
                 if key < warps_end_key and int32(key + KEYS_AT_ONCE) > warps_first_key:
-                    warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
-                    warp_sees_to = end_seen(warp_row, q_len, kv_len, after)
+                    warp_sees_from = first_seen(seen, warps_last)
+                    warp_sees_to = end_seen(seen, warp_row)
                     S, dS = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
                     Q_lane = uint32(Q_tile + uint32(first_of_warp()) * uint32(ROW_BYTES) + lane_in_A())
                     K_lane = uint32(K_tile + uint32(beyond) * uint32(ROW_BYTES))
-                    # Lines 10, 11, 13 and 14: S = Q_i K_j^T, dP = dO_i V_j^T, and what they become.
+                    # Line 10: S = Q_i K_j^T. Line 13: dP = dO_i V_j^T. Lines 11 and 14.
                     multiply_A_Bt(S, Q_lane, uint32(K_lane + lane_in_K()))
                     multiply_A_Bt(dS, uint32(Q_lane + ROWS_BYTES), uint32(K_lane + KV_BYTES + lane_in_K()))
                     marks = cuda.local.array(MARKS, uint32)
-                    draw_rows(marks, 0, draw, warp_row, key, cuda.blockIdx.x, cuda.blockIdx.z)
-                    multiply_P(dS, S, L_i, D_i, tau2, marks, kept_factor)
+                    draw(marks, 0, of_head(dropout, cuda.blockIdx.x, cuda.blockIdx.z), warp_row, key)
+                    multiply_P(dS, S, L_i, D_i, tau2, factor(dropout), marks)
                     if key < warp_sees_from or int32(key + KEYS_AT_ONCE) > warp_sees_to:
-                        mask(dS, place_of(warp_row, q_len, kv_len, key), int32(kv_len - key), before, after)
+                        mask(dS, seen, warp_row, key)
+                    # Line 15: dQ_i = dQ_i + dS K_j, not yet times tau.
                     add_dS_K(dQ_acc, dS, uint32(K_lane + lane_in_A()))
             first_key, stage = int32(first_key + BC), uint32(stage + 1 if stage < STAGES - 1 else 0)
 
