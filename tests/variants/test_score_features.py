@@ -25,6 +25,7 @@ from harness.model.traffic import Traffic
 from harness.model.variant import Variant
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
@@ -203,3 +204,11 @@ def _stand_in(plan: Plan, problem: Problem, argument: object) -> object:
         return argument
     buffer = plan.all_buffers(problem)[argument]
     return DevicePointer(0, buffer.shape, buffer.dtype)
+
+
+# Numba keeps a local array in memory where a kernel has much to do: it has to be the kernel's own, not its functions'.
+@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-numba"])
+def test_all_terms_on_listed_tiles(name: str):
+    sizes = {"heads": 2, "kv_heads": 1, "q_len": 62, "kv_len": 64, "head_dim": 20, "dtype": "float16"}
+    problem = Problem(**sizes, mask=parse_mask("blocks:65x63,2"), softcap=30.0, alibi=True, bias=("q_len", "kv_len"))
+    assert_right(discover().registry.get(name), problem, "normal", 0)
