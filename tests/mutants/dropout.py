@@ -21,8 +21,8 @@ from tests.mutants.planting import (
 
 def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     """Planted in what kernels on tensor cores have in common for dropout, and seen through one of them."""
-    cuda_file = "_features/dropout_fragments.cuh" if algorithm == "fa2-mma" else "_dropout/fragments.cuh"
-    yield from planted(algorithm, bug, cuda_file, "_dropout/numba_fragments.py", ((cuda, numba),))
+    files = ("_features/dropout_fragments.cuh", "_features/numba_dropout_fragments.py")
+    yield from planted(algorithm, bug, *files, ((cuda, numba),))
 
 
 def _in_owner_of_keys(
@@ -203,7 +203,7 @@ _ON_TENSOR_CORES = (
     *in_products(
         "dropped before the denominator",
         (" l[i][h] += low;", " if (kept.both(1u, i, h, s, j)) l[i][h] += low;"),
-        ("l[i, h] += low\n", "l[i, h] += low if left_of_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
+        ("l[i, h] += low\n", "l[i, h] += low if kept_both(uint32(1), marks, i, h, s, j) else ZERO\n"),
     ),
     *in_output(
         "what is left is not scaled beside a sink",

@@ -65,7 +65,7 @@ _FRAGMENTS = (
     *in_products(
         "halves of P swapped",
         ("kept.both(packed(low, high),", "kept.both(packed(high, low),"),
-        ("left_of_both(packed(low, high),", "left_of_both(packed(high, low),"),
+        ("kept_both(packed(low, high),", "kept_both(packed(high, low),"),
     ),
     *in_products(
         "registers of P in the order of C",

@@ -23,7 +23,7 @@ import numpy as np
 from numba import boolean, cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._dropout.numba_fragments import drawn_rows
+from variants._features.numba_dropout_fragments import kept_in_rows
 from variants._features.numba_features import NumbaFeatures
 from variants._mma import MmaTile
 from variants._mma.numba_band import BAND, key_of_row
@@ -90,8 +90,8 @@ def fa2_mma_kernel(
     scoring_of_head, finish_scores = numba_scoring(TM, TN, key_of_row, terms)
     logit, SINKS, factor_of = features.sink.logit, features.sink.WEIGHT > 0, features.dropout.factor
     DROPOUT = features.dropout.DROPS
-    drawn_of = drawn_rows(("dropout",) * DROPOUT, TM, TN)
-    MARKS, draw_rows, left_of_both = drawn_of.MARKS, drawn_of.draw_rows, drawn_of.left_of_both
+    kept, dropout_of_head = kept_in_rows(DROPOUT, TM, TN), features.dropout.of_head
+    MARKS, draw_kept, kept_both = kept.MARKS, kept.draw, kept.both
     TK = BC // 16  # steps of 16 keys in which P V is summed
     STEPS = -(-D // 16)  # of 16 elements in which Q K^T is summed; zeros fill the last
     TD = 2 * STEPS  # tiles of 8 elements of O
@@ -205,7 +205,8 @@ def fa2_mma_kernel(
     # not rounded. Where nothing was seen yet m = -inf, and (-inf) - (-inf) would be NaN. Dropout leaves l as it is.
     @cuda.jit(device=True, forceinline=True)
     def exponentiate(s, P, m, l, S, tau2, marks, draw, warp_row, first_key, heads):
-        draw_rows(marks, s, draw, warp_row, first_key, head_of_entry(heads), entry_of_head(heads))
+        drawn = dropout_of_head(draw, head_of_entry(heads), entry_of_head(heads))
+        draw_kept(marks, s, drawn, warp_row, first_key)
         for i in range(TM):
             for h in range(2):
                 minus_m = ZERO if m[i, h] == MINUS_INFINITY else -m[i, h]
@@ -214,7 +215,7 @@ def fa2_mma_kernel(
                     high = exp2_approx(libdevice.fmaf(S[i, 2 * s + j, 2 * h + 1], tau2, minus_m))
                     l[i, h] += low
                     l[i, h] += high
-                    P[s, i, 2 * j + h] = left_of_both(packed(low, high), marks, i, h, s, j)
+                    P[s, i, 2 * j + h] = kept_both(packed(low, high), marks, i, h, s, j)
 
     # Line 10, second half: O += P V over 16 keys, of which V_lane is in the first. Where not `finite`, what is NaN or
     # infinity in V counts as 0.
