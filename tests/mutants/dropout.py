@@ -314,7 +314,8 @@ _OF_GRADIENTS = (
     ),
     *in_kernel(
         "bwd-mma-ordered", "numbers of the first tile of keys",
-        ("row, key, 0);", "row, 0, 0);"), ("warp_row, key)\n                    multiply_P", "warp_row, int32(0))\n                    multiply_P"),
+        ("row, key, 0);", "row, 0, 0);"),
+        ("cuda.blockIdx.z), warp_row, key)", "cuda.blockIdx.z), warp_row, int32(0))"),
     ),
 )  # fmt: skip
 
