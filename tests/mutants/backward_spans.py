@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from tests.mutants.patching import Mutant
 from tests.mutants.planting import Replacement, in_feature, in_kernel, in_plan, planted
 
-_KEPT = "_tiles/rows_seeing.cuh"
-_PRODUCTS, _ROWS = "_mma_backward/products.cuh", "attention_backward/mma_ordered/kernel.cu"
-_PRODUCTS_IN_NUMBA, _SPANS_IN_NUMBA = "_mma_backward/numba_seen.py", "_mma/numba_spans.py"
+_SEEN, _SEEN_IN_NUMBA = "_mma_backward/seen.cuh", "_mma_backward/numba_seen.py"
 
 
 def _on_tensor_cores(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
-    return planted("bwd-mma", bug, _PRODUCTS, _PRODUCTS_IN_NUMBA, ((cuda, numba),))
+    return planted("bwd-mma", bug, _SEEN, _SEEN_IN_NUMBA, ((cuda, numba),))
 
 
 def _in_three_pass(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
@@ -29,28 +27,20 @@ _READING = (
         ("limits[0][block.batch, block.first_row + t]", "limits[0][0, block.first_row + t]"),
         (None, ("limits[1][block.batch, block.first_row + t]", "limits[1][0, block.first_row + t]")),
     ),
-    *(
-        mutant
-        for algorithm, file, sequence in (("bwd-mma", _SPANS_IN_NUMBA, "cuda.blockIdx.z"),)
-        for mutant in planted(
-            algorithm,
-            "runs of the first sequence's keys for all",
-            _KEPT,
-            file,
+    *planted(
+        "bwd-mma",
+        "runs of the first sequence's keys for all",
+        "_features/limits.cuh",
+        "_mma_backward/numba_limits.py",
+        (
             (
+                ("(size_t)block.batch * q_len + block.first_row", "block.first_row"),
                 (
-                    (
-                        "(first_kept, first_rows, first_key,",
-                        "(first_kept, first_rows, first_key - blockIdx.z * kv_len,",
-                    ),
-                    (f"first_keys[{sequence}, first_row + t]", "first_keys[0, first_row + t]"),
-                ),
-                (
-                    ("(end_kept, end_rows, first_key,", "(end_kept, end_rows, first_key - blockIdx.z * kv_len,"),
-                    (f"end_keys[{sequence}, first_row + t]", "end_keys[0, first_row + t]"),
+                    "limits[0][batch, first_row + t], limits[1][batch, first_row + t]",
+                    "limits[0][0, first_row + t], limits[1][0, first_row + t]",
                 ),
             ),
-        )
+        ),
     ),
     *in_plan(
         "bwd-fa2-ordered",
@@ -67,8 +57,8 @@ _READING = (
     *in_plan(
         "bwd-mma-ordered",
         "runs of keys where those of rows belong",
-        "scalars(p, limits(p), always=always)",
-        "scalars(p, limits_of_keys(p), always=always)",
+        "return features.limits(problem),",
+        "return features.mirrored_limits(problem),",
     ),
     *in_feature(
         "bwd-fa2-ordered",
@@ -104,54 +94,42 @@ _VISITING = (
     *planted(
         "bwd-mma",
         "tile of rows left out that sees a tile's last keys alone",
-        _PRODUCTS,
-        "_mma_backward/numba_products.py",
+        "_mma_backward/keys.cu",
+        "_mma_backward/numba_keys.py",
         (
             (
-                ("const int end_row = end_seen(first_key + keys - 1,", "const int end_row = end_seen(first_key,"),
-                ("end_row = end_seen(int32(first_key + keys - 1),", "end_row = end_seen(first_key,"),
+                ("seeing.first_key, seeing.end_key, group)", "seeing.first_key, seeing.end_by_all, group)"),
+                ("end_seeing(seeing, last_key), group)", "end_seeing(seeing, first_key), group)"),
             ),
         ),
     ),
     *_on_tensor_cores(
         "a tile taken for unmasked whose last keys are seen later",
-        ("(first_seen(key + keys - 1, kv_len,", "(first_seen(key, kv_len,"),
-        ("first = first_seen(int32(key + keys - 1), kv_len,", "first = first_seen(key, kv_len,"),
+        ("(seeing.first(of.key + of.keys - 1) <= of.row)", "(seeing.first(of.key) <= of.row)"),
+        ("first_row(seeing, last_key) <= of.row", "first_row(seeing, of.key) <= of.row"),
     ),
     *_on_tensor_cores(
         "rows skipped that see a warp's last keys alone",
-        ("row < end_seen(key + keys - 1,", "row < end_seen(key,"),
-        ("end = end_seen(int32(key + keys - 1),", "end = end_seen(key,"),
+        ("of.row < seeing.end(of.key + of.keys - 1)", "of.row < seeing.end(of.key)"),
+        ("of.row < end_row(seeing, last_key)", "of.row < end_row(seeing, of.key)"),
     ),
 )
 _MASKING = (
     *_on_tensor_cores(
         "first row of a run off by one",
-        (
-            "first_seen(key + further, kv_len, q_len, ahead) - row,",
-            "first_seen(key + further, kv_len, q_len, ahead) - row + 1,",
-        ),
-        ("kv_len, q_len, ahead) - row)", "kv_len, q_len, ahead) - row + 1)"),
+        ("{seeing.first(key + further) - row,", "{seeing.first(key + further) - row + 1,"),
+        ("first_row(seeing, at) - row)", "first_row(seeing, at) - row + 1)"),
     ),
     *_on_tensor_cores(
         "end of a run of rows off by one",
-        ("kv_len, q_len, behind) - row};", "kv_len, q_len, behind) - row + 1};"),
-        ("kv_len, q_len, behind) - row)", "kv_len, q_len, behind) - row + 1)"),
+        ("seeing.end(key + further) - row}", "seeing.end(key + further) - row + 1}"),
+        ("end_row(seeing, at) - row)", "end_row(seeing, at) - row + 1)"),
     ),
-    *planted(
+    *in_kernel(
         "bwd-mma-ordered",
         "end of a row's run off by one",
-        _ROWS,
-        _SPANS_IN_NUMBA,
-        (
-            (
-                ("after.of[row - after.first_row] - key}", "after.of[row - after.first_row] - key - 1}"),
-                (
-                    "int32(kept_of(after[0], row_of(i, h)) - place)",
-                    "int32(kept_of(after[0], row_of(i, h)) - place - 1)",
-                ),
-            ),
-        ),
+        ("seen.end(row) - key}", "seen.end(row) - key - 1}"),
+        ("int32(end(seen, row) - key)", "int32(end(seen, row) - key - 1)"),
     ),
     *_in_three_pass(
         "a row's first key not among those that it sees",

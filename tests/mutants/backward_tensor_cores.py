@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KEYS, PRODUCTS, ENDS = "_mma_backward/keys.cu", "_mma_backward/products.cuh", "_mma_backward/prepare.cu"
-FRAGMENTS_OF_DQ = "_mma_backward/dq.cuh"
+PLAN, KEYS, PREPARE, ROUND = (f"_mma_backward/{name}" for name in ("__init__.py", "keys.cu", "prepare.cu", "round.cu"))
+SCORING, PRODUCTS, SEEN, SHARES, DQ = (
+    f"_mma_backward/{name}.cuh" for name in ("scoring", "products", "seen", "shares", "dq")
+)
 ROWS = "attention_backward/mma_ordered/kernel.cu"
 
 
 def _of_keys(bug: str, *changes: tuple[str, str], file: str = KEYS, sanitize: bool = False) -> Mutant:
     return Mutant(bug, "bwd-mma-cupy", tuple(Patch(file, *change) for change in changes), sanitize)
+
+
+def _of_scores(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return _of_keys(bug, *changes, file=SCORING, sanitize=sanitize)
+
+
+def _of_visits(bug: str, *changes: tuple[str, str]) -> Mutant:
+    return _of_keys(bug, *changes, file=SEEN)
 
 
 def _of_products(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
@@ -22,64 +32,66 @@ def _of_rows(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mut
 
 
 _FORMULAS = (
-    _of_keys("D left out", ("GROWN_LESS(dP[m][j][c], c % 2 ? D_j.y : D_j.x,", "GROWN_LESS(dP[m][j][c], 0.0f,")),
-    _of_keys("D of the row beside", ("c % 2 ? D_j.y : D_j.x", "c % 2 ? D_j.x : D_j.y")),
-    _of_keys("log-sum-exp of the row beside", ("-(c % 2 ? L_j.y : L_j.x)", "-L_j.x")),
-    _of_keys("P from a log-sum-exp to base e", ("L[first + r] = 1.44269504f * lse", "L[first + r] = lse"), file=ENDS),
+    _of_scores("D left out", ("kept.minus(dP[i][j][c], c % 2 ? D_j.y : D_j.x,", "kept.minus(dP[i][j][c], 0.0f,")),
+    _of_scores("D of the row beside", ("c % 2 ? D_j.y : D_j.x", "c % 2 ? D_j.x : D_j.y")),
+    _of_scores("log-sum-exp of the row beside", ("-(c % 2 ? L_j.y : L_j.x)", "-L_j.x")),
     _of_keys(
-        "D without the last elements of a row", ("if (chunk * CHUNK >= D)", "if (chunk * CHUNK + CHUNK > D)"), file=ENDS
+        "P from a log-sum-exp to base e", ("L[first + r] = 1.44269504f * lse", "L[first + r] = lse"), file=PREPARE
     ),
-    _of_keys("half of a row's lanes left out of D", ("other = LANES / 2", "other = LANES / 4"), file=ENDS),
+    _of_keys(
+        "D without the last elements of a row",
+        ("if (chunk * CHUNK >= D)", "if (chunk * CHUNK + CHUNK > D)"),
+        file=PREPARE,
+    ),
+    _of_keys("half of a row's lanes left out of D", ("other = LANES / 2", "other = LANES / 4"), file=PREPARE),
     _of_keys(
         "scale missing on dQ",
         ("packed(tau * c[2 * h], tau * c[2 * h + 1])", "packed(c[2 * h], c[2 * h + 1])"),
-        file=ENDS,
+        file=ROUND,
     ),
-    _of_keys("scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau,", "gather(K_tile, sums[SUMS - 1], 1.0f,")),
-    _of_keys("scale on dV", ("gather(V_tile, sums[0], KEPT_FACTOR,", "gather(V_tile, sums[0], tau,")),
     _of_keys(
-        "group not summed",
-        ("seeing.count > 0 ? group * seeing.count + LAG", "seeing.count > 0 ? seeing.count + LAG"),
+        "scale missing on dK", ("gather(chip.K_tile, sums[SUMS - 1], tau,", "gather(chip.K_tile, sums[SUMS - 1], 1.0f,")
     ),
+    _of_keys("scale on dV", ("gather(chip.V_tile, sums[0], dropout.factor(),", "gather(chip.V_tile, sums[0], tau,")),
+    _of_visits("group not summed", ("heads * tiles + LAG", "tiles + LAG")),
     _of_keys(
         "group's heads mapped by tiling",
         (
-            "const size_t first = (kv_head * group + member) * q_len",
-            "const size_t first = (kv_head + member * gridDim.x) * q_len",
+            "const size_t first = (block.first_head() + turn.head) * block.q_len",
+            "const size_t first = (block.first_head() / block.group + turn.head * gridDim.x) * block.q_len",
         ),
     ),
     _of_keys(
         "dQ not zeroed",
         ("+ e) = make_float4(0.0f, 0.0f, 0.0f, 0.0f);", "+ e) = make_float4(0.0f, 0.0f, 0.0f, 1.0f);"),
-        file=ENDS,
+        file=PREPARE,
     ),
 )
 _MASKS = (
-    _of_keys("mask not repeated", ("if (!by_all) mask(", "if (keys_not_finite) mask(")),
+    _of_scores("mask not repeated", ("if (!by_all) mask(", "if (*block.not_finite) mask(")),
     _of_keys(
         "window before and after mixed up",
-        ("ahead = after, behind = before;", "ahead = before, behind = after;"),
-        file="_tiles/rows_seeing.cuh",
+        ("return features.mirrored_limits(problem)", "return features.limits(problem)"),
+        file=PLAN,
     ),
-    _of_products(
+    _of_visits(
         "causal off by one in tiles that are masked",
-        ("return {own - ahead,", "return {own - ahead - 1,"),
+        ("return {own - seen.after,", "return {own - seen.after - 1,"),
     ),
-    _of_products(
+    _of_visits(
         "a tile on the diagonal taken for unmasked",
-        ("key + keys <= end_seen(row,", "key + keys <= end_seen(last,"),
+        ("of.key + of.keys <= seen.end(of.row)", "of.key + of.keys <= seen.end(of.last_row)"),
     ),
-    _of_products("keys on the diagonal skipped", ("key < end_seen(last, q_len", "key < end_seen(row, q_len")),
-    _of_keys(
+    _of_visits("keys on the diagonal skipped", ("of.key < seen.end(of.last_row)", "of.key < seen.end(of.row)")),
+    _of_scores(
         "dS of a warp whose keys nobody sees left as it was",
         ("store_weights(to, dS);", "if (by_some) store_weights(to, dS);"),
     ),
-    _of_products("last tile of rows left out", ("(end_row + BR - 1) / BR", "end_row / BR")),
-    _of_products(
-        "first tile of rows left out",
-        ("const int first = first_row / BR;", "const int first = (first_row + BR - 1) / BR;"),
+    _of_visits("last tile of rows left out", ("(end + BR - 1) / BR - tile", "end / BR - tile")),
+    _of_visits(
+        "first tile of rows left out", ("const int tile = first / BR,", "const int tile = (first + BR - 1) / BR,")
     ),
-    _of_keys("NaN in dO reaches keys behind the mask", ("|| copied_not_finite_again<BR>(dO_tile)", "")),
+    _of_keys("NaN in dO reaches keys behind the mask", (" || copied_not_finite_anew<BR>(dO_tile)", "")),
     _of_keys(
         "NaN in K reaches rows that do not see it", ("if (found && threadIdx.x < BC)", "if (found && threadIdx.x < 0)")
     ),
@@ -87,11 +99,17 @@ _MASKS = (
         "NaN in K reaches rows that do not see it",
         ("if (__syncthreads_or(copied_not_finite<BC>(K_tile)))", "if (__syncthreads_or(0))"),
     ),
-    _of_rows("causal off by one in tiles that are masked", ("min(on + after + 1, kv_len", "min(on + after, kv_len")),
-    _of_rows("last tile of keys left out of dQ", ("after) + BC - 1) / BC;", "after)) / BC;")),
+    _of_rows(
+        "causal off by one in tiles that are masked",
+        ("min(on + seen.after + 1, seen.kv_len", "min(on + seen.after, seen.kv_len"),
+    ),
+    _of_rows(
+        "last tile of keys left out of dQ",
+        ("end_tile = (seen.end_key + BC - 1) / BC;", "end_tile = seen.end_key / BC;"),
+    ),
     _of_rows(
         "a tile that lacks one key taken for unmasked",
-        ("key + KEYS_AT_ONCE > warp_sees_to", "key + KEYS_AT_ONCE > warp_sees_to + 1"),
+        ("key + KEYS_AT_ONCE > warp_sees.end_by_all", "key + KEYS_AT_ONCE > warp_sees.end_by_all + 1"),
     ),
 )
 _FRAGMENTS = (
@@ -99,62 +117,69 @@ _FRAGMENTS = (
         "registers of P in the order of C",
         ("W[j / 2][i][j % 2 * 2 + h] = packed", "W[j / 2][i][2 * h + j % 2] = packed"),
     ),
-    _of_keys(
+    _of_scores(
         "dS stored in the place of the eight rows beside",
-        ("again_in_A<W_ROW_BYTES>(lane) + warps_key", "(again_in_A<W_ROW_BYTES>(lane) ^ 16) + warps_key"),
+        ("in_A<W_ROW_BYTES>(lane) + warps_key", "(in_A<W_ROW_BYTES>(lane) ^ 16) + warps_key"),
     ),
-    _of_keys(
+    _of_scores(
         "keys g and g + 8 of dS swapped",
-        ("again_in_A<W_ROW_BYTES>(lane) + warps_key", "again_in_A<W_ROW_BYTES>(lane ^ 8) + warps_key"),
+        ("in_A<W_ROW_BYTES>(lane) + warps_key", "in_A<W_ROW_BYTES>(lane ^ 8) + warps_key"),
     ),
-    _of_keys(
+    _of_scores(
         "dS of the warp beside", ("lane) + warps_key * W_ROW_BYTES", "lane) + (warps_key ^ WARP_KEYS) * W_ROW_BYTES")
     ),
     _of_products("dS not transposed", ("load_matrices_transposed(ds[i],", "load_matrices(ds[i],")),
     _of_keys(
         "rows g and g + 8 of dQ swapped",
         ('"f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3])', '"f"(c[2]), "f"(c[3]), "f"(c[0]), "f"(c[1])'),
-        file=FRAGMENTS_OF_DQ,
+        file=DQ,
     ),
     _of_products(
         "dQ of the columns beside",
         ("2 * k * DQ_GROUPS + e) * FRAGMENT, part", "2 * k * DQ_GROUPS + 1 - e) * FRAGMENT, part"),
     ),
-    _of_keys("dK from P", ("add_Wt_Y(sums[SUMS - 1], dS[s],", "add_Wt_Y(sums[SUMS - 1], P[s],")),
-    _of_keys(
+    _of_scores("dK from P", ("add_Wt_Y(sums[SUMS - 1], dS[s],", "add_Wt_Y(sums[SUMS - 1], P[s],")),
+    _of_scores(
         "weights for dV where those for dK are", ("W_tile + own.of_dV * W_BYTES", "W_tile + !own.of_dV * W_BYTES")
     ),
-    _of_products("half of the columns of a warp that sums", ("own % COLUMN_GROUPS * SUM_STEPS, warp", "0, warp")),
-    _of_rows("D of rows g for rows g + 8", ("D_i[i][c / 2], i,", "D_i[i][0], i,")),
+    _of_keys(
+        "half of the columns of a warp that sums", ("own % COLUMN_GROUPS * SUM_STEPS, warp", "0, warp"), file=SHARES
+    ),
+    _of_rows("D of rows g for rows g + 8", ("D_i[i][c / 2], factor", "D_i[i][0], factor")),
     _of_rows("K not transposed", ("load_matrices_transposed(key,", "load_matrices(key,")),
 )
 _COPIES = (
     _of_keys(
         "no barrier before the next rows are copied",
         (
-            "        } else {\n            __syncthreads();\n        }\n        if (step + 1",
-            "        }\n        if (step + 1",
+            "        } else {\n            __syncthreads();\n        }\n        if (turn.number + 1",
+            "        }\n        if (turn.number + 1",
         ),
         sanitize=True,
     ),
-    _of_keys(
+    _of_scores(
         "dS stored where that of the step before is read",
-        ("(step + 1) % 2 * W_STAGE_BYTES", "step % 2 * W_STAGE_BYTES"),
+        (
+            "const unsigned W_tile = block.chip.dS_tile(turn.number);",
+            "const unsigned W_tile = block.chip.dS_tile(turn.number + 1);",
+        ),
         sanitize=True,
     ),
-    _of_products(
-        "rows copied to the stage that is read",
-        ("STAGES = HANDS_WEIGHTS ? 3 : 2;", "STAGES = 1;"),
-    ),
-    _of_products(
+    _of_keys("rows copied to the stage that is read", ("STAGES = HANDS_WEIGHTS ? 3 : 2;", "STAGES = 1;"), file=SHARES),
+    _of_keys(
         "rows copied to the stage that is summed",
         ("STAGES = HANDS_WEIGHTS ? 3 : 2;", "STAGES = 2;"),
+        file=SHARES,
         sanitize=True,
     ),
     _of_keys(
-        "copies not waited for", ("behind);\n        wait_for_copies<0>();", "behind);\n        wait_for_copies<1>();")
+        "copies not waited for",
+        ("wait_for_copies<0>();\n        if (!all_seen", "wait_for_copies<1>();\n        if (!all_seen"),
     ),
-    _of_keys("dQ of the step's own rows", ("(is_first ? end : first_row) - BR,", "(is_first ? end : first_row),")),
+    _of_visits(
+        "dQ of the step's own rows",
+        ("(is_first ? end_row() : turn.first_row) - BR}", "(is_first ? end_row() : turn.first_row)}"),
+    ),
     _of_keys(
         "no barrier before dK is gathered where K was",
         ("    __syncthreads();\n    const Share own", "    const Share own"),
@@ -164,9 +189,9 @@ _COPIES = (
         "dQ added without atomics",
         (
             'asm volatile("red.global.add.v4.f32',
-            'for (int e = 0; e < 4; ++e) to[e] += c[e];\n    if (false) asm volatile("red.global.add.v4.f32',
+            'for (int e = 0; e < 4; ++e) to[e] += c[e];\n        if (false) asm volatile("red.global.add.v4.f32',
         ),
-        file=FRAGMENTS_OF_DQ,
+        file=DQ,
         sanitize=True,
     ),
     _of_rows(

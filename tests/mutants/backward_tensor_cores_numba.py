@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from tests.mutants.patching import Mutant, Patch
 
-KEYS, PRODUCTS, ENDS = (f"_mma_backward/numba_{name}.py" for name in ("keys", "products", "ends"))
-ROWS_SEEING = "_mma_backward/numba_seen.py"
-FRAGMENTS_OF_DQ = "_mma_backward/numba_dq.py"
+KEYS, ENDS, SCORING, PRODUCTS, SEEN, SHARES, DQ = (
+    f"_mma_backward/numba_{name}.py" for name in ("keys", "ends", "scoring", "products", "seen", "shares", "dq")
+)
+PLAN = "_mma_backward/__init__.py"
 ROWS = "attention_backward/mma_ordered/numba_kernel.py"
 
 
 def _of_keys(bug: str, *changes: tuple[str, str], file: str = KEYS, sanitize: bool = False) -> Mutant:
     return Mutant(bug, "bwd-mma-numba", tuple(Patch(file, *change) for change in changes), sanitize)
+
+
+def _of_scores(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return _of_keys(bug, *changes, file=SCORING, sanitize=sanitize)
+
+
+def _of_visits(bug: str, *changes: tuple[str, str]) -> Mutant:
+    return _of_keys(bug, *changes, file=SEEN)
 
 
 def _of_products(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
@@ -28,9 +37,12 @@ _ADD_APART = (
 )
 
 _FORMULAS = (
-    _of_keys("D left out", ("D_low, D_high = load_floats(", "D_low, D_high = ZERO, ZERO  # load_floats(")),
-    _of_keys("D of the row beside", ("D_low, D_high = load_floats(", "D_high, D_low = load_floats(")),
-    _of_keys("log-sum-exp of the row beside", ("tau2, -L_high)", "tau2, -L_low)")),
+    _of_scores(
+        "D left out",
+        ("D_low, D_high = load_floats(", "D_low, D_high = float32(0), float32(0)  # load_floats("),
+    ),
+    _of_scores("D of the row beside", ("D_low, D_high = load_floats(", "D_high, D_low = load_floats(")),
+    _of_scores("log-sum-exp of the row beside", ("tau2, -L_high)", "tau2, -L_low)")),
     _of_keys("P from a log-sum-exp to base e", ("LOG2_E * lse_of_row", "lse_of_row"), file=ENDS),
     _of_keys(
         "D without the last elements of a row",
@@ -40,62 +52,62 @@ _FORMULAS = (
     _of_keys("half of a row's lanes left out of D", ("other = LANES // 2", "other = LANES // 4"), file=ENDS),
     _of_keys("scale missing on dQ", ("column), packed(tau * c0, tau * c1)", "column), packed(c0, c1)"), file=ENDS),
     _of_keys(
-        "scale missing on dK", ("gather(K_tile, sums[SUMS - 1], tau)", "gather(K_tile, sums[SUMS - 1], np.float32(1))")
+        "scale missing on dK", ("gather(K_tile, sums[LAST_SUM], tau)", "gather(K_tile, sums[LAST_SUM], np.float32(1))")
     ),
-    _of_keys("scale on dV", ("gather(V_tile, sums[0], factor_of(kept_factor))", "gather(V_tile, sums[0], tau)")),
-    _of_keys(
-        "group not summed",
-        ("uint32(int32(group * count) + LAG)", "uint32(count + LAG)"),
-    ),
+    _of_keys("scale on dV", ("gather(V_tile, sums[0], factor(dropout))", "gather(V_tile, sums[0], tau)")),
+    _of_visits("group not summed", ("uint32(int32(heads * tiles) + LAG)", "uint32(tiles + LAG)")),
     _of_keys(
         "group's heads mapped by tiling",
         (
-            "uint64(uint32(member))\n        first =",
-            "uint64(uint32(member))\n"
-            "        head = head_index_across() + uint64(uint32(member)) * uint64(cuda.gridDim.x)\n        first =",
+            "first = head_of(block, turn) * uint64",
+            "first = (head_index_across() + uint64(uint32(turn.head)) * uint64(cuda.gridDim.x)) * uint64",
         ),
     ),
     _of_keys(
         "dQ not zeroed",
         (
-            "store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), NOTHINGS)",
-            "store_numbers(dQ_first + uint64(uint32(e)) * uint64(16), "
+            "store_numbers(to + uint64(uint32(e)) * uint64(16), NOTHINGS)",
+            "store_numbers(to + uint64(uint32(e)) * uint64(16), "
             "(NOTHINGS[0], NOTHINGS[0], NOTHINGS[0], uint32(127 << 23)))",
         ),
         file=ENDS,
     ),
 )
 _MASKS = (
-    _of_keys("mask not repeated", ("if not by_all:", "if load_word(chip[2]) != 0:")),
+    _of_scores("mask not repeated", ("if not by_all:", "if load_word(block.not_finite) != 0:")),
     _of_keys(
         "window before and after mixed up",
-        ("return after, before", "return before, after"),
-        file=ROWS_SEEING,
+        ("return features.mirrored_limits(problem)", "return features.limits(problem)"),
+        file=PLAN,
     ),
-    _of_keys(
+    _of_visits(
         "causal off by one in tiles that are masked",
-        ("- key) - ahead)", "- key) - ahead - 1)"),
-        file=ROWS_SEEING,
+        ("return int32(own - seen.after), rows", "return int32(own - seen.after - 1), rows"),
     ),
-    _of_keys(
-        "a tile on the diagonal taken for unmasked", ("end = end_seen(row,", "end = end_seen(last,"), file=ROWS_SEEING
+    _of_visits(
+        "a tile on the diagonal taken for unmasked",
+        (
+            "int32(of.key + of.keys) <= end_in_band(seen, of.row)",
+            "int32(of.key + of.keys) <= end_in_band(seen, of.last_row)",
+        ),
     ),
-    _of_keys("keys on the diagonal skipped", ("key < end_seen(last,", "key < end_seen(row,"), file=ROWS_SEEING),
-    _of_keys(
+    _of_visits(
+        "keys on the diagonal skipped",
+        ("of.key < end_in_band(seen, of.last_row)", "of.key < end_in_band(seen, of.row)"),
+    ),
+    _of_scores(
         "dS of a warp whose keys nobody sees left as it was",
         (
             "                store_weights(to, dS)",
             "                if by_some:\n                    store_weights(to, dS)",
         ),
     ),
-    _of_products(
-        "last tile of rows left out", ("uint32(end_row + BR - 1) // uint32(BR)", "uint32(end_row) // uint32(BR)")
-    ),
-    _of_products(
+    _of_visits("last tile of rows left out", ("uint32(end + BR - 1) // uint32(BR)", "uint32(end) // uint32(BR)")),
+    _of_visits(
         "first tile of rows left out",
-        ("int32(uint32(first_row) // uint32(BR))", "int32(uint32(first_row + BR - 1) // uint32(BR))"),
+        ("int32(uint32(first) // uint32(BR))", "int32(uint32(first + BR - 1) // uint32(BR))"),
     ),
-    _of_keys("NaN in dO reaches keys behind the mask", (" | copied_not_finite(dO_tile, BR)", "")),
+    _of_keys("NaN in dO reaches keys behind the mask", (" | copied_not_finite(dO_i, BR)", "")),
     _of_keys(
         "NaN in K reaches rows that do not see it",
         ("if found and thread_index() < BC:", "if found and thread_index() < 0:"),
@@ -106,8 +118,7 @@ _MASKS = (
     ),
     _of_rows(
         "causal off by one in tiles that are masked",
-        ("place, i, h) + after + 1), keys)", "place, i, h) + after), keys)"),
-        file="_mma/numba_band.py",
+        ("int32(own + seen.after + 1)", "int32(own + seen.after)"),
     ),
     _of_rows(
         "last tile of keys left out of dQ",
@@ -123,44 +134,50 @@ _FRAGMENTS = (
         "registers of P in the order of C",
         ("W[j >> 1, i, (j & 1) * 2 + h] = packed", "W[j >> 1, i, 2 * h + (j & 1)] = packed"),
     ),
-    _of_keys(
+    _of_scores(
         "dS stored in the place of the eight rows beside",
         (
             "W_lane = uint32(W_tile + W_lane + uint32(warps_key)",
             "W_lane = uint32(W_tile + (W_lane ^ uint32(16)) + uint32(warps_key)",
         ),
     ),
-    _of_keys(
+    _of_scores(
         "keys g and g + 8 of dS swapped",
         (
             "lane = lane_index()\n                W_lane = swizzled",
             "lane = lane_index() ^ uint32(8)\n                W_lane = swizzled",
         ),
     ),
-    _of_keys(
+    _of_scores(
         "dS of the warp beside",
         (
             "W_tile + W_lane + uint32(warps_key) * uint32(W_ROW_BYTES)",
             "W_tile + W_lane + (uint32(warps_key) ^ uint32(WARP_KEYS)) * uint32(W_ROW_BYTES)",
         ),
     ),
-    _of_products("dS not transposed", ("= load_matrices_transposed(at)", "= load_matrices(at)")),
+    _of_keys(
+        "dS not transposed",
+        ("= load_matrices_transposed(at)", "= load_matrices(at)"),
+        ("    load_matrices_transposed,\n", "    load_matrices,\n    load_matrices_transposed,\n"),
+        file=DQ,
+    ),
     _of_keys(
         "rows g and g + 8 of dQ swapped",
         ("add_together(to, c)", "add_together(to, (c[2], c[3], c[0], c[1]))"),
-        file=FRAGMENTS_OF_DQ,
+        file=DQ,
     ),
-    _of_products("dQ of the columns beside", ("2 * k * DQ_GROUPS + e\n", "2 * k * DQ_GROUPS + 1 - e\n")),
-    _of_keys("dK from P", ("add_kept_Wt_Y(sums[SUMS - 1], dS,", "add_kept_Wt_Y(sums[SUMS - 1], P,")),
-    _of_keys(
+    _of_keys("dQ of the columns beside", ("2 * k * DQ_GROUPS + e\n", "2 * k * DQ_GROUPS + 1 - e\n"), file=DQ),
+    _of_scores("dK from P", ("add_kept_Wt_Y(sums[LAST_SUM], dS,", "add_kept_Wt_Y(sums[LAST_SUM], P,")),
+    _of_scores(
         "weights for dV where those for dK are",
         ("W_lane + uint32(of_dV) * uint32(W_BYTES)", "W_lane + uint32(1 - of_dV) * uint32(W_BYTES)"),
     ),
-    _of_products(
+    _of_keys(
         "half of the columns of a warp that sums",
         ("int32(own % uint32(COLUMN_GROUPS) * uint32(SUM_STEPS))", "int32(0)"),
+        file=SHARES,
     ),
-    _of_rows("D of rows g for rows g + 8", ("grown_less(dP, delta[i, h],", "grown_less(dP, delta[i, 0],")),
+    _of_rows("D of rows g for rows g + 8", ("minus(dP, delta[i, h],", "minus(dP, delta[i, 0],")),
     _of_rows(
         "K not transposed",
         ("= load_matrices_transposed(chunks_further(K_lane,", "= load_matrices(chunks_further(K_lane,"),
@@ -170,25 +187,30 @@ _COPIES = (
     _of_keys(
         "no barrier before the next rows are copied",
         (
-            "            else:\n                cuda.syncthreads()\n            if int32(step + 1)",
-            "            if int32(step + 1)",
+            "            else:\n                cuda.syncthreads()\n            if int32(turn.number + 1)",
+            "            if int32(turn.number + 1)",
         ),
         sanitize=True,
     ),
-    _of_keys(
+    _of_scores(
         "dS stored where that of the step before is read",
         (
-            "(uint32(step + 1) & uint32(1)) * uint32(W_STAGE_BYTES)",
-            "(uint32(step) & uint32(1)) * uint32(W_STAGE_BYTES)",
+            "W_tile = dS_tile(block.chip, turn.number)\n        if HANDS",
+            "W_tile = dS_tile(block.chip, int32(turn.number + 1))\n        if HANDS",
         ),
         sanitize=True,
     ),
-    _of_products("rows copied to the stage that is read", ("STAGES = tile.stages", "STAGES = 1")),
-    _of_products("rows copied to the stage that is summed", ("STAGES = tile.stages", "STAGES = 2"), sanitize=True),
-    _of_keys("copies not waited for", ("wait_for_copies(0)", "wait_for_copies(1)")),
+    _of_keys("rows copied to the stage that is read", ("STAGES = tile.stages", "STAGES = 1"), file=SHARES),
     _of_keys(
+        "rows copied to the stage that is summed", ("STAGES = tile.stages", "STAGES = 2"), file=SHARES, sanitize=True
+    ),
+    _of_keys("copies not waited for", ("wait_for_copies(0)", "wait_for_copies(1)")),
+    _of_visits(
         "dQ of the step's own rows",
-        ("(end_of(chip) if is_first else first_row) - BR)", "end_of(chip) if is_first else first_row)"),
+        (
+            "(end_row(numbers) if is_first else turn.first_row) - BR)",
+            "end_row(numbers) if is_first else turn.first_row)",
+        ),
     ),
     _of_keys(
         "no barrier before dK is gathered where K was",
@@ -198,7 +220,7 @@ _COPIES = (
     _of_keys(
         "dQ added without atomics",
         ('"red.global.add.v4.f32 [$0], {$1, $2, $3, $4};"', _ADD_APART),
-        file=FRAGMENTS_OF_DQ,
+        file=DQ,
         sanitize=True,
     ),
     _of_rows(

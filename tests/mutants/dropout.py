@@ -25,6 +25,11 @@ def _in_fragments(algorithm: str, bug: str, cuda: Replacement, numba: Replacemen
     yield from planted(algorithm, bug, *files, ((cuda, numba),))
 
 
+def _in_scores(bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
+    """Planted where blocks of that launch score tiles of rows."""
+    yield from planted("bwd-mma", bug, "_mma_backward/scoring.cuh", "_mma_backward/numba_scoring.py", ((cuda, numba),))
+
+
 def _in_owner_of_keys(
     bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement | None, Replacement | None]
 ) -> Iterator[Mutant]:
@@ -271,45 +276,46 @@ _OF_GRADIENTS = (
     ),
     *_in_fragments(
         "bwd-mma", "dP kept where the weight drops out",
-        ("drawn.left(dp, i, h, j, c)", "(dp)"),
-        ("left_of(dP, mask_of_one(marks, block, c, word, byte)), -delta)", "dP, -delta)"),
+        ("__uint_as_float(__float_as_uint(dP) & mask)", "dP"),
+        ("libdevice.fmaf(factor, kept, -delta)", "libdevice.fmaf(factor, dP, -delta)"),
     ),
     *_in_fragments(
         "bwd-mma", "dP not grown",
-        ("fmaf(kept_factor, drawn.left", "fmaf(1.0f, drawn.left"),
-        ("libdevice.fmaf(kept_factor, left_of(dP", "libdevice.fmaf(kept_factor / kept_factor, left_of(dP"),
+        ("fmaf(factor, __uint_as_float", "fmaf(1.0f, __uint_as_float"),
+        ("libdevice.fmaf(factor, kept", "libdevice.fmaf(factor / factor, kept"),
     ),
-    *_in_owner_of_keys(
-        "dV of all weights", ("DROP_KEYS(P)\n", "\n"), ("                drop(P, marks)\n", ""),
+    *_in_scores(
+        "dV of all weights",
+        ("            drop(P, kept);\n", ""), ("                drop(P, marks)\n", ""),
     ),
     *_in_owner_of_keys(
         "dV not grown",
-        ("own.of_dV ? KEPT_FACTOR : tau", "own.of_dV ? 1.0f : tau"),
-        ("factor_of(kept_factor) if of_dV", "np.float32(1) if of_dV"),
-        (("gather(V_tile, sums[0], KEPT_FACTOR", "gather(V_tile, sums[0], 1.0f"),
-         ("gather(V_tile, sums[0], factor_of(kept_factor))", "gather(V_tile, sums[0], np.float32(1))")),
+        ("own.of_dV ? dropout.factor() : tau", "own.of_dV ? 1.0f : tau"),
+        ("factor(dropout) if of_dV", "np.float32(1) if of_dV"),
+        (("gather(chip.V_tile, sums[0], dropout.factor()", "gather(chip.V_tile, sums[0], 1.0f"),
+         ("gather(V_tile, sums[0], factor(dropout))", "gather(V_tile, sums[0], np.float32(1))")),
     ),
-    *_in_owner_of_keys(
+    *_in_scores(
         "numbers of the group's first head",
-        ("blockIdx.x * group + member, key", "blockIdx.x * group, key"),
-        ("int32(cuda.blockIdx.x * dropout[2] + member)", "int32(cuda.blockIdx.x * dropout[2])"),
+        ("of_head(blockIdx.x * block.group + turn.head, blockIdx.z)", "of_head(blockIdx.x * block.group, blockIdx.z)"),
+        ("int32(cuda.blockIdx.x * block.group + turn.head)", "int32(cuda.blockIdx.x * block.group)"),
     ),
-    *_in_owner_of_keys(
+    *_in_scores(
         "numbers of the first warp's keys",
-        ("member, key, row)", "member, first_key, row)"),
-        ("+ member), key, row)", "+ member), first_key, row)"),
+        ("% 32, key, row);", "% 32, block.first_key, row);"),
+        ("cuda.blockIdx.z), key, row)", "cuda.blockIdx.z), block.first_key, row)"),
     ),
     *_in_fragments(
         "bwd-mma", "rows and keys exchanged",
-        ("dropout.numbers(row / 32, lane % 4 * 2 + c, key / 32, lane / 4)",
-         "dropout.numbers(key / 32, lane / 4, row / 32, lane % 4 * 2 + c)"),
-        ("numbers(draw, row >> uint32(5), column, key >> uint32(5), g, head",
-         "numbers(draw, key >> uint32(5), g, row >> uint32(5), column, head"),
+        ("drawn.numbers(row / 32, lane % 4 * 2 + c, key / 32, lane / 4)",
+         "drawn.numbers(key / 32, lane / 4, row / 32, lane % 4 * 2 + c)"),
+        ("numbers(drawn, row >> uint32(5), column, key >> uint32(5), g)",
+         "numbers(drawn, key >> uint32(5), g, row >> uint32(5), column)"),
     ),
     *in_kernel(
         "bwd-mma-ordered", "numbers of the first tile of keys",
-        ("warp_row, key, 0);", "warp_row, 0, 0);"),
-        ("draw, warp_row, key, cuda.blockIdx.x", "draw, warp_row, int32(0), cuda.blockIdx.x"),
+        ("row, key, 0);", "row, 0, 0);"),
+        ("cuda.blockIdx.z), warp_row, key)", "cuda.blockIdx.z), warp_row, int32(0))"),
     ),
 )  # fmt: skip
 

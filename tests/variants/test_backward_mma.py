@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,8 +148,13 @@ def test_no_bank_conflicts(variant: Variant, head_dim: int):
 def assert_fits(launch: Launch, buffers: Mapping[str, Buffer], blocks_per_sm: int) -> None:
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
-    args = (DevicePointer(0, buffers[a].shape, buffers[a].dtype) if isinstance(a, str) else a for a in launch.args)
-    kernel = compile_kernel(launch.kernel, tuple(args), "sm_90")
+
+    def resolved(arg: Any) -> Any:
+        if isinstance(arg, tuple):
+            return tuple(map(resolved, arg))
+        return DevicePointer(0, buffers[arg].shape, buffers[arg].dtype) if isinstance(arg, str) else arg
+
+    kernel = compile_kernel(launch.kernel, resolved(launch.args), "sm_90")
     assert ".f64" not in kernel.ptx  # what Numba makes of uint64 + int64
     found = resources(kernel.ptx, "sm_90", kernel.entry, kernel.max_registers)
     if found is None:
