@@ -114,7 +114,8 @@ def patched_files(mutant: Mutant) -> dict[str, str]:
 def files_of(folder: str) -> frozenset[str]:
     """What a variant in `folder` may be made of, below variants/.
 
-    All files there, what their modules import, and what these do; and CUDA sources whose names such a module has.
+    All files there, what their modules import, and what these do; and CUDA sources whose names such a module has. A
+    name that a module formats, such as f"{name}.cuh", may be of any such source in its own folder.
     """
     sources: dict[str, list[str]] = {}
     for shared in SHARED:
