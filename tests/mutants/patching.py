@@ -128,16 +128,20 @@ def files_of(folder: str) -> frozenset[str]:
         named: set[str] = set()
         for file in unread:
             if file.endswith(".py"):
-                named |= _named_in((VARIANTS / file).read_text(), sources)
+                named |= _named_in(file, sources)
         unread = named - found
     return frozenset(found)
 
 
 def _named_in(module: str, sources: Mapping[str, list[str]]) -> set[str]:
-    """Files that a module of Python imports or names."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(module)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+    """Files that a module of Python, below variants/, imports or names."""
+    path, found = VARIANTS / module, set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr) and node.values and isinstance(node.values[-1], ast.Constant):
+            ending = str(node.values[-1].value)
+            if ending in (".cu", ".cuh"):
+                found |= {str(source.relative_to(VARIANTS)) for source in path.parent.glob(f"*{ending}")}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.update(sources.get(node.value, ()))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == VARIANTS.name:
             place = (node.module or "").split(".")[1:]
