@@ -171,6 +171,8 @@ def _of_value(value: Any, words: frozenset[str], seen: dict[int, int]) -> Iterat
         yield from _of_members("namespace", vars(value), words, seen)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield repr(value)
+    elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+        yield f"named tuple {value.__qualname__} {value._fields}"
     elif _package(type(value)) == "numba" and not hasattr(value, "py_func") and not hasattr(value, "_defn"):
         yield str(value)  # a type
     elif _package(value) in _PACKAGES and not hasattr(value, "py_func"):
