@@ -43,7 +43,7 @@ Kernel = Callable[[PagedProblem, Tile], Any]
 """The kernel in one language."""
 
 
-def cupy_kernel(problem: PagedProblem, tile: Tile) -> Any:
+def cupy_kernels(problem: PagedProblem, tile: Tile) -> Any:
     """The CUDA kernel."""
     from variants._tiles.rawkernel import SIZES, tiles_kernel
 
@@ -51,7 +51,7 @@ def cupy_kernel(problem: PagedProblem, tile: Tile) -> Any:
     return tiles_kernel("paged_attention/paged", "paged", problem, tile, (causal(problem),), sizes)
 
 
-def numba_kernel(problem: PagedProblem, tile: Tile) -> Any:
+def numba_kernels(problem: PagedProblem, tile: Tile) -> Any:
     """The Numba kernel."""
     from variants._features.numba_features import numba_features
     from variants.paged_attention.paged.numba_kernel import paged_kernel
