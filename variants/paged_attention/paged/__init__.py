@@ -96,7 +96,7 @@ def shared_floats(head_dim: int, tile: Tile) -> int:
 
 def register(registry: Registry) -> None:
     """Add `paged-cupy` and `paged-numba`."""
-    for language, kernel in (("cupy", cupy_kernel), ("numba", numba_kernel)):
+    for language, kernel in (("cupy", cupy_kernels), ("numba", numba_kernels)):
         registry.add(
             Variant(
                 name=f"paged-{language}",
