@@ -8,9 +8,9 @@
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a
 // quarter of a warp, so its maximum and sum need only shuffles.
 //
-// Lanes n and n + 1, n even, stand in one column. Hardware serves a warp's loads of 16 bytes a lane from shared memory to
-// eight lanes at once, and to sixteen where such neighbours, or n and n + 2, want the same: those of K and V, and of Q
-// and P, then take half as many turns.
+// Lanes n and n + 1, n even, stand in one column, and lanes n and n + 2 in one row. Shared memory serves loads of 16 bytes to
+// eight lanes at a time, and to sixteen if lanes n and n + 1, or n and n + 2, read the same address: so loads of K and V, and
+// of Q and P, take half as many passes.
 constexpr int THREADS = 128;
 constexpr int TX = 8;
 constexpr int TY = THREADS / TX;

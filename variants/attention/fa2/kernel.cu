@@ -2,7 +2,7 @@
 // multiply and reduce are in _tiles/tiles.cuh and copies.cuh. Limits, TileOrder, Scores, Sink and Dropout are types that the
 // plan (host code, __init__.py) chooses; they are in _features/. The Numba twin is numba_kernel.py.
 
-// Start copying K_j or V_j, whose keys begin at first_key; keys after the last become zeros.
+// Start copying K_j or V_j, whose keys begin at first_key; rows of the tile after the last key become zeros.
 __device__ __forceinline__ void copy_keys(float *tile, const stored *head, int first_key, int kv_len)
 {
     copy_tile<BC>(tile, head + (size_t)first_key * D, min(BC, kv_len - first_key));
@@ -56,13 +56,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         next = tiles.after(tile);
         const int first_key = tile.first_key, keys = min(BC, kv_len - first_key);
 
-        // K_j (and Q_i) has arrived for all threads, and no thread reads V_(j-1) any more. Line 7: load V_j.
+        // After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more. Line 7: load V_j.
         wait_for_copies();
         __syncthreads();
         copy_keys(V_tile, V_head, first_key, kv_len);
-        const auto pairs = tiles.pairs<THREADS>(tile, keys);
+        const auto pairs = tiles.pairs<THREADS>(tile, keys);  // of a row and a key that a listed mask hides
 
-        // Line 8: S = tau Q_i K_j^T.
+        // Line 8: S = tau Q_i K_j^T, changed by the score terms, and -inf where the row does not see the key.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, K_tile);
         const auto seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys);
@@ -98,7 +98,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     }
 
     // Line 12: O_i = diag(l_i)^-1 O_i, collected in Q_tile so that it is written as one run. O of a row that sees nothing is
-    // 0, and its l is 0, or 1 with a sink. Q_i is waited for in case that there was no tile.
+    // 0, and its l is 0, or 1 with a sink. All threads have read P; Q_i may be on its way if there was no tile.
     wait_for_copies();
     __syncthreads();
     float *const l_tile = P_tile, *const m_tile = P_tile + P_ROWS;
