@@ -1,4 +1,4 @@
-"""Distributes a campaign's examples: a few in each of six builds of the kernels, then more, then further builds.
+"""Distributes a campaign's examples: a few in each of seven builds of the kernels, then more, then further builds.
 
 A build is a compilation of about a second, and an error may exist in some builds only, so each of the first ones is
 tried early. Most errors show in the first build, which has the largest share. Each further build has a round of its
@@ -13,10 +13,11 @@ from itertools import accumulate, chain, count
 
 from harness.model.cases.build import Build
 
-FIRST_SHARES = (0.06, 0.06, 0.04, 0.04, 0.05, 0.05)
+FIRST_SHARES = (0.06, 0.06, 0.04, 0.04, 0.05, 0.05, 0.05)
 """Shares of the first `FIRST_EXAMPLES` (or of all, if fewer) for a first round of each build. The first four include
-all features, so a default campaign covers each of them within 40 examples; the smallest and the largest tile follow."""
-SECOND_SHARES = (0.24, 0.14, 0.11, 0.06, 0.1, 0.05)
+all features, so a default campaign covers each of them within 40 examples; the smallest and the largest tile follow.
+With five features, the seventh build has the last of them alone."""
+SECOND_SHARES = (0.24, 0.13, 0.1, 0.06, 0.07, 0.05, 0.0)
 """Shares of the first `FIRST_EXAMPLES` for a second round of each build."""
 FIRST_EXAMPLES = 200
 LATER_EXAMPLES = 250
