@@ -62,7 +62,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         copy_keys(V_tile, V_head, first_key, kv_len);
         const auto pairs = tiles.pairs<THREADS>(tile, keys);  // of a row and a key that a listed mask hides
 
-        // Line 8: S = tau Q_i K_j^T, changed by the score terms, and -inf where the row does not see the key.
+        // Line 8: S = tau Q_i K_j^T. Score terms change it, and it is -inf where the row does not see the key.
         float S[TM][TN];
         multiply_Q_Kt(S, Q_tile, K_tile);
         const auto seen_here = seen_in_tile(seen, pairs, first_row, first_key, keys);

@@ -87,7 +87,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
             for j in range(TD):
                 O_acc[i, j] = ZERO
 
-        # Line 6: for all K_j, V_j with a key that some row sees. Line 7 for the first: load K_j. After that, K_(j+1) is
+        # Line 6: for all K_j, V_j with a key that some row sees. Line 7, first tile: load K_j. After that, K_(j+1) is
         # copied while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j.
         seen = limits_of_block(limits, block, q_len, kv_len)
         tiles = tiles_of_block(order, block, seen.first_key, seen.end_key, q_len, kv_len)
@@ -100,7 +100,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
             first_key = tile.first_key
             keys = min(BC, kv_len - first_key)
 
-            # Line 7: load V_j, once no thread reads V_(j-1) any more. K_j has arrived.
+            # After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more. Line 7: load V_j.
             wait_for_copies()
             cuda.syncthreads()
             copy_keys(V_tile, V_head, first_key, kv_len)
@@ -127,7 +127,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
                 for j in range(TD):
                     O_acc[i, j] *= correction
 
-            # Line 7 for the next tile: load K_(j+1), once no thread reads K_j any more. V_j has arrived.
+            # V_j has arrived, P is complete, and no thread reads K_j any more. Line 7, next tile: load K_(j+1).
             wait_for_copies()
             cuda.syncthreads()
             if exists(next):
