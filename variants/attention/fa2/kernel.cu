@@ -56,7 +56,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
         next = tiles.after(tile);
         const int first_key = tile.first_key, keys = min(BC, kv_len - first_key);
 
-        // After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more. Line 7: load V_j.
+        // Line 7: load V_j. After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more.
         wait_for_copies();
         __syncthreads();
         copy_keys(V_tile, V_head, first_key, kv_len);
@@ -88,7 +88,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
             for (int j = 0; j < TD; ++j) O_acc[i][j] *= correction;
         }
 
-        // V_j has arrived, P is complete, and no thread reads K_j any more. Line 7, next tile: load K_(j+1).
+        // Line 7 for the next tile: load K_(j+1). V_j has arrived, P is complete, and no thread reads K_j any more.
         wait_for_copies();
         __syncthreads();
         if (next.exists()) copy_keys(K_tile, K_head, next.first_key, kv_len);

@@ -100,7 +100,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
             first_key = tile.first_key
             keys = min(BC, kv_len - first_key)
 
-            # After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more. Line 7: load V_j.
+            # Line 7: load V_j. After the barrier K_j (and Q_i) is complete, and no thread reads V_(j-1) or P any more.
             wait_for_copies()
             cuda.syncthreads()
             copy_keys(V_tile, V_head, first_key, kv_len)
@@ -127,7 +127,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
                 for j in range(TD):
                     O_acc[i, j] *= correction
 
-            # V_j has arrived, P is complete, and no thread reads K_j any more. Line 7, next tile: load K_(j+1).
+            # Line 7 for the next tile: load K_(j+1). V_j has arrived, P is complete, and no thread reads K_j any more.
             wait_for_copies()
             cuda.syncthreads()
             if exists(next):
