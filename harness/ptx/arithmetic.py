@@ -55,7 +55,10 @@ class Arithmetic:
         narrowing = {form for form, parts in words.items() if _rounds_to_16_bits(parts)}
         return cls(
             tensor_cores=uses_tensor_cores(ptx),
-            functions=_functions([(words[form], count) for form, count in counts.items()], ptx),
+            functions=_functions(
+                [(words[form], count) for form, count in counts.items()],
+                has_log2_e=any(_LOG2_E in operands.upper() for _, operands in found),
+            ),
             tanh_approx=any(parts[0] == "tanh" for parts in words.values()),
             e4m3=any(map(_has_e4m3, words.values())),
             narrows=bool(narrowing) and _narrows(found, narrowing),
@@ -86,7 +89,7 @@ def _rounds_to_16_bits(parts: list[str]) -> bool:
     return parts[0] == "cvt" and parts[-1] == "f32" and parts[-2] in _HALVES
 
 
-def _functions(forms: list[tuple[list[str], int]], ptx: str) -> str:
+def _functions(forms: list[tuple[list[str], int]], has_log2_e: bool) -> str:
     def count(name: str, *modifiers: str) -> int:
         return sum(n for parts, n in forms if parts[0] == name and not set(modifiers).isdisjoint(parts))
 
@@ -95,7 +98,7 @@ def _functions(forms: list[tuple[list[str], int]], ptx: str) -> str:
     # Before ex2.approx, expf splits its argument with a fused multiply-add that rounds down; __expf does not.
     if count("ex2", "approx") <= count("fma", "rm"):
         return "accurate"
-    return "__expf" if _LOG2_E in ptx else "fast"
+    return "__expf" if has_log2_e else "fast"
 
 
 def _narrows(found: list[tuple[str, str]], narrowing: set[str]) -> bool:

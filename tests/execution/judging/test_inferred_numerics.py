@@ -117,11 +117,9 @@ DECLARED: list[tuple[str, BaseProblem]] = [
 def test_what_is_read_from_the_code_is_what_its_author_declares(name: str, problem: BaseProblem) -> None:
     variant = REGISTRY.get(name)
     plan = variant.plan(problem)
-    # All kernels of these variants are in one module, or the others only round.
-    launch = plan.launches[-1]
     _, pointers = _memory_of(plan, problem)
-    arguments = _arguments(launch, pointers)
-    arithmetic = Arithmetic.of(compile_kernel(launch.kernel, arguments, "sm_90").ptx)
+    modules = (compile_kernel(launch.kernel, _arguments(launch, pointers), "sm_90").ptx for launch in plan.launches)
+    arithmetic = Arithmetic.combined([Arithmetic.of(ptx) for ptx in modules])
     used = operation_of(problem).numerics_used(problem)
     known = {name: value for name, value in dataclasses.asdict(variant.numerics).items() if name in used}
     if problem.inputs[0].dtype == "float32" and "scores" in used:

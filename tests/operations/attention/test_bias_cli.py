@@ -106,7 +106,7 @@ def test_run_refuses_a_bias_of_another_shape(shape: tuple[int, ...], tmp_path: P
 
 @pytest.mark.thorough
 def test_a_campaign_passes_the_right_kernel_and_names_the_mistakes(capfd: pytest.CaptureFixture[str]):
-    asked = ["--seed", "0", "--examples", "60", "--afresh", "--format", "json"]
+    asked = ["--seed", "1", "--examples", "60", "--afresh", "--format", "json"]
     assert main(["fuzz", "biased-rows*", *asked, *ON_EMULATOR]) == 1
     said = {each["variant"]: each for each in json.loads(capfd.readouterr().out)["campaigns"]}
     assert said.pop(RIGHT)["verdict"] == "pass"

@@ -14,7 +14,7 @@ __device__ __forceinline__ Rows rows_seeing(const Band::Run &run, int first_key,
 
 // Under other masks the blocks that see the tile are found one by one. None of them is before the first that sees the tile
 // before this one, `so_far`.
-__device__ __forceinline__ Rows rows_seeing(const Spans::Run &run, int first_key, int keys, int q_len, const Rows &so_far)
+__device__ __forceinline__ Rows rows_seeing(const Spans::RunInMemory &run, int first_key, int keys, int q_len, const Rows &so_far)
 {
     int first = so_far.first;
     while (first < q_len && run.end(min(first + BR, q_len) - 1) <= first_key) first += BR;
