@@ -185,7 +185,9 @@ def numba_scoring(
             lane = lane_index()
             W_lane = uint32(W_tile + swizzled(W_ROW_BYTES, lane & uint32(15), lane >> uint32(4)))
             W_lane = uint32(W_lane + uint32(of_dV) * uint32(W_BYTES) + uint32(own_key) * uint32(W_ROW_BYTES))
-            stage = int32(uint32(unknown(turn.number)) % uint32(STAGES))  # not kept from where it scores
+            # Worked out here, so that it takes no register while others score.
+            number = turn.number if adds_dQ else unknown(turn.number)
+            stage = int32(uint32(number) % uint32(STAGES))
             Y_tile = uint32(Q_tile(block.chip, stage) + uint32(of_dV) * uint32(ROWS_BYTES))
             Y_lane = uint32(Y_tile + lane_in_A() + uint32(own_step) * uint32(2 * CHUNK_BYTES))
             add_handed_Wt_Y(sums[0], W_lane, Y_lane, int32(STEPS - own_step))
