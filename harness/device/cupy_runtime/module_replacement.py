@@ -1,0 +1,171 @@
+"""Changes modules of CuPy when they are imported."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from harness.device.cupy_runtime.driver_calls import DriverCalls
+from harness.device.cupy_runtime.runtime_error import error_text
+from harness.device.cupy_runtime.stand_in_module import STAND_INS, StandInModule, refused_function
+from harness.device.driver.process import Driver
+
+_RUNTIME = "cupy_backends.cuda.api.runtime"
+_WITHOUT_DRIVER = frozenset({
+    "runtimeGetVersion", "_getLocalRuntimeVersion", "_getCUDAMajorVersion", "make_Extent", "make_Pos",
+    "make_PitchedPtr",
+})  # fmt: skip
+"""Functions of the runtime that do not need a driver."""
+_CUB_ATTEMPTS = ("cub_reduction", "cub_scan", "cub_histogram")
+"""Functions after whose result None CuPy runs a kernel of its own."""
+_CUB_CALLS = ("device_reduce", "device_segmented_reduce", "device_scan", "device_histogram")
+
+
+class _Changes(importlib.abc.MetaPathFinder):
+    """Finds the modules of CuPy that are changed after they are loaded."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = changes
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        change = self._changes.pop(name, None)  # the others are asked for the module next
+        if change is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            load = loader.exec_module
+
+            def load_and_change(module: ModuleType) -> None:
+                load(module)
+                change(module)
+
+            loader.exec_module = load_and_change
+        return spec
+
+
+def _replace_functions(module: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Replace functions of a compiled module, for callers in Python and in other compiled modules."""
+    from harness.device.cupy_runtime.cython_function import cython_functions, is_supported, signature_of
+
+    signatures = {name: signature_of(capsule) for name, capsule in module.__pyx_capi__.items()}
+    compiled = {
+        name: (function, signatures[name])
+        for name, function in functions.items()
+        if is_supported(signatures.get(name, ""))
+    }
+    module.__pyx_capi__.update(cython_functions(compiled))
+    for name, function in functions.items():
+        if hasattr(module, name):
+            setattr(module, name, function)
+
+
+def _replace_runtime(module: Any, call: DriverCalls) -> None:
+    """Replace all functions that call NVIDIA's runtime. Those that are not implemented raise an error."""
+    from harness.device.cupy_runtime.runtime_functions import runtime_functions
+
+    def initialize(self: Any, status: int) -> None:
+        self.status = status
+        RuntimeError.__init__(self, error_text(status))
+
+    module.CUDARuntimeError.__init__ = initialize  # the text was the runtime's
+    call.error = module.CUDARuntimeError
+    functions = runtime_functions(call, module.PointerAttributes)
+    names = {name for name, value in vars(module).items() if callable(value) and not isinstance(value, type)}
+    for name in (names | set(module.__pyx_capi__)) - _WITHOUT_DRIVER - set(functions):
+        functions[name] = _not_supported(call, f"cuda{name[0].upper()}{name[1:]}")
+    _replace_functions(module, functions)
+
+
+def _not_supported(call: DriverCalls, name: str) -> Callable[..., Any]:
+    def function(*arguments: Any, **named: Any) -> Any:
+        raise call.refuse(name)
+
+    return function
+
+
+def _replace_cub(module: ModuleType) -> None:
+    """Let CuPy run its own kernels instead of CUB's."""
+    attempts: dict[str, Callable[..., Any]] = {name: lambda *_, **__: None for name in _CUB_ATTEMPTS}
+    calls = {name: refused_function(f"cupy.cuda.cub.{name}", "CUB") for name in _CUB_CALLS}
+    _replace_functions(module, attempts | calls)
+
+
+def _replace_generator(module: ModuleType, driver: Driver) -> None:
+    """Let `cupy.random.Generator` draw with NumPy."""
+    from harness.device.cupy_runtime.libraries import random_generator
+    from harness.device.cupy_runtime.libraries.library_memory import LibraryMemory
+
+    vars(module).update(random_generator.functions(LibraryMemory(driver)))
+
+
+def _compile_to_ptx(module: Any) -> None:
+    """Let `nvcc` produce PTX, as NVRTC does under `CUPY_COMPILE_WITH_PTX`, and NVRTC source lines."""
+    compile_with_nvcc, compile_with_nvrtc = module.compile_using_nvcc, module._compile_using_nvrtc_no_warning
+
+    def compile_using_nvrtc(source: str, options: tuple[str, ...] = (), *arguments: Any, **named: Any) -> Any:
+        return compile_with_nvrtc(source, (*options, "-lineinfo"), *arguments, **named)
+
+    def compile_using_nvcc(*arguments: Any, **named: Any) -> bytes:
+        if not named.get("separate_compilation"):
+            named["code_type"] = "ptx"
+        return bytes(compile_with_nvcc(*arguments, **named))
+
+    module.compile_using_nvcc = compile_using_nvcc
+    module._compile_using_nvrtc_no_warning = compile_using_nvrtc
+
+
+def _name_architecture(module: Any) -> None:
+    """Let Jitify compile its first program for an architecture that it need not look up."""
+    initialize = module._init_module
+
+    def initialize_with_architecture() -> None:
+        from cupy._core import core
+
+        assemble = core.assemble_cupy_compiler_options
+        core.assemble_cupy_compiler_options = lambda options: (*assemble(options), "-arch=compute_90")
+        try:
+            initialize()
+        finally:
+            core.assemble_cupy_compiler_options = assemble
+
+    module._init_module = initialize_with_architecture
+
+
+def emulate_cupy(driver: Driver) -> None:
+    """Let CuPy run on the emulated driver when it is imported. It compiles its kernels to PTX, and uses no CUB.
+
+    Has no effect if CuPy has been imported before.
+    """
+    if _RUNTIME in sys.modules:
+        return
+    os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
+    os.environ.setdefault("CUPY_ACCELERATORS", "")
+    call = DriverCalls(driver)
+    stand_ins = {name: StandInModule(name, driver) for name in STAND_INS}
+    sys.modules.update(stand_ins)
+
+    def add_stand_ins(package: ModuleType) -> None:
+        for name, module in stand_ins.items():
+            parent, _, last = name.rpartition(".")
+            if parent == package.__name__:
+                setattr(package, last, module)
+
+    changes: dict[str, Callable[[ModuleType], None]] = {
+        _RUNTIME: lambda module: _replace_runtime(module, call),
+        "cupy_backends.cuda.libs": add_stand_ins,
+        "cupy.cuda": add_stand_ins,
+        "cupy.cuda.compiler": _compile_to_ptx,
+        "cupy.cuda.cub": _replace_cub,
+        "cupy.cuda.jitify": _name_architecture,
+        "cupy.random._generator_api": lambda module: _replace_generator(module, driver),
+    }
+    sys.meta_path.insert(0, _Changes(changes))

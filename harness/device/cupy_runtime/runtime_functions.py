@@ -1,0 +1,253 @@
+"""The functions of the CUDA runtime that CuPy calls, on the emulated driver. Names and arguments are CuPy's."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.device.cupy_runtime.device_properties import device_properties
+from harness.device.cupy_runtime.driver_calls import RESULT, DriverCalls
+from harness.device.driver import status
+
+Implementation = Callable[..., Any]
+
+_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_UNREGISTERED, _MANAGED, _NO_DEVICE = 0, 3, -2
+_KIND, _DEVICE_POINTER, _HOST_POINTER, _IS_MANAGED = 2, 3, 4, 8
+_ATTACH_GLOBAL = 1
+
+FORWARDED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "driverGetVersion": ("cuDriverGetVersion", (RESULT,)),
+    "deviceGetAttribute": ("cuDeviceGetAttribute", (RESULT, 0, 1)),
+    "deviceCanAccessPeer": ("cuDeviceCanAccessPeer", (RESULT, 0, 1)),
+    "deviceGetLimit": ("cuCtxGetLimit", (RESULT, 0)),
+    "deviceSetLimit": ("cuCtxSetLimit", (0, 1)),
+    "deviceSynchronize": ("cuCtxSynchronize", ()),
+    "hostAlloc": ("cuMemHostAlloc", (RESULT, 0, 1)),
+    "hostRegister": ("cuMemHostRegister_v2", (0, 1, 2)),
+    "hostUnregister": ("cuMemHostUnregister", (0,)),
+    "free": ("cuMemFree_v2", (0,)),
+    "freeAsync": ("cuMemFree_v2", (0,)),
+    "freeHost": ("cuMemFreeHost", (0,)),
+    "memPrefetchAsync": ("cuMemPrefetchAsync", (0, 1, 2, 3)),
+    "memAdvise": ("cuMemAdvise", (0, 1, 2, 3)),
+    "streamCreateWithFlags": ("cuStreamCreate", (RESULT, 0)),
+    "streamCreateWithPriority": ("cuStreamCreateWithPriority", (RESULT, 0, 1)),
+    "streamGetFlags": ("cuStreamGetFlags", (0, RESULT)),
+    "streamDestroy": ("cuStreamDestroy_v2", (0,)),
+    "streamSynchronize": ("cuStreamSynchronize", (0,)),
+    "streamIsCapturing": ("cuStreamIsCapturing", (0, RESULT)),
+    "eventCreateWithFlags": ("cuEventCreate", (RESULT, 0)),
+    "eventDestroy": ("cuEventDestroy_v2", (0,)),
+    "eventRecord": ("cuEventRecord", (0, 1)),
+    "eventSynchronize": ("cuEventSynchronize", (0,)),
+    "profilerStart": ("cuProfilerStart", ()),
+    "profilerStop": ("cuProfilerStop", ()),
+}
+"""Functions that pass their arguments on: the driver's function, and what it is given: arguments by position."""
+
+
+def _forwarded(call: DriverCalls, symbol: str, order: Sequence[Any]) -> Implementation:
+    has_result = any(each is RESULT for each in order)
+
+    def function(*arguments: int) -> int | None:
+        result = call(symbol, *(each if each is RESULT else int(arguments[each]) for each in order))
+        return result if has_result else None
+
+    return function
+
+
+class RuntimeFunctions:
+    """The functions whose arguments differ from the driver's. Public methods have CuPy's names."""
+
+    def __init__(self, call: DriverCalls, pointer_attributes: Callable[..., Any]) -> None:
+        self._call = call
+        self._pointer_attributes = pointer_attributes
+
+    # Device
+
+    def check_status(self, status: int) -> None:
+        """Raise the error of a status other than success."""
+        if status:
+            raise self._call.error(status)
+
+    def getDeviceCount(self) -> int:
+        """The number of devices."""
+        return 1
+
+    def getDevice(self) -> int:
+        """The current device."""
+        return 0
+
+    def setDevice(self, device: int) -> None:
+        """Make a device current. There is only device 0."""
+        if device:
+            raise self._call.error(status.INVALID_DEVICE)
+
+    def _ensure_context(self) -> None:
+        """Make a context current."""
+        self._call("cuCtxSynchronize")
+
+    def getDeviceProperties(self, device: int) -> dict[str, Any]:
+        """The properties of a device by name."""
+        self.setDevice(device)
+        uuid = ctypes.create_string_buffer(16)
+        self._call("cuDeviceGetUuid_v2", ctypes.addressof(uuid), 0)
+        return device_properties(
+            lambda number: self._call("cuDeviceGetAttribute", RESULT, number, 0),
+            self._call.text("cuDeviceGetName", 0),
+            uuid.raw,
+            self._call("cuDeviceTotalMem_v2", RESULT, 0),
+        )
+
+    def deviceGetPCIBusId(self, device: int) -> str:
+        """The PCI bus identifier of a device."""
+        return self._call.text("cuDeviceGetPCIBusId", device).decode()
+
+    def deviceGetByPCIBusId(self, pci_bus_id: str) -> int:
+        """The device with a PCI bus identifier."""
+        text = ctypes.create_string_buffer(pci_bus_id.encode())
+        return self._call("cuDeviceGetByPCIBusId", RESULT, ctypes.addressof(text))
+
+    def _deviceEnsurePeerAccess(self, device: int) -> None:
+        """Let the current device access another, of which there is none."""
+        self.setDevice(device)
+
+    # Memory
+
+    def malloc(self, size: int) -> int:
+        """Allocate device memory. The address of no bytes is 0."""
+        return self._call("cuMemAlloc_v2", RESULT, int(size)) if size else 0
+
+    def mallocAsync(self, size: int, stream: int) -> int:
+        """Allocate device memory in the order of a stream."""
+        return self.malloc(size)
+
+    def mallocManaged(self, size: int, flags: int = _ATTACH_GLOBAL) -> int:
+        """Allocate managed memory."""
+        return self._call("cuMemAllocManaged", RESULT, int(size), flags) if size else 0
+
+    def memGetInfo(self) -> tuple[int, int]:
+        """Free and total bytes of device memory."""
+        total = ctypes.c_uint64()
+        return self._call("cuMemGetInfo_v2", RESULT, ctypes.addressof(total)), total.value
+
+    def memcpy(self, dst: int, src: int, size: int, kind: int) -> None:
+        """Copy between host and device."""
+        symbols = {_HOST_TO_DEVICE: "cuMemcpyHtoD_v2", _DEVICE_TO_HOST: "cuMemcpyDtoH_v2"}
+        self._call(symbols.get(kind, "cuMemcpy"), int(dst), int(src), int(size))
+
+    def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:
+        """Copy in the order of a stream."""
+        self.memcpy(dst, src, size, kind)
+
+    def memcpyPeer(self, dst: int, dstDevice: int, src: int, srcDevice: int, size: int) -> None:
+        """Copy between devices, of which there is one."""
+        self._call("cuMemcpy", int(dst), int(src), int(size))
+
+    def memcpyPeerAsync(self, dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int) -> None:
+        """Copy between devices in the order of a stream."""
+        self._call("cuMemcpy", int(dst), int(src), int(size))
+
+    def memcpy2D(self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int) -> None:
+        """Copy rows that are `dpitch` and `spitch` bytes apart."""
+        for row in range(height):
+            self.memcpy(dst + row * dpitch, src + row * spitch, width, kind)
+
+    def memcpy2DAsync(
+        self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
+    ) -> None:
+        """Copy rows in the order of a stream."""
+        self.memcpy2D(dst, dpitch, src, spitch, width, height, kind)
+
+    def memset(self, ptr: int, value: int, size: int) -> None:
+        """Fill with a byte."""
+        self._call("cuMemsetD8_v2", int(ptr), value & 0xFF, int(size))
+
+    def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:
+        """Fill with a byte in the order of a stream."""
+        self.memset(ptr, value, size)
+
+    def pointerGetAttributes(self, ptr: int) -> Any:
+        """What is known of a pointer, as CuPy's `PointerAttributes`."""
+        kind = self.pointerGetMemoryType(ptr)
+        if kind == _UNREGISTERED:
+            return self._pointer_attributes(_NO_DEVICE, 0, int(ptr), kind)
+        host = self._pointer_attribute(ptr, _HOST_POINTER) or 0
+        return self._pointer_attributes(0, self._pointer_attribute(ptr, _DEVICE_POINTER), host, kind)
+
+    def pointerGetMemoryType(self, ptr: int) -> int:
+        """The `cudaMemoryType` of a pointer."""
+        if self._pointer_attribute(ptr, _IS_MANAGED):
+            return _MANAGED
+        return self._pointer_attribute(ptr, _KIND) or _UNREGISTERED
+
+    def _pointer_attribute(self, ptr: int, number: int) -> int | None:
+        """An attribute; None if the address is not known to the driver, or has no such attribute."""
+        try:
+            return self._call("cuPointerGetAttribute", RESULT, number, int(ptr))
+        except Exception as error:
+            if getattr(error, "status", None) == status.INVALID_VALUE:
+                return None
+            raise
+
+    # Streams and events
+
+    def streamCreate(self) -> int:
+        """Create a stream."""
+        return self._call("cuStreamCreate", RESULT, 0)
+
+    def streamGetPriority(self, stream: int) -> int:
+        """The priority of a stream, which is 0 or negative."""
+        return ctypes.c_int32(self._call("cuStreamGetPriority", int(stream), RESULT)).value
+
+    def streamQuery(self, stream: int) -> int:
+        """The status of a stream, which is complete."""
+        self._call("cuStreamQuery", int(stream))
+        return status.SUCCESS
+
+    def streamWaitEvent(self, stream: int, event: int, flags: int = 0) -> None:
+        """Let a stream wait for an event, which has happened."""
+        self._call("cuStreamWaitEvent", int(stream), int(event), flags)
+
+    def streamAddCallback(self, stream: int, callback: Implementation, arg: int, flags: int = 0) -> None:
+        """Call a function after the work in a stream, which is complete."""
+        self._call("cuStreamQuery", int(stream))
+        callback(stream, status.SUCCESS, arg)
+
+    def launchHostFunc(self, stream: int, callback: Implementation, arg: int) -> None:
+        """Call a function in the order of a stream."""
+        self._call("cuStreamQuery", int(stream))
+        callback(arg)
+
+    def _launchHostFuncUnmanaged(self, stream: int, func_arg: tuple[Implementation, Any]) -> None:
+        """Call a function in the order of a stream; it comes with its argument."""
+        self.launchHostFunc(stream, *func_arg)
+
+    def eventCreate(self) -> int:
+        """Create an event."""
+        return self._call("cuEventCreate", RESULT, 0)
+
+    def eventQuery(self, event: int) -> int:
+        """The status of an event, which has happened."""
+        self._call("cuEventQuery", int(event))
+        return status.SUCCESS
+
+    def eventElapsedTime(self, start: int, end: int) -> float:
+        """Milliseconds between two events."""
+        bits = self._call("cuEventElapsedTime", RESULT, int(start), int(end))
+        return float(struct.unpack("f", struct.pack("I", bits))[0])
+
+
+_OWN = {name for name in vars(RuntimeFunctions) if not name.startswith("__") and name != "_pointer_attribute"}
+
+
+def runtime_functions(call: DriverCalls, pointer_attributes: Callable[..., Any]) -> dict[str, Implementation]:
+    """All implemented functions by CuPy's names. `pointer_attributes` is CuPy's class for attributes of a pointer."""
+    own = RuntimeFunctions(call, pointer_attributes)
+    return {
+        **{name: _forwarded(call, *row) for name, row in FORWARDED.items()},
+        **{name: getattr(own, name) for name in _OWN},
+    }
