@@ -127,7 +127,7 @@ class DeviceArray:
         """Copy `values` from the host, or from another device array, to some of the elements."""
         allocation = self._allocated()
         self._host[index] = values.numpy() if isinstance(values, DeviceArray) else values
-        state = self.device.memory.find(allocation.address).buffer.written
+        state = self.device.memory.buffer_of(allocation).written
         if state is not None:
             kind = f"V{self.dtype.itemsize}"
             begin = self._offset

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -12,65 +13,77 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers import CompiledKernel, DevicePointer, compile_module
+from harness.compilers.cute.kernel import CuteFunction, CuteTensor
 from harness.compilers.toolchains import toolchain_of
 from harness.device.arguments import device_argument, typed_scalar
 from harness.device.array import DeviceArray, c_strides, element_type, extents_of, span_of
 from harness.device.kernel import Kernel
-from harness.device.memory import Allocation, DeviceMemory
+from harness.device.memory import DeviceMemory
 from harness.device.module import Module
 from harness.device.result import LaunchResult
 from harness.device.tensor_map import DeviceTensorMap
 from harness.emulator.abi.layout import buffer_index
+from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.emulated_gpu import EmulatedGpu
-from harness.emulator.instruments import PLAIN, Instruments
+from harness.emulator.instruments import Instruments
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
 from harness.emulator.launch.module_memory import LoadedModules
 from harness.emulator.launch.tensor_maps import encode
+from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
-from harness.model.plan import Launch
+from harness.model.plan import Launch, map_leaves
 from harness.model.tensor_map import TensorMap
 from harness.ptx.targets import Target
 from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault, PlanError, UsageError
+from harness.support.gpu_data_sheets import gpu as gpu_named
 
-OPTIMIZED_AFTER = 10**8
-"""A kernel whose launches have executed this many warp instructions is optimized for the next one. Before that, LLVM
-would take longer than it saves."""
+OPTIMIZED_AFTER_SECONDS = 1.0
+"""A kernel whose launches have taken longer is optimized for the next one. Before that, LLVM would take longer than it
+saves."""
 
 
 class Device:
-    """An emulated GPU: allocates memory, loads modules, and launches kernels of CuPy, Numba and PTX on the CPU.
+    """An emulated GPU: allocates memory, loads modules, and launches kernels of CuPy, Numba, PTX and CuTe on the CPU.
 
     A process may have any number of devices. A device is serial: a launch returns when the kernel has ended, so there
     are no streams and nothing to synchronize. Use a device from one thread at a time.
 
-    `arch` is the architecture that kernels are compiled for. With `sanitize`, every launch looks for races and reads of
-    unwritten memory, and blocks run on one core. A `seed` other than 0 permutes the turns of a block's warps.
+    `arch` is the architecture that kernels are compiled for, by default that of `gpu`. The size of the latter limits
+    how many blocks that wait for each other are resident at a time. With `sanitize`, every launch looks for races and
+    reads of unwritten memory, and blocks run on one core. A `seed` other than 0 permutes the turns of a block's warps.
     `step_limit` is the maximum number of instructions of a warp, and `threads` the number of CPU threads (default: one
     per core); results do not depend on it.
 
-    As a context manager, a device frees its memory at the end. Raises `UsageError` if `arch` is not an architecture.
+    If `lenient`, what is undefined and yet accepted by an H100 is noted in the result of the launch, and no fault: a
+    `bar.warp.sync` that names lanes on another path and, without `sanitize`, loads beyond shared memory and arrivals at
+    an mbarrier of a block that has ended.
+
+    As a context manager, a device frees its memory at the end. Raises `UsageError` if `arch` is not an architecture, or
+    `gpu` unknown.
     """
 
     def __init__(
         self,
-        arch: str = "sm_90",
+        arch: str | None = None,
         *,
+        gpu: str = "h200",
         sanitize: bool = False,
+        lenient: bool = False,
         seed: int = 0,
         step_limit: int | None = None,
         threads: int | None = None,
     ) -> None:
-        if Target.named(arch) is None:
+        self.gpu = gpu_named(gpu)
+        self.arch = self.gpu.multiprocessor.arch if arch is None else arch
+        if Target.named(self.arch) is None:
             raise UsageError(f"arch is {arch!r}; it has to look like sm_90")
-        self.arch = arch
-        self.instruments = Instruments(sanitizer=sanitize)
+        self.instruments = Instruments(sanitizer=sanitize, lenient=lenient)
         self.tier = Tier.BASELINE
         self.memory = DeviceMemory(watched=sanitize)
         self.modules = LoadedModules()
-        self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed)
-        self._executed: Counter[tuple[str, str]] = Counter()
-        self._allocations: dict[int, Allocation] = {}
+        self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed, lenient=lenient)
+        self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def __enter__(self) -> Device:
         return self
@@ -80,7 +93,6 @@ class Device:
 
     def close(self) -> None:
         """Free all memory. Arrays of the device cannot be used any more."""
-        self._allocations.clear()
         self.memory.close()
 
     # Arrays ---------------------------------------------------------------------------------------------------------
@@ -111,7 +123,7 @@ class Device:
             raise UsageError(f"strides are {steps} for the shape {extents}; there has to be one for each dimension")
         before, after = span_of(extents, steps, element.itemsize)
         allocation = self.memory.allocate(before + after, name)
-        data = self.memory.find(allocation.address).buffer.data
+        data = self.memory.buffer_of(allocation).data
         host: npt.NDArray[Any] = np.ndarray(extents, element, data.data, before, steps)
         return DeviceArray(self, allocation, host, before)
 
@@ -146,24 +158,19 @@ class Device:
 
         Raises `UsageError` for a negative size, and `SandboxError` if there is not enough memory.
         """
-        allocation = self.memory.allocate(nbytes, name)
-        self._allocations[allocation.address] = allocation
-        return allocation.address
+        return self.memory.keep(self.memory.allocate(nbytes, name))
 
     def free(self, memory: DeviceArray | int) -> None:
         """Free an array, or what `allocate` returned. Raises `UsageError` for another address."""
         if isinstance(memory, DeviceArray):
             memory.free()
-            return
-        allocation = self._allocations.pop(memory, None)
-        if allocation is None:
-            raise UsageError(f"no allocation begins at address {memory:#x}; pass what device.allocate returned")
-        allocation.free()
+        else:
+            self.memory.free(memory)
 
     def allocation(self, address: int) -> tuple[int, int]:
         """Address and size in bytes of the allocation that an address is in. Raises `UsageError` if it is in none."""
-        found = self.memory.find(address)
-        return found.address, found.buffer.data.nbytes
+        found, _ = self.memory.find(address)
+        return found.address, found.size_bytes
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Copy bytes to the host. Raises `UsageError` if they are not in one allocation."""
@@ -172,8 +179,7 @@ class Device:
     def write(self, address: int, data: bytes | bytearray | memoryview | npt.NDArray[Any]) -> None:
         """Copy bytes, or a C-contiguous array, to the device. Raises `UsageError` if they do not fit an allocation."""
         source = np.frombuffer(data, np.uint8)
-        self.memory.view(address, source.nbytes)[:] = source
-        self.memory.mark_written(address, source.nbytes)
+        self.memory.view(address, source.nbytes, written=True)[:] = source
 
     def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """The bytes at an address, in place. The sanitizer does not see what is written through them, as by `write`.
@@ -191,14 +197,15 @@ class Device:
         `UsageError` for other objects.
         """
         with _as_usage_error():
-            return Module(self, compile_module(source, self.arch))
+            kernels = compile_module(source, self.arch)
+        return Module(self, next(iter(kernels.values())).ptx, kernels)
 
     def load_ptx(self, text: str) -> Module:
         """Load a module of PTX text. Raises `CompileError`."""
         return self.module(text if "\n" in text else f"{text}\n")
 
     def kernel(self, kernel: Any) -> Kernel:
-        """Prepare a kernel: a `cupy.RawKernel`, a function under `numba.cuda.jit`, or a `PtxKernel`.
+        """Prepare a kernel of any language, as in `Launch.kernel`.
 
         Raises `UsageError` for other objects. It is compiled at its first launch.
         """
@@ -212,12 +219,17 @@ class Device:
     # Launches -------------------------------------------------------------------------------------------------------
 
     def launch(
-        self, kernel: Any, grid: Any, block: Any, args: Sequence[Any] = (), shared_bytes: int = 0, cluster: Any = None
-    ) -> LaunchResult:
+        self, kernel: Any, grid: Any, block: Any, args: Sequence[Any] = (), shared_bytes: int = 0, cluster: Any = None,
+        *, cooperative: bool = False,
+    ) -> LaunchResult:  # fmt: skip
         """Run a kernel over its grid and return its counts. Its results are in place.
 
         `kernel` is one of this device or what `kernel()` takes. `grid`, `block` and `cluster` are numbers or tuples of
         up to three, in blocks, threads, and blocks; `shared_bytes` is dynamic shared memory per block.
+
+        In a `cooperative` launch all blocks are resident together, so that they may wait for each other (`grid.sync()`
+        of cooperative groups). Such a launch of several blocks has no findings. Kernels of Numba that call it, and of
+        CuPy with `enable_cooperative_groups`, are always launched so.
 
         Arguments are arrays of this device, tensor maps, NumPy scalars, structures as bytes or NumPy structured
         scalars, tuples (structs in CUDA and PTX), and addresses as integers. A kernel with types in its source (CUDA,
@@ -234,69 +246,117 @@ class Device:
         )
         with _as_usage_error():
             compiled = chosen.compiled_for(given)
+            step = compiled.configured(step)
             names = self._names(chosen.argument_names(compiled), given)
             if chosen.toolchain.types_in_source and len(given) == len(compiled.parameters):
                 given = tuple(typed_scalar(each, parameter) for each, parameter in zip(given, compiled.parameters))
             words = compiled.pack(given)
-        return self._run(chosen, compiled, words, step, names)
+        return self._run(chosen, compiled, words, step, names, cooperative)
+
+    def call(self, function: CuteFunction, *arguments: Any) -> tuple[LaunchResult, ...]:
+        """Call a compiled CuTe function, and run the kernels that it launches, in order. Returns their counts.
+
+        Arguments are arrays of this device, numbers, None, and tuples of these. Raises what `launch` raises.
+        """
+        arrays: dict[str, DeviceArray] = {}
+
+        def tensor(leaf: Any) -> Any:
+            if not isinstance(leaf, DeviceArray):
+                return leaf
+            name = f"argument {len(arrays)}"
+            arrays[name] = leaf
+            strides = tuple(stride // leaf.dtype.itemsize for stride in leaf.strides)
+            return CuteTensor(name, leaf.shape, strides, leaf.dtype.name)
+
+        given = [map_leaves(tensor, argument) for argument in arguments]
+        with _as_usage_error():
+            made = function.launches(*given)
+        return tuple(
+            self.launch(
+                each.kernel,
+                each.grid,
+                each.block,
+                [arrays[name] for name in each.args],
+                each.shared_bytes,
+                each.cluster,
+            )
+            for each in made
+        )
 
     def launch_packed(
         self,
         kernel: Kernel,
         grid: Any,
         block: Any,
-        parameters: bytes,
+        parameters: bytes | Sequence[bytes],
         shared_bytes: int = 0,
         cluster: Any = None,
+        *,
+        cooperative: bool = False,
     ) -> LaunchResult:
-        """Run a kernel with its parameter block as bytes, in the layout of `Kernel.parameters`.
+        """Run a kernel with its parameters as bytes: each, or all in one block in the layout of `Kernel.parameters`.
 
         Raises what `launch` raises.
         """
         step = _checked(kernel, grid, block, (), shared_bytes, cluster)
+        if not isinstance(parameters, bytes):
+            return self._run(kernel, kernel.compiled_for(), tuple(parameters), step, {}, cooperative)
         layout = kernel.parameters
         end = max((each.offset + each.size_bytes for each in layout), default=0)
         if len(parameters) < end:
             raise UsageError(f"kernel {kernel.name} has {end} bytes of parameters; it is given {len(parameters)}")
         words = tuple(parameters[each.offset : each.offset + each.size_bytes] for each in layout)
-        return self._run(kernel, kernel.compiled_for(), words, step, {})
+        return self._run(kernel, kernel.compiled_for(), words, step, {}, cooperative)
+
+    def facts(self, compiled: CompiledKernel) -> KernelFacts:
+        """What the translation of a kernel to native code finds. Raises `CompileError` and `UnsupportedInstruction`."""
+        return native_kernel(
+            compiled.ptx, compiled.entry, instruments=self.instruments, tier=self._tier(compiled)
+        ).facts
+
+    def _tier(self, compiled: CompiledKernel) -> Tier:
+        worked = self._seconds[compiled.ptx, compiled.entry] > OPTIMIZED_AFTER_SECONDS
+        return Tier.OPTIMIZED if worked else self.tier
 
     def _run(
-        self, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...], step: Launch, names: dict[int, str]
-    ) -> LaunchResult:
+        self, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...], step: Launch, names: dict[int, str],
+        cooperative: bool,
+    ) -> LaunchResult:  # fmt: skip
         module = kernel.memory_of(compiled)
+        geometry = replace(Geometry.of(step), cooperative=cooperative or compiled.cooperative)
+        # The sanitizer does not support blocks that wait for each other.
+        unwatched = replace(self.instruments, sanitizer=False)
+        instruments = unwatched if geometry.cooperative and geometry.blocks > 1 else self.instruments
         before = None
-        if self.instruments.sanitizer:
+        if instruments.sanitizer and self.facts(compiled).ordered:
             before = self.memory.snapshot(), module.snapshot()
         try:
-            report, findings = self._launched(self.instruments, kernel, compiled, words, step, names)
+            report, findings = self._launched(instruments, kernel, compiled, words, geometry, names)
         except KernelFault as fault:
             if before is None or not fault.may_be_awaiting:
                 raise
-            # Blocks wait for each other, which the sanitizer does not support.
             self.memory.restore(before[0])
             module.restore(before[1])
-            report, findings = self._launched(PLAIN, kernel, compiled, words, step, names)
-        self._executed[compiled.ptx, compiled.entry] += report.warp_instructions or 0
+            report, findings = self._launched(unwatched, kernel, compiled, words, geometry, names)
+        self._seconds[compiled.ptx, compiled.entry] += report.seconds or 0.0
         return LaunchResult(
             kernel.name, step.grid, step.block, step.shared_bytes, step.cluster, report, findings, compiled
         )
 
     def _launched(
         self, instruments: Instruments, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...],
-        step: Launch, names: dict[int, str],
+        geometry: Geometry, names: dict[int, str],
     ) -> Any:  # fmt: skip
-        worked = self._executed[compiled.ptx, compiled.entry] >= OPTIMIZED_AFTER
         with _as_usage_error():
-            return EmulatedGpu(instruments=instruments).launch(
+            return EmulatedGpu(instruments=instruments, gpu=self.gpu).launch(
                 compiled,
                 words,
-                Geometry.of(step),
+                geometry,
                 self.memory.named(names),
                 kernel.memory_of(compiled),
                 self._options,
                 name=kernel.name,
-                tier=Tier.OPTIMIZED if worked else self.tier,
+                tier=self._tier(compiled),
             )
 
     def _names(self, names: tuple[str, ...], given: tuple[Any, ...]) -> dict[int, str]:

@@ -85,6 +85,8 @@ class Kernel:
 
     def argument_names(self, compiled: CompiledKernel) -> tuple[str, ...]:
         """Names that the source gives the arguments; empty if a compiler has replaced them."""
+        if hasattr(self._source, "arg_names"):  # of Triton
+            return tuple(self._source.arg_names)
         code = getattr(getattr(self._source, "py_func", None), "__code__", None)
         if code is not None:
             return tuple(code.co_varnames[: code.co_argcount])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ import numpy.typing as npt
 from harness.compilers import CompiledKernel
 from harness.device.array import DeviceArray
 from harness.device.kernel import Kernel
+from harness.emulator.codegen.kernel_facts import ModuleVariable
 from harness.emulator.launch.module_memory import ModuleMemory
-from harness.emulator.native.kernel_cache import native_kernel
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 class Module:
     """A loaded module, made by `Device.module`. `module["name"]` is a kernel; templates go by their C++ name, too."""
 
-    def __init__(self, device: Device, kernels: Mapping[str, CompiledKernel]) -> None:
+    def __init__(self, device: Device, text: str, kernels: Mapping[str, CompiledKernel]) -> None:
+        """`text` is the PTX of all kernels."""
         self.device = device
+        self._text = text
         self._memory = ModuleMemory()
-        self._compiled = kernels
         self._kernels = {name: Kernel(device, c.toolchain, None, c, self._memory) for name, c in kernels.items()}
-        self._variables: dict[str, DeviceArray] = {}
+        self._arrays: dict[str, DeviceArray] = {}
 
     def __getitem__(self, name: str) -> Kernel:
         """The kernel of that name. Raises `UsageError` if there is none."""
@@ -40,26 +42,26 @@ class Module:
         """Names of all kernels."""
         return tuple(self._kernels)
 
+    @functools.cached_property
+    def variables(self) -> Mapping[str, ModuleVariable]:
+        """The `__device__` and `__constant__` variables by name. Raises `CompileError` if the PTX is not valid."""
+        from harness.emulator.codegen.storage import HEAP, declared_variables
+        from harness.ptx.parsing.parser import parse
+
+        return {v.name: v for v in declared_variables(parse(self._text)) if v.name != HEAP}
+
     def variable(self, name: str, dtype: npt.DTypeLike = np.uint8) -> DeviceArray:
         """A `__device__` or `__constant__` variable as an array of one dimension, in place.
 
         It has elements of `dtype`; by default its bytes. Raises `UsageError` if there is no such variable, or if its
         size is not a multiple of the element's.
         """
-        if name not in self._variables:
-            first = next(iter(self._compiled.values()))
-            variables = native_kernel(
-                first.ptx, first.entry, instruments=self.device.instruments, tier=self.device.tier
-            )
-            found = {
-                each.name: data
-                for each, data in zip(variables.facts.variables, self._memory.of(variables.facts.variables))
-            }
-            if name not in found:
-                raise UsageError(f"the module has no variable {name}; it has {', '.join(found) or 'none'}")
-            allocation = self.device.memory.alias(name, found[name])
-            self._variables[name] = DeviceArray(self.device, allocation, found[name], 0)
-        return self._variables[name].view(dtype)
+        if name not in self._arrays:
+            if name not in self.variables:
+                raise UsageError(f"the module has no variable {name}; it has {', '.join(self.variables) or 'none'}")
+            (data,) = self._memory.of([self.variables[name]])
+            self._arrays[name] = DeviceArray(self.device, self.device.memory.alias(name, data), data, 0)
+        return self._arrays[name].view(dtype)
 
     def __repr__(self) -> str:
         return f"<Module: {', '.join(self._kernels)}>"

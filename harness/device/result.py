@@ -92,21 +92,27 @@ class LaunchResult:
         shown = f"{self.kernel}: grid {self.grid}, block {self.block}, {self.warp_instructions:,} warp instructions"
         if self.registers is not None:
             shown += f", {self.registers} registers"
-        rows = [
-            [
-                site.buffer,
-                site.kind,
-                f"{site.file.rpartition('/')[2]}:{site.line}" if site.file else "",
-                f"{site.requested_bytes:,}",
-                f"{site.count.sector_bytes:,}",
-            ]
-            for site in self.traffic
-        ]
-        headers = ("buffer", "access", "line", "requested bytes", "sector bytes")
-        parts = [shown, table(headers, rows, [False, False, False, True, True])]
+        parts = [shown, traffic_table(self.traffic)]
         if self.findings is not None:
             parts += [finding.message for finding in self.findings] or ["The sanitizer found nothing."]
         return "\n".join([*parts, *self.report.notes])
+
+
+def traffic_table(sites: Iterable[SiteTraffic]) -> str:
+    """A table of the bytes by buffer, kind of access and source line."""
+    rows = [
+        [
+            site.buffer,
+            site.kind,
+            f"{site.file.rpartition('/')[2]}:{site.line}" if site.file else "",
+            f"{site.requests:,}",
+            f"{site.requested_bytes:,}",
+            f"{site.sector_bytes:,}",
+        ]
+        for site in sites
+    ]
+    headers = ("buffer", "access", "line", "requests", "requested bytes", "sector bytes")
+    return table(headers, rows, [False] * 3 + [True] * 3)
 
 
 Key = TypeVar("Key")

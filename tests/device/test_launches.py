@@ -72,6 +72,16 @@ def test_variables_of_a_module_are_its_own_and_last(device: Device) -> None:
         module.variable("table")
 
 
+def test_a_variable_and_a_pointer_to_it_are_one_memory_for_the_sanitizer() -> None:
+    with Device(sanitize=True) as device:
+        module = device.module(MODULE)
+        factor = module.variable("factor", np.float32)
+        (finding,) = module["by_factor"][1, 4](factor, 1).findings or ()
+        assert (finding.kind, finding.target) == ("WAR race", "buffer factor")
+        assert module["by_factor"][1, 1](factor, 1).findings == ()
+        assert module["by_factor"][1, 4](device.array(np.ones(4, np.float32)), 1).findings == ()
+
+
 def test_a_structure_by_value(device: Device) -> None:
     kernel = device.module(MODULE)["of_pair"]
     x = device.empty(32)

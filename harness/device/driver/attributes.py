@@ -1,4 +1,4 @@
-"""The attributes of the emulated device: what a driver of version 13.0 reports for a Hopper GPU."""
+"""The attributes of the emulated device by number of `CUdevice_attribute`, as a driver of version 13.0 reports them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from harness.support.gpu_data_sheets import Gpu
 from harness.support.memory_units import KIB
 
 DRIVER_VERSION = 13000
-
-# Numbers of CUdevice_attribute.
-_MULTIPROCESSORS, _L2_BYTES = 16, 38
 
 _HOPPER = {
     1: 1024,  # threads per block
@@ -60,6 +57,7 @@ _HOPPER = {
     109: 134217728,
     111: KIB,  # reserved shared memory per block
     113: 1,
+    115: 1,  # memory pools
     120: 1,  # clusters
     122: 0,
     126: 4,
@@ -67,8 +65,8 @@ _HOPPER = {
     129: 1,  # unified function pointers
     131: -1,
 }  # fmt: skip
-"""Attributes of sm_90 by number. Those that are absent up to `LAST_ATTRIBUTE` are 0: not supported here, such as
-memory pools, virtual memory management and interprocess communication."""
+"""Attributes of an H100. Other GPUs share them, unless `_own_attributes` says otherwise. Those that are absent up to
+`LAST_ATTRIBUTE` are 0: not supported here, such as virtual memory management and interprocess communication."""
 LAST_ATTRIBUTE = 147
 
 MEMORY_BYTES = 80 * KIB**3
@@ -79,8 +77,33 @@ def device_attribute(gpu: Gpu, number: int) -> int | None:
     """The value of a `CUdevice_attribute`; None if there is no such attribute."""
     if not 0 < number <= LAST_ATTRIBUTE:
         return None
-    own = {_MULTIPROCESSORS: gpu.multiprocessors, _L2_BYTES: gpu.l2_bytes}
-    return own.get(number, _HOPPER.get(number, 0))
+    return _own_attributes(gpu).get(number, _HOPPER.get(number, 0))
+
+
+def _own_attributes(gpu: Gpu) -> dict[int, int]:
+    """The attributes in which GPUs differ, of those that their data sheets have."""
+    multiprocessor, capability = gpu.multiprocessor, compute_capability(gpu)
+    most_shared, is_hopper = multiprocessor.carve_outs_bytes[-1], int(capability >= (9, 0))
+    return {
+        16: gpu.multiprocessors,
+        38: gpu.l2_bytes,
+        39: multiprocessor.threads,
+        75: capability[0],
+        76: capability[1],
+        81: most_shared,
+        82: multiprocessor.registers,
+        97: most_shared - multiprocessor.reserved_shared_bytes,
+        106: multiprocessor.blocks,
+        111: multiprocessor.reserved_shared_bytes,
+        120: is_hopper,  # clusters
+        127: is_hopper,  # tensor maps
+    }
+
+
+def compute_capability(gpu: Gpu) -> tuple[int, int]:
+    """Major and minor version."""
+    number = int(gpu.multiprocessor.arch.removeprefix("sm_"))
+    return number // 10, number % 10
 
 
 def device_name(gpu: Gpu) -> str:

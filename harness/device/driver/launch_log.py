@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness.emulator.launch.kernel_launch import LaunchCounts
+from harness.device.result import LaunchResult
 from harness.execution.traffic.counts import SiteTraffic, by_place
 from harness.model.finding import Finding
 
@@ -16,7 +16,6 @@ class KernelLog:
 
     name: str
     launches: int = 0
-    seconds: float = 0.0
     warp_instructions: int = 0
     sites: tuple[SiteTraffic, ...] = ()
     """Traffic by buffer, kind of access and source line."""
@@ -30,14 +29,13 @@ class LaunchLog:
     def __init__(self) -> None:
         self._kernels: dict[str, KernelLog] = {}
 
-    def add(self, name: str, counts: LaunchCounts) -> None:
+    def add(self, result: LaunchResult) -> None:
         """Add a launch that succeeded."""
-        log = self._of(name)
+        log = self._of(result.kernel)
         log.launches += 1
-        log.seconds += counts.seconds
-        log.warp_instructions += counts.warp_instructions
-        log.sites = by_place((*log.sites, *counts.sites))
-        self._add_findings(log, counts.findings or ())
+        log.warp_instructions += result.warp_instructions
+        log.sites = by_place((*log.sites, *result.traffic))
+        self._add_findings(log, result.findings or ())
 
     def add_fault(self, name: str, findings: Iterable[Finding]) -> None:
         """Add a launch that failed, with the findings before its fault."""

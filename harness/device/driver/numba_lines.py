@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import inspect
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-_DECORATORS = "numba.cuda.decorators"
+_ENTERED = contextlib.ExitStack()
+"""What stays changed until the process ends."""
+_DISPATCHER = "numba.cuda.dispatcher"
 
 
 class _LinesByDefault(importlib.abc.MetaPathFinder):
-    """Finds the module that defines `cuda.jit`, and changes the default of its `lineinfo` after it is loaded."""
+    """Finds the module that compiles kernels, and lets it compile them with lines after it is loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _DECORATORS:
+        if name != _DISPATCHER:
             return None
         sys.meta_path.remove(self)  # asks the others, and is not needed again
         spec = importlib.util.find_spec(name)
@@ -28,28 +31,32 @@ class _LinesByDefault(importlib.abc.MetaPathFinder):
             loader: Any = spec.loader
             load = loader.exec_module
 
-            def load_and_change(module: ModuleType) -> None:
+            def load_and_replace(module: ModuleType) -> None:
                 load(module)
-                _change_default(module.jit)
+                _compile_with_lines(module)
 
-            loader.exec_module = load_and_change
+            loader.exec_module = load_and_replace
         return spec
 
 
-def _change_default(jit: Any) -> None:
-    names = [p.name for p in inspect.signature(jit).parameters.values() if p.default is not p.empty]
-    if "lineinfo" in names:  # older versions have no such parameter
-        index = names.index("lineinfo")
-        jit.__defaults__ = (*jit.__defaults__[:index], True, *jit.__defaults__[index + 1 :])
+def _compile_with_lines(dispatcher: Any) -> None:
     from harness.compilers.numba.dispatcher import line_tables_without_variables
 
-    line_tables_without_variables().__enter__()
+    own = dispatcher.compile_cuda
+
+    @functools.wraps(own)
+    def compile_cuda(*arguments: Any, **options: Any) -> Any:
+        # Numba takes one of the two, and debug information includes lines.
+        return own(*arguments, **{**options, "lineinfo": not options.get("debug")})
+
+    dispatcher.compile_cuda = compile_cuda
+    _ENTERED.enter_context(line_tables_without_variables())
 
 
 def lines_by_default() -> None:
-    """Make `lineinfo=True` the default of `numba.cuda.jit`, now or when it is imported."""
-    loaded = sys.modules.get(_DECORATORS)
+    """Compile kernels of `numba.cuda` with `lineinfo=True` unless they have `debug=True`."""
+    loaded = sys.modules.get(_DISPATCHER)
     if loaded is None:
         sys.meta_path.insert(0, _LinesByDefault())
     else:
-        _change_default(loaded.jit)
+        _compile_with_lines(loaded)

@@ -13,15 +13,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from harness.device.device import Device
 from harness.device.driver import status
-from harness.device.driver.emulated_device import EmulatedDevice
 from harness.device.driver.function_table import FUNCTIONS, DriverFunction, versions_of
 from harness.device.driver.launch_log import LaunchLog
 from harness.device.driver.shared_library import SharedLibrary
 from harness.device.driver.status import DriverError
-from harness.emulator.instruments import PLAIN, Instruments
-from harness.support.errors import SandboxError
-from harness.support.gpu_data_sheets import Gpu, gpu
+from harness.support.errors import CompileError, SandboxError, UsageError
+from harness.support.gpu_data_sheets import gpu
 
 T = TypeVar("T")
 
@@ -31,6 +30,10 @@ LINKER_SONAME = "libnvJitLink.so.12"
 driver's own linker, which is given PTX."""
 _SPARE_FUNCTIONS = 1024
 """Number of stubs for functions that are not implemented. Each is given a name when a library asks for it."""
+_STATUS = (
+    (UsageError, status.INVALID_VALUE), (CompileError, status.INVALID_PTX), (SandboxError, status.NOT_SUPPORTED),
+)  # fmt: skip
+"""What a function returns for errors of the emulated GPU."""
 _FIRST_HANDLE, _HANDLE_STEP = 0x10_0000, 0x10
 
 
@@ -54,9 +57,9 @@ class _ThreadState(threading.local):
 class Driver:
     """What the programs of this process have created through the driver."""
 
-    def __init__(self, gpu: Gpu, instruments: Instruments = PLAIN) -> None:
-        self.gpu = gpu
-        self.device = EmulatedDevice(instruments)
+    def __init__(self, gpu: str, *, sanitize: bool = False) -> None:
+        self.device = Device(gpu=gpu, sanitize=sanitize, lenient=True)
+        self.gpu = self.device.gpu
         self.log = LaunchLog()
         self.library: SharedLibrary | None = None
         self.initialized = False
@@ -64,10 +67,14 @@ class Driver:
         self.primary_users = 0
         self.unsupported: Counter[str] = Counter()
         """Functions that programs called and that are not implemented, with the number of calls."""
+        self.default_pool: Any = None
+        self.current_pool: Any = None
+        """Pools of memory: the device's own, and the one of `cuMemAllocAsync`."""
         self.texts: dict[int, Any] = {}
         """C strings that callers got, by status and kind."""
         self._handles: dict[int, Any] = {self.primary.handle: self.primary}
         self._numbers = itertools.count(_FIRST_HANDLE + _HANDLE_STEP, _HANDLE_STEP)
+        self._allocations = itertools.count(1)
         self._threads = _ThreadState()
         self._spare = itertools.count()
         self._spare_symbols: dict[str, str] = {}
@@ -96,6 +103,10 @@ class Driver:
         found = self.of_handle(handle, kind)
         del self._handles[handle]
         return found
+
+    def new_name(self) -> str:
+        """A name for an allocation, by which counts and messages call it."""
+        return f"allocation-{next(self._allocations)}"
 
     # Contexts ---------------------------------------------------------------------------------------------------------
 
@@ -146,6 +157,9 @@ class Driver:
                 if error.explanation:
                     explain(error.explanation)
                 return error.status
+            except SandboxError as error:
+                explain(str(error))
+                return next(status for kind, status in _STATUS if isinstance(error, kind))
             except BaseException:
                 traceback.print_exc()
                 return status.UNKNOWN
@@ -194,20 +208,20 @@ def _is_loaded(soname: str) -> bool:
 _installed: Driver | None = None
 
 
-def install(gpu_name: str = "h100", instruments: Instruments = PLAIN) -> Driver:
+def install(gpu_name: str = "h100", *, sanitize: bool = False) -> Driver:
     """Put the emulated driver in front of the libraries of this process, for the rest of its life.
 
     Call it before any library that uses CUDA is imported. A second call returns the same driver. Raises `SandboxError`
-    if a driver is already loaded, or if the instruments differ from those of the first call.
+    if a driver is already loaded, or if the options differ from those of the first call.
     """
     global _installed
     if _installed is None:
         from harness.device.driver import functions
 
         functions.load()
-        driver = Driver(gpu(gpu_name), instruments)
+        driver = Driver(gpu_name, sanitize=sanitize)
         driver.install()
         _installed = driver
-    elif _installed.device.instruments != instruments or _installed.gpu is not gpu(gpu_name):
+    elif _installed.device.instruments.sanitizer != sanitize or _installed.gpu is not gpu(gpu_name):
         raise SandboxError("the emulated driver of this process already runs with other options")
     return _installed

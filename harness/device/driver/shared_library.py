@@ -5,6 +5,8 @@ through a slot of a table in the data segment, which Python fills with callbacks
 
     cuInit:  jmp *[rip + slot 0]        cuDeviceGet:  jmp *[rip + slot 1]        ...
 
+(on aarch64 `adrp`, `ldr` and `br` by register x16, which the calling convention leaves to such stubs).
+
 Initially, and again after `disconnect`, every slot contains the address of a function that returns a fixed status.
 """
 
@@ -14,12 +16,12 @@ import ctypes
 import os
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.support.errors import SandboxError
 
-_PAGE_BYTES = 4096
 _SYMBOL = struct.Struct("<IBBHQQ")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -30,29 +32,72 @@ _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 1
 _GLOBAL_FUNCTION, _GLOBAL_OBJECT = 0x12, 0x11
 _CODE_SECTION, _DATA_SECTION = 1, 2
 """Any section numbers but 0, which means undefined; the file has no section headers."""
-_STUB_BYTES = 8
 TABLE = "emulated_function_table"
 """Name of the exported table of slots."""
 IDLE = "emulated_function_idle"
 """Name of the exported function that returns the fixed status."""
 
 
+@dataclass(frozen=True)
+class Machine:
+    """Machine code of a kind of processor."""
+
+    number: int
+    """Its number in ELF files."""
+    page_bytes: int
+    """The largest size of a page that Linux uses on it."""
+    stub_bytes: int
+    jump: Callable[[int, int], bytes]
+    """A stub at one address that jumps to the address in a slot at another."""
+    returned: Callable[[int], bytes]
+    """A function that returns a number of 16 bits."""
+
+
+def _x86_jump(stub: int, slot: int) -> bytes:
+    # jmp *[rip + distance]; the distance is counted from the end of the instruction
+    return b"\xff\x25" + struct.pack("<i", slot - (stub + 6)) + b"\xcc\xcc"
+
+
+def _x86_return(value: int) -> bytes:
+    return b"\xb8" + struct.pack("<I", value) + b"\xc3\xcc\xcc"  # mov eax, value; ret
+
+
+_X16 = 16
+
+
+def _arm_jump(stub: int, slot: int) -> bytes:
+    pages = (slot >> 12) - (stub >> 12)
+    adrp = 0x90000000 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5 | _X16  # x16 = the slot's page of 4 KiB
+    ldr = 0xF9400000 | (slot & 0xFFF) // 8 << 10 | _X16 << 5 | _X16
+    return struct.pack("<4I", adrp, ldr, 0xD61F0000 | _X16 << 5, 0xD4200000)  # br x16; brk 0
+
+
+def _arm_return(value: int) -> bytes:
+    return struct.pack("<4I", 0x52800000 | value << 5, 0xD65F03C0, 0xD4200000, 0xD4200000)  # mov w0, value; ret
+
+
+X86_64 = Machine(62, 4096, 8, _x86_jump, _x86_return)
+AARCH64 = Machine(183, 65536, 16, _arm_jump, _arm_return)
+_MACHINES = {"x86_64": X86_64, "AMD64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
+"""By the name that Python gives the machine."""
+
+
 class SharedLibrary:
     """A loaded library that exports `names`; calls of all of them return `idle_status` until they are connected.
 
     It stays loaded until the process ends. Other libraries that open `soname` afterwards get it, because the loader
-    compares the SONAMEs of what is loaded. Raises `SandboxError` on machines that are not x86-64.
+    compares the SONAMEs of what is loaded. Raises `SandboxError` on other machines than x86-64 and aarch64.
     """
 
     def __init__(self, soname: str, names: Sequence[str], idle_status: int) -> None:
-        machine = platform.machine()
-        if machine not in ("x86_64", "AMD64"):
-            raise SandboxError(f"the emulated driver runs on x86-64 only; this machine is {machine}")
+        machine = _MACHINES.get(platform.machine())
+        if machine is None:
+            raise SandboxError(f"the emulated driver runs on x86-64 and aarch64; this machine is {platform.machine()}")
         # A file in memory: no directory has to be writable, and nobody else can change it. It stays open, because the
         # loader identifies libraries by path, and the path of a closed file would name the next one.
         self._file = os.memfd_create(soname)
         with os.fdopen(self._file, "wb", closefd=False) as stream:
-            stream.write(elf_image(soname, names, idle_status))
+            stream.write(elf_image(soname, names, idle_status, machine))
         self._library = ctypes.CDLL(f"/proc/self/fd/{self._file}", mode=ctypes.RTLD_GLOBAL)
         self._numbers = {name: number for number, name in enumerate(names)}
         self._table = (ctypes.c_uint64 * len(names)).in_dll(self._library, TABLE)
@@ -82,8 +127,8 @@ class SharedLibrary:
             self._table[number] = self._idle
 
 
-def elf_image(soname: str, names: Sequence[str], idle_status: int) -> bytes:
-    """The content of a shared library for x86-64 that exports a stub per name, `IDLE` and `TABLE`."""
+def elf_image(soname: str, names: Sequence[str], idle_status: int, machine: Machine) -> bytes:
+    """The content of a shared library that exports a stub per name, `IDLE` and `TABLE`."""
     strings = bytearray(b"\0")
 
     def string(text: str) -> int:
@@ -98,8 +143,8 @@ def elf_image(soname: str, names: Sequence[str], idle_status: int) -> bytes:
     symbols_at = _rounded(hash_at + len(hashes), 8)
     strings_at = symbols_at + _SYMBOL.size * (1 + len(exported))
     code_at = _rounded(strings_at + len(strings), 16)
-    code_bytes = _STUB_BYTES * (len(names) + 1)
-    data_at = _rounded(code_at + code_bytes, _PAGE_BYTES)
+    code_bytes = machine.stub_bytes * (len(names) + 1)
+    data_at = _rounded(code_at + code_bytes, machine.page_bytes)
     dynamic = b"".join(
         _DYNAMIC_ENTRY.pack(*entry)
         for entry in (
@@ -114,29 +159,25 @@ def elf_image(soname: str, names: Sequence[str], idle_status: int) -> bytes:
     )
     table_at = data_at + len(dynamic)
     end = table_at + 8 * len(names)
-    stubs = [code_at + _STUB_BYTES * number for number in range(len(names) + 1)]
-    code = b"".join(
-        # jmp *[rip + distance]; the distance is counted from the end of the instruction
-        b"\xff\x25" + struct.pack("<i", table_at + 8 * number - (stub + 6)) + b"\xcc\xcc"
-        for number, stub in enumerate(stubs[:-1])
-    )
-    code += b"\xb8" + struct.pack("<I", idle_status) + b"\xc3\xcc\xcc"  # mov eax, idle_status; ret
+    stubs = [code_at + machine.stub_bytes * number for number in range(len(names) + 1)]
+    code = b"".join(machine.jump(stub, table_at + 8 * number) for number, stub in enumerate(stubs[:-1]))
+    code += machine.returned(idle_status)
     symbols = bytearray(_SYMBOL.size)
     for offset, stub in zip(offsets, stubs):
-        symbols += _SYMBOL.pack(offset, _GLOBAL_FUNCTION, 0, _CODE_SECTION, stub, _STUB_BYTES)
+        symbols += _SYMBOL.pack(offset, _GLOBAL_FUNCTION, 0, _CODE_SECTION, stub, machine.stub_bytes)
     symbols += _SYMBOL.pack(offsets[-1], _GLOBAL_OBJECT, 0, _DATA_SECTION, table_at, 8 * len(names))
     headers = b"".join(
         _PROGRAM_HEADER.pack(kind, flags, at, at, at, size, size, align)
         for kind, flags, at, size, align in (
-            (_LOAD, _READ | _EXECUTE, 0, code_at + code_bytes, _PAGE_BYTES),
-            (_LOAD, _READ | _WRITE, data_at, end - data_at, _PAGE_BYTES),
+            (_LOAD, _READ | _EXECUTE, 0, code_at + code_bytes, machine.page_bytes),
+            (_LOAD, _READ | _WRITE, data_at, end - data_at, machine.page_bytes),
             (_DYNAMIC, _READ | _WRITE, data_at, len(dynamic), 8),
             (_STACK, _READ | _WRITE, 0, 0, 16),
         )
     )
     image = bytearray(end)
     for at, part in (
-        (0, _file_header()),
+        (0, _file_header(machine)),
         (_FILE_HEADER.size, headers),
         (hash_at, hashes),
         (symbols_at, symbols),
@@ -148,11 +189,11 @@ def elf_image(soname: str, names: Sequence[str], idle_status: int) -> bytes:
     return bytes(image)
 
 
-def _file_header() -> bytes:
-    shared_object, x86_64, version = 3, 62, 1
+def _file_header(machine: Machine) -> bytes:
+    shared_object, version = 3, 1
     identity = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
     sizes = (_FILE_HEADER.size, _PROGRAM_HEADER.size, 4, 0, 0, 0)
-    return _FILE_HEADER.pack(identity, shared_object, x86_64, version, 0, _FILE_HEADER.size, 0, 0, *sizes)
+    return _FILE_HEADER.pack(identity, shared_object, machine.number, version, 0, _FILE_HEADER.size, 0, 0, *sizes)
 
 
 def _hash_table(names: Sequence[str]) -> bytes:

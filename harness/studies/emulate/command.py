@@ -22,7 +22,7 @@ from harness.support.errors import UsageError
 class EmulateRequest(Request):
     """The program, and what to report about it."""
 
-    gpu: str = option("NAME", "the GPU that the program sees; one of sm_90 (default: h100)", default="h100")
+    gpu: str = option("NAME", "the GPU that the program sees, such as a100 or l4 (default: h100)", default="h100")
     sanitize: bool = flag("report races and reads of unwritten memory at the end; kernels take longer")
     summary: bool = flag("show at the end what each kernel moved, by buffer and source line")
     module: list[str] | None = None
@@ -101,7 +101,7 @@ COMMAND = Command(
     EmulateRequest,
     run_emulate,
     examples=(
-        ("saxpy.py", "Run a script that uses numba.cuda on this machine without a GPU."),
+        ("saxpy.py", "Run a script that uses numba.cuda or CuPy on this machine without a GPU."),
         ("--summary saxpy.py 4096", "Show in addition what each kernel moved; 4096 is the script's own argument."),
         ("--sanitize -m pytest tests", "Run tests, and report the races of their kernels."),
     ),

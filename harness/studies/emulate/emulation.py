@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.emulator.instruments import Instruments
 from harness.model.finding import Finding
 from harness.studies.emulate.summary import findings_text, summary_text
 
@@ -38,16 +35,13 @@ class Emulation:
 def emulate(*, gpu: str = "h100", sanitize: bool = False) -> Emulation:
     """Let programs of this process run on an emulated GPU, for the rest of its life.
 
-    Call it before a library that uses CUDA is imported. `gpu` is the GPU that programs see; only those of sm_90 are
-    emulated. With `sanitize`, races and reads of unwritten memory are recorded, and kernels take longer. A second call
-    with the same options returns the same emulation. Raises `UsageError` for an unknown GPU and `SandboxError` if a
-    CUDA driver is already loaded.
+    Call it before a library that uses CUDA is imported. `gpu` is the GPU that programs see, one of `GPUS`. Python
+    processes that this one starts see it, too. With `sanitize`, races and reads of unwritten memory are recorded, and
+    kernels take longer. A second call with the same options returns the same emulation. Raises `UsageError` for an
+    unknown GPU and `SandboxError` if a CUDA driver is already loaded.
     """
-    from harness.device.driver.numba_lines import lines_by_default
-    from harness.device.driver.process import install
+    from harness.device.driver.child_processes import start_driver, start_in_children
 
-    driver = install(gpu, Instruments(sanitizer=sanitize))
-    os.environ.setdefault("NVRTC_APPEND_FLAGS", "-lineinfo")  # source lines in messages
-    warnings.filterwarnings("ignore", message="libnvJitLink")
-    lines_by_default()
+    driver = start_driver(gpu, sanitize=sanitize)
+    start_in_children(gpu)
     return Emulation(driver)

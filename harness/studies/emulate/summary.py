@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from harness.device.driver.launch_log import KernelLog, LaunchLog
+from harness.device.result import traffic_table
 from harness.model.finding import Finding
-from harness.support.source_text import short_name
 from harness.text.findings import findings_in_words
-from harness.text.tables import table
 
 
 def summary_text(log: LaunchLog, unsupported: Mapping[str, int]) -> str:
@@ -21,22 +20,8 @@ def summary_text(log: LaunchLog, unsupported: Mapping[str, int]) -> str:
 
 def _kernel_text(kernel: KernelLog) -> str:
     times = "once" if kernel.launches == 1 else f"{kernel.launches:,} times"
-    rows = [
-        [
-            site.buffer,
-            site.kind,
-            f"{short_name(site.file)}:{site.line}" if site.file else "",
-            f"{site.requests:,}",
-            f"{site.requested_bytes:,}",
-            f"{site.sector_bytes:,}",
-        ]
-        for site in kernel.sites
-    ]
     head = f"{kernel.name}, launched {times}: {kernel.warp_instructions:,} warp instructions\n"
-    if not rows:
-        return head
-    columns = ["buffer", "access", "line", "requests", "requested bytes", "sector bytes"]
-    return f"{head}{table(columns, rows, [False] * 3 + [True] * 3)}\n"
+    return f"{head}{traffic_table(kernel.sites)}\n" if kernel.sites else head
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

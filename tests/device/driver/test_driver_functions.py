@@ -57,12 +57,36 @@ do(cu.cuEventRecord(first, stream)); do(cu.cuEventRecord(last, stream)); do(cu.c
 assert do(cu.cuEventElapsedTime(first, last)) >= 0
 do(cu.cuStreamDestroy(stream)); assert cu.cuStreamSynchronize(stream)[0] == 400
 """,
+    "graphs of copies and fills, of streams that join": """
+one, other = (do(cu.cuStreamCreate(1)) for _ in range(2)); event = do(cu.cuEventCreate(0))
+a, b = (do(cu.cuMemAlloc(64)) for _ in range(2)); there = np.zeros(16, np.int32); do(cu.cuMemsetD32(b, 1, 16))
+do(cu.cuStreamBeginCapture(one, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+assert cu.cuStreamSynchronize(one)[0] == 900
+do(cu.cuMemsetD32Async(a, 7, 16, one)); do(cu.cuEventRecord(event, one)); do(cu.cuStreamWaitEvent(other, event, 0))
+do(cu.cuMemcpyDtoDAsync(b, a, 64, other)); do(cu.cuEventRecord(event, other)); do(cu.cuStreamWaitEvent(one, event, 0))
+graph = do(cu.cuStreamEndCapture(one)); assert do(cu.cuStreamIsCapturing(other)) == 0
+do(cu.cuMemcpyDtoH(there, b, 64)); assert (there == 1).all()
+runs = do(cu.cuGraphInstantiate(graph, 0)); do(cu.cuGraphDestroy(graph)); do(cu.cuGraphLaunch(runs, one))
+do(cu.cuMemcpyDtoH(there, b, 64)); assert (there == 7).all()
+do(cu.cuGraphExecDestroy(runs)); assert cu.cuGraphLaunch(runs, one)[0] == 400
+""",
+    "memory pools": """
+pool = do(cu.cuDeviceGetDefaultMemPool(0)); assert int(do(cu.cuDeviceGetMemPool(0))) == int(pool)
+number = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+do(cu.cuMemPoolSetAttribute(pool, number, cu.cuuint64_t(1 << 20)))
+assert int(do(cu.cuMemPoolGetAttribute(pool, number))) == 1 << 20
+a, b = do(cu.cuMemAllocFromPoolAsync(64, pool, 0)), do(cu.cuMemAllocAsync(64, 0))
+used = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+assert int(do(cu.cuMemPoolGetAttribute(pool, used))) == 128
+do(cu.cuMemFreeAsync(a, 0)); do(cu.cuMemFreeAsync(b, 0)); assert int(do(cu.cuMemPoolGetAttribute(pool, used))) == 0
+""",
     "modules from PTX: variables, launches, errors": '''
 ptx = b""".version 8.0
 .target sm_90
 .address_size 64
 .visible .global .align 4 .u32 factor = 3;
 .visible .entry scale(.param .u64 target, .param .u32 value)
+.maxntid 64, 1, 1
 {
   .reg .u64 %rd<3>; .reg .u32 %r<4>;
   ld.param.u64 %rd1, [target];
@@ -74,7 +98,7 @@ ptx = b""".version 8.0
 }
 """
 module = do(cu.cuModuleLoadData(ptx)); scale = do(cu.cuModuleGetFunction(module, b"scale"))
-assert cu.cuModuleGetFunction(module, b"none")[0] == 500
+assert cu.cuModuleGetFunction(module, b"none")[0] == 500 and cu.cuModuleGetGlobal(module, b"none")[0] == 500
 a = do(cu.cuMemAlloc(4)); there = np.zeros(1, np.uint32)
 def launch(target, grid=1, block=1):
     arguments = (target, 14), (ctypes.c_void_p, ctypes.c_uint32)
@@ -96,7 +120,13 @@ def test_programs_of_the_driver(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", BEGIN + PROGRAMS[name]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     if "errors" in name:
-        assert "module.ptx:12 (PTX line 12)" in done.stderr and "out of bounds store of 4 bytes" in done.stderr
+        assert "module.ptx:13 (PTX line 13)" in done.stderr and "out of bounds store of 4 bytes" in done.stderr
+        for said in (
+            "no kernel none; it has scale",
+            "no variable none; it has factor",
+            "a block of 2048 threads, of which it may have 64",
+        ):
+            assert said in done.stderr
 
 
 def test_the_page_lists_each_program() -> None:

@@ -127,6 +127,23 @@ def limited(x):
     x[0] = math.pow(math.sin(x[1]), math.cos(x[2]))
 assert limited.get_regs_per_thread() <= 24
 """,
+    "`cuda.reduce` and `grid.sync`": """
+assert cuda.reduce(lambda a, b: a + b)(np.arange(1000, dtype=np.int64)) == 499500
+@cuda.jit
+def neighbours(x, out):
+    i = cuda.grid(1)
+    x[i] = i
+    cuda.cg.this_grid().sync()
+    out[i] = x[x.size - 1 - i]
+x, out = np.zeros(64, np.int32), np.zeros(64, np.int32)
+neighbours[2, 32](x, out)
+assert (out == np.arange(64)[::-1]).all()
+""",
+    "a Python process that the program starts": """
+import subprocess
+code = "from numba import cuda; print(cuda.get_current_device().name)"
+assert "H100" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+""",
     "the device": """
 device = cuda.get_current_device()
 assert device.compute_capability == (9, 0) and device.MULTIPROCESSOR_COUNT == 132
@@ -174,6 +191,33 @@ def test_a_fault_names_the_line_and_is_sticky(tmp_path: Path) -> None:
     assert "out of bounds store of 8 bytes at offset 8000 bytes of buffer allocation-1" in done.stderr
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr and "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
     assert "harness/" not in done.stderr
+
+
+@pytest.mark.compiles
+def test_sanitize_reports_a_barrier_that_names_lanes_on_another_path(tmp_path: Path) -> None:
+    done = emulate(tmp_path, "assert cuda.reduce(lambda a, b: a + b)(np.ones(1000, np.int64)) == 1000", "--sanitize")
+    assert done.returncode == 1 and "divergent barrier: kernel numba.cuda.kernels.reduction" in done.stderr
+
+
+OTHER_GPU = """
+device = cuda.get_current_device()
+assert device.compute_capability == (8, 0) and device.MULTIPROCESSOR_COUNT == 108
+assert device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR == 164 * 1024
+@cuda.jit
+def double(x):
+    x[cuda.threadIdx.x] *= 2
+x = np.ones(32)
+double[1, 32](x)
+assert (x == 2).all()
+"""
+
+
+@pytest.mark.compiles
+def test_another_gpu(tmp_path: Path) -> None:
+    done = emulate(tmp_path, OTHER_GPU, "--gpu", "a100")
+    assert done.returncode == 0, done.stderr
+    unknown = emulate(tmp_path, OTHER_GPU, "--gpu", "b42")
+    assert unknown.returncode == 2 and "choose one of h200, h100, a100" in unknown.stderr
 
 
 RACE = """

@@ -6,7 +6,7 @@ import importlib
 
 MODULES = (
     "initialization", "devices", "contexts", "memory", "host_memory", "copies", "strided_copies", "pointers", "streams",
-    "events", "modules", "linking", "function_attributes", "launches",
+    "events", "graphs", "memory_pools", "modules", "linking", "function_attributes", "launches",
 )  # fmt: skip
 
 

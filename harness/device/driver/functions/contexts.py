@@ -203,8 +203,7 @@ def release_primary(driver: Driver, device: int) -> int:
 def reset_primary(driver: Driver, device: int) -> None:
     """Reset the primary context: free all memory, and clear the failure of a kernel."""
     require_device(driver, device)
-    for allocation in driver.device.allocations:
-        driver.device.free(allocation)
+    driver.device.memory.close()
     driver.primary.failed = status.SUCCESS
     driver.primary_users = 0
 

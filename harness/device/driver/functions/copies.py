@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.device.driver import status
-from harness.device.driver.emulated_device import bytes_at as bytes_at_host
 from harness.device.driver.function_table import driver_function
 from harness.device.driver.functions.memory import device_bytes
+from harness.device.driver.functions.streams import enqueue
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
+from harness.device.host_memory import bytes_at as bytes_at_host
 
 
 def host_bytes(address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
@@ -22,7 +23,7 @@ def host_bytes(address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
 
 def bytes_at(driver: Driver, address: int, size_bytes: int, *, written: bool) -> npt.NDArray[np.uint8]:
     """Memory of the device or of the host, whichever the address belongs to."""
-    if driver.device.find(address) is not None:
+    if driver.device.memory.lookup(address) is not None:
         return device_bytes(driver, address, size_bytes, written=written)
     return host_bytes(address, size_bytes)
 
@@ -55,7 +56,7 @@ def host_to_device(driver: Driver, target: int, source: int, size_bytes: int) ->
 @driver_function("cuMemcpyHtoDAsync_v2", "pppp")
 def host_to_device_async(driver: Driver, target: int, source: int, size_bytes: int, stream: int) -> None:
     """Copy from the host to the device in the order of a stream."""
-    _to_device(driver, target, source, size_bytes)
+    enqueue(driver, stream, lambda: _to_device(driver, target, source, size_bytes))
 
 
 @driver_function("cuMemcpyDtoH_v2", "ppp")
@@ -67,7 +68,7 @@ def device_to_host(driver: Driver, target: int, source: int, size_bytes: int) ->
 @driver_function("cuMemcpyDtoHAsync_v2", "pppp")
 def device_to_host_async(driver: Driver, target: int, source: int, size_bytes: int, stream: int) -> None:
     """Copy from the device to the host in the order of a stream."""
-    _to_host(driver, target, source, size_bytes)
+    enqueue(driver, stream, lambda: _to_host(driver, target, source, size_bytes))
 
 
 @driver_function("cuMemcpyDtoD_v2", "ppp")
@@ -81,7 +82,7 @@ def copy(driver: Driver, target: int, source: int, size_bytes: int) -> None:
 @driver_function("cuMemcpyAsync", "pppp")
 def copy_async(driver: Driver, target: int, source: int, size_bytes: int, stream: int) -> None:
     """Copy between any two places in the order of a stream."""
-    _anywhere(driver, target, source, size_bytes)
+    enqueue(driver, stream, lambda: _anywhere(driver, target, source, size_bytes))
 
 
 @driver_function("cuMemcpyPeer", "ppppp")
@@ -97,4 +98,4 @@ def copy_peer_async(
     driver: Driver, target: int, target_context: int, source: int, source_context: int, size_bytes: int, stream: int
 ) -> None:
     """Copy between two contexts in the order of a stream."""
-    _anywhere(driver, target, source, size_bytes)
+    enqueue(driver, stream, lambda: _anywhere(driver, target, source, size_bytes))

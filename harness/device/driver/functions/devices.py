@@ -7,6 +7,7 @@ import hashlib
 
 from harness.device.driver import status
 from harness.device.driver.attributes import MEMORY_BYTES, device_attribute, device_name
+from harness.device.driver.attributes import compute_capability as capability_of
 from harness.device.driver.function_table import driver_function, read_text, write_int, write_pointer
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
@@ -79,9 +80,8 @@ def attribute(driver: Driver, value: int, number: int, device: int) -> int:
 def compute_capability(driver: Driver, major: int, minor: int, device: int) -> None:
     """The compute capability."""
     require_device(driver, device)
-    number = int(driver.gpu.multiprocessor.arch.removeprefix("sm_"))
-    write_int(major, number // 10)
-    write_int(minor, number % 10)
+    for place, number in zip((major, minor), capability_of(driver.gpu)):
+        write_int(place, number)
 
 
 @driver_function("cuDeviceGetPCIBusId", "pii")

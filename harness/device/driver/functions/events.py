@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, write_pointer
-from harness.device.driver.functions.streams import stream_of
+from harness.device.driver.functions.streams import Graph, stream_of
 from harness.device.driver.process import Driver
 
 _DISABLE_TIMING = 2
@@ -21,6 +21,8 @@ class Event:
     flags: int
     seconds: float | None = None
     """When it was recorded last."""
+    graph: Graph | None = None
+    """The graph that the stream recorded then."""
 
 
 @driver_function("cuEventCreate", "pu")
@@ -39,14 +41,25 @@ def destroy(driver: Driver, handle: int) -> None:
 @driver_function("cuEventRecord", "pp")
 def record(driver: Driver, handle: int, stream: int) -> None:
     """Record an event in a stream."""
-    stream_of(driver, stream)
-    driver.of_handle(handle, Event).seconds = time.perf_counter()
+    event = driver.of_handle(handle, Event)
+    event.graph = stream_of(driver, stream).graph
+    if event.graph is None:
+        event.seconds = time.perf_counter()
 
 
 @driver_function("cuEventRecordWithFlags", "ppu")
 def record_with_flags(driver: Driver, handle: int, stream: int, flags: int) -> None:
     """Record an event in a stream."""
     record(driver, handle, stream)
+
+
+@driver_function("cuStreamWaitEvent", "ppu")
+def wait_event(driver: Driver, handle: int, event: int, flags: int) -> None:
+    """Let a stream wait for an event, which has happened; or join the recording of the event's stream."""
+    stream, graph = stream_of(driver, handle), driver.of_handle(event, Event).graph
+    if graph is not None and graph.origin is not None and stream.graph is None and graph.origin.graph is graph:
+        stream.graph = graph
+        graph.joined.append(stream)
 
 
 @driver_function("cuEventSynchronize", "p")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import re
 from collections.abc import Callable
 
-from harness.compilers.ptxas import resources
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, write_int, write_pointer
 from harness.device.driver.functions.modules import Function
-from harness.device.driver.images import register_limit
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.emulator.memory.residency import residency
-from harness.ptx.parameters import Parameter
-from harness.ptx.targets import Target
-from harness.support.errors import CompileError, SandboxError
+from harness.support.errors import CompileError
 
 MOST_THREADS = 1024
 DEFAULT_DYNAMIC_SHARED_BYTES = 48 * 1024
@@ -26,24 +24,21 @@ _WARP = 32
 
 
 def static_shared_bytes(driver: Driver, function: Function) -> int:
-    """Static shared memory of a block. Raises `DriverError` if the kernel cannot be emulated."""
-    try:
-        return driver.device.facts(function.owner.module, function.entry).shared_bytes
-    except CompileError as error:
-        raise DriverError(status.INVALID_PTX, str(error)) from error
-    except SandboxError as error:
-        raise DriverError(status.NOT_SUPPORTED, str(error)) from error
+    """Static shared memory of a block."""
+    return driver.device.facts(function.compiled).shared_bytes
+
+
+def most_threads(function: Function) -> int:
+    """Threads that a block may have: the kernel's own limit (`.maxntid`, `__launch_bounds__`), or the device's."""
+    compiled = function.compiled
+    found = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^{{]*?\.maxntid\s+([\d\s,]+)", compiled.ptx)
+    return MOST_THREADS if found is None else math.prod(int(extent) for extent in found[1].split(","))
 
 
 def registers(driver: Driver, function: Function) -> int:
     """32-bit registers per thread, as ptxas assigns them; 32 without ptxas."""
-    target = Target.of(function.owner.module.ptx)
-    arch = driver.gpu.multiprocessor.arch
-    if target is not None and target.suffix:
-        arch = target.name
     try:
-        text = function.owner.module.ptx
-        used = resources(text, arch, function.entry, register_limit(text))
+        used = function.kernel.resources
     except CompileError:
         return _REGISTERS_IF_UNKNOWN
     return _REGISTERS_IF_UNKNOWN if used is None else used.registers
@@ -67,10 +62,10 @@ def _attribute(driver: Driver, function: Function, number: int) -> int:
     if number in function.attributes:
         return function.attributes[number]
     facts: dict[int, Callable[[], int]] = {
-        0: lambda: MOST_THREADS,
+        0: lambda: most_threads(function),
         1: lambda: static_shared_bytes(driver, function),
-        2: lambda: sum(v.size_bytes for v in function.owner.module.variables if v.space == "const"),
-        3: lambda: driver.device.facts(function.owner.module, function.entry).local_bytes,
+        2: lambda: sum(v.size_bytes for v in function.owner.module.variables.values() if v.constant),
+        3: lambda: driver.device.facts(function.compiled).local_bytes,
         4: lambda: registers(driver, function),
         5: lambda: int(driver.gpu.multiprocessor.arch.removeprefix("sm_")),
         6: lambda: int(driver.gpu.multiprocessor.arch.removeprefix("sm_")),
@@ -117,6 +112,12 @@ def set_configuration(driver: Driver, function: int, configuration: int) -> None
     driver.of_handle(function, Function)
 
 
+@driver_function("cuKernelSetCacheConfig", "pii")
+def set_kernel_configuration(driver: Driver, kernel: int, configuration: int, device: int) -> None:
+    """Change the preferred configuration, which has no effect on Hopper."""
+    driver.of_handle(kernel, Function)
+
+
 @driver_function("cuFuncGetModule", "pp")
 def get_module(driver: Driver, module: int, function: int) -> int:
     """The module of a kernel."""
@@ -129,7 +130,7 @@ def get_module(driver: Driver, module: int, function: int) -> int:
 @driver_function("cuKernelGetName", "pp")
 def get_name(driver: Driver, name: int, function: int) -> None:
     """The mangled name of a kernel."""
-    entry = driver.of_handle(function, Function).entry
+    entry = driver.of_handle(function, Function).compiled.entry
     kept = driver.texts.setdefault(-function, ctypes.create_string_buffer(entry.encode()))
     write_pointer(name, ctypes.addressof(kept))
 
@@ -138,23 +139,12 @@ def get_name(driver: Driver, name: int, function: int) -> None:
 @driver_function("cuKernelGetParamInfo", "pppp")
 def parameter_info(driver: Driver, function: int, index: int, offset: int, size: int) -> int:
     """Offset and size of a parameter."""
-    found = driver.of_handle(function, Function)
-    parameters = found.owner.module.entries[found.entry]
+    parameters = driver.of_handle(function, Function).kernel.parameters
     if index >= len(parameters):
         return status.INVALID_VALUE
-    write_pointer(offset, parameter_offsets(parameters)[index])
+    write_pointer(offset, parameters[index].offset)
     write_pointer(size, parameters[index].size_bytes)
     return status.SUCCESS
-
-
-def parameter_offsets(parameters: tuple[Parameter, ...]) -> list[int]:
-    """Offsets of parameters in the block that a launch passes."""
-    offsets, end = [], 0
-    for parameter in parameters:
-        start = -(-end // parameter.align_bytes) * parameter.align_bytes
-        offsets.append(start)
-        end = start + parameter.size_bytes
-    return offsets
 
 
 @driver_function("cuOccupancyMaxActiveBlocksPerMultiprocessor", "ppip")

@@ -5,22 +5,33 @@ from __future__ import annotations
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, write_int, write_pointer
 from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
+from harness.support.errors import SandboxError
+
+_HOST, _DEVICE = -1, 0
+_PLACES = (_HOST, _DEVICE)
+_ADVICE = range(1, 7)
 
 
 def _allocate(driver: Driver, address: int, size_bytes: int, *, managed: bool) -> int:
     driver.context()
     if not size_bytes:
         return status.INVALID_VALUE
-    write_pointer(address, driver.device.allocate_shared(size_bytes, managed=managed).address)
+    memory = driver.device.memory
+    try:
+        allocation = memory.allocate_shared(size_bytes, driver.new_name(), managed=managed)
+    except SandboxError as error:
+        raise DriverError(status.OUT_OF_MEMORY, str(error)) from error
+    write_pointer(address, memory.keep(allocation))
     return status.SUCCESS
 
 
 def _free(driver: Driver, address: int, otherwise: int) -> int:
     """Free what begins at an address of the host. Returns the status, which is `otherwise` if nothing does."""
-    allocation = driver.device.find_host(address)
+    allocation = driver.device.memory.lookup_host(address)
     if allocation is None or allocation.host_address != address:
         return otherwise
-    driver.device.free(allocation)
+    driver.device.free(allocation.address)
     return status.SUCCESS
 
 
@@ -54,9 +65,10 @@ def register(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
     driver.context()
     if not address or not size_bytes:
         return status.INVALID_VALUE
-    if driver.device.find_host(address) is not None:
+    if driver.device.memory.lookup_host(address) is not None:
         return status.HOST_MEMORY_ALREADY_REGISTERED
-    driver.device.register(address, size_bytes)
+    memory = driver.device.memory
+    memory.keep(memory.register(address, size_bytes, driver.new_name()))
     return status.SUCCESS
 
 
@@ -69,7 +81,7 @@ def unregister(driver: Driver, address: int) -> int:
 @driver_function("cuMemHostGetDevicePointer_v2", "ppu")
 def device_pointer(driver: Driver, result: int, address: int, flags: int) -> int:
     """The device address of pinned or registered memory."""
-    allocation = driver.device.find_host(address)
+    allocation = driver.device.memory.lookup_host(address)
     if allocation is None or allocation.host_address is None:
         return status.INVALID_VALUE
     write_pointer(result, allocation.address + address - allocation.host_address)
@@ -79,15 +91,16 @@ def device_pointer(driver: Driver, result: int, address: int, flags: int) -> int
 @driver_function("cuMemHostGetFlags", "pp")
 def host_flags(driver: Driver, flags: int, address: int) -> int:
     """The flags of pinned memory."""
-    if driver.device.find_host(address) is None:
+    if driver.device.memory.lookup_host(address) is None:
         return status.INVALID_VALUE
     write_int(flags, 2)  # mapped
     return status.SUCCESS
 
 
 @driver_function("cuMemPrefetchAsync", "ppip")
-def prefetch(driver: Driver, address: int, size_bytes: int, device: int, stream: int) -> None:
-    """Move managed memory to a device, which has no effect here."""
+def prefetch(driver: Driver, address: int, size_bytes: int, device: int, stream: int) -> int:
+    """Move managed memory to a device or the host, which has no effect here."""
+    return status.SUCCESS if device in _PLACES else status.INVALID_DEVICE
 
 
 @driver_function("cuMemPrefetchAsync_v2", "pppup", since=12020)
@@ -96,8 +109,9 @@ def prefetch_to(driver: Driver, address: int, size_bytes: int, location: int, fl
 
 
 @driver_function("cuMemAdvise", "ppii")
-def advise(driver: Driver, address: int, size_bytes: int, advice: int, device: int) -> None:
+def advise(driver: Driver, address: int, size_bytes: int, advice: int, device: int) -> int:
     """Advise how managed memory will be used, which has no effect here."""
+    return status.SUCCESS if advice in _ADVICE else status.INVALID_VALUE
 
 
 @driver_function("cuMemAdvise_v2", "ppip", since=12020)

@@ -74,8 +74,9 @@ def export_table(driver: Driver, table: int, identifier: int) -> int:
     write_pointer(table, 0)
     if ctypes.string_at(identifier, len(_RUNTIME_TABLE)) == _RUNTIME_TABLE:
         explain(
-            "the program uses a CUDA runtime (as CuPy does), which needs undocumented functions of NVIDIA's driver "
-            "(cuGetExportTable) and cannot run on the emulated one"
+            "the program uses a CUDA runtime (as PyTorch does), which needs undocumented functions of NVIDIA's driver "
+            "(cuGetExportTable) and cannot run on the emulated one; CuPy can if it is imported after the emulation "
+            "has started"
         )
     return status.NOT_FOUND
 

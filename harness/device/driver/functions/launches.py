@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function
 from harness.device.driver.functions.function_attributes import (
-    MOST_THREADS,
     most_dynamic_shared_bytes,
-    parameter_offsets,
+    most_threads,
     resident_blocks,
 )
 from harness.device.driver.functions.modules import Function
-from harness.device.driver.functions.streams import stream_of
-from harness.device.driver.kernel_names import readable_name
+from harness.device.driver.functions.streams import enqueue
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
-from harness.emulator.launch.configuration import Geometry
-from harness.model.plan import BLOCK_LIMITS, GRID_LIMITS
-from harness.support.errors import CompileError, KernelFault, PlanError, SandboxError
+from harness.support.errors import KernelFault
 
 _FAULTS = {
     "out of bounds": status.ILLEGAL_ADDRESS,
@@ -31,6 +28,8 @@ _FAULTS = {
     "step limit": status.LAUNCH_TIMEOUT,
     "tensor coordinate": status.ILLEGAL_INSTRUCTION,
     "no tensor map": status.ILLEGAL_INSTRUCTION,
+    "tensor map field": status.ILLEGAL_INSTRUCTION,
+    "assertion": status.ASSERT,
 }
 """Status by kind of fault; a GPU would hang where it is `LAUNCH_TIMEOUT`. Other faults are `LAUNCH_FAILED`."""
 _COOPERATIVE, _CLUSTER = 2, 4
@@ -58,9 +57,9 @@ def _pointers(address: int) -> Iterator[int]:
         address += 8
 
 
-def _parameters(function: Function, pointers: int, extra: int) -> list[bytes]:
-    """The bytes of each parameter. Raises `DriverError` if they are not given."""
-    declared = function.owner.module.entries[function.entry]
+def _parameters(function: Function, pointers: int, extra: int) -> list[bytes] | bytes:
+    """The bytes of each parameter, or their block. Raises `DriverError` if they are not given."""
+    declared = function.kernel.parameters
     if pointers:
         return [ctypes.string_at(at, each.size_bytes) for each, at in zip(declared, _pointers(pointers))]
     if extra:
@@ -70,64 +69,66 @@ def _parameters(function: Function, pointers: int, extra: int) -> list[bytes]:
             raise DriverError(status.INVALID_VALUE)
         size = ctypes.c_size_t.from_address(items[_BUFFER_SIZE]).value
         content = ctypes.string_at(items[_BUFFER], size)
-        values = [content[at : at + each.size_bytes] for each, at in zip(declared, parameter_offsets(declared))]
-        if any(len(value) != each.size_bytes for each, value in zip(declared, values)):
-            raise DriverError(status.INVALID_VALUE, f"the arguments of {function.entry} have only {size} bytes")
-        return values
+        return content
     if declared:
-        raise DriverError(status.INVALID_VALUE, f"kernel {function.entry} is launched without its arguments")
-    return []
+        raise DriverError(status.INVALID_VALUE, f"kernel {function.kernel.name} is launched without its arguments")
+    return b""
 
 
-def _check(driver: Driver, function: Function, extents: _Extents) -> None:
-    """Raise `DriverError` for what a driver refuses to launch."""
-    for name, here, largest in (("grid", extents.grid, GRID_LIMITS), ("block", extents.block, BLOCK_LIMITS)):
-        if not all(0 < n <= most for n, most in zip(here, largest)):
-            raise DriverError(
-                status.INVALID_VALUE,
-                f"kernel {function.entry}: a {name} of {here}; each extent is at least 1 and at most {largest}",
-            )
-    threads = extents.block[0] * extents.block[1] * extents.block[2]
-    if threads > MOST_THREADS:
-        raise DriverError(
-            status.INVALID_VALUE, f"kernel {function.entry}: a block of {threads} threads; at most {MOST_THREADS}"
-        )
+def _check_shared_bytes(driver: Driver, function: Function, shared_bytes: int) -> None:
+    """Raise `DriverError` for more dynamic shared memory than the kernel may use."""
     most_shared = most_dynamic_shared_bytes(driver, function)
-    if extents.shared_bytes > most_shared:
+    if shared_bytes > most_shared:
         raise DriverError(
             status.INVALID_VALUE,
-            f"kernel {function.entry}: {extents.shared_bytes} bytes of dynamic shared memory, of which it may use "
+            f"kernel {function.kernel.name}: {shared_bytes} bytes of dynamic shared memory, of which it may use "
             f"{most_shared}; more has to be requested (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)",
         )
 
 
 def _launch(driver: Driver, handle: int, extents: _Extents, stream: int, pointers: int, extra: int) -> None:
-    stream_of(driver, stream)
     context = driver.context()
     function = driver.of_handle(handle, Function)
-    _check(driver, function, extents)
-    parameters = _parameters(function, pointers, extra)
-    geometry = Geometry(extents.grid, extents.block, extents.shared_bytes, extents.cluster)
+    _check_shared_bytes(driver, function, extents.shared_bytes)
+    if math.prod(extents.block) > most_threads(function):
+        raise DriverError(
+            status.INVALID_VALUE,
+            f"kernel {function.kernel.name}: a block of {math.prod(extents.block)} threads, of which it may have "
+            f"{most_threads(function)} (its launch bounds)",
+        )
+    given = _parameters(function, pointers, extra)
+    if extents.cooperative:
+        _check_residency(driver, function, extents)
 
-    def resident() -> int:
-        blocks = resident_blocks(driver, function, geometry.threads, extents.shared_bytes)
-        return max(1, driver.gpu.multiprocessors * blocks // geometry.blocks_per_cluster)
+    def run() -> None:
+        try:
+            result = driver.device.launch_packed(
+                function.kernel,
+                extents.grid,
+                extents.block,
+                given,
+                extents.shared_bytes,
+                extents.cluster,
+                cooperative=extents.cooperative,
+            )
+        except KernelFault as fault:
+            context.failed = _FAULTS.get(fault.kind, status.LAUNCH_FAILED)
+            driver.log.add_fault(function.kernel.name, fault.findings)
+            raise DriverError(context.failed, str(fault)) from fault
+        driver.log.add(result)
 
-    if extents.cooperative and geometry.clusters > resident():
-        raise DriverError(status.COOPERATIVE_LAUNCH_TOO_LARGE)
-    try:
-        counts = driver.device.launch(function.owner.module, function.entry, geometry, parameters, resident)
-    except KernelFault as fault:
-        context.failed = _FAULTS.get(fault.kind, status.LAUNCH_FAILED)
-        driver.log.add_fault(readable_name(function.entry), fault.findings)
-        raise DriverError(context.failed, str(fault)) from fault
-    except PlanError as error:
-        raise DriverError(status.INVALID_VALUE, str(error)) from error
-    except CompileError as error:
-        raise DriverError(status.INVALID_PTX, str(error)) from error
-    except SandboxError as error:
-        raise DriverError(status.NOT_SUPPORTED, str(error)) from error
-    driver.log.add(readable_name(function.entry), counts)
+    enqueue(driver, stream, run)
+
+
+def _check_residency(driver: Driver, function: Function, extents: _Extents) -> None:
+    """Raise `DriverError` if the GPU does not hold all blocks of a cooperative launch at a time."""
+    blocks = resident_blocks(driver, function, math.prod(extents.block), extents.shared_bytes)
+    if math.prod(extents.grid) > driver.gpu.multiprocessors * blocks:
+        raise DriverError(
+            status.COOPERATIVE_LAUNCH_TOO_LARGE,
+            f"kernel {function.kernel.name}: a cooperative launch of {math.prod(extents.grid)} blocks, of which the "
+            f"{driver.gpu.name} holds {driver.gpu.multiprocessors * blocks} at a time",
+        )
 
 
 @driver_function("cuLaunchKernel", "puuuuuuuppp")

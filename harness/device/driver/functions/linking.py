@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from harness.device.driver import status
@@ -35,6 +36,11 @@ def create(driver: Driver, count: int, options: int, values: int, state: int) ->
     write_pointer(state, driver.new_handle(LinkState(given.get(_MAX_REGISTERS))))
 
 
+def _is_device_runtime(name: str) -> bool:
+    """Whether a file is NVIDIA's device runtime, whose functions for `grid.sync()` the emulator has itself."""
+    return Path(name).name == "libcudadevrt.a"
+
+
 def _require_ptx(kind: int, name: str) -> None:
     if kind not in (0, _PTX):
         kinds = {2: "a fat binary", 3: "an object file", 4: "a library", 5: "LTO-IR"}
@@ -48,7 +54,10 @@ def add_data(
     driver: Driver, state: int, kind: int, data: int, size: int, name: int, count: int, options: int, values: int
 ) -> None:
     """Add a module in memory."""
-    _require_ptx(kind, read_text(name) if name else "unnamed")
+    given = read_text(name) if name else "unnamed"
+    if _is_device_runtime(given):
+        return
+    _require_ptx(kind, given)
     content = ctypes.create_string_buffer(ctypes.string_at(data, size))
     driver.of_handle(state, LinkState).texts.append(ptx_of(ctypes.addressof(content)))
 
@@ -56,6 +65,8 @@ def add_data(
 @driver_function("cuLinkAddFile_v2", "pipupp")
 def add_file(driver: Driver, state: int, kind: int, path: int, count: int, options: int, values: int) -> None:
     """Add a module in a file."""
+    if _is_device_runtime(read_text(path)):
+        return
     _require_ptx(kind, read_text(path))
     driver.of_handle(state, LinkState).texts.append(file_image(read_text(path)))
 

@@ -7,53 +7,33 @@ import numpy.typing as npt
 
 from harness.device.driver import status
 from harness.device.driver.attributes import MEMORY_BYTES
-from harness.device.driver.emulated_device import Allocation, DeviceMemoryExhausted
 from harness.device.driver.function_table import driver_function, write_pointer
+from harness.device.driver.functions.streams import enqueue, stream_of
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
+from harness.support.errors import SandboxError
 from harness.support.memory import available_bytes
 
 _PITCH_BYTES = 512
 
 
-def require_range(driver: Driver, address: int, size_bytes: int) -> tuple[Allocation, int]:
-    """The allocation that contains this range of device memory, and the offset.
-
-    Raises `DriverError` with a sentence if the range is not in one allocation.
-    """
-    allocation = driver.device.find(address) or driver.device.find_host(address)
-    if allocation is None:
-        raise DriverError(status.INVALID_VALUE, f"address {address:#x} is not in device memory")
-    base = allocation.address if driver.device.find(address) is allocation else (allocation.host_address or 0)
-    offset = address - base
-    if offset + size_bytes > allocation.size_bytes:
-        raise DriverError(
-            status.INVALID_VALUE,
-            f"{size_bytes} bytes at offset {offset} exceed {allocation.name}, which has {allocation.size_bytes} bytes",
-        )
-    return allocation, offset
-
-
 def device_bytes(driver: Driver, address: int, size_bytes: int, *, written: bool) -> npt.NDArray[np.uint8]:
     """A range of device memory as an array. `written` tells the sanitizer that the range is about to be written.
 
-    Raises `DriverError` if the range is not in one allocation.
+    Raises `UsageError` if the range is not in one allocation.
     """
-    allocation, offset = require_range(driver, address, size_bytes)
-    if written and allocation.written is not None:
-        allocation.written[offset : offset + size_bytes] = 0
-    return allocation.data[offset : offset + size_bytes]
+    return driver.device.memory.view(address, size_bytes, written=written)
 
 
 def _allocate(driver: Driver, address: int, size_bytes: int) -> int:
     driver.context()
     if not size_bytes:
         return status.INVALID_VALUE
-    if driver.device.used_bytes + size_bytes > MEMORY_BYTES:
+    if driver.device.memory.used_bytes + size_bytes > MEMORY_BYTES:
         return status.OUT_OF_MEMORY
     try:
-        write_pointer(address, driver.device.allocate(size_bytes).address)
-    except (DeviceMemoryExhausted, MemoryError) as error:
+        write_pointer(address, driver.device.allocate(size_bytes, driver.new_name()))
+    except SandboxError as error:
         raise DriverError(status.OUT_OF_MEMORY, str(error)) from error
     return status.SUCCESS
 
@@ -67,6 +47,7 @@ def allocate(driver: Driver, address: int, size_bytes: int) -> int:
 @driver_function("cuMemAllocAsync", "ppp")
 def allocate_async(driver: Driver, address: int, size_bytes: int, stream: int) -> int:
     """Allocate device memory in the order of a stream."""
+    stream_of(driver, stream)
     return _allocate(driver, address, size_bytes)
 
 
@@ -82,10 +63,7 @@ def _free(driver: Driver, address: int) -> int:
     driver.context()
     if not address:
         return status.SUCCESS
-    allocation = driver.device.find(address)
-    if allocation is None or allocation.address != address:
-        return status.INVALID_VALUE
-    driver.device.free(allocation)
+    driver.device.free(address)
     return status.SUCCESS
 
 
@@ -105,14 +83,14 @@ def free_async(driver: Driver, address: int, stream: int) -> int:
 def memory_info(driver: Driver, free_bytes: int, total_bytes: int) -> None:
     """Free and total bytes of device memory."""
     driver.context()
-    write_pointer(free_bytes, max(0, min(MEMORY_BYTES - driver.device.used_bytes, available_bytes())))
+    write_pointer(free_bytes, max(0, min(MEMORY_BYTES - driver.device.memory.used_bytes, available_bytes())))
     write_pointer(total_bytes, MEMORY_BYTES)
 
 
 @driver_function("cuMemGetAddressRange_v2", "ppp")
 def address_range(driver: Driver, base: int, size: int, address: int) -> int:
     """Beginning and size of the allocation that contains an address."""
-    allocation = driver.device.find(address)
+    allocation = driver.device.memory.lookup(address)
     if allocation is None:
         return status.NOT_FOUND
     write_pointer(base, allocation.address)
@@ -154,19 +132,19 @@ def fill_words(driver: Driver, address: int, value: int, count: int) -> None:
 @driver_function("cuMemsetD8Async", "pcpp")
 def fill_bytes_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
     """Fill with a byte in the order of a stream."""
-    _fill(driver, address, value, np.uint8, count)
+    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint8, count))
 
 
 @driver_function("cuMemsetD16Async", "pspp")
 def fill_halves_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
     """Fill with a 16-bit value in the order of a stream."""
-    _fill(driver, address, value, np.uint16, count)
+    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint16, count))
 
 
 @driver_function("cuMemsetD32Async", "pupp")
 def fill_words_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
     """Fill with a 32-bit value in the order of a stream."""
-    _fill(driver, address, value, np.uint32, count)
+    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint32, count))
 
 
 @driver_function("cuMemsetD2D8_v2", "ppcpp")
@@ -180,7 +158,7 @@ def fill_byte_rows_async(
     driver: Driver, address: int, pitch: int, value: int, width: int, height: int, stream: int
 ) -> None:
     """Fill rows with a byte in the order of a stream."""
-    _fill_rows(driver, address, pitch, value, np.uint8, width, height)
+    enqueue(driver, stream, lambda: _fill_rows(driver, address, pitch, value, np.uint8, width, height))
 
 
 @driver_function("cuMemsetD2D32_v2", "ppupp")

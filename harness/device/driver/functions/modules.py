@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness.compilers import CompiledKernel, compile_module
+from harness.device.device import Device
 from harness.device.driver import status
-from harness.device.driver.emulated_device import Module
 from harness.device.driver.function_table import driver_function, read_text, write_int, write_pointer
-from harness.device.driver.images import ptx_of
+from harness.device.driver.images import ptx_of, register_limit
+from harness.device.driver.kernel_names import readable_name
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
-from harness.support.errors import CompileError, SandboxError
+from harness.device.kernel import Kernel
+from harness.device.module import Module
+from harness.ptx.statements import has_line_table, with_line_table
+
+_MOST_NAMES = 5
+"""Maximum names in a message."""
 
 
 @dataclass(eq=False)
@@ -28,20 +35,31 @@ class Function:
     """A kernel of a loaded module."""
 
     owner: LoadedModule
-    entry: str
+    kernel: Kernel
     attributes: dict[int, int] = field(default_factory=dict)
     """Attributes that the program has set, by CUfunction_attribute."""
+
+    @property
+    def compiled(self) -> CompiledKernel:
+        """Its PTX and parameters."""
+        return self.kernel.compiled_for()
 
 
 def _load(driver: Driver, handle: int, ptx: str) -> None:
     driver.context()
-    try:
-        module = driver.device.load(ptx)
-    except CompileError as error:
-        raise DriverError(status.INVALID_PTX, str(error)) from error
-    except SandboxError as error:
-        raise DriverError(status.NOT_SUPPORTED, str(error)) from error
-    write_pointer(handle, driver.new_handle(LoadedModule(module)))
+    write_pointer(handle, driver.new_handle(LoadedModule(_module(driver.device, ptx))))
+
+
+def _module(device: Device, ptx: str) -> Module:
+    """Load a module. Its kernels go by readable names. Raises `CompileError` if the text is not valid."""
+    if not has_line_table(ptx):
+        ptx = with_line_table(ptx, "module.ptx", 1)
+    kernels = compile_module(ptx, device.arch) if ".entry" in ptx else {}
+    limit = register_limit(ptx)
+    named = {entry: replace(k, name=readable_name(entry), max_registers=limit) for entry, k in kernels.items()}
+    module = Module(device, ptx, named)
+    _ = module.variables  # reads the whole text
+    return module
 
 
 @driver_function("cuModuleLoadData", "pp")
@@ -116,7 +134,6 @@ def unload(driver: Driver, handle: int) -> None:
     loaded = driver.remove_handle(handle, LoadedModule)
     for function in loaded.functions.values():
         driver.remove_handle(function, Function)
-    driver.device.unload(loaded.module)
 
 
 @driver_function("cuModuleGetLoadingMode", "p")
@@ -126,10 +143,10 @@ def loading_mode(driver: Driver, mode: int) -> None:
 
 
 def _function(driver: Driver, loaded: LoadedModule, name: str) -> int:
-    if name not in loaded.module.entries:
-        raise DriverError(status.NOT_FOUND)
+    if name not in loaded.module.kernels:
+        raise DriverError(status.NOT_FOUND, f"the module has no kernel {name}; it has {_some(loaded.module.kernels)}")
     if name not in loaded.functions:
-        loaded.functions[name] = driver.new_handle(Function(loaded, name))
+        loaded.functions[name] = driver.new_handle(Function(loaded, loaded.module[name]))
     return loaded.functions[name]
 
 
@@ -144,7 +161,7 @@ def get_function(driver: Driver, function: int, module: int, name: int) -> None:
 @driver_function("cuLibraryGetKernelCount", "pp")
 def function_count(driver: Driver, count: int, module: int) -> None:
     """The number of kernels."""
-    write_int(count, len(driver.of_handle(module, LoadedModule).module.entries))
+    write_int(count, len(driver.of_handle(module, LoadedModule).module.kernels))
 
 
 @driver_function("cuModuleEnumerateFunctions", "pup")
@@ -152,7 +169,7 @@ def function_count(driver: Driver, count: int, module: int) -> None:
 def enumerate_functions(driver: Driver, functions: int, count: int, module: int) -> None:
     """The first kernels."""
     loaded = driver.of_handle(module, LoadedModule)
-    for index, name in enumerate(list(loaded.module.entries)[:count]):
+    for index, name in enumerate(list(loaded.module.kernels)[:count]):
         write_pointer(functions + 8 * index, _function(driver, loaded, name))
 
 
@@ -173,11 +190,18 @@ def kernel_function(driver: Driver, function: int, kernel: int) -> None:
 @driver_function("cuModuleGetGlobal_v2", "pppp")
 @driver_function("cuLibraryGetGlobal", "pppp")
 @driver_function("cuLibraryGetManaged", "pppp")
-def get_variable(driver: Driver, address: int, size: int, module: int, name: int) -> int:
+def get_variable(driver: Driver, address: int, size: int, module: int, name: int) -> None:
     """Address and size of a variable."""
-    found = driver.device.variable(driver.of_handle(module, LoadedModule).module, read_text(name))
-    if found is None:
-        return status.NOT_FOUND
+    loaded, wanted = driver.of_handle(module, LoadedModule).module, read_text(name)
+    if wanted not in loaded.variables:
+        raise DriverError(
+            status.NOT_FOUND, f"the module has no variable {wanted}; it has {_some(tuple(loaded.variables))}"
+        )
+    found = loaded.variable(wanted)
     write_pointer(address, found.address)
-    write_pointer(size, found.size_bytes)
-    return status.SUCCESS
+    write_pointer(size, found.nbytes)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES]) or "none"
+    return f"{shown}, ..." if len(names) > _MOST_NAMES else shown

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 
 from harness.device.driver import status
-from harness.device.driver.emulated_device import Allocation
 from harness.device.driver.function_table import driver_function, write_int, write_pointer
 from harness.device.driver.process import Driver
+from harness.device.memory import Allocation
 
 _HOST, _DEVICE = 1, 2
 _KIND, _ALLOCATION_NUMBER = 2, 7
@@ -17,7 +17,7 @@ _INTS = frozenset({_KIND, 6, 8, 9, 10, 13, 14, 15, 16, 21})
 
 def _value(driver: Driver, number: int, found: Allocation, address: int) -> int | None:
     """The value of a `CUpointer_attribute`; None if it does not apply."""
-    is_device_address = driver.device.find(address) is found
+    is_device_address = driver.device.memory.lookup(address) is found
     base = found.address if is_device_address else (found.host_address or 0)
     offset = address - base
     values = {
@@ -44,7 +44,7 @@ def _value(driver: Driver, number: int, found: Allocation, address: int) -> int 
 @driver_function("cuPointerGetAttribute", "pip")
 def attribute(driver: Driver, result: int, number: int, address: int) -> int:
     """An attribute of a pointer."""
-    found = driver.device.find(address) or driver.device.find_host(address)
+    found = driver.device.memory.lookup(address) or driver.device.memory.lookup_host(address)
     value = None if found is None else _value(driver, number, found, address)
     if value is None:
         return status.INVALID_VALUE
@@ -55,7 +55,7 @@ def attribute(driver: Driver, result: int, number: int, address: int) -> int:
 @driver_function("cuPointerGetAttributes", "uppp")
 def attributes(driver: Driver, count: int, numbers: int, results: int, address: int) -> None:
     """Several attributes of a pointer; 0 for those that do not apply."""
-    found = driver.device.find(address) or driver.device.find_host(address)
+    found = driver.device.memory.lookup(address) or driver.device.memory.lookup_host(address)
     for index in range(count):
         number = ctypes.c_int.from_address(numbers + 4 * index).value
         value = None if found is None else _value(driver, number, found, address)

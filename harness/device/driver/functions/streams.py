@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, host_function, write_int, write_pointer
 from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
 
 _DEFAULT_STREAMS = (0, 1, 2)
 """Null, the legacy default stream, and the default stream of a thread."""
+
+
+@dataclass(eq=False)
+class UserObject:
+    """An object of the program, which is told when nothing refers to it."""
+
+    release: Callable[[], None]
+    references: int
+
+
+@dataclass(eq=False)
+class Graph:
+    """Work in the order of its execution."""
+
+    work: list[Callable[[], None]] = field(default_factory=list)
+    origin: Stream | None = None
+    """The stream that records it."""
+    objects: list[UserObject] = field(default_factory=list)
+    """Objects of the program that it refers to, once for each reference."""
+    joined: list[Stream] = field(default_factory=list)
+    """Streams that record it since they waited for an event of a recording stream."""
 
 
 @dataclass(eq=False)
@@ -19,6 +42,8 @@ class Stream:
 
     flags: int
     priority: int
+    graph: Graph | None = None
+    """The graph that it records."""
 
 
 _DEFAULT = Stream(0, 0)
@@ -28,6 +53,15 @@ def stream_of(driver: Driver, handle: int) -> Stream:
     """The stream with a handle. Raises `DriverError` if there is none, or if a kernel has failed."""
     driver.context()
     return _DEFAULT if handle in _DEFAULT_STREAMS else driver.of_handle(handle, Stream)
+
+
+def enqueue(driver: Driver, handle: int, work: Callable[[], None]) -> None:
+    """Execute work in the order of a stream: now, or with the graph that the stream records."""
+    graph = stream_of(driver, handle).graph
+    if graph is None:
+        work()
+    else:
+        graph.work.append(work)
 
 
 @driver_function("cuStreamCreate", "pu")
@@ -54,13 +88,8 @@ def destroy(driver: Driver, handle: int) -> None:
 @driver_function("cuStreamQuery", "p")
 def synchronize(driver: Driver, handle: int) -> None:
     """Wait for a stream, or ask whether it is idle, which it is."""
-    stream_of(driver, handle)
-
-
-@driver_function("cuStreamWaitEvent", "ppu")
-def wait_event(driver: Driver, handle: int, event: int, flags: int) -> None:
-    """Let a stream wait for an event, which has happened."""
-    stream_of(driver, handle)
+    if stream_of(driver, handle).graph is not None:
+        raise DriverError(status.STREAM_CAPTURE_UNSUPPORTED, "a stream that records a graph cannot be waited for")
 
 
 @driver_function("cuStreamGetFlags", "pp")
@@ -94,24 +123,6 @@ def device(driver: Driver, handle: int, result: int) -> None:
     write_int(result, 0)
 
 
-@driver_function("cuStreamIsCapturing", "pp")
-def is_capturing(driver: Driver, handle: int, result: int) -> None:
-    """Whether a stream records a graph. Graphs are not supported, so it never does."""
-    write_int(result, 0)
-
-
-@driver_function("cuStreamGetCaptureInfo_v2", "pppppp", since=11030)
-@driver_function("cuStreamGetCaptureInfo_v3", "ppppppp", since=12030)
-def capture_info(driver: Driver, handle: int, result: int, *others: int) -> None:
-    """The recording of a stream: none."""
-    write_int(result, 0)
-
-
-@driver_function("cuThreadExchangeStreamCaptureMode", "p")
-def exchange_capture_mode(driver: Driver, mode: int) -> None:
-    """Set the mode of capturing, and return the old one."""
-
-
 @driver_function("cuStreamAddCallback", "pppu")
 def add_callback(driver: Driver, handle: int, callback: int, data: int, flags: int) -> None:
     """Call a function of the host after the work in a stream, which is complete."""
@@ -122,8 +133,7 @@ def add_callback(driver: Driver, handle: int, callback: int, data: int, flags: i
 @driver_function("cuLaunchHostFunc", "ppp")
 def launch_host_function(driver: Driver, handle: int, function: int, data: int) -> None:
     """Call a function of the host in the order of a stream."""
-    stream_of(driver, handle)
-    host_function(function, "p")(data)
+    enqueue(driver, handle, lambda: host_function(function, "p")(data))
 
 
 @driver_function("cuStreamAttachMemAsync", "pppu")

@@ -7,6 +7,7 @@ import ctypes
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function
 from harness.device.driver.functions.copies import bytes_at
+from harness.device.driver.functions.streams import enqueue
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 
@@ -56,18 +57,16 @@ def _copy_row(driver: Driver, target: int, source: int, width: int) -> None:
     bytes_at(driver, target, width, written=True)[:] = bytes_at(driver, source, width, written=False)
 
 
-def _copy_rows(driver: Driver, address: int) -> None:
+def _copy_rows(driver: Driver, copy: _Rows) -> None:
     driver.context()
-    copy = _Rows.from_address(address)
     starts = [_base(end) + end.pitch * end.y + end.x_bytes for end in (copy.target, copy.source)]
     for row in range(copy.height if copy.width else 0):
         target, source = (start + end.pitch * row for start, end in zip(starts, (copy.target, copy.source)))
         _copy_row(driver, target, source, copy.width)
 
 
-def _copy_box(driver: Driver, address: int) -> None:
+def _copy_box(driver: Driver, copy: _Box) -> None:
     driver.context()
-    copy = _Box.from_address(address)
     ends = (copy.target, copy.source)
     for plane in range(copy.depth if copy.width else 0):
         for row in range(copy.height):
@@ -81,22 +80,24 @@ def _copy_box(driver: Driver, address: int) -> None:
 @driver_function("cuMemcpy2DUnaligned_v2", "p")
 def copy_rows(driver: Driver, address: int) -> None:
     """Copy rows."""
-    _copy_rows(driver, address)
+    _copy_rows(driver, _Rows.from_address(address))
 
 
 @driver_function("cuMemcpy2DAsync_v2", "pp")
 def copy_rows_async(driver: Driver, address: int, stream: int) -> None:
     """Copy rows in the order of a stream."""
-    _copy_rows(driver, address)
+    given = _Rows.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(_Rows)))
+    enqueue(driver, stream, lambda: _copy_rows(driver, given))
 
 
 @driver_function("cuMemcpy3D_v2", "p")
 def copy_box(driver: Driver, address: int) -> None:
     """Copy a box."""
-    _copy_box(driver, address)
+    _copy_box(driver, _Box.from_address(address))
 
 
 @driver_function("cuMemcpy3DAsync_v2", "pp")
 def copy_box_async(driver: Driver, address: int, stream: int) -> None:
     """Copy a box in the order of a stream."""
-    _copy_box(driver, address)
+    given = _Box.from_buffer_copy(ctypes.string_at(address, ctypes.sizeof(_Box)))
+    enqueue(driver, stream, lambda: _copy_box(driver, given))

@@ -1,0 +1,42 @@
+"""Lets Python processes that an emulated program starts use the emulated driver, too.
+
+They find `sitecustomize` of this folder by `PYTHONPATH`, and start the driver when they import a library of CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.device.driver.process import Driver
+
+GPU_VARIABLE = "SANDBOX_EMULATED_GPU"
+"""The environment variable with the name of the GPU."""
+
+
+def start_driver(gpu: str, *, sanitize: bool = False) -> Driver:
+    """Start the emulated driver in this process, for CuPy too, with source lines in the kernels of all compilers.
+
+    Raises what `install` raises.
+    """
+    from harness.device.cupy_runtime.module_replacement import emulate_cupy
+    from harness.device.driver.numba_lines import lines_by_default
+    from harness.device.driver.process import install
+
+    driver = install(gpu, sanitize=sanitize)
+    os.environ.setdefault("NVRTC_APPEND_FLAGS", "-lineinfo")
+    warnings.filterwarnings("ignore", message="libnvJitLink")
+    lines_by_default()
+    emulate_cupy(driver)
+    return driver
+
+
+def start_in_children(gpu: str) -> None:
+    """Let Python processes that this one starts from now on start the driver."""
+    os.environ[GPU_VARIABLE] = gpu
+    here, paths = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])

@@ -1,0 +1,71 @@
+"""PTX that hardware or ptxas takes although its documentation does not: registers of 8 bits, fences, barriers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness import Device, KernelFault
+
+pytestmark = pytest.mark.compiles
+
+BEGIN = """
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 values)
+{
+    .reg .pred %p;
+    .reg .b8 %c, %d;
+    .reg .b16 %h<3>;
+    .reg .b32 %r<4>;
+    .reg .b64 %a;
+    ld.param.u64 %a, [values];
+    mov.u32 %r0, %tid.x;
+    mad.wide.u32 %a, %r0, 4, %a;
+"""
+
+
+def run(body: str, **options: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+    device = Device(**options)
+    x = device.array(np.arange(32, dtype=np.uint32))
+    result = device.launch(device.module(f"{BEGIN}{body}\n    ret;\n}}\n")["k"], 1, 32, (x,))
+    return x.numpy(), result.report.notes
+
+
+def test_a_register_of_8_bits_keeps_the_next_one_aligned() -> None:
+    body = """
+    setp.gt.u32 %p, %r0, 99;
+    ld.global.u32 %r1, [%a];
+    cvt.u8.u32 %c, %r1;
+    @%p bra THERE;
+    add.u32 %r2, %r1, 1;
+    cvt.u32.u8 %r3, %c;
+    add.u32 %r2, %r2, %r3;
+THERE:
+    cvt.u32.u8 %r3, %c;
+    add.u32 %r2, %r2, %r3;
+    st.global.u32 [%a], %r2;"""
+    np.testing.assert_array_equal(run(body)[0], 3 * np.arange(32) + 1)
+
+
+def test_fences_take_order_and_scope_either_way() -> None:
+    for fence in ("fence.sc.gpu", "fence.gpu.sc", "fence.sys.acq_rel"):
+        run(f"    {fence};")
+
+
+DIVERGENT = """
+    setp.ge.u32 %p, %r0, 2;
+    @%p bra LATER;
+    bar.warp.sync 0xffffffff;
+    st.global.u32 [%a], 7;
+LATER:
+    @%p st.global.u32 [%a], 9;"""
+
+
+def test_a_lenient_device_passes_a_barrier_that_names_lanes_on_another_path() -> None:
+    with pytest.raises(KernelFault, match="lanes 2-31 of warp 0, which are on another path"):
+        run(DIVERGENT)
+    values, notes = run(DIVERGENT, lenient=True)
+    assert values.tolist() == [7] * 2 + [9] * 30
+    assert len(notes) == 1 and "'bar.warp.sync' names lanes that are on another path" in notes[0]
