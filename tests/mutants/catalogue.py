@@ -25,6 +25,7 @@ from tests.mutants import (
     splits,
     sums,
     tensor_cores,
+    triton_kernels,
     untiled,
     visits,
 )
@@ -48,6 +49,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "masks that are no runs": visits.MUTANTS,
     "scores computed anew": recomputation.MUTANTS,
     "rows without tiles": untiled.MUTANTS,
+    "Triton": triton_kernels.MUTANTS,
     "softmax": softmax.MUTANTS,
     "pages, tables and lengths": paged.MUTANTS,
     "backward pass": backward.MUTANTS,

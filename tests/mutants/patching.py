@@ -89,11 +89,12 @@ class Mutant:
     @property
     def folder(self) -> str:
         """Of the true variant, below variants/."""
-        return folder_of(self.variant.rpartition("-")[0])
+        own = self.backend == "triton"  # a folder of its own, beside that of CUDA and Numba
+        return folder_of(self.variant if own else self.variant.rpartition("-")[0])
 
     @property
     def backend(self) -> str:
-        """`cupy` or `numba`."""
+        """`cupy`, `numba` or `triton`."""
         return self.variant.rpartition("-")[2]
 
 
