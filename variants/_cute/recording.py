@@ -1,0 +1,161 @@
+"""Calls FlashAttention-4's interface with tensors that have no memory, and notes what it launches."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from flash_attn.cute import interface
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from harness import Buffer, CuteFunction, CuteTensor, Plan
+from variants._cute import element_strides, versions
+from variants._cute.zero import zero_function
+
+STAGES = {
+    "fwd": ("_flash_attn_fwd", {}),
+    "bwd_pre": ("_bwd_preprocess", {2: "dpsum", 4: "lse_log2", 5: "dQ_sums"}),
+    "bwd": ("_flash_attn_bwd", {7: "dK_sums", 8: "dV_sums"}),
+    "bwd_post": ("_bwd_postprocess_convert", {}),
+}
+"""For each stage the function of the interface that compiles it, and names of the scratch tensors among the arguments
+of the compiled function."""
+
+FOLDERS: list[Any] = []
+"""Temporary folders, which are removed when the process ends."""
+
+
+class Recording:
+    """The launches of calls of the interface, and the buffers that it allocated."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._zeroed: set[int] = set()
+        self._storages: list[Any] = []  # kept, so that no two have the same identity
+        self.launches: list[Any] = []
+        self.buffers: list[Buffer] = []
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor that stands for a buffer of the problem."""
+        made = torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+        self._names[self._identity(made)] = name
+        return made
+
+    def rows(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
+        """The same for (batch, heads, length, head_dim), in the order that FlashAttention takes: length, then heads."""
+        return self.tensor(name, shape, dtype).transpose(1, 2)
+
+    def plan(self) -> Plan:
+        """The plan of all calls."""
+        return Plan(tuple(self.launches), tuple(self.buffers))
+
+    def note_zeros(self, made: Any) -> None:
+        """Note that a scratch tensor begins with zeros."""
+        self._zeroed.add(self._identity(made))
+
+    def call(self, function: CuteFunction, names: Mapping[int, str], arguments: tuple[Any, ...]) -> None:
+        """Note a call of a compiled function, whose argument number i is the scratch tensor `names[i]` if it is new."""
+        given = tuple(self._argument(each, names.get(i)) for i, each in enumerate(arguments))
+        self.launches += function.launches(*given)
+
+    def _argument(self, argument: Any, name: str | None = None) -> Any:
+        if isinstance(argument, (tuple, list)):
+            return tuple(self._argument(each) for each in argument)
+        if not isinstance(argument, torch.Tensor):
+            return argument
+        identity = self._identity(argument)
+        if identity not in self._names:
+            assert name is not None, "a scratch tensor has no name"
+            self._allocate(argument, identity, name)
+        dtype = str(argument.dtype).removeprefix("torch.")
+        place = tuple(argument.shape), tuple(argument.stride())
+        return CuteTensor(self._names[identity], *place, dtype, argument.storage_offset())
+
+    def _allocate(self, tensor: Any, identity: int, name: str) -> None:
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+        self._names[identity] = name
+        self.buffers.append(Buffer(name, shape, dtype))
+        if identity in self._zeroed:
+            count = tensor.numel()
+            self.launches += zero_function(_key()).launches(CuteTensor(name, (count,), (1,), dtype))
+            assert element_strides(shape) == tuple(tensor.stride())
+
+    def _identity(self, tensor: Any) -> int:
+        storage = tensor.untyped_storage()
+        self._storages.append(storage)
+        return int(storage._cdata)
+
+
+class _Functions:
+    """Takes the place of the interface's cache of compiled functions: keeps them on disk, and notes calls of them."""
+
+    def __init__(self, stage: str, scratch: Mapping[int, str]) -> None:
+        self._stage, self._scratch = stage, scratch
+        self._functions: dict[str, CuteFunction] = {}
+        self.recording: Recording | None = None
+
+    def __contains__(self, key: object) -> bool:
+        text = repr(key)
+        if text not in self._functions:
+            kept = CuteFunction.kept(f"fa4-{self._stage}", _key(text))
+            if kept is not None:
+                self._functions[text] = kept
+        return text in self._functions
+
+    def __setitem__(self, key: object, compiled: Any) -> None:
+        text = repr(key)
+        self._functions[text] = function = CuteFunction.of(compiled, f"fa4-{self._stage}")
+        function.keep(_key(text))
+        for file in Path(os.environ["CUTE_DSL_DUMP_DIR"]).iterdir():
+            file.unlink()
+
+    def __getitem__(self, key: object) -> Callable[..., None]:
+        function, recording = self._functions[repr(key)], self.recording
+        assert recording is not None
+        return lambda *arguments: recording.call(function, self._scratch, arguments)
+
+
+class _NotesZeros(TorchFunctionMode):
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function is torch.zeros:
+            self._recording.note_zeros(made)
+        return made
+
+
+def _key(*of_function: str) -> tuple[str, ...]:
+    return (*(versions() or ()), *of_function)
+
+
+@functools.lru_cache(maxsize=1)
+def _functions() -> tuple[_Functions, ...]:
+    """Put the caches of this module in place of the interface's."""
+    stages = []
+    for stage, (name, scratch) in STAGES.items():
+        stages.append(_Functions(stage, scratch))
+        getattr(interface, name).compile_cache = stages[-1]
+    return tuple(stages)
+
+
+def record(call: Callable[[Any, Recording], None]) -> Plan:
+    """Return the plan of what `call` calls in the interface, its first argument, with tensors of the second."""
+    recording = Recording()
+    for each in _functions():
+        each.recording = recording
+    # The interface compiles and calls nothing under fake tensors; it has to see none.
+    pretends = patch.object(interface, "is_fake_mode", lambda: False)
+    with FakeTensorMode(), _NotesZeros(recording), pretends, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call(interface, recording)
+    return recording.plan()
