@@ -12,6 +12,7 @@ from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheCount, LaunchCaches, MemoryHierarchy
 from harness.emulator.launch.configuration import Geometry, LaunchOptions, residency_of, resident_clusters
 from harness.emulator.launch.device_memory import DeviceBuffer
+from harness.emulator.launch.hardware_tensor_maps import translated
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.native.compile_worker import THIS_PROCESS
@@ -22,7 +23,7 @@ from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.schedule.events import EventListener
 from harness.execution.traffic.counts import CacheReport, CacheTraffic, by_place
 from harness.model.finding import Finding
-from harness.support.gpu_data_sheets import Gpu
+from harness.support.gpu_data_sheets import GPUS, Gpu
 from harness.support.memory_units import SECTOR_BYTES
 
 CODE = "code"
@@ -43,8 +44,9 @@ class RunEvents:
 class EmulatedGpu:
     """Launches one kernel at a time, with the settings and instruments of all of its launches.
 
-    Of `settings` it takes the caches. `progress` is called with the completed fraction of a launch. `instruments`
-    record more than bounds and sectors, which takes longer, as caches do.
+    `gpu` is the GPU whose size limits how many blocks are resident. Of `settings` it takes the caches. `progress` is
+    called with the completed fraction of a launch. `instruments` record more than bounds and sectors, which takes
+    longer, as caches do.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class EmulatedGpu:
         *,
         progress: Callable[[float], None] | None = None,
         instruments: Instruments = PLAIN,
+        gpu: Gpu = GPUS["h200"],
     ) -> None:
+        self._gpu = gpu
         self._caches = settings.caches
         self._progress = progress
         self.instruments = instruments
@@ -90,14 +94,14 @@ class EmulatedGpu:
             kernel,
             name,
             geometry,
-            parameters,
+            translated(compiled.parameters, parameters),
             memory,
             options,
             self._progress,
             caches,
             module,
             None if events is None else _launch_events(events, name, geometry, used),
-            lambda: resident_clusters(compiled, geometry),
+            lambda: resident_clusters(compiled, geometry, self._gpu),
         )
         modelled = None
         if hierarchy is not None and caches is not None and used is not None:

@@ -183,7 +183,7 @@ class EmulatorExecutor:
 
     def _options(self, problem: BaseProblem) -> LaunchOptions:
         steps, together = step_limits(self._settings.step_limit, problem.flops)
-        return LaunchOptions(steps, self._settings.cores, self._settings.seed, self._shuffle, together)
+        return LaunchOptions(steps, self._settings.cores, self._settings.seed, self._shuffle, cluster_limit=together)
 
     def _launch_all(
         self,
@@ -221,10 +221,11 @@ class EmulatorExecutor:
     ) -> tuple[LaunchReport, tuple[Finding, ...]]:
         args = _arguments(step, pointers)
         compiled = compile_kernel(step.kernel, args, self.device.arch)
+        step = compiled.configured(step)
         report, findings = self._gpu.launch(
             compiled,
             compiled.pack(args),
-            Geometry.of(step),
+            replace(Geometry.of(step), cooperative=compiled.cooperative),
             memory,
             modules.of(compiled.module),
             self._options(problem),

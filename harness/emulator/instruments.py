@@ -19,6 +19,10 @@ class Instruments:
     """Count executions of basic blocks, and record the path of one cluster's warps through them, see
     `codegen/instrumentation/block_counts.py`."""
 
+    lenient: bool = False
+    """Let a `bar.warp.sync` pass whose mask names lanes on another path, as if they had exited, and record a note.
+    Otherwise it is a fault."""
+
 
 PLAIN = Instruments()
 """Nothing but bounds and sectors."""

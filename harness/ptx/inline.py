@@ -3,7 +3,8 @@
 Before: an entry that calls `.func`s through `.param` variables. After: one function without calls. The callee's
 registers, labels and variables have a prefix, its parameters are the caller's `.param` variables, and its `ret` is a
 branch to the end of the call. Values that a call passes in registers, or as numbers, are moved before the body, and
-results after it. Recursion and indirect calls cannot be inlined.
+results after it. An indirect call becomes a comparison of its address with that of each function that it may call, and
+a call of that function. Recursion cannot be inlined.
 """
 
 from __future__ import annotations
@@ -11,9 +12,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.ptx import instructions as ir
+from harness.ptx.device_runtime import RUNTIME_FUNCTIONS, runtime_functions
+from harness.ptx.types import TYPES
 
-BUILTIN_FUNCTIONS = ("vprintf", "__assertfail")
-"""Functions of the CUDA runtime that the emulator provides. Calls to them are not inlined."""
+BUILTIN_FUNCTIONS = {
+    "vprintf": ("b32", ("b64", "b64")),
+    "__assertfail": (None, ("b64", "b64", "b32", "b64", "b64")),
+    "malloc": ("b64", ("b64",)),
+    "free": (None, ("b64",)),
+}
+"""Functions of the CUDA runtime that the emulator provides: types of the result and of the parameters.
+
+A call of one becomes an instruction `call.NAME` whose operands are registers or numbers.
+"""
+NOWHERE = "nowhere"
+"""`call.nowhere address`: an indirect call whose address is that of no function that it may call."""
 _MOST_STATEMENTS = 1_000_000
 _MOST_CALLS = 10_000
 """Maximum calls in a function, including nested ones. If each function calls the next one twice, they double at each
@@ -59,13 +72,19 @@ class _Inliner:
                 out.append(instruction)
 
     def _call(self, call: ir.Instruction, stack: tuple[str, ...]) -> None:
-        results, name, arguments = _call_operands(call)
+        results, callee_or_address, arguments = _call_operands(call)
+        if isinstance(callee_or_address, ir.Reg):
+            self._call_indirectly(call, results, callee_or_address, arguments, stack)
+            return
+        name = callee_or_address.name
         out = self._flat.body
         assert out is not None
-        if name in BUILTIN_FUNCTIONS:
-            out.append(replace(call, operands=(results, ir.Symbol(name), arguments)))
+        if name in BUILTIN_FUNCTIONS and (name not in self._module.functions or not self._module.functions[name].body):
+            self._call_builtin(call, results, name, arguments)
             return
         callee = self._module.functions.get(name)
+        if callee is None or callee.body is None:
+            callee = _at_call(runtime_functions()[name], call) if name in RUNTIME_FUNCTIONS else None
         if callee is None or callee.body is None:
             raise call.unsupported(f"a call of '{name}', which the PTX does not define")
         if name in stack:
@@ -100,6 +119,86 @@ class _Inliner:
         out += handed_back
         if call.predicate is not None:
             out.append(ir.Label(skipped))
+
+    def _call_builtin(self, call: ir.Instruction, results: ir.Arguments, name: str, arguments: ir.Arguments) -> None:
+        """Append a call of a function that the emulator provides, between moves of its arguments and its result."""
+        out = self._flat.body
+        assert out is not None
+        result, parameters = BUILTIN_FUNCTIONS[name]
+        if len(arguments.items) != len(parameters) or len(results.items) != (result is not None):
+            raise call.unsupported(f"'{name}' takes {len(parameters)} values")
+        self._calls += 1
+        prefix = f"{name}@{self._calls}."
+        operands: list[ir.Operand] = []
+        for number, (actual, kind) in enumerate(zip(arguments.items, parameters)):
+            if isinstance(actual, ir.Symbol):
+                register = ir.Reg(f"{prefix}{number}")
+                self._flat.registers[register.name] = TYPES[kind]
+                place = ir.Address(ir.Symbol(actual.name))
+                out.append(replace(call, opcode="ld", modifiers=("param", kind), operands=(register, place)))
+                actual = register
+            operands.append(actual)
+        taken: list[ir.Instruction] = []
+        if result is not None:
+            (into,) = results.items
+            if isinstance(into, ir.Symbol):
+                register = ir.Reg(f"{prefix}result")
+                self._flat.registers[register.name] = TYPES[result]
+                place = ir.Address(ir.Symbol(into.name))
+                taken.append(replace(call, opcode="st", modifiers=("param", result), operands=(place, register)))
+                into = register
+            operands.insert(0, into)
+        out.append(replace(call, modifiers=(name,), operands=tuple(operands)))
+        out += taken
+
+    def _call_indirectly(
+        self, call: ir.Instruction, results: ir.Arguments, address: ir.Reg, arguments: ir.Arguments,
+        stack: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        """Append a direct call of each function that may be meant, where the address is that function's."""
+        out = self._flat.body
+        assert out is not None
+        self._calls += 1
+        prefix = f"indirect@{self._calls}."
+        done = f"{prefix}done"
+        here = ir.Reg(f"{prefix}here")
+        self._flat.registers[here.name] = TYPES["pred"]
+        if call.predicate is not None:
+            target = (ir.Symbol(done),)
+            out.append(replace(call, opcode="bra", modifiers=(), operands=target, negated=not call.negated))
+        plain = replace(call, predicate=None, negated=False)
+        (*_, table) = call.operands
+        assert isinstance(table, ir.Symbol)
+        for number, name in enumerate(self._candidates(call, table, results, arguments)):
+            if name in stack:  # recursion, which is an error only where it is reached
+                continue
+            other = f"{prefix}other{number}"
+            operands: tuple[ir.Operand, ...] = (here, address, ir.Symbol(name))
+            out.append(replace(plain, opcode="setp", modifiers=("ne", "u64"), operands=operands))
+            out.append(replace(plain, opcode="bra", modifiers=(), operands=(ir.Symbol(other),), predicate=here))
+            self._call(replace(plain, operands=(results, ir.Symbol(name), arguments)), stack)
+            out.append(replace(plain, opcode="bra", modifiers=(), operands=(ir.Symbol(done),)))
+            out.append(ir.Label(other))
+        out.append(replace(plain, modifiers=(NOWHERE,), operands=(address,)))
+        out.append(ir.Label(done))
+
+    def _candidates(
+        self, call: ir.Instruction, table: ir.Symbol, results: ir.Arguments, arguments: ir.Arguments
+    ) -> list[str]:
+        """The functions of a `.calltargets`, or those whose address is taken and that fit a `.callprototype`."""
+        targets = self._flat.branch_targets.get(table.name, ())
+        if targets:
+            return list(targets)
+        taken = addressed_functions(self._module)
+        passed = (*results.items, *arguments.items)
+        fits = []
+        for name in taken:
+            function = self._module.functions[name]
+            formals = (*function.returns, *function.params)
+            same_counts = len(function.returns) == len(results.items) and len(formals) == len(passed)
+            if same_counts and all(_may_be(self._flat, item, formal) for item, formal in zip(passed, formals)):
+                fits.append(name)
+        return fits
 
     def _bind(
         self,
@@ -154,18 +253,55 @@ def _renamed(variable: ir.Variable, name: str) -> ir.Variable:
     return replace(variable, name=name)
 
 
-def _call_operands(call: ir.Instruction) -> tuple[ir.Arguments, str, ir.Arguments]:
-    """Split `call [(results),] name [, (arguments)]` into results, name and arguments."""
+def addressed_functions(module: ir.Module) -> list[str]:
+    """Names of the functions whose address a variable holds or an instruction takes, in the order of the text."""
+    named = {link.target for variable in module.variables.values() for link in variable.links}
+    for function in module.functions.values():
+        for instruction in function.instructions():
+            if instruction.opcode in ("mov", "cvta"):
+                named |= {operand.name for operand in instruction.operands if isinstance(operand, ir.Symbol)}
+    return [name for name, function in module.functions.items() if name in named and function.body is not None]
+
+
+def _may_be(flat: ir.Function, item: ir.Operand, formal: ir.Variable) -> bool:
+    """Whether a call may pass this value for a parameter: by its space and size."""
+    if isinstance(item, ir.Symbol):
+        known = flat.variables.get(item.name)
+        return formal.space == "param" and known is not None and known.size_bytes == formal.size_bytes
+    if isinstance(item, ir.Reg) and item.name in flat.registers:
+        return flat.registers[item.name].size_bytes == formal.size_bytes
+    return True
+
+
+def _at_call(function: ir.Function, call: ir.Instruction) -> ir.Function:
+    """A function of the runtime whose instructions have the location of the call."""
+    assert function.body is not None
+    body = [
+        replace(statement, ptx_line=call.ptx_line, source=call.source)
+        if isinstance(statement, ir.Instruction)
+        else statement
+        for statement in function.body
+    ]
+    return replace(function, body=body)
+
+
+def _call_operands(call: ir.Instruction) -> tuple[ir.Arguments, ir.Symbol | ir.Reg, ir.Arguments]:
+    """Split `call [(results),] name [, (arguments)]` into results, name and arguments.
+
+    An indirect call has a register in place of the name, and a table or a prototype at its end.
+    """
     operands = list(call.operands)
     results = ir.Arguments(())
     if operands and isinstance(operands[0], ir.Arguments):
         first = operands.pop(0)
         assert isinstance(first, ir.Arguments)
         results = first
-    if not operands or not isinstance(operands[0], ir.Symbol):
-        raise call.unsupported("an indirect call")
-    name = operands[0].name
-    arguments = operands[1] if len(operands) > 1 else ir.Arguments(())
-    if not isinstance(arguments, ir.Arguments) or len(operands) > 2:
-        raise call.unsupported("an indirect call")
-    return results, name, arguments
+    callee = operands.pop(0) if operands else None
+    if isinstance(callee, ir.Reg) and operands and isinstance(operands[-1], ir.Symbol):
+        operands.pop()
+    elif not isinstance(callee, ir.Symbol):
+        raise call.unsupported("its operands do not fit its form")
+    arguments = operands[0] if operands else ir.Arguments(())
+    if not isinstance(arguments, ir.Arguments) or len(operands) > 1:
+        raise call.unsupported("its operands do not fit its form")
+    return results, callee, arguments

@@ -209,7 +209,7 @@ class Function:
     registers: dict[str, PtxType] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels of each `.branchtargets` list, used by `brx.idx`."""
+    """Labels of each `.branchtargets` list, used by `brx.idx`, and functions of each `.calltargets` list."""
     cluster: tuple[int, int, int] | None = None
     """Cluster size of `.reqnctapercluster`, or None."""
     most_cluster_blocks: int | None = None

@@ -29,14 +29,14 @@ class MemoryAccess:
     asynchronous: bool = False
     """Whether the access completes only after a wait. Such an opcode reads one space and writes another."""
     name: str = ""
-    """Name of an asynchronous access in messages; empty to derive it from the kind."""
+    """Name of the access in messages; empty to derive it from the kind."""
 
     @property
     def verb(self) -> str:
         """Verb for messages."""
         if self.asynchronous:
             return self.name or ("operand read" if self.in_global is None else "asynchronous copy")
-        return self.in_shared
+        return self.name or self.in_shared
 
 
 LOAD = MemoryAccess("load", "load")
@@ -53,6 +53,8 @@ BETWEEN_BLOCKS = MemoryAccess(None, "store", asynchronous=True, name="asynchrono
 ASYNC_STORE = MemoryAccess(None, "store", asynchronous=True, name="asynchronous store")
 ASYNC_REDUCTION = MemoryAccess(None, "atomic", asynchronous=True, name="asynchronous reduction")
 MBARRIER = MemoryAccess(None, "atomic")
+MODIFY_MAP = MemoryAccess("atomic", "atomic", name="modification of a tensor map")
+COPY_MAP = MemoryAccess("store", "load", name="copy of a tensor map")
 OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
 
@@ -151,6 +153,8 @@ OPCODES: dict[str, Opcode] = {
     **_rows("mbarrier.arrive mbarrier.arrive_drop", 2, 3, memory=MBARRIER, async_proxy=True),
     **_rows("mbarrier.test_wait mbarrier.try_wait", 3, 4, memory=MBARRIER, flow=Flow.YIELD, async_proxy=True),
     **_rows("mbarrier.pending_count", 2),
+    **_rows("tensormap.replace", 2, 3, memory=MODIFY_MAP, writes=False, async_proxy=True),
+    **_rows("tensormap.cp_fenceproxy", 3, memory=COPY_MAP, writes=False),
     **_rows("mapa", 3),
     **_rows("getctarank", 2),
     **_rows("prefetch prefetchu discard applypriority membar fence", writes=False),
@@ -179,7 +183,11 @@ OPCODES: dict[str, Opcode] = {
     # Control
     **_rows("bra brx", flow=Flow.BRANCH, writes=False),
     **_rows("ret exit", flow=Flow.LEAVE, writes=False),
-    **_rows("trap call brkpt pmevent griddepcontrol setmaxnreg", writes=False),
+    **_rows("call.vprintf", 3),
+    **_rows("call.malloc", 2),
+    **_rows("call.free call.nowhere", 1, writes=False),
+    **_rows("call.__assertfail", 5, writes=False),
+    **_rows("trap brkpt pmevent griddepcontrol setmaxnreg", writes=False),
 }
 
 

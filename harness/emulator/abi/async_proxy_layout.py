@@ -42,7 +42,10 @@ TO_GLOBAL, TO_OTHER_BLOCK, MULTICAST, OWN_BLOCK = 1, 2, 4, 8
 several blocks; to the block's own shared memory only."""
 REDUCTION_ROW = 256
 """Bytes of one row of elements that a reduction function takes; it takes two rows."""
-COPY_BYTES = COORDINATES + 8 * 5
+MAP_BYTES = 128
+MAP_COPY = COORDINATES + 8 * 5
+"""The tensor map as of the copy's issue, after which a kernel may modify it."""
+COPY_BYTES = MAP_COPY + MAP_BYTES
 
 # Products of one warp -------------------------------------------------------------------------------------------------
 FIRST, NEXT, COMMITTED, CURSOR = range(0, 32, 8)
@@ -116,7 +119,6 @@ VALID_AT = 62
 """Bits 62 and 63: 1 if initialized. Neither zeros nor the NaN pattern of fresh memory has this value."""
 
 # A tensor map, 128 bytes ----------------------------------------------------------------------------------------------
-MAP_BYTES = 128
 MAGIC = 0x70616D726F736E74
 MAP_MAGIC, MAP_ADDRESS, MAP_RANK, MAP_ELEMENT, MAP_SWIZZLE = range(0, 40, 8)
 """Magic number; address of the first element; number of dimensions; bytes per element; log2 of the swizzle's span in
@@ -128,5 +130,21 @@ MAP_BOX = 60
 MAP_STRIDES = 80
 """Strides in bytes of all dimensions but the innermost, 8 bytes each."""
 MAP_TYPE = 112
-"""Type of the elements: an index into `MAP_TYPES`, 8 bytes."""
-MAP_TYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8")
+"""Type of the elements: an index into `MAP_TYPES`, 4 bytes."""
+MAP_FILL = 116
+"""What is loaded outside the tensor, 4 bytes: 0 for zeros, 1 for NaN."""
+MAP_DIMENSIONS = 5
+MODIFIED = 0x7061646F6D736E74
+"""The magic number of a map that a kernel has modified, whose fields are checked at its use."""
+_TYPE_SIZES = {
+    "float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2,
+    "uint32": 4, "uint64": 8,
+}  # fmt: skip
+MAP_TYPES = tuple(_TYPE_SIZES)
+TYPE_BYTES = sum(size << 4 * number for number, size in enumerate(_TYPE_SIZES.values()))
+"""Bytes of each of these types, in 4 bits."""
+MAP_FIELDS = (
+    "global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype",
+    "interleave_layout", "swizzle_mode", "swizzle_atomicity", "fill_mode",
+)  # fmt: skip
+"""Fields that `tensormap.replace` sets."""

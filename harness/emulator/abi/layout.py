@@ -17,6 +17,7 @@ SHARED_WINDOW = 1
 SHARED_ADDRESS = SHARED_WINDOW << WINDOW_BITS
 LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
+FUNCTION_WINDOW = 4
 FIRST_VARIABLE_WINDOW = 16
 FIRST_BUFFER_WINDOW = 1024
 BUFFER_START = 1 << (WINDOW_BITS - 1)
@@ -38,6 +39,15 @@ def variable_address(index: int) -> int:
     return ((FIRST_VARIABLE_WINDOW + index) << WINDOW_BITS) + BUFFER_START
 
 
+def function_address(index: int) -> int:
+    """Virtual address of the function with this index in its module, as data; there is nothing to read."""
+    return (FUNCTION_WINDOW << WINDOW_BITS) + 16 * (index + 1)
+
+
+HEAP_HEAD = 16
+"""Bytes before each allocation in the heap; see `memory/heap.py`."""
+HEAP_BYTES = 8 << 20
+"""Size of the heap, that of CUDA (`cudaLimitMallocHeapSize`)."""
 RANK_SHIFT = 24
 """From this bit on, an address in the window of shared memory contains the rank of its block in the cluster, as on a
 GPU. This applies to kernels that use clusters; see `codegen/kernel_facts.py`."""
@@ -111,6 +121,8 @@ DATA_2 = 1664
 DATA_3 = 2176
 RECEIVERS = DATA_3 + 256
 """Masks of the destination blocks of the lanes' multicasts, 4 bytes each."""
+ASSERTION_MESSAGE, ASSERTION_FILE, ASSERTION_NAME, ASSERTION_LINE = ADDRESSES, HOSTS, DATA, DATA_2
+"""Where a failed assertion leaves the addresses of its texts, 8 bytes for each lane, and its line, 4 bytes."""
 REGISTERS = 2688
 
 EXITED_PC = 0x7FFFFFFF
@@ -148,10 +160,11 @@ READY = 4
 # Kinds of fault, as numbers for generated code ------------------------------------------------------------------------
 FAULTS = (
     "none", "out of bounds", "misaligned", "barrier deadlock", "divergent barrier", "step limit", "trap",
-    "divergent warp operation", "copy size", "copies in flight", "printing", "lane outside of its mask", "no mbarrier",
+    "divergent warp operation", "copy size", "copies in flight", "assertion", "lane outside of its mask", "no mbarrier",
     "mbarrier count", "mbarrier bytes", "no tensor map", "bulk copies in flight", "matrix descriptor",
     "products in flight", "cluster rank", "cluster barrier", "ended block", "own block", "mbarrier elsewhere",
-    "reduction type", "tensor coordinate", "read-only memory",
+    "reduction type", "tensor coordinate", "read-only memory", "tensor map field",
+    "no function", "invalid free", "heap overrun", "bad text",
 )  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

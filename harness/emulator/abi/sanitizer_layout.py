@@ -28,10 +28,17 @@ SLOTS = (
     "RELEASED",  # [warp][lane], followed by the latest of all lanes: time of its last release
     "LANE_CLOCKS",  # [warp][lane][other lane]: knowledge within a warp, for a partial __syncwarp
     "LANE_SYNC",  # [warp]: time of its last such partial __syncwarp
-    "OWN_PREFIX",  # [warp]: time up to which all actions in the block are known, through global memory
-    "OTHER_PREFIX",  # [warp]: time up to which other blocks' actions are known
-    "FENCED",  # [warp]: time of its last GPU-wide fence
-    "BARRIER_CLOCKS",  # [barrier]: clock, OWN_PREFIX, OTHER_PREFIX, FENCED of the arrived warps
+    "FENCES",  # [warp][scope]: time of its last fence of at least that scope, or of a warp with which it has met
+    "PENDING",  # [warp]: flags of what it has read but not yet acquired, and since when; see `PENDING_BLOCK`
+    "PENDING_CLOCKS",  # [warp]: what that is, of the block and of the cluster
+    "GRID_WORDS",  # words of a grid clock, see `sanitizer/grid_clock.py`
+    "GRID_CLOCKS",  # [warp][view]: clocks of other clusters' actions
+    "VIEWS",  # [warp][view]: when it acquired that clock
+    "VIEW_COUNT",  # number of views of the current cluster's warps
+    "RECORDS",  # what was released at cells of global memory, see `sanitizer/global_sync.py`
+    "RECORD_COUNT",
+    "RECORD_LIMIT",
+    "BARRIER_CLOCKS",  # [barrier]: clock and fences of the arrived warps
     "CLUSTER_FENCED",  # [warp]: time of its last fence of at least cluster scope
     "CLUSTER_BLOCKS",
     "BLOCK_WARPS",  # difference of warp numbers between consecutive blocks
@@ -44,25 +51,26 @@ SLOTS = (
     "LOST",  # number of findings that did not fit
     "BLOCK_LOG",  # (time, block) at each block's beginning
     "BLOCK_COUNT",
+    "SITE_BYTES",  # a byte per instruction: size of the elements that it accesses, 0 if it is not to be compared
     "SHARED_ARRAYS",  # per variable in shared memory: where it begins, and ends
 )
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
 
 # A clock has three words for each warp: the time up to which the actions of all its lanes are known; the time up to
 # which those of some lanes are known; and the mask of these lanes. The same three words follow for what lies before a
-# known proxy fence. See `sanitizer/vector_clock.py`.
+# known proxy fence. See `sanitizer/clock_words.py`.
 CLOCK_WORDS = 6
 RELEASED_WORDS = machine.LANES + 1
 
 # A shadow cell: the last writer of this piece of memory and its readers since. Each entry is a time and an `info` word:
-# lanes in bits 32 to 63, instruction in bits 11 to 31, warpgroup in bit 10, asynchronous proxy in bit 9, strong in bit
-# 8, and the warp's number in its cluster in bits 0 to 7.
+# lanes in bits 32 to 63, instruction in bits 12 to 31, warpgroup in bit 11, asynchronous proxy in bit 10, strength in
+# bits 8 and 9, and the warp's number in its cluster in bits 0 to 7.
 REMOTE_BYTES = 40
 """Fields: time, instruction, thread, address, size."""
 ENTRY_BYTES = 16
 STRONG_WRITER = ENTRY_BYTES
-"""Offset of the last strong write. The plain store at offset 0 is stored separately, so that an atomic does not hide
-it."""
+"""Offset of the last strong write of GPU scope. The last other store, at offset 0, is stored separately, so that an
+atomic does not hide it."""
 READERS = 2 * ENTRY_BYTES
 """Offset of the readers. Shared memory has one entry per warp."""
 GLOBAL_READERS = 2
@@ -71,17 +79,16 @@ the next writer."""
 EARLIER_READER = READERS + GLOBAL_READERS * ENTRY_BYTES
 """Offset of the last reader in another block."""
 GLOBAL_SYNC = EARLIER_READER + ENTRY_BYTES
-"""Offset of two times: that of the last release here, and the time of the last fence of the releasing threads before
-it."""
-GLOBAL_CELL_BYTES = GLOBAL_SYNC + 16
+"""Offset of the number of the record of what was released here; 0 if nothing was."""
+GLOBAL_CELL_BYTES = GLOBAL_SYNC + 8
 WARP_MASK = 0xFF
-STRONG_BIT = 1 << 8
-PROXY_BIT = 1 << 9
+STRENGTH_AT, STRENGTH_MASK = 8, 3
+PROXY_BIT = 1 << 10
 """Set if a copy wrote the cell instead of a thread: the asynchronous proxy sees it without a fence."""
-WARPGROUP_BIT = 1 << 10
+WARPGROUP_BIT = 1 << 11
 """Set if a product read the cell, for the four warps from this one on: knowing of one warp's completion implies knowing
 of all."""
-SITE_AT, SITE_MASK = 11, 0x1FFFFF
+SITE_AT, SITE_MASK = 12, 0xFFFFF
 PENDING = 1 << 62
 """Added to the time of an access that has not completed, such as a copy in flight."""
 
@@ -97,15 +104,38 @@ GIVEN = 0x01
 
 # Kinds of access, as passed by generated code.
 LOAD, STORE, ATOMIC = 0, 1, 2
-STRONG = 4
-"""volatile, relaxed, acquire, release, or atomic: two strong accesses do not race (PTX ISA, memory consistency
-model)."""
-RELEASES = 8
+BLOCK_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = 1, 2, 3
+"""Scopes of strong accesses (atomic, volatile, relaxed, acquire, release) and of fences; with one GPU, the system's is
+that of the GPU. As the strength of an access: 0 if it is not strong."""
+SCOPES = 3
+STRENGTH_IN_ACCESS = 2
+"""Position of the strength in an access; two bits."""
+STRONG = STRENGTH_MASK << STRENGTH_IN_ACCESS
+"""Mask of the strength. Two strong accesses do not race if both scopes include both threads (PTX ISA, morally
+strong)."""
+RELEASES = 16
 """The access releases without a preceding fence."""
-ACQUIRES = 16
+ACQUIRES = 32
 """The access reads and is strong, so it acquires what was released there. A `red` does not read."""
-OVERWRITES = 32
+OVERWRITES = 64
 """An exchange: the value it stores does not depend on the previous one."""
+AWAITS_FENCE = 128
+"""What the access reads is acquired by the next fence."""
+NEEDS_FENCE = 256
+"""The access releases only what lies before a fence, in shared memory, too."""
+
+PENDING_BLOCK, PENDING_CLUSTER, PENDING_GRID = 1, 2, 4
+"""Flags of `PENDING`."""
+PENDING_BYTES = 16
+WARP_VIEWS = 4
+"""Grid clocks of a warp: the pending one, and those that it has acquired, by time."""
+RELEASED_IN_BLOCK, RELEASED_IN_CLUSTER, RELEASED_IN_GRID, RELEASING_BLOCK, RECORD_HEADER = range(0, 40, 8)
+"""In a record: the beginning of the cluster that released to its block, and to itself, or 0; whether anything was
+released to the grid; the block's number in its cluster. Their clocks follow."""
+RECORD_LIMIT = 1 << 14
+MOST_RECORD_BYTES = 1 << 26
+MOST_GRID_WORDS = 4096
+"""Clusters of a launch for which each has its own word in a grid clock."""
 
 KINDS = (
     "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",

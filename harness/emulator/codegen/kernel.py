@@ -26,11 +26,12 @@ from harness.emulator.codegen.kernel_facts import (
     SharedVariable,
     Site,
     connects_blocks,
+    reads_grid_barrier,
     sites_of,
 )
 from harness.emulator.codegen.matrix.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.codegen.outlining import OutliningEmitter
-from harness.emulator.codegen.storage import Registers, Storage, link_variables
+from harness.emulator.codegen.storage import Registers, Storage, link_variables, module_places, module_variables
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
@@ -106,8 +107,10 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         lanes.register_bytes,
         bool(read_first or lanes.marks),
         any(connects_blocks(i) for i in flat.instructions()),
+        any(i.row_name == "call.vprintf" for i in flat.instructions()),
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
+        any(reads_grid_barrier(i) for i in flat.instructions()),
         clusters,
         sites_of(lanes.sites, flat),
         tuple(Site.of(b.source) if b.source else None for b in graph.blocks),
@@ -122,7 +125,8 @@ def _align(offset: int, align: int) -> int:
 def _place_variables(module: Module, function: Function) -> tuple[Storage, int, int, tuple[Variable, ...]]:
     storage = Storage()
     shared = local = 0
-    placed: list[Variable] = []
+    placed = module_variables(module)
+    storage.addresses |= module_places(module)
     dynamic: list[Variable] = []
     for variable in (*module.variables.values(), *function.variables.values()):
         if variable.space == "shared":
@@ -136,7 +140,7 @@ def _place_variables(module: Module, function: Function) -> tuple[Storage, int, 
             offset = _align(local, variable.align_bytes)
             storage.addresses[variable.name] = ("local", offset)
             local = offset + variable.size_bytes
-        elif variable.space in ("global", "const"):
+        elif variable.space in ("global", "const") and variable.name not in module.variables:
             storage.addresses[variable.name] = (variable.space, at.variable_address(len(placed)))
             placed.append(variable)
     if local > _MOST_LOCAL_BYTES:
@@ -183,7 +187,7 @@ def _verify(function: Function, storage: Storage) -> None:
         for operand in names_in(instruction):
             name = operand.name
             if isinstance(operand, Symbol):
-                known = name in storage.addresses or instruction.opcode in ("bra", "brx", "call")
+                known = name in storage.addresses or instruction.opcode in ("bra", "brx")
             else:
                 known = name in function.registers or name == "_" or name.startswith("%")
             if not known:

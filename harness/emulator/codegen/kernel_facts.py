@@ -89,7 +89,12 @@ _WATCHES = {"volatile", "relaxed", "acquire", "mmio", "cv"}
 
 
 def connects_blocks(instruction: Instruction) -> bool:
-    """Whether blocks may communicate through the instruction: an atomic, or a load that observes global memory."""
+    """Whether blocks may communicate through the instruction: an atomic, or a load that observes global memory.
+
+    Text is printed in the order of the blocks, and they share the heap.
+    """
+    if instruction.row_name in ("call.vprintf", "call.malloc", "call.free"):
+        return True
     memory, words = instruction.facts.memory, instruction.modifiers
     if memory is BULK_REDUCTION:
         return True
@@ -116,10 +121,14 @@ class KernelFacts:
     """Whether some register may be read before it is written."""
     ordered: bool
     """Whether blocks have to run in order on one core, because they communicate by atomics or volatile loads."""
+    prints: bool
+    """Whether it calls `printf`."""
     copies: bool
     """Whether it has asynchronous copies, which need queues."""
     async_proxy: bool
     """Whether it has mbarriers, bulk copies or warpgroup products, which need memory for operations in flight."""
+    grid_barrier: bool
+    """Whether it reads the address of the barrier of `grid.sync()`, which only cooperative launches have."""
     clusters: ClusterFacts
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
@@ -196,6 +205,11 @@ class ClusterFacts:
         """Restore the properties from JSON."""
         required = fields["required"]
         return cls(**{**fields, "required": None if required is None else tuple(required)})
+
+
+def reads_grid_barrier(instruction: Instruction) -> bool:
+    """Whether the instruction reads the address of the barrier of `grid.sync()`."""
+    return any(isinstance(o, Reg) and o.name.startswith("%envreg") for o in names_in(instruction))
 
 
 def _knows_clusters(instruction: Instruction) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import ModuleVariable
-from harness.ptx.instructions import Function, Instruction, Symbol, Variable, names_in
+from harness.ptx.instructions import Function, Instruction, Module, Symbol, Variable, names_in
 from harness.ptx.types import PtxType
+
+HEAP = "device heap"
+"""Name of the variable that `malloc` allocates from. No name in PTX contains a space."""
 
 
 class Storage:
@@ -45,7 +49,8 @@ Places = Mapping[str, tuple[str, int]]
 def link_variables(placed: Sequence[Variable], places: Places, function: Function) -> tuple[ModuleVariable, ...]:
     """The variables in order, with addresses filled in.
 
-    Raises `UnsupportedInstruction`, naming the instruction, if `function` can reach the address of a function.
+    Raises `UnsupportedInstruction`, naming the instruction, if `function` can reach an address of what is neither a
+    variable nor a function.
     Unreachable variables may contain anything.
     """
     by_name = {variable.name: variable for variable in placed}
@@ -58,8 +63,39 @@ def link_variables(placed: Sequence[Variable], places: Places, function: Functio
                 _check_links(variable, places, instruction)
     return tuple(
         ModuleVariable(
-            v.name, v.size_bytes, linked_bytes(v, places), v.space == "global" and v.name in reached, v.space == "const"
+            v.name,
+            v.size_bytes,
+            linked_bytes(v, places),
+            v.space == "global" and (v.name in reached or v.name == HEAP),
+            v.space == "const",
         )
+        for v in placed
+    )
+
+
+def module_variables(module: Module) -> list[Variable]:
+    """The variables in global and constant memory of a module, in the order of their addresses.
+
+    The first is the heap, if a function calls `malloc` or `free`.
+    """
+    heap = any(name in module.functions and module.functions[name].body is None for name in ("malloc", "free"))
+    found = [Variable(HEAP, "global", at.HEAP_HEAD, at.HEAP_BYTES)] if heap else []
+    return found + [variable for variable in module.variables.values() if variable.space in ("global", "const")]
+
+
+def module_places(module: Module) -> dict[str, tuple[str, int]]:
+    """Space and address of each function, and of each variable in global and constant memory."""
+    places = {name: ("function", at.function_address(number)) for number, name in enumerate(module.functions)}
+    return places | {
+        v.name: (v.space, at.variable_address(number)) for number, v in enumerate(module_variables(module))
+    }
+
+
+def declared_variables(module: Module) -> tuple[ModuleVariable, ...]:
+    """The variables of a module, with the addresses that they have in every kernel."""
+    placed, places = module_variables(module), module_places(module)
+    return tuple(
+        ModuleVariable(v.name, v.size_bytes, linked_bytes(v, places), v.space == "global", v.space == "const")
         for v in placed
     )
 
@@ -81,7 +117,7 @@ def _reachable(name: str, by_name: Mapping[str, Variable], reached: set[str]) ->
 def _check_links(variable: Variable, places: Places, user: Instruction) -> None:
     for link in variable.links:
         space, _ = places.get(link.target, ("", 0))
-        if space not in ("global", "const"):
+        if space not in ("global", "const", "function"):
             raise user.unsupported(f"variable '{variable.name}' holds the address of '{link.target}', no variable")
 
 

@@ -219,9 +219,9 @@ class WarpEmitter(VectorIRBuilder):
         return self._offsets[name]
 
     def _size_bytes(self, name: str) -> int:
-        """Bytes of a register of the warp."""
+        """Bytes of a register of the warp, at least a cache line, to which the next one is aligned."""
         bits = self._registers.types[name].total_bits
-        return 64 if bits == 1 else 32 * bits // 8
+        return max(64, 32 * bits // 8)
 
     def _element(self, name: str) -> str:
         return INTEGER[self._registers.types[name].total_bits]

@@ -12,7 +12,7 @@ from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.memory.residency import Residency, residency
 from harness.model.plan import Launch, in_three_dimensions, require_cluster
 from harness.support.errors import PlanError
-from harness.support.gpu_data_sheets import GPUS, Gpu
+from harness.support.gpu_data_sheets import Gpu
 
 SHARED_ALIGNMENT = 1024
 """Alignment of shared memory in bytes, on which swizzles depend."""
@@ -27,6 +27,8 @@ class Geometry:
     dynamic_shared_bytes: int
     cluster: tuple[int, int, int] | None = None
     """Thread blocks per cluster; None without clusters, where every block is a cluster of its own."""
+    cooperative: bool = False
+    """Whether all blocks are resident together and may wait for each other (`grid.sync()`)."""
 
     @classmethod
     def of(cls, launch: Launch) -> Geometry:
@@ -131,6 +133,9 @@ class LaunchOptions:
     """Permute the blocks, too, and give warps turns of random lengths. Blocks then run on one core."""
     cluster_limit: int = 0
     """Maximum instructions of all warps of a cluster together; 0 for no limit."""
+    lenient: bool = False
+    """Whether to note, in place of a fault, what an H100 accepts: loads beyond shared memory, and arrivals at an
+    mbarrier of a block that has ended. Not under the sanitizer."""
 
 
 def residency_of(gpu: Gpu, kernel: str, geometry: Geometry, used: Resources) -> Residency:
@@ -145,14 +150,13 @@ def residency_of(gpu: Gpu, kernel: str, geometry: Geometry, used: Resources) -> 
     return found
 
 
-def resident_clusters(compiled: CompiledKernel, geometry: Geometry) -> int:
-    """Number of a launch's clusters that an H200 holds at a time.
+def resident_clusters(compiled: CompiledKernel, geometry: Geometry, gpu: Gpu) -> int:
+    """Number of a launch's clusters that a GPU holds at a time.
 
     An unknown number of registers is assumed to be small.
     """
     used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
     registers = 1 if used is None else used.registers
     shared = geometry.dynamic_shared_bytes + (0 if used is None else used.shared_bytes)
-    gpu = GPUS["h200"]
     blocks = gpu.multiprocessors * residency(gpu.multiprocessor, geometry.threads, registers, shared).blocks
     return max(1, blocks // geometry.blocks_per_cluster)

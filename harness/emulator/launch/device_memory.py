@@ -66,6 +66,11 @@ class BufferTables:
         self._counters: list[npt.NDArray[np.int64]] = []
         self._shared: list[npt.NDArray[np.int64]] = []
 
+    def also_buffers(self, buffers: Sequence[DeviceBuffer]) -> list[int | None]:
+        """For each module variable, the index of the buffer that has the same bytes, if a pointer to it was taken."""
+        by_place = {buffer.data.ctypes.data: index for index, buffer in enumerate(buffers) if buffer.data.nbytes}
+        return [by_place.get(held.ctypes.data) for held in self._held]
+
     def attach(self, worker: Worker) -> None:
         """Give a worker the tables, and its own counters."""
         counters = np.zeros((len(self._facts.sites), len(self._names), at.COUNTERS_PER_ENTRY), dtype=np.int64)

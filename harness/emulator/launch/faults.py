@@ -48,6 +48,10 @@ class Fault:
     local_bytes: int
     spinning: int = 0
     """Number of deadlocked clusters, if that is why one of them was stopped; else 0."""
+    assertion: str = ""
+    """The text of a failed assertion."""
+    lacks_grid_barrier: bool = False
+    """Whether the kernel calls `grid.sync()` and was not launched cooperatively."""
     left_at: Site | None = None
     """For an "ended block": where the block returned whose shared memory was accessed."""
 
@@ -109,14 +113,22 @@ def describe(fault: Fault) -> KernelFault:
             f"its mbarrier is in block {f.cluster.blocks[f.address]}, and its destination in "
             f"{f.cluster.blocks[f.size_bytes]}; they have to be in the same"
         ),
+        "tensor map field": _tensor_map_field,
         "tensor coordinate": _tensor_coordinate,
         "reduction type": lambda f: (
             f"a tensor of {proxy.MAP_TYPES[f.address]} has no such reduction; see the types of cp.reduce.async.bulk"
         ),
-        "trap": lambda f: "the kernel stopped itself (trap or failed assertion)",
-        "printing": lambda f: (
-            "the kernel calls printf, which the emulator cannot do; store the value in a buffer instead"
+        "trap": _trap,
+        "assertion": lambda f: f.assertion,
+        "no function": lambda f: (
+            f"an indirect call of the address {f.address:#x}, at which there is no function with such parameters, or "
+            "one that is running (recursion)"
         ),
+        "invalid free": lambda f: (
+            f"free of the address {f.address:#x}, which malloc has not returned or which is free already"
+        ),
+        "heap overrun": lambda f: "malloc finds its heap damaged: a store went beyond what was allocated",
+        "bad text": lambda f: f"printf reads the address {f.address:#x}, where there is no memory",
     }
     explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
@@ -142,6 +154,12 @@ def _access(fault: Fault) -> str:
             "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
         )
     return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
+
+
+def _trap(fault: Fault) -> str:
+    if fault.lacks_grid_barrier:
+        return "the kernel stopped itself (trap); grid.sync() needs a cooperative launch (a Device: cooperative=True)"
+    return "the kernel stopped itself (trap)"
 
 
 def _read_only(fault: Fault) -> str:
@@ -271,6 +289,13 @@ def _tensor_coordinate(fault: Fault) -> str:
         f"the box begins at element {fault.address} of the innermost dimension, which is byte "
         f"{fault.address * fault.size_bytes}; it has to be a multiple of 16 bytes (on a GPU: an illegal instruction)"
     )
+
+
+def _tensor_map_field(fault: Fault) -> str:
+    field = proxy.MAP_FIELDS[fault.size_bytes]
+    if field == "element_stride":
+        return f"an element_stride of {fault.address}, where only 1 is emulated"
+    return f"the kernel has given its tensor map a {field} that no GPU accepts (on a GPU: an illegal instruction)"
 
 
 def _ranges(numbers: list[int]) -> str:

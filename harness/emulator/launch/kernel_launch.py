@@ -18,6 +18,7 @@ from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, pa
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
 from harness.emulator.launch.faults import Cluster, Fault, describe, waits_at_mbarrier
 from harness.emulator.launch.module_memory import ModuleMemory
+from harness.emulator.launch.printing import PrintedText, Printer, assertion_of
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
 from harness.emulator.launch.tracing import BlockListener, TraceBuffer
 from harness.emulator.launch.worker import Worker
@@ -31,6 +32,8 @@ from harness.support.errors import KernelFault, PlanError
 MAX_SHARED_BYTES = 227 * 1024
 """Maximum static plus dynamic shared memory of a block on sm_90; a kernel that needs more cannot be launched."""
 MAX_STATIC_SHARED_BYTES = 48 * 1024
+GRID_BARRIER, GRID_BARRIER_BYTES = "grid barrier", 8
+"""Name in counts, and size, of the memory that `grid.sync()` uses."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +105,23 @@ def launch(
     shared = facts.shared_bytes + geometry.dynamic_shared_bytes
     if shared > MAX_SHARED_BYTES:
         raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
+    if geometry.cooperative:
+        _require_room(name, geometry, (resident or _unlimited)())
+        buffers = (*buffers, _grid_barrier())
     run_blocks = _run_blocks()
     block_of_parameters = parameter_block(facts, name, parameters)
     tables = BufferTables(facts, buffers, module or ModuleMemory())
-    recorder = _recorder(kernel, name, geometry, buffers)
+    recorder = _recorder(kernel, name, geometry, buffers, tables)
     one_after_another = facts.ordered or recorder is not None or options.shuffle
     places = np.random.default_rng(options.seed).permutation(geometry.clusters) if options.shuffle else None
     count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
     watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
+
+    # The sanitizer supports only blocks that run one after the other.
+    takes_turns = facts.ordered and recorder is None
+    text = PrintedText(holds=facts.ordered and not takes_turns)
+    printers: list[Printer] = []
 
     def new_worker() -> Worker:
         worker = Worker(facts, geometry, options)
@@ -119,8 +130,12 @@ def launch(
         worker.set("PARAMS_SIZE", len(block_of_parameters))
         worker.set("STOP_AT", stop_at.ctypes.data)
         worker.set("PLACES", 0 if places is None else places.ctypes.data)
+        worker.set("GRID_BARRIER", at.buffer_address(len(buffers) - 1) if geometry.cooperative else 0)
+        worker.set("LENIENT", int(options.lenient and recorder is None))
         worker.set("SANITIZER", 0 if recorder is None else recorder.address)
         tables.attach(worker)
+        if facts.prints:
+            printers.append(Printer(worker, text))
         if listener is not None:
             worker.trace = TraceBuffer(worker.context, facts.sites, listener.first_lines)
         if watcher is not None:
@@ -129,8 +144,6 @@ def launch(
             worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
         return worker
 
-    # The sanitizer supports only blocks that run one after the other.
-    takes_turns = facts.ordered and recorder is None
     run = GridRun(geometry, stop_at, run_blocks, new_worker, listener, progress)
     started = time.perf_counter()
     faults = run.run(count, (resident or _unlimited) if takes_turns else None)
@@ -143,19 +156,36 @@ def launch(
         fault = describe(_fault_of(worker, facts, name, geometry, buffers, run.spinning))
         fault.findings = () if recorder is None else recorder.findings()
         fault.may_be_awaiting = fault.kind == "step limit" and facts.ordered and not takes_turns
+        if not fault.may_be_awaiting:
+            text.flush()
         raise fault
+    text.flush()
     return LaunchCounts(
         tables.traffic(),
         tables.shared_traffic(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
-        None if recorder is None else recorder.findings(),
+        None if recorder is None else (*recorder.findings(), *_barrier_findings(workers, facts, name)),
         ExecutionCounters.added(w.executions for w in workers if w.executions is not None)
         if kernel.instruments.instructions
         else None,
         _notes(workers, facts, name),
     )
+
+
+def _require_room(name: str, geometry: Geometry, most_clusters: int) -> None:
+    """Raise `PlanError` if the blocks of a cooperative launch are not resident together, as the driver does."""
+    if geometry.clusters > most_clusters:
+        raise PlanError(
+            f"kernel {name}: a cooperative launch of {geometry.blocks:,} blocks, of which the GPU holds "
+            f"{most_clusters * geometry.blocks_per_cluster:,} at a time (CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)"
+        )
+
+
+def _grid_barrier() -> DeviceBuffer:
+    """The driver's memory for `grid.sync()`: its size, and the arrivals that all blocks count in."""
+    return DeviceBuffer(GRID_BARRIER, np.zeros(GRID_BARRIER_BYTES, np.uint8), np.zeros(GRID_BARRIER_BYTES, np.uint8))
 
 
 def _unlimited() -> int:
@@ -185,26 +215,54 @@ def _watcher(
     return EventWatcher(events.listener, tables.sizes_bytes)
 
 
+_NOTES = {
+    "ABSENT_LANES": "reads lanes that have returned, are on another path or are none of the block's; that is "
+    "undefined, and gives 0 here as on an H100",
+    "LENIENT_LOAD": "reads beyond shared memory; that is undefined. An H100 accepts it, and here it gives NaN",
+    "LENIENT_ARRIVAL": "arrives at an mbarrier of a block that has ended; that is undefined. An H100 accepts it",
+}
+"""What a note says, by the slot with 1 + the first instruction in text order."""
+_BARRIER_NOTE = (
+    "names lanes that are on another path; that is undefined, and it does not wait for them here, as for lanes that "
+    "have returned"
+)
+
+
 def _notes(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[str, ...]:
-    """A sentence about the first shuffle, in text order, that read inactive lanes, if any did."""
-    numbers = [number for worker in workers if (number := worker.get("ABSENT_SOURCE"))]
-    if not numbers:
-        return ()
-    site = facts.sites[min(numbers) - 1]
-    return (
-        f"kernel {name}, {site.where()}: '{site.form}' reads lanes that have returned, are on another path or are none "
-        "of the block's; that is undefined, and gives 0 here as on an H100",
+    """For each kind of note, a sentence about the first such instruction in text order, if there is one."""
+    sites = {slot: _first_site(workers, facts, slot) for slot in _NOTES}
+    return tuple(
+        _note(name, site, _BARRIER_NOTE if site.opcode == "bar" else _NOTES[slot])
+        for slot, site in sites.items()
+        if site is not None
     )
 
 
+def _first_site(workers: Sequence[Worker], facts: KernelFacts, slot: str) -> Site | None:
+    numbers = [number for worker in workers if (number := worker.get(slot))]
+    return facts.sites[min(numbers) - 1] if numbers else None
+
+
+def _note(name: str, site: Site, words: str) -> str:
+    return f"kernel {name}, {site.where()}: '{site.form}' {words}"
+
+
+def _barrier_findings(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[Finding, ...]:
+    """A finding for a barrier of a warp that did not wait for lanes that it names."""
+    site = _first_site(workers, facts, "ABSENT_LANES")
+    if site is None or site.opcode != "bar":
+        return ()
+    return (Finding(kind="divergent barrier", message=_note(name, site, _BARRIER_NOTE), kernel=name),)
+
+
 def _recorder(
-    kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer]
+    kernel: NativeKernel, name: str, geometry: Geometry, buffers: Sequence[DeviceBuffer], tables: BufferTables
 ) -> LaunchRecorder | None:
     if not kernel.instruments.sanitizer:
         return None
     maps = [b.written if b.written is not None else np.zeros(b.data.nbytes, np.uint8) for b in buffers]
     sizes = [(b.name, b.data.nbytes) for b in buffers]
-    return LaunchRecorder(kernel.facts, name, geometry, sizes, maps)
+    return LaunchRecorder(kernel.facts, name, geometry, sizes, maps, tables.also_buffers(buffers))
 
 
 def _run_blocks() -> Callable[[int, int, int], int]:
@@ -252,6 +310,8 @@ def _fault_of(
         variables=tuple((v.name, v.size_bytes) for v in facts.variables),
         local_bytes=facts.local_bytes,
         spinning=spinning,
+        lacks_grid_barrier=facts.grid_barrier and not geometry.cooperative,
+        assertion=assertion_of(worker) if worker.get("FAULT_KIND") == at.FAULT["assertion"] else "",
         left_at=_left_at(worker, facts, worker.get("FAULT_ADDRESS")),
     )
 

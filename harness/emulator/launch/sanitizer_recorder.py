@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.model.finding import Finding, Place
@@ -23,7 +24,8 @@ class LaunchRecorder:
     """The sanitizer's state during one launch, and the findings after it.
 
     `buffers` are names and sizes; `written` has for each a map of its bytes (`NEVER_WRITTEN`, `GIVEN` or 0, see
-    `sanitizer_layout`), which outlives the launch and is updated.
+    `sanitizer_layout`), which outlives the launch and is updated. `variables` has for each variable of the module the
+    index of the buffer with the same bytes, if there is one.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class LaunchRecorder:
         geometry: Geometry,
         buffers: Sequence[tuple[str, int]],
         written: Sequence[npt.NDArray[np.uint8]],
+        variables: Sequence[int | None],
     ) -> None:
         self._facts, self._kernel = facts, kernel
         self._geometry = geometry
@@ -51,10 +54,21 @@ class LaunchRecorder:
             self._words(slot, warps * at.CLOCK_WORDS * warps)
         self._words("RELEASED", warps * at.RELEASED_WORDS)
         self._words("LANE_CLOCKS", warps * machine.LANES**2)
-        for slot in ("FEW_LANES", "LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED", "CLUSTER_FENCED"):
+        for slot in ("FEW_LANES", "LANE_SYNC", "CLUSTER_FENCED"):
             self._words(slot, warps)
+        self._words("FENCES", at.SCOPES * warps)
+        self._words("PENDING", at.PENDING_BYTES // 8 * warps)
+        self._words("PENDING_CLOCKS", 2 * warps * at.CLOCK_WORDS * warps)
+        grid_words = geometry.clusters if geometry.clusters <= at.MOST_GRID_WORDS else 1
+        self._set("GRID_WORDS", grid_words)
+        self._words("GRID_CLOCKS", at.WARP_VIEWS * warps * grid_words)
+        self._words("VIEWS", at.WARP_VIEWS * warps)
+        record_words = at.RECORD_HEADER // 8 + 2 * at.CLOCK_WORDS * warps + grid_words
+        records = min(at.RECORD_LIMIT, at.MOST_RECORD_BYTES // (8 * record_words))
+        self._set("RECORD_LIMIT", records)
+        self._words("RECORDS", records * record_words)
         barriers = machine.BARRIER_SLOTS * blocks + at.CLUSTER_BARRIERS
-        self._words("BARRIER_CLOCKS", barriers * (at.CLOCK_WORDS * warps + 3))
+        self._words("BARRIER_CLOCKS", barriers * (at.CLOCK_WORDS * warps + at.SCOPES))
         self._findings = self._words("FINDINGS", at.FINDING_LIMIT * at.FINDING_WORDS)
         self._blocks = self._words("BLOCK_LOG", 2 * geometry.clusters)
         of_blocks = (("REMOTE", warps * at.REMOTE_BYTES // 8), ("KNOWN_AT_END", at.CLOCK_WORDS * warps), ("MET", 1))
@@ -69,6 +83,9 @@ class LaunchRecorder:
         self._set("SHARED_PITCH", self._shared_pitch)
         self._set("WARPS", warps)
         self._set("SHARED_SHIFT", shift)
+        site_bytes = np.array([_element_bytes(site) for site in facts.sites], dtype=np.uint8)
+        self._memory.append(site_bytes)
+        self._set("SITE_BYTES", site_bytes.ctypes.data)
         local_bytes = facts.local_bytes * machine.LANES * warps
         local = np.zeros(local_bytes, dtype=np.uint8)
         self._memory.append(local)
@@ -77,8 +94,11 @@ class LaunchRecorder:
         shift = _granule(facts.sites, "global").bit_length() - 1
         self._set("GLOBAL_SHIFT", shift)
         maps = [m.ctypes.data for m in written]
-        self._table("BUFFERS", [size for _, size in buffers], maps, shift)
-        self._table("VARIABLES", [v.size_bytes for v in facts.variables], [0] * len(facts.variables), shift)
+        cells_of = self._table("BUFFERS", [size for _, size in buffers], maps, shift)
+        of_variables = self._table("VARIABLES", [v.size_bytes for v in facts.variables], [0] * len(variables), shift)
+        for row, buffer in zip(of_variables, variables):
+            if buffer is not None:
+                row[:] = cells_of[buffer]
 
     @property
     def address(self) -> int:
@@ -126,13 +146,15 @@ class LaunchRecorder:
         self._set(slot, words.ctypes.data)
         return words
 
-    def _table(self, slot: str, sizes: Sequence[int], maps: Sequence[int], shift: int) -> None:
+    def _table(self, slot: str, sizes: Sequence[int], maps: Sequence[int], shift: int) -> npt.NDArray[np.int64]:
+        """Make shadow cells for objects of these sizes, and a table of them and of the maps."""
         table = self._words(slot, 2 * len(sizes)).reshape(-1, 2)
         for row, size, map_address in zip(table, sizes, maps):
             # Pages of zeros that are never accessed use no physical memory.
             cells = np.zeros(((size >> shift) + 1) * at.GLOBAL_CELL_BYTES // 8, dtype=np.int64)
             self._memory.append(cells)
             row[:] = cells.ctypes.data, map_address
+        return table
 
     # Words ----------------------------------------------------------------------------------------------------------
 
@@ -198,6 +220,11 @@ class LaunchRecorder:
             there = self._place(before, earlier % at.PENDING, other)
             if earlier >= at.PENDING:
                 remedy = f"that is still in flight: {WAITS[self._facts.sites[before].opcode]}"
+            elif self._is_strong(site) and self._is_strong(before):
+                remedy = (
+                    "nothing orders the two, and both are strong, but the scope of one does not include the other's "
+                    "thread, or their elements differ in size"
+                )
             else:
                 remedy = self._remedy(here, self._verb(site), there, self._verb(before))
             message = (
@@ -260,6 +287,10 @@ class LaunchRecorder:
         if self._cluster_of(here) == self._cluster_of(there):
             return "blocks of a cluster are ordered by its barrier (barrier.cluster), mbarriers and atomics"
         return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
+
+    def _is_strong(self, site: int) -> bool:
+        found = self._facts.sites[site]
+        return found.memory is not None and is_strong(found.memory, set(found.form.split(".")))
 
     def _cluster_of(self, place: Place) -> int:
         x, y, z = place.block
@@ -346,6 +377,12 @@ WAITS = {
     "wgmma.mma_async": "its warpgroup has to wait for it first (wgmma.wait_group)",
 }
 """What has to precede an access to data in flight, by opcode."""
+
+
+def _element_bytes(site: Site) -> int:
+    """Bytes of an element that the instruction accesses; 0 for packed elements, which are accessed one by one."""
+    types = [TYPES[word] for word in site.form.split(".") if word in TYPES]
+    return 0 if site.memory is None or not types or types[-1].name.endswith("x2") else types[-1].size_bytes
 
 
 def _granule(sites: Sequence[Site], space: str) -> int:

@@ -35,6 +35,6 @@ def encode(tensor_map: TensorMap, address: int) -> np.void:
     struct.pack_into("<5I", image, proxy.MAP_EXTENTS, *tensor_map.extents, *padding)
     struct.pack_into("<5I", image, proxy.MAP_BOX, *tensor_map.box, *padding)
     struct.pack_into("<4q", image, proxy.MAP_STRIDES, *tensor_map.strides, *padding)
-    struct.pack_into("<q", image, proxy.MAP_TYPE, proxy.MAP_TYPES.index(tensor_map.dtype))
+    struct.pack_into("<I", image, proxy.MAP_TYPE, proxy.MAP_TYPES.index(tensor_map.dtype))
     encoded: np.void = np.void(bytes(image))
     return encoded

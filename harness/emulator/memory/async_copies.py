@@ -26,8 +26,8 @@ from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32,
 from harness.emulator.memory.copies import shared_fault
 from harness.emulator.memory.trace import NO_SITE, note_now
 from harness.emulator.memory.translation import translate_lanes
+from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.copies_in_flight import settle, watch_copy
-from harness.emulator.sanitizer.vector_clock import tick
 
 REQUESTS, CAPACITY, HEAD, TAIL = queue_at.REQUESTS, queue_at.CAPACITY, queue_at.HEAD, queue_at.TAIL
 COMMITTED, QUEUE_BYTES = queue_at.COMMITTED, queue_at.QUEUE_BYTES

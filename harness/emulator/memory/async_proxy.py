@@ -22,6 +22,7 @@ from harness.emulator.memory.bulk_copies import (
     wait_for_bulk,
 )
 from harness.emulator.memory.mbarriers import mbarrier_arrive, mbarrier_init, mbarrier_inval, mbarrier_wait
+from harness.emulator.memory.tensor_map_fields import replace_field, translate_map
 from harness.emulator.memory.warpgroup_products import (
     commit_products,
     drop_products,
@@ -30,8 +31,8 @@ from harness.emulator.memory.warpgroup_products import (
     watch_accumulator,
     watch_fragment,
 )
+from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.product_registers import fence_registers
-from harness.emulator.sanitizer.vector_clock import tick
 
 NOT_REMOTE = at.FAULT["own block"]
 BARRIERS, VALUES = at.HOSTS, at.DATA
@@ -91,7 +92,7 @@ EXPORTS: dict[str, Callable[..., int]] = {
     for function in (
         mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_wait, issue_bulk, issue_value, commit_bulk,
         wait_for_bulk, issue_product, commit_products, warpgroup_arrives, watch_accumulator, watch_fragment,
-        fence_registers, drop_async, land_left_stores,
+        fence_registers, drop_async, land_left_stores, translate_map, replace_field,
     )
 }  # fmt: skip
 """Functions by name, as in `runtime.EXPORTS`."""

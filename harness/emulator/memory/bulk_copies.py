@@ -28,14 +28,16 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.bulk_landing import forget_landed, land
+from harness.emulator.memory.tensor_map_fields import flaw_of, is_map_or_zeros
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
+from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
-from harness.emulator.sanitizer.vector_clock import tick
 
 HEAD, TAIL, GROUPS = proxy.HEAD, proxy.TAIL, proxy.GROUPS
 COPY_BYTES = proxy.COPY_BYTES
 IN_FLIGHT, STORES, RANK, SHARED, BYTES = proxy.IN_FLIGHT, proxy.STORES, proxy.RANK, proxy.SHARED, proxy.BYTES
+MAP_COPY = proxy.MAP_COPY
 MAP, BARRIER, THREAD, GROUP, SITE = proxy.MAP, proxy.BARRIER, proxy.THREAD, proxy.GROUP, proxy.SITE
 ADDRESS, ISSUED, REDUCTION, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.REDUCTION, proxy.COORDINATES
 SOURCE, FROM_GLOBAL, FROM_SHARED = proxy.SOURCE, proxy.FROM_GLOBAL, proxy.FROM_SHARED
@@ -48,6 +50,7 @@ TOO_MANY, ENDED_BLOCK = at.FAULT["bulk copies in flight"], at.FAULT["ended block
 COPY_SIZE, NO_REDUCTION = at.FAULT["copy size"], at.FAULT["reduction type"]
 BAD_COORDINATE, NO_BLOCK = at.FAULT["tensor coordinate"], at.FAULT["cluster rank"]
 NOT_REMOTE, BARRIER_ELSEWHERE = at.FAULT["own block"], at.FAULT["mbarrier elsewhere"]
+BAD_FIELD = at.FAULT["tensor map field"]
 BOX_ALIGNMENT = 128
 """Alignment of a box in shared memory, in bytes."""
 SOURCES = at.DATA
@@ -69,12 +72,26 @@ def issue_bulk(ctx: int, warp: int, site: int, mask: int, direction: int, rank: 
     """Check, count and queue each active lane's copy. Returns 1 on a fault, else 0.
 
     `reductions` is the address of the reduction functions, one for each type of a tensor's elements; 0 for a plain
-    copy.
+    copy. A box that several lanes store to the same place is stored once, as by the machine code of `ptxas`: its
+    instruction `UTMASTG` is executed once by a warp.
     """
+    first, stores_box = -1, rank != 0 and direction & TO_GLOBAL and reductions == 0
     for lane in range(32):
-        if (mask >> lane) & 1 and issue_one(ctx, warp, site, lane, direction, rank, reductions):
-            return 1
+        if (mask >> lane) & 1 and not (stores_box and first >= 0 and is_same_box(warp, first, lane, rank)):
+            if issue_one(ctx, warp, site, lane, direction, rank, reductions):
+                return 1
+            first = lane
     return 0
+
+
+def is_same_box(warp: int, one: int, other: int, rank: int) -> bool:
+    """Whether two lanes copy the same box from the same shared memory."""
+    same = load64(warp + SOURCES + 8 * one) == load64(warp + SOURCES + 8 * other)
+    same = same and load64(warp + at.ADDRESSES + 8 * one) == load64(warp + at.ADDRESSES + 8 * other)
+    for dimension in range(rank):
+        place = warp + SIZES + 128 * dimension if dimension < 4 else warp + LAST_COORDINATE
+        same = same and load32(place + 4 * one) == load32(place + 4 * other)
+    return same
 
 
 def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: int, reductions: int) -> int:
@@ -150,12 +167,18 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
     """Set the tensor map of a lane, and the coordinates of its box. Returns 1 on a fault, else 0."""
     outer, rank, site = load64(warp + SOURCES + 8 * lane), load64(copy + RANK), load64(copy + SITE)
     tensor_map = rows.host_of(ctx, outer, proxy.MAP_BYTES)
-    if tensor_map == 0 or load64(tensor_map) != proxy.MAGIC or load64(tensor_map + proxy.MAP_RANK) != rank:
+    if tensor_map == 0 or load64(tensor_map + proxy.MAP_RANK) != rank or not is_map_or_zeros(tensor_map):
         set_fault(ctx, NO_MAP, site, lane, outer, rank)
         return 1
-    store64(copy + MAP, tensor_map)
+    flaw = flaw_of(tensor_map, rank) if load64(tensor_map) == proxy.MODIFIED else 0
+    if flaw:
+        set_fault(ctx, BAD_FIELD, site, lane, 0, flaw - 1)
+        return 1
+    for word in range(0, proxy.MAP_BYTES, 8):
+        store64(copy + MAP_COPY + word, load64(tensor_map + word))
+    store64(copy + MAP, copy + MAP_COPY)
     if reductions:
-        kind = load64(tensor_map + proxy.MAP_TYPE)
+        kind = load32(tensor_map + proxy.MAP_TYPE)
         store64(copy + REDUCTION, load64(reductions + 8 * kind))
         if load64(copy + REDUCTION) == 0:
             set_fault(ctx, NO_REDUCTION, site, lane, kind, 0)
@@ -241,6 +264,7 @@ def queue_copy(ctx: int, described: int, lane: int, place: int, barrier: int) ->
     if copy != described:
         for word in range(0, COPY_BYTES, 8):
             store64(copy + word, load64(described + word))
+        store64(copy + MAP, copy + MAP_COPY)
     site = load64(copy + SITE)
     store64(copy + SHARED, place)
     store64(copy + BARRIER, barrier)

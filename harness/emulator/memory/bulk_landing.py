@@ -8,7 +8,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, EVENT_CLOCKS, SANITIZER, SHARED_ORIGIN, WARP_INDEX
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import call_host, load8, load64, store8, store64
+from harness.emulator.abi.raw_memory import call_host, load8, load32, load64, store8, store64
 from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.trace import NO_SITE, mbarrier_clock, note, note_step, now, running_warp
 from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase, settle_bulk, settle_source
@@ -110,6 +110,9 @@ def move_rows(ctx: int, copy: int) -> None:
         rows.row_bytes(copy),
         rows.row_pitch(copy),
     )
+    fills, element = 0, 1
+    if load64(copy + RANK) and not load64(copy + STORES):
+        fills, element = load32(load64(copy + MAP) + proxy.MAP_FILL), load64(load64(copy + MAP) + proxy.MAP_ELEMENT)
     shared, stores, function = load64(ctx + SHARED_ORIGIN), load64(copy + STORES), load64(copy + REDUCTION)
     for row in range(rows.rows_of(copy)):
         address = rows.row_address(copy, row)
@@ -127,6 +130,8 @@ def move_rows(ctx: int, copy: int) -> None:
                 )
             else:
                 move_piece(inner, outer + piece, low, high, stores)
+                if fills and (low > 0 or high < rows.PIECE):
+                    fill_piece(inner, low, high, element)
 
 
 def move_within_cluster(ctx: int, copy: int) -> None:
@@ -161,6 +166,13 @@ def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> No
                 store8(inner + byte, load8(outer + byte))
         elif not stores:
             store8(inner + byte, 0)
+
+
+def fill_piece(inner: int, first: int, last: int, element: int) -> None:
+    """Set the elements of 16 bytes before `first` and from `last` on to NaN: all bits but the sign are set."""
+    for byte in range(rows.PIECE):
+        if byte < first or byte >= last:
+            store8(inner + byte, 0x7F if byte % element == element - 1 else 0xFF)
 
 
 def combine_piece(scratch: int, function: int, inner: int, outer: int, first: int, last: int) -> None:

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.context import SHARED_BASE, SHARED_SIZE, SHARED_TAG
+from harness.emulator.abi.context import LENIENT, LENIENT_LOAD, SHARED_BASE, SHARED_SIZE, SHARED_TAG
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import load8, load16, load32, load64, store8, store16, store32, store64
+from harness.emulator.abi.raw_memory import (
+    fill_ones,
+    load8,
+    load16,
+    load32,
+    load64,
+    store8,
+    store16,
+    store32,
+    store64,
+)
 from harness.emulator.memory.banks import shared_offset
 
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
@@ -67,6 +77,13 @@ def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: 
     set_fault(ctx, kind, site, lane, address | at.SHARED_ADDRESS, size)
 
 
+def note_first(slot: int, site: int) -> None:
+    """Keep the first instruction in text order, plus 1, in a slot of the context."""
+    known = load64(slot)
+    if known == 0 or site + 1 < known:
+        store64(slot, site + 1)
+
+
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:
     """`translate` and `gather` in one step for 32-bit shared offsets in ADDRESSES. Returns 1 on a fault, else 0.
 
@@ -78,6 +95,11 @@ def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, c
     for lane in range(32):
         if (mask >> lane) & 1:
             offset = load32(warp + at.ADDRESSES + 4 * lane)
+            if offset > limit and not offset & (size - 1) and load64(ctx + LENIENT):
+                note_first(ctx + LENIENT_LOAD, site)
+                for item in range(count):
+                    fill_ones(warp + at.DATA + element_bytes * (32 * item + lane), element_bytes)
+                continue
             if offset > limit or offset & (size - 1):
                 shared_fault(ctx, site, lane, offset, limit, size)
                 return 1

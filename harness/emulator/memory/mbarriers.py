@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.cluster_memory import warp_number
-from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, SANITIZER, SHARED_ORIGIN, STEPS
+from harness.emulator.abi.cluster_memory import ENDED, place_of, warp_number
+from harness.emulator.abi.context import (
+    ASYNC_PROXY,
+    CHANGES,
+    LENIENT,
+    LENIENT_ARRIVAL,
+    SANITIZER,
+    SHARED_ORIGIN,
+    STEPS,
+)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
 from harness.emulator.memory.bulk_landing import land_loads
+from harness.emulator.memory.copies import note_first
 from harness.emulator.memory.trace import arrive_in_time, begin_look, end_wait
 from harness.emulator.sanitizer.async_proxy import begin_mbarrier, finish_mbarrier_phase, use_mbarrier
 
@@ -48,6 +57,15 @@ def live_place(ctx: int, warp: int, site: int, lane: int, own: int) -> int:
         set_fault(ctx, NO_MBARRIER, site, lane, load64(warp + at.ADDRESSES + 8 * lane), BARRIER_BYTES)
         return -1
     return int(place)
+
+
+def arrives_in_vain(ctx: int, warp: int, site: int, lane: int) -> int:
+    """Whether the lane's barrier is in a block that has ended, which is noted, not a fault, if `LENIENT` is set."""
+    address = load64(warp + at.ADDRESSES + 8 * lane)
+    if not load64(ctx + LENIENT) or place_of(ctx, address, BARRIER_BYTES) != ENDED:
+        return 0
+    note_first(ctx + LENIENT_ARRIVAL, site)
+    return 1
 
 
 def expected_by(ctx: int, place: int) -> int:
@@ -91,6 +109,8 @@ def mbarrier_arrive(ctx: int, warp: int, site: int, mask: int, action: int) -> i
     """Count bytes and arrivals, and leave the previous phase in TOKENS. Returns 1 on a fault, else 0."""
     for lane in range(32):
         if not (mask >> lane) & 1:
+            continue
+        if arrives_in_vain(ctx, warp, site, lane):
             continue
         place = live_place(ctx, warp, site, lane, action & OWN)
         if place < 0:

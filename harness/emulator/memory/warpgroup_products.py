@@ -26,8 +26,8 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load32, load64, store16, store32, store64
 from harness.emulator.memory.bulk_rows import PIECE, swizzled
 from harness.emulator.sanitizer.async_proxy import read_operand, settle_operand, touched_early
+from harness.emulator.sanitizer.clock_words import lowest, tick
 from harness.emulator.sanitizer.product_registers import use_registers
-from harness.emulator.sanitizer.vector_clock import lowest, tick
 
 FIRST, NEXT, COMMITTED, CURSOR = proxy.FIRST, proxy.NEXT, proxy.COMMITTED, proxy.CURSOR
 OWNERS, SOURCES, LAST, ROWS, PRODUCTS = proxy.OWNERS, proxy.SOURCES, proxy.LAST, proxy.ROWS, proxy.PRODUCTS

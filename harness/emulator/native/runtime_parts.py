@@ -18,7 +18,7 @@ from harness.emulator.codegen.matrix.eight_bit_products import (
     integers_ir,
 )
 from harness.emulator.memory import async_copies, async_proxy, caches
-from harness.emulator.runtime import exports
+from harness.emulator.runtime import exports, system_calls
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Part:
 PARTS = {
     "core": Part(exports.CORE, emitted=tuple(SHARED_LOADS.values()), ir=shared_loads_ir),
     "sanitizer": Part(exports.SANITIZER),
+    "system calls": Part(system_calls.EXPORTS),
     "copies": Part(async_copies.EXPORTS),
     "async proxy": Part(async_proxy.EXPORTS),
     "caches": Part(caches.EXPORTS),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.emulator.abi.context import ABSENT_SOURCE, FAULT_MASK
+from harness.emulator.abi.context import ABSENT_LANES, FAULT_MASK
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.memory.banks import count_shared
@@ -37,11 +37,11 @@ def fault(ctx: int, warp: int, kind: int, site: int, mask: int, detail: int) -> 
     return 1
 
 
-def note_absent_source(ctx: int, site: int, lanes: int) -> int:
-    """Record that at `site` these lanes read inactive lanes; the first site in text order is stored. Returns 0."""
-    known = load64(ctx + ABSENT_SOURCE)
+def note_absent(ctx: int, site: int, lanes: int) -> int:
+    """Record that `site` reads or names these absent lanes; the first site in text order is stored. Returns 0."""
+    known = load64(ctx + ABSENT_LANES)
     if lanes and (known == 0 or site + 1 < known):
-        store64(ctx + ABSENT_SOURCE, site + 1)
+        store64(ctx + ABSENT_LANES, site + 1)
     return 0
 
 
@@ -51,7 +51,7 @@ def _by_name(*functions: Callable[..., int]) -> dict[str, Callable[..., int]]:
 
 CORE = _by_name(
     fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
-    run_blocks, cluster_arrive, cluster_wait, note_absent_source,
+    run_blocks, cluster_arrive, cluster_wait, note_absent,
 )  # fmt: skip
 """Functions by name; arguments and results are 64-bit integers."""
 

@@ -18,7 +18,7 @@ from harness.emulator.runtime.clusters import (
     leave_block,
     wait_for_cluster,
 )
-from harness.emulator.runtime.spinning import FIRST_LOOK, ROUNDS_COMPARED, SHORT_TURN, state_of
+from harness.emulator.runtime.spinning import COOPERATIVE_TURN, FIRST_LOOK, ROUNDS_COMPARED, SHORT_TURN, state_of
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, leave_barrier, reset_barrier
 from harness.emulator.sanitizer.vector_clock import begin_cluster as begin_watched_cluster
 
@@ -227,9 +227,11 @@ def run_cluster(ctx: int) -> int:
     order = load64(ctx + context.ORDER)
     exited, spent = load64(ctx + context.EXITED_WARPS), load64(ctx + context.CLUSTER_STEPS)
     limit, patience = load64(ctx + context.CLUSTER_LIMIT), load64(ctx + context.PATIENCE)
-    pause_at, gap, looks, seen = spent + patience, SHORT_TURN if spent else FIRST_LOOK, 0, 0
+    cooperative = load64(ctx + context.GRID_BARRIER) != 0
+    short_turn = COOPERATIVE_TURN if cooperative else SHORT_TURN
+    pause_at, gap, looks, seen = spent + patience, short_turn if spent or cooperative else FIRST_LOOK, 0, 0
     look_at = spent + gap
-    short = spent > 0 and load64(ctx + context.PLACES) == 0
+    short = (spent > 0 or cooperative) and load64(ctx + context.PLACES) == 0
     futile_rounds = 0
     while exited < warps:
         progress = 0
@@ -253,7 +255,7 @@ def run_cluster(ctx: int) -> int:
             )
             steps = load64(warp + at.SAVED_STEPS)
             store64(ctx + context.STEPS, steps)
-            turn = SHORT_TURN if short else turn_length(ctx)
+            turn = short_turn if short else turn_length(ctx)
             store64(ctx + context.TURN_END, min(steps + turn, load64(ctx + context.STEP_LIMIT)))
             status = call_warp(entry, ctx, warp)
             since_look = load64(ctx + context.STEPS) - load64(warp + at.LOOKED_AT)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
+from harness.emulator.sanitizer import clock_words
 from harness.emulator.sanitizer import vector_clock as clocks
 from harness.emulator.sanitizer.block_lifetime import note_remote
 from harness.emulator.sanitizer.copies_in_flight import (
@@ -37,7 +38,7 @@ BUFFERS, VARIABLES, WARPS, SHARED_CELLS, BLOCK_START = (
     at.SLOT[name] for name in ("BUFFERS", "VARIABLES", "WARPS", "SHARED_CELLS", "BLOCK_START")
 )
 SHARED_SHIFT, GLOBAL_SHIFT = at.SLOT["SHARED_SHIFT"], at.SLOT["GLOBAL_SHIFT"]
-PENDING, RAW, WAW, WAR = at.PENDING, at.RAW, at.WAW, at.WAR
+PENDING, RAW, WAW, WAR, GPU_SCOPE = at.PENDING, at.RAW, at.WAW, at.WAR, at.GPU_SCOPE
 WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
 READERS, ENTRY_BYTES, GLOBAL_CELL_BYTES = at.READERS, at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES
 STRONG_WRITER, WARPGROUP_BIT, WARPGROUP_WARPS = at.STRONG_WRITER, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
@@ -52,7 +53,9 @@ def shared_cell(state: int, index: int) -> int:
 
 def begin_mbarrier(state: int, warp: int, lane: int, site: int, offset: int) -> None:
     """`mbarrier.init` is a plain write: users of the barrier have to be ordered after it."""
-    note_writer(shared_cell(state, offset >> load64(state + SHARED_SHIFT)), warp, lane, site, 0, clocks.tick(state))
+    note_writer(
+        shared_cell(state, offset >> load64(state + SHARED_SHIFT)), warp, lane, site, 0, clock_words.tick(state)
+    )
 
 
 def use_mbarrier(state: int, warp: int, lane: int, site: int, offset: int, releases: int) -> None:
@@ -89,17 +92,17 @@ def watch_global_run(
         nobody_wrote(state, site, warp, 1 << lane, address, size)
     if written and stores:
         write_bytes(state, warp, lane, site, address, written + offset, size)
-    shift = load64(state + GLOBAL_SHIFT)
+    shift, strength = load64(state + GLOBAL_SHIFT), GPU_SCOPE if combines else 0
     for index in range(offset >> shift, (offset + size + (1 << shift) - 1) >> shift):
         cell = load64(table) + GLOBAL_CELL_BYTES * index
         if stores:
-            check(state, WAW, warp, 1 << lane, site, combines, address, size, cell)
+            check(state, WAW, warp, 1 << lane, site, strength, address, size, cell)
             if not combines:
                 check(state, WAW, warp, 1 << lane, site, 0, address, size, cell + STRONG_WRITER)
             for reader in range(at.GLOBAL_READERS + 1):
                 entry = cell + READERS + ENTRY_BYTES * reader
-                check(state, WAR, warp, 1 << lane, site, combines, address, size, entry)
-            note_writer(cell, warp, lane, site, combines, time)
+                check(state, WAR, warp, 1 << lane, site, strength, address, size, entry)
+            note_writer(cell, warp, lane, site, strength, time)
         else:
             check_read(state, warp, 1 << lane, site, 0, address, size, cell)
 
@@ -119,7 +122,7 @@ def check_fence(state: int, warp: int, lanes: int, site: int, address: int, size
     for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
         when, info = load64(writer), load64(writer + 8)
         if not clocks.is_fenced(state, warp, when, info) and clocks.unordered(state, warp, lanes, when, info) < 0:
-            thread, author = 32 * warp + clocks.lowest(lanes), clocks.lowest((info >> 32) & machine.FULL_MASK)
+            thread, author = 32 * warp + clock_words.lowest(lanes), clock_words.lowest((info >> 32) & machine.FULL_MASK)
             other = 32 * (info & WARP_MASK) + author
             report(state, MISSING_PROXY_FENCE, site, thread, address, size, (info >> SITE_AT) & SITE_MASK, when, other)
 
@@ -129,7 +132,7 @@ def read_operand(state: int, warp: int, site: int, time: int, offset: int, size:
     shift = load64(state + SHARED_SHIFT)
     address, everyone = machine.SHARED_ADDRESS + offset, machine.FULL_MASK
     # The four warps issue it together, so the knowledge of any one lane suffices.
-    few = clocks.few_lanes(state, warp)
+    few = clock_words.few_lanes(state, warp)
     knowing = few if few else everyone
     first = warp & ~(WARPGROUP_WARPS - 1)
     for index in range(offset >> shift, (offset + size) >> shift):
@@ -158,19 +161,19 @@ def touched_early(state: int, kind: int, thread: int, site: int, product: int, i
 
 def settle_source(state: int, warp: int, issued: int, offset: int, size: int) -> None:
     """A copy to another block has finished reading these bytes of its own block's shared memory."""
-    time, shift = clocks.tick(state), load64(state + SHARED_SHIFT)
+    time, shift = clock_words.tick(state), load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * warp, PENDING + issued, time)
 
 
 def end_before_wait(state: int, site: int, thread: int, offset: int, size: int) -> None:
     """Report that a thread's block has ended without a wait for the thread's store."""
-    report(state, NOT_AWAITED, site, thread, machine.SHARED_ADDRESS + offset, size, 0, clocks.tick(state), thread)
+    report(state, NOT_AWAITED, site, thread, machine.SHARED_ADDRESS + offset, size, 0, clock_words.tick(state), thread)
 
 
 def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, stores: int, barrier: int) -> None:
     """Complete a thread's copy; the mbarrier of a load releases it to waiting threads."""
-    time, warp = clocks.tick(state), thread >> 5
+    time, warp = clock_words.tick(state), thread >> 5
     shift = load64(state + SHARED_SHIFT)
     for index in range(offset >> shift, (offset + size) >> shift):
         entry = shared_cell(state, index)
@@ -179,4 +182,4 @@ def settle_bulk(state: int, thread: int, issued: int, offset: int, size: int, st
             settle_entry(entry + STRONG_WRITER, PENDING + issued, time)
     if not stores:
         clock = clocks.shared_clock(state, load64(state + clocks.PHASE_SYNC), barrier >> shift)
-        clocks.tell(clock, load64(state + WARPS), warp, time, 1 << (thread & 31))
+        clock_words.tell(clock, load64(state + WARPS), warp, time, 1 << (thread & 31))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
-from harness.emulator.sanitizer import vector_clock as clocks
+from harness.emulator.sanitizer import clock_words
 from harness.emulator.sanitizer.finding_table import report
 
 BLOCK_START, WARPS, CLUSTER_BLOCKS, BLOCK_WARPS, SHARED_PITCH, REMOTE, KNOWN_AT_END, MET = (
@@ -32,7 +32,7 @@ def note_remote(state: int, warp: int, lane: int, site: int, place: int, size: i
     if not knows_start(state, warp, lane, owner):
         report(state, NOT_STARTED, site, 32 * warp + lane, machine.SHARED_ADDRESS + place, size, 0, 0, 0)
     entry = remote_entry(state, owner, warp)
-    store64(entry, clocks.tick(state))
+    store64(entry, clock_words.tick(state))
     store64(entry + 8, site)
     store64(entry + 16, 32 * warp + lane)
     store64(entry + 24, machine.SHARED_ADDRESS + place)
@@ -51,24 +51,24 @@ def knows_start(state: int, warp: int, lane: int, owner: int) -> bool:
         return True
     warps, known = load64(state + WARPS), 0
     for other in range(owner * pitch, (owner + 1) * pitch):
-        known = max(known, clocks.latest(clocks.clock_of(state, warp), warps, other))
-        if (clocks.few_lanes(state, warp) >> lane) & 1:
-            known = max(known, clocks.latest(clocks.few_clock_of(state, warp), warps, other))
+        known = max(known, clock_words.latest(clock_words.clock_of(state, warp), warps, other))
+        if (clock_words.few_lanes(state, warp) >> lane) & 1:
+            known = max(known, clock_words.latest(clock_words.few_clock_of(state, warp), warps, other))
     return bool(known > start)
 
 
 def meet_cluster(state: int, warp: int) -> None:
     """The warp has passed the cluster barrier, so all blocks have started."""
-    store64(load64(state + MET) + 8 * (warp // load64(state + BLOCK_WARPS)), clocks.tick(state))
+    store64(load64(state + MET) + 8 * (warp // load64(state + BLOCK_WARPS)), clock_words.tick(state))
 
 
 def end_warp(state: int, warp: int, left_at: int, is_last: int) -> None:
     """A warp, possibly the last of its block, returns for good at the instruction `left_at`."""
     warps, block = load64(state + WARPS), warp // load64(state + BLOCK_WARPS)
-    known = load64(state + KNOWN_AT_END) + clocks.clock_bytes(warps) * block
-    clocks.merge(known, clocks.clock_of(state, warp), warps)
-    if clocks.few_lanes(state, warp):
-        clocks.merge(known, clocks.few_clock_of(state, warp), warps)
+    known = load64(state + KNOWN_AT_END) + clock_words.clock_bytes(warps) * block
+    clock_words.merge(known, clock_words.clock_of(state, warp), warps)
+    if clock_words.few_lanes(state, warp):
+        clock_words.merge(known, clock_words.few_clock_of(state, warp), warps)
     if not is_last:
         return
     for other in range(warps):
@@ -76,16 +76,24 @@ def end_warp(state: int, warp: int, left_at: int, is_last: int) -> None:
         when, thread = load64(entry), load64(entry + 16)
         if (
             when > load64(state + BLOCK_START)
-            and (clocks.lanes_known(known, warps, other, when) >> (thread & 31)) & 1 == 0
+            and (clock_words.lanes_known(known, warps, other, when) >> (thread & 31)) & 1 == 0
         ):
             report(
                 state, EARLY_EXIT, load64(entry + 8), thread, load64(entry + 24), load64(entry + 32),
-                left_at, clocks.tick(state), 32 * warp,
+                left_at, clock_words.tick(state), 32 * warp,
             )  # fmt: skip
 
 
 def end_before_copy(state: int, warp: int, left_at: int, site: int, thread: int, place: int, size: int) -> None:
     """Report that a warp's block has ended while data sent by another block's `thread` is in flight to it."""
     report(
-        state, EARLY_EXIT, site, thread, machine.SHARED_ADDRESS + place, size, left_at, clocks.tick(state), 32 * warp
+        state,
+        EARLY_EXIT,
+        site,
+        thread,
+        machine.SHARED_ADDRESS + place,
+        size,
+        left_at,
+        clock_words.tick(state),
+        32 * warp,
     )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
+from harness.emulator.sanitizer import clock_words
 from harness.emulator.sanitizer import vector_clock as clocks
 from harness.emulator.sanitizer.block_lifetime import meet_cluster
+from harness.emulator.sanitizer.fences import fence
 
 WARPS, CLUSTER_FENCED = at.SLOT["WARPS"], at.SLOT["CLUSTER_FENCED"]
 ARRIVING, COMPLETE = at.ARRIVING, at.COMPLETE
@@ -17,26 +19,18 @@ ARRIVING, COMPLETE = at.ARRIVING, at.COMPLETE
 def arrive_at_cluster_barrier(state: int, warp: int, is_relaxed: int) -> None:
     """Release the warp's knowledge to the waiting warps."""
     if not is_relaxed:
+        clock_words.tick(state)
+        fence(state, warp, at.CLUSTER_SCOPE)
         clocks.arrive_at_barrier(state, warp, ARRIVING)
         return
     fenced = load64(load64(state + CLUSTER_FENCED) + 8 * warp)
     if fenced:
-        clock, warps = clocks.barrier_clock(state, ARRIVING), load64(state + WARPS)
-        everyone = clock + 8 * warp
-        some, lanes = everyone + 8 * warps, everyone + 16 * warps
-        known, latest_of_some, who = load64(everyone), load64(some), load64(lanes)
-        clocks.merge(clock, clocks.clock_of(state, warp), warps)
-        if clocks.few_lanes(state, warp):
-            clocks.merge(clock, clocks.few_clock_of(state, warp), warps)
-        # Of the warp's own actions, only those before the fence.
-        store64(everyone, max(known, fenced))
-        store64(some, latest_of_some)
-        store64(lanes, who)
+        clocks.release_until(state, warp, clocks.barrier_clock(state, ARRIVING), fenced)
 
 
 def fence_cluster(state: int, warp: int) -> None:
     """A fence of at least cluster scope."""
-    clocks.raise_to(load64(state + CLUSTER_FENCED) + 8 * warp, clocks.tick(state))
+    clock_words.raise_to(load64(state + CLUSTER_FENCED) + 8 * warp, clock_words.tick(state))
 
 
 def finish_cluster_barrier(state: int) -> None:

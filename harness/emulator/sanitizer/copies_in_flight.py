@@ -17,14 +17,14 @@ from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.context import SANITIZER
 from harness.emulator.abi.raw_memory import load32, load64, store64
 from harness.emulator.sanitizer.block_lifetime import note_remote
+from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.shadow_cell import check, global_reader, info_word, note_reader
-from harness.emulator.sanitizer.vector_clock import tick
 from harness.emulator.sanitizer.watch import check_read, nobody_wrote, unwritten_bytes
 
 FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VARIABLES = (
     at.SLOT[name] for name in ("FLOOR", "WARPS", "SHARED_CELLS", "SHARED_SHIFT", "GLOBAL_SHIFT", "BUFFERS", "VARIABLES")
 )
-PENDING, PROXY_BIT, WAW, WAR = at.PENDING, at.PROXY_BIT, at.WAW, at.WAR
+PENDING, PROXY_BIT, WAW, WAR, GPU_SCOPE = at.PENDING, at.PROXY_BIT, at.WAW, at.WAR, at.GPU_SCOPE
 READERS, STRONG_WRITER = at.READERS, at.STRONG_WRITER
 ENTRY_BYTES, GLOBAL_CELL_BYTES, GLOBAL_READERS = at.ENTRY_BYTES, at.GLOBAL_CELL_BYTES, at.GLOBAL_READERS
 ADDRESSES = machine.ADDRESSES
@@ -45,18 +45,19 @@ def overwrite_shared(
     shift, warps, floor = load64(state + SHARED_SHIFT), load64(state + WARPS), load64(state + FLOOR)
     width = READERS + ENTRY_BYTES * warps
     address = machine.SHARED_ADDRESS + offset
+    strength = GPU_SCOPE if combines else 0
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
         for writer in range(cell, cell + 2 * STRONG_WRITER, STRONG_WRITER):
             if load64(writer) > floor:
-                check(state, WAW, warp, 1 << lane, site, combines, address, size, writer)
+                check(state, WAW, warp, 1 << lane, site, strength, address, size, writer)
         for other in range(warps):
             entry = cell + READERS + ENTRY_BYTES * other
             if load64(entry) > floor:
-                check(state, WAR, warp, 1 << lane, site, combines, address, size, entry)
+                check(state, WAR, warp, 1 << lane, site, strength, address, size, entry)
         entry = cell + STRONG_WRITER if combines else cell
         store64(entry, PENDING + time)
-        store64(entry + 8, info_word(1 << lane, site, combines, warp) | PROXY_BIT)
+        store64(entry + 8, info_word(1 << lane, site, strength, warp) | PROXY_BIT)
 
 
 def read_source(state: int, warp: int, lane: int, site: int, time: int, address: int, size: int) -> int:

@@ -1,8 +1,8 @@
 """Shadow cells: the last write to a piece of memory and the reads since, and the check of an access against them.
 
-A race is two accesses by different threads to one cell, at least one of them a write, not both strong, of which neither
-is known to happen before the other. Two stores of the same value do not race: the result does not depend on their
-order.
+A race is two accesses by different threads to one cell, at least one of them a write, of which neither is known to
+happen before the other. Two accesses do not race if both are strong, with scopes that include both threads and elements
+of one size, or if they store the same value: the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ BLOCK_START, FLOOR, WARPS, LANE_CLOCKS, LANE_SYNC = (
     at.SLOT[n] for n in ("BLOCK_START", "FLOOR", "WARPS", "LANE_CLOCKS", "LANE_SYNC")
 )
 RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
-STRONG_BIT, WARPGROUP_BIT = at.STRONG_BIT, at.WARPGROUP_BIT
+STRENGTH_AT, STRENGTH_MASK, WARPGROUP_BIT = at.STRENGTH_AT, at.STRENGTH_MASK, at.WARPGROUP_BIT
+BLOCK_WARPS, SITE_BYTES = at.SLOT["BLOCK_WARPS"], at.SLOT["SITE_BYTES"]
+BLOCK_SCOPE, CLUSTER_SCOPE, GPU_SCOPE = at.BLOCK_SCOPE, at.CLUSTER_SCOPE, at.GPU_SCOPE
 READERS, EARLIER_READER, ENTRY_BYTES = at.READERS, at.EARLIER_READER, at.ENTRY_BYTES
 GLOBAL_READERS = at.GLOBAL_READERS
 PENDING = at.PENDING
@@ -25,24 +27,48 @@ WARP_MASK, SITE_AT, SITE_MASK = at.WARP_MASK, at.SITE_AT, at.SITE_MASK
 DATA = machine.DATA
 
 
-def info_word(lanes: int, site: int, strong: int, warp: int) -> int:
+def info_word(lanes: int, site: int, strength: int, warp: int) -> int:
     """The word next to a time, which identifies the access."""
-    return (lanes << 32) | (site << SITE_AT) | (STRONG_BIT if strong else 0) | warp
+    return (lanes << 32) | (site << SITE_AT) | (strength << STRENGTH_AT) | warp
+
+
+def strength_of(info: int) -> int:
+    """The scope of a strong access; 0 if it is not strong."""
+    return (info >> STRENGTH_AT) & STRENGTH_MASK
+
+
+def includes_both(state: int, scope: int, warp: int, when: int, info: int) -> bool:
+    """Whether a scope includes both a thread of `warp` and the one that accessed at `when`."""
+    if scope == GPU_SCOPE:
+        return True
+    if when % PENDING <= load64(state + BLOCK_START):
+        return False
+    width = load64(state + BLOCK_WARPS)
+    return scope == CLUSTER_SCOPE or (scope == BLOCK_SCOPE and warp // width == (info & WARP_MASK) // width)
+
+
+def overlap_completely(state: int, site: int, other: int) -> bool:
+    """Whether two instructions access elements of one size, and so the same bytes if they have any in common."""
+    own, others = load8(load64(state + SITE_BYTES) + site), load8(load64(state + SITE_BYTES) + other)
+    return bool(own == others or own == 0 or others == 0)
 
 
 def check(
-    state: int, kind: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, entry: int
+    state: int, kind: int, warp: int, lanes: int, site: int, strength: int, address: int, size: int, entry: int
 ) -> bool:
     """Whether the access in `entry` races with the current one by `lanes` of `warp`; if so, it is reported."""
     when = load64(entry)
     info = load64(entry + 8)
-    if when == 0 or (strong and info & STRONG_BIT):
+    if when == 0:
+        return False
+    scope, before = min(strength, strength_of(info)), (info >> SITE_AT) & SITE_MASK
+    if scope and includes_both(state, scope, warp, when, info) and overlap_completely(state, site, before):
         return False
     pair = unordered(state, warp, lanes, when, info)
     if pair < 0:
         return False
     thread, other = 32 * warp + (pair & 31), 32 * (info & WARP_MASK) + (pair >> 5)
-    report(state, kind, site, thread, address, size, (info >> SITE_AT) & SITE_MASK, when, other)
+    report(state, kind, site, thread, address, size, before, when, other)
     return True
 
 
@@ -61,7 +87,7 @@ def readers_of(info: int) -> int:
     return 0 if info & WARPGROUP_BIT else (info >> 32) & machine.FULL_MASK
 
 
-def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong: int, time: int) -> None:
+def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strength: int, time: int) -> None:
     """Record readers of this warp; earlier reads that happened before theirs are dropped.
 
     Earlier reads that are kept get the current time. So releases since then are ignored: they could not have released
@@ -75,17 +101,17 @@ def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, strong
         lanes |= readers_of(load64(entry + 8))
     elif seen > load64(state + FLOOR) and seen > met_until(state, warp):
         info = load64(entry + 8)
-        if (info & STRONG_BIT != 0) == (strong != 0):
+        if strength_of(info) == strength:
             before = not_released_since(state, warp, readers_of(info), seen)
             if load64(load64(state + LANE_SYNC) + 8 * warp) >= seen:
                 for lane in range(32):
                     if (lanes >> lane) & 1:
                         before = still_unknown(state, warp, lane, seen, before)
             lanes |= before
-        elif strong:
+        elif strength > strength_of(info):
             return
     store64(entry, time)
-    store64(entry + 8, info_word(lanes, site, strong, warp))
+    store64(entry + 8, info_word(lanes, site, strength, warp))
 
 
 def global_reader(state: int, cell: int, warp: int) -> int:
@@ -117,7 +143,7 @@ def same_value(warp_state: int, host: int, element: int, lane: int, other: int, 
 
 
 def check_written(
-    state: int, warp_state: int, warp: int, lane: int, site: int, strong: int, time: int, address: int, size: int,
+    state: int, warp_state: int, warp: int, lane: int, site: int, strength: int, time: int, address: int, size: int,
     entry: int, host: int, element: int, item: int,
 ) -> None:  # fmt: skip
     """Report a store's race with the write in `entry`, unless both store one value. `host` is the destination."""
@@ -128,4 +154,4 @@ def check_written(
     while not (info >> (32 + other)) & 1:
         other += 1
     if when >= PENDING or not same_value(warp_state, host, element, lane, other, item, when == time):
-        check(state, WAW, warp, 1 << lane, site, strong, address, size, entry)
+        check(state, WAW, warp, 1 << lane, site, strength, address, size, entry)

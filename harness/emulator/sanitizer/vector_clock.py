@@ -6,10 +6,9 @@ strong accesses (atomics, volatile, release and acquire) to one address; shuffle
 9.7.9.6).
 
 In shared memory, a lane releases its own actions and those that it knows of, and what some lanes acquire, the other
-lanes of their warp know after a `__syncwarp`. Simplifications may miss races but report no false ones: lanes that have
-acquired different things since the last `__syncwarp` know all of it; through global memory a warp releases and acquires
-as a whole, and knowledge of other blocks is a prefix of time instead of a vector. Only actions before a GPU-wide fence
-are released to other blocks; within a block no fence is required.
+lanes of their warp know after a `__syncwarp`. Fences matter there only to accesses with an explicit order and after a
+`cas`. Simplifications may miss races but report no false ones: lanes that have acquired different things since the last
+`__syncwarp` know all of it. Global memory is in `global_sync.py`, other clusters are in `grid_clock.py`.
 
 An asynchronous copy has the time `PENDING` until its thread waits for it, see `copies_in_flight.py`.
 
@@ -23,123 +22,44 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import fill_ones, load64, store64
-
-CLOCK_WORDS = at.CLOCK_WORDS
-
-
-# A clock: up to which time each warp's actions are known, and which of them are before a proxy fence. Usually knowledge
-# of a warp applies to all of its lanes. But a lane that arrives at an mbarrier, or sets a flag, releases only its own
-# actions and what it acquired from others. So a clock has a second time for each warp, with the lanes to which it
-# applies. If several lanes were released at different times, the latest is used for all of them, which may miss races
-# but does not report false ones.
-def clock_bytes(warps: int) -> int:
-    """Bytes of one clock."""
-    return 8 * CLOCK_WORDS * warps
-
-
-def raise_to(place: int, time: int) -> None:
-    """Set the word at `place` to the maximum of itself and `time`."""
-    if load64(place) < time:
-        store64(place, time)
-
-
-def fenced_part(clock: int, warps: int) -> int:
-    """The part of a clock for actions before a proxy fence; the first part is for all known actions."""
-    return clock + clock_bytes(warps) // 2
-
-
-def latest(part: int, warps: int, other: int) -> int:
-    """Latest time up to which actions of any lane of `other` are known."""
-    return int(max(load64(part + 8 * other), load64(part + 8 * (warps + other))))
-
-
-def lanes_known(part: int, warps: int, other: int, when: int) -> int:
-    """Mask of the lanes of `other` whose actions at the time `when` are known."""
-    if when <= load64(part + 8 * other):
-        return FULL_MASK
-    if when <= load64(part + 8 * (warps + other)):
-        return int(load64(part + 8 * (2 * warps + other)))
-    return 0
-
-
-def tell(part: int, warps: int, other: int, time: int, lanes: int) -> None:
-    """Record that the actions of these lanes of `other` up to `time` are known."""
-    everyone, some, mask = part + 8 * other, part + 8 * (warps + other), part + 8 * (2 * warps + other)
-    if time <= load64(everyone):
-        return
-    older, few = load64(some), load64(mask)
-    newer, speaking = time, lanes
-    if older > newer:
-        newer, speaking = older, few
-        older, few = time, lanes
-    if older <= load64(everyone):
-        few = 0
-    if older == newer:
-        speaking |= few
-    if speaking == FULL_MASK:
-        store64(everyone, newer)
-        return
-    if speaking | few == FULL_MASK:
-        store64(everyone, older)
-        few = 0
-    store64(some, newer)
-    store64(mask, speaking | few)
-
-
-def merge_parts(part: int, source: int, warps: int) -> None:
-    """Merge one part of the clock `source` into another clock's."""
-    for other in range(warps):
-        raise_to(part + 8 * other, load64(source + 8 * other))
-        time = load64(source + 8 * (warps + other))
-        if time:
-            tell(part, warps, other, time, load64(source + 8 * (2 * warps + other)))
-
-
-def merge(clock: int, source: int, warps: int) -> None:
-    """Merge the clock `source` into `clock`."""
-    merge_parts(clock, source, warps)
-    merge_parts(fenced_part(clock, warps), fenced_part(source, warps), warps)
-
+from harness.emulator.sanitizer.clock_words import (
+    FEW_LANES,
+    FLOOR,
+    FULL_MASK,
+    TIME,
+    WARPS,
+    clock_bytes,
+    clock_of,
+    fenced_part,
+    few_clock_of,
+    few_lanes,
+    lanes_known,
+    latest,
+    lowest,
+    merge,
+    merge_parts,
+    raise_to,
+    tell,
+    tick,
+)
+from harness.emulator.sanitizer.fences import fence, fenced, forget_fences, note_pending
+from harness.emulator.sanitizer.grid_clock import forget_views, knows_cluster
 
 (
-    TIME, BLOCK_START, FLOOR, WARPS, SHARED_SYNC, PHASE_SYNC, CLOCKS, FEW_CLOCKS, FEW_LANES, RELEASED, LANE_CLOCKS,
-    LANE_SYNC, OWN_PREFIX, OTHER_PREFIX, FENCED, BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT, LOCAL_MAP, LOCAL_BYTES,
-    CLUSTER_FENCED,
+    BLOCK_START, SHARED_SYNC, PHASE_SYNC, RELEASED, LANE_CLOCKS, LANE_SYNC, BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT,
+    LOCAL_MAP, LOCAL_BYTES, CLUSTER_FENCED,
 ) = (
     at.SLOT[name]
     for name in (
-        "TIME", "BLOCK_START", "FLOOR", "WARPS", "SHARED_SYNC", "PHASE_SYNC", "CLOCKS", "FEW_CLOCKS", "FEW_LANES",
-        "RELEASED", "LANE_CLOCKS", "LANE_SYNC", "OWN_PREFIX", "OTHER_PREFIX", "FENCED", "BARRIER_CLOCKS", "BLOCK_LOG",
-        "BLOCK_COUNT", "LOCAL_MAP", "LOCAL_BYTES", "CLUSTER_FENCED",
+        "BLOCK_START", "SHARED_SYNC", "PHASE_SYNC", "RELEASED", "LANE_CLOCKS", "LANE_SYNC", "BARRIER_CLOCKS",
+        "BLOCK_LOG", "BLOCK_COUNT", "LOCAL_MAP", "LOCAL_BYTES", "CLUSTER_FENCED",
     )
 )  # fmt: skip
 RELEASED_BYTES = 8 * at.RELEASED_WORDS
-FULL_MASK = machine.FULL_MASK
-GLOBAL_SYNC = at.GLOBAL_SYNC
 PENDING, WARP_MASK = at.PENDING, at.WARP_MASK
+PENDING_BLOCK, BLOCK_SCOPE, SCOPES = at.PENDING_BLOCK, at.BLOCK_SCOPE, at.SCOPES
+ACQUIRES, AWAITS_FENCE, NEEDS_FENCE = at.ACQUIRES, at.AWAITS_FENCE, at.NEEDS_FENCE
 PROXY_BIT, WARPGROUP_BIT, WARPGROUP_WARPS = at.PROXY_BIT, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
-
-
-def tick(state: int) -> int:
-    """Advance and return the current time."""
-    time = load64(state + TIME) + 1
-    store64(state + TIME, time)
-    return int(time)
-
-
-def clock_of(state: int, warp: int) -> int:
-    """Clock of what all lanes of a warp know."""
-    return int(load64(state + CLOCKS) + clock_bytes(load64(state + WARPS)) * warp)
-
-
-def few_clock_of(state: int, warp: int) -> int:
-    """Clock of what only the `few_lanes` of a warp know."""
-    return int(load64(state + FEW_CLOCKS) + clock_bytes(load64(state + WARPS)) * warp)
-
-
-def few_lanes(state: int, warp: int) -> int:
-    """Mask of the lanes that have acquired something since the last `__syncwarp` that the others have not."""
-    return int(load64(load64(state + FEW_LANES) + 8 * warp))
 
 
 def met_until(state: int, warp: int) -> int:
@@ -159,9 +79,9 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
         if when - PENDING <= load64(state + BLOCK_START):
             return -1
     elif when <= load64(state + BLOCK_START):
-        if when <= load64(load64(state + OTHER_PREFIX) + 8 * warp):
+        if knows_cluster(state, warp, when):
             return -1
-    elif when <= load64(state + FLOOR) or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):
+    elif when <= load64(state + FLOOR):
         return -1
     else:
         other = info & WARP_MASK
@@ -177,14 +97,6 @@ def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
                 return -1
         return lowest(lanes) + 32 * lowest(authors)
     return lowest(lanes) + 32 * lowest((info >> 32) & FULL_MASK)
-
-
-def lowest(lanes: int) -> int:
-    """Index of the lowest set lane; at least one has to be set."""
-    lane = 0
-    while not (lanes >> lane) & 1:
-        lane += 1
-    return lane
 
 
 def known_to(state: int, warp: int, lanes: int, other: int, when: int) -> int:
@@ -232,9 +144,9 @@ def begin_cluster(state: int, cluster: int) -> None:
     store64(state + BLOCK_COUNT, load64(state + BLOCK_COUNT) + 1)
     fill_ones(load64(state + LOCAL_MAP), load64(state + LOCAL_BYTES))
     # Other clocks contain times from before this block, which have no effect.
+    forget_fences(state)
+    forget_views(state)
     for warp in range(load64(state + WARPS)):
-        store64(load64(state + OTHER_PREFIX) + 8 * warp, 0)
-        store64(load64(state + FENCED) + 8 * warp, 0)
         store64(load64(state + FEW_LANES) + 8 * warp, 0)
         store64(load64(state + CLUSTER_FENCED) + 8 * warp, 0)
 
@@ -251,33 +163,30 @@ def arrive_at_barrier(state: int, warp: int, barrier: int) -> None:
     time = tick(state)
     tell_all_lanes(state, warp)
     store64(clock_of(state, warp) + 8 * warp, time)
+    fence(state, warp, BLOCK_SCOPE)
     clock, warps = barrier_clock(state, barrier), load64(state + WARPS)
     merge(clock, clock_of(state, warp), warps)
-    rest = clock + clock_bytes(warps)
-    raise_to(rest, load64(load64(state + OWN_PREFIX) + 8 * warp))
-    raise_to(rest + 8, load64(load64(state + OTHER_PREFIX) + 8 * warp))
-    raise_to(rest + 16, load64(load64(state + FENCED) + 8 * warp))
+    for scope in range(SCOPES):
+        raise_to(clock + clock_bytes(warps) + 8 * scope, load64(fenced(state, warp, BLOCK_SCOPE + scope)))
 
 
 def barrier_clock(state: int, barrier: int) -> int:
-    """Clock of what the arrived warps know; three more words follow it."""
+    """Clock of what the arrived warps know; the times of their fences follow it."""
     return int(load64(state + BARRIER_CLOCKS) + barrier_bytes(state) * barrier)
 
 
 def barrier_bytes(state: int) -> int:
     """Bytes of the state of one barrier."""
-    return int(clock_bytes(load64(state + WARPS)) + 24)
+    return int(clock_bytes(load64(state + WARPS)) + 8 * SCOPES)
 
 
 def leave_barrier(state: int, warp: int, barrier: int) -> None:
     """The warp acquires what all arrived warps knew."""
     clock, warps = barrier_clock(state, barrier), load64(state + WARPS)
     merge(clock_of(state, warp), clock, warps)
-    rest = clock + clock_bytes(warps)
-    raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(rest))
-    raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(rest + 8))
     # What one thread fenced before the barrier, another may release after it.
-    raise_to(load64(state + FENCED) + 8 * warp, load64(rest + 16))
+    for scope in range(SCOPES):
+        raise_to(fenced(state, warp, BLOCK_SCOPE + scope), load64(clock + clock_bytes(warps) + 8 * scope))
 
 
 def reset_barrier(state: int, barrier: int, everyone: bool) -> None:
@@ -309,13 +218,19 @@ def meet_lanes(state: int, warp: int, group: int, started: int) -> None:
                 store64(lane_clock(state, warp, lane, other), known)
 
 
-def synchronise_shared(state: int, warp: int, lanes: int, index: int, releases: bool, acquires: bool) -> None:
+def synchronise_shared(state: int, warp: int, lanes: int, index: int, releases: bool, access: int) -> None:
     """A strong access of some lanes to a cell of shared memory."""
     clock = shared_clock(state, load64(state + SHARED_SYNC), index)
-    if acquires:
+    if access & AWAITS_FENCE:
+        note_pending(state, warp, PENDING_BLOCK, clock)
+    elif access & ACQUIRES:
         acquire(state, warp, lanes, clock)
-    if releases:
+    if not releases:
+        return
+    if not access & NEEDS_FENCE:
         release(state, warp, lowest(lanes), clock)
+    elif load64(fenced(state, warp, BLOCK_SCOPE)):
+        release_until(state, warp, clock, load64(fenced(state, warp, BLOCK_SCOPE)))
 
 
 def shared_clock(state: int, table: int, index: int) -> int:
@@ -352,6 +267,20 @@ def release(state: int, warp: int, lane: int, clock: int) -> None:
     released = load64(state + RELEASED) + RELEASED_BYTES * warp
     store64(released + 8 * lane, time)
     store64(released + RELEASED_BYTES - 8, time)
+
+
+def release_until(state: int, warp: int, clock: int, until: int) -> None:
+    """Release what a warp knows and, of its own actions, only those up to the time `until`."""
+    warps = load64(state + WARPS)
+    everyone = clock + 8 * warp
+    some, lanes = everyone + 8 * warps, everyone + 16 * warps
+    known, latest_of_some, who = load64(everyone), load64(some), load64(lanes)
+    merge(clock, clock_of(state, warp), warps)
+    if few_lanes(state, warp):
+        merge(clock, few_clock_of(state, warp), warps)
+    store64(everyone, max(known, until))
+    store64(some, latest_of_some)
+    store64(lanes, who)
 
 
 def not_released_since(state: int, warp: int, lanes: int, when: int) -> int:
@@ -391,7 +320,7 @@ def fence_proxy(state: int, warp: int, mask: int) -> None:
 
 def is_fenced(state: int, warp: int, when: int, info: int) -> bool:
     """Whether an access known to the warp is before a proxy fence, or was not made by a thread."""
-    if info & PROXY_BIT or when >= PENDING or when <= load64(load64(state + OWN_PREFIX) + 8 * warp):
+    if info & PROXY_BIT or when >= PENDING:
         return True
     if when <= load64(state + BLOCK_START):
         return True
@@ -400,15 +329,3 @@ def is_fenced(state: int, warp: int, when: int, info: int) -> bool:
     if few_lanes(state, warp):
         fenced |= lanes_known(fenced_part(few_clock_of(state, warp), warps), warps, other, when)
     return (info >> 32) & FULL_MASK & ~fenced == 0
-
-
-def synchronise_global(state: int, warp: int, cell: int, releases: bool, acquires: bool, fenced: bool) -> None:
-    """A strong access to a cell of global memory; `fenced` if it includes a fence."""
-    own, others = cell + GLOBAL_SYNC, cell + GLOBAL_SYNC + 8
-    if acquires:
-        raise_to(load64(state + OWN_PREFIX) + 8 * warp, load64(own))
-        raise_to(load64(state + OTHER_PREFIX) + 8 * warp, load64(others))
-    if releases:
-        time = load64(state + TIME)
-        raise_to(own, time)
-        raise_to(others, time if fenced else load64(load64(state + FENCED) + 8 * warp))

@@ -10,10 +10,13 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.cluster_memory import OFFSET_IN_BLOCK, own_place, warp_number
 from harness.emulator.abi.context import LOCALS_ORIGIN, SANITIZER, SHARED_ORIGIN, SHARED_SIZE, TAGGED
 from harness.emulator.abi.raw_memory import load8, load32, load64, store8, store64
+from harness.emulator.sanitizer import clock_words
 from harness.emulator.sanitizer import vector_clock as clocks
 from harness.emulator.sanitizer.block_lifetime import note_remote
 from harness.emulator.sanitizer.cluster_barrier import fence_cluster
+from harness.emulator.sanitizer.fences import fence
 from harness.emulator.sanitizer.finding_table import report
+from harness.emulator.sanitizer.global_sync import acquire_global, forget, release_global
 from harness.emulator.sanitizer.shadow_cell import check, check_written, global_reader, info_word, note_reader
 
 SHARED_ARRAYS = at.SLOT["SHARED_ARRAYS"]
@@ -25,7 +28,8 @@ BLOCK_START, FLOOR, WARPS, SHARED_CELLS, SHARED_SHIFT, GLOBAL_SHIFT, BUFFERS, VA
     )
 )  # fmt: skip
 LOAD, STORE, ATOMIC = at.LOAD, at.STORE, at.ATOMIC
-STRONG, RELEASES, ACQUIRES, OVERWRITES = at.STRONG, at.RELEASES, at.ACQUIRES, at.OVERWRITES
+ACQUIRES, OVERWRITES, GPU_SCOPE = at.ACQUIRES, at.OVERWRITES, at.GPU_SCOPE
+STRENGTH_IN_ACCESS, STRENGTH_MASK = at.STRENGTH_IN_ACCESS, at.STRENGTH_MASK
 OUTSIDE_ITS_ARRAY = at.OUTSIDE_ITS_ARRAY
 UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN = at.UNINITIALISED, at.RAW, at.WAR, at.WAW, at.INPUT_WRITTEN
 STRONG_WRITER, READERS = at.STRONG_WRITER, at.READERS
@@ -41,13 +45,18 @@ NEVER_WRITTEN, GIVEN = at.NEVER_WRITTEN, at.GIVEN
 
 def nobody_wrote(state: int, site: int, warp: int, lanes: int, address: int, size: int) -> None:
     """Report a read of unwritten memory."""
-    report(state, UNINITIALISED, site, 32 * warp + clocks.lowest(lanes), address, size, 0, 0, 0)
+    report(state, UNINITIALISED, site, 32 * warp + clock_words.lowest(lanes), address, size, 0, 0, 0)
 
 
-def check_read(state: int, warp: int, lanes: int, site: int, strong: int, address: int, size: int, cell: int) -> None:
+def strength_in(access: int) -> int:
+    """The scope of a strong access; 0 if it is not strong."""
+    return (access >> STRENGTH_IN_ACCESS) & STRENGTH_MASK
+
+
+def check_read(state: int, warp: int, lanes: int, site: int, strength: int, address: int, size: int, cell: int) -> None:
     """Report races of a load with earlier writes."""
-    check(state, RAW, warp, lanes, site, strong, address, size, cell)
-    check(state, RAW, warp, lanes, site, strong, address, size, cell + STRONG_WRITER)
+    check(state, RAW, warp, lanes, site, strength, address, size, cell)
+    check(state, RAW, warp, lanes, site, strength, address, size, cell + STRONG_WRITER)
 
 
 def check_write(
@@ -55,21 +64,22 @@ def check_write(
     cell: int, host: int, element: int, item: int,
 ) -> None:  # fmt: skip
     """Report races of a store or an atomic with earlier writes."""
+    strength, strong = strength_in(access), cell + STRONG_WRITER
     if access & 3 == ATOMIC:
         # It combines, so its operand is not the stored value.
-        check(state, WAW, warp, 1 << lane, site, STRONG, address, size, cell)
+        check(state, WAW, warp, 1 << lane, site, strength, address, size, cell)
+        check(state, WAW, warp, 1 << lane, site, strength, address, size, strong)
         return
-    check_written(state, warp_state, warp, lane, site, access & STRONG, time, address, size, cell, host, element, item)
-    if not access & STRONG:
-        strong = cell + STRONG_WRITER
-        check_written(state, warp_state, warp, lane, site, 0, time, address, size, strong, host, element, item)
+    check_written(state, warp_state, warp, lane, site, strength, time, address, size, cell, host, element, item)
+    if strength < GPU_SCOPE:
+        check_written(state, warp_state, warp, lane, site, strength, time, address, size, strong, host, element, item)
 
 
-def note_writer(cell: int, warp: int, lane: int, site: int, strong: int, time: int) -> None:
+def note_writer(cell: int, warp: int, lane: int, site: int, strength: int, time: int) -> None:
     """Record the write."""
-    entry = cell + STRONG_WRITER if strong else cell
+    entry = cell + STRONG_WRITER if strength == GPU_SCOPE else cell
     store64(entry, time)
-    store64(entry + 8, info_word(1 << lane, site, strong, warp))
+    store64(entry + 8, info_word(1 << lane, site, strength, warp))
 
 
 def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time: int, offset: int, size: int) -> None:
@@ -77,17 +87,17 @@ def read_shared(state: int, warp: int, lanes: int, site: int, access: int, time:
     shift = load64(state + SHARED_SHIFT)
     warps = load64(state + WARPS)
     width = READERS + ENTRY_BYTES * warps
-    strong = access & STRONG
+    strength = strength_in(access)
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = load64(state + SHARED_CELLS) + width * index
         written = max(load64(cell), load64(cell + STRONG_WRITER))
         if written <= load64(state + BLOCK_START):
             nobody_wrote(state, site, warp, lanes, machine.SHARED_ADDRESS + offset, size)
         elif written > load64(state + FLOOR):
-            check_read(state, warp, lanes, site, strong, machine.SHARED_ADDRESS + offset, size, cell)
-        note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strong, time)
+            check_read(state, warp, lanes, site, strength, machine.SHARED_ADDRESS + offset, size, cell)
+        note_reader(state, cell + READERS + ENTRY_BYTES * warp, warp, lanes, site, strength, time)
         if access & ACQUIRES:
-            clocks.synchronise_shared(state, warp, lanes, index, False, True)
+            clocks.synchronise_shared(state, warp, lanes, index, False, access)
 
 
 def write_shared(
@@ -98,7 +108,7 @@ def write_shared(
     shift = load64(state + SHARED_SHIFT)
     warps = load64(state + WARPS)
     width = READERS + ENTRY_BYTES * warps
-    strong = access & STRONG
+    strength = strength_in(access)
     size = element * count
     start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
     for index in range(offset >> shift, (offset + size) >> shift):
@@ -116,16 +126,16 @@ def write_shared(
         for other in range(warps):
             entry = cell + READERS + ENTRY_BYTES * other
             if load64(entry) > floor:
-                check(state, WAR, warp, 1 << lane, site, strong, machine.SHARED_ADDRESS + offset, size, entry)
-        note_writer(cell, warp, lane, site, strong, time)
-        if strong:
-            clocks.synchronise_shared(state, warp, 1 << lane, index, True, access & ACQUIRES != 0)
+                check(state, WAR, warp, 1 << lane, site, strength, machine.SHARED_ADDRESS + offset, size, entry)
+        note_writer(cell, warp, lane, site, strength, time)
+        if strength:
+            clocks.synchronise_shared(state, warp, 1 << lane, index, True, access)
 
 
 def watch_shared(ctx: int, warp_state: int, site: int, mask: int, element: int, count: int, access: int) -> int:
     """Check a request with 32-bit offsets into shared memory in ADDRESSES. Returns 0."""
     state = load64(ctx + SANITIZER)
-    time = clocks.tick(state)
+    time = clock_words.tick(state)
     warp = warp_number(ctx)
     size = element * count
     limit = load64(ctx + SHARED_SIZE) - size
@@ -207,15 +217,15 @@ def touch_global(
 ) -> None:  # fmt: skip
     """Check one lane's access to global memory."""
     shift = load64(state + GLOBAL_SHIFT)
-    strong = access & STRONG
+    strength = strength_in(access)
     size = element * count
     for index in range(offset >> shift, (offset + size) >> shift):
         cell = cells + GLOBAL_CELL_BYTES * index
         if access & 3 == LOAD:
-            check_read(state, warp, 1 << lane, site, strong, address, size, cell)
+            check_read(state, warp, 1 << lane, site, strength, address, size, cell)
             entry = global_reader(state, cell, warp)
             if entry:
-                note_reader(state, entry, warp, 1 << lane, site, strong, time)
+                note_reader(state, entry, warp, 1 << lane, site, strength, time)
         else:
             item = ((index << shift) - offset) // element
             check_write(
@@ -224,11 +234,14 @@ def touch_global(
             )  # fmt: skip
             for reader in range(GLOBAL_ENTRIES):
                 entry = cell + READERS + ENTRY_BYTES * reader
-                check(state, WAR, warp, 1 << lane, site, strong, address, size, entry)
-            note_writer(cell, warp, lane, site, strong, time)
-        if strong:
-            releases = access & 3 != LOAD
-            clocks.synchronise_global(state, warp, cell, releases, access & ACQUIRES != 0, access & RELEASES != 0)
+                check(state, WAR, warp, 1 << lane, site, strength, address, size, entry)
+            note_writer(cell, warp, lane, site, strength, time)
+        if access & ACQUIRES:
+            acquire_global(state, warp, cell, access)
+        if strength and access & 3 != LOAD:
+            if access & 3 == STORE:
+                forget(state, cell)
+            release_global(state, warp, cell, access)
 
 
 def watch_memory(
@@ -236,7 +249,7 @@ def watch_memory(
 ) -> int:
     """Check a request whose host addresses `translate` has determined. Returns 0."""
     state = load64(ctx + SANITIZER)
-    time = clocks.tick(state)
+    time = clock_words.tick(state)
     warp = warp_number(ctx)
     size = element * count
     for lane in range(32):
@@ -284,17 +297,18 @@ def watch_lanes(ctx: int, warp_state: int, mask: int) -> int:
     state = load64(ctx + SANITIZER)
     left = mask
     while left:
-        lane = clocks.lowest(left)
+        lane = clock_words.lowest(left)
         group = (load32(warp_state + ADDRESSES + 4 * lane) & mask) | (1 << lane)
         clocks.meet_lanes(state, warp, group, load32(warp_state + STARTED))
         left &= ~group
     return 0
 
 
-def watch_fence(ctx: int) -> int:
-    """A fence of GPU scope. Returns 0."""
+def watch_fence(ctx: int, scope: int) -> int:
+    """A fence. Returns 0."""
     state = load64(ctx + SANITIZER)
-    store64(load64(state + clocks.FENCED) + 8 * warp_number(ctx), clocks.tick(state))
+    clock_words.tick(state)
+    fence(state, warp_number(ctx), scope)
     return 0
 
 
@@ -322,7 +336,7 @@ def watch_members(ctx: int, warp_state: int, site: int, mask: int) -> int:
     """The lanes `mask` execute an operation with the member masks in HOSTS. Returns 0."""
     state = load64(ctx + SANITIZER)
     first = LANES * warp_number(ctx)
-    clocks.tick(state)
+    clock_words.tick(state)
     for lane in range(LANES):
         if not (mask >> lane) & 1:
             continue
@@ -339,7 +353,7 @@ def watch_sources(ctx: int, warp_state: int, site: int, mask: int) -> int:
     """The lanes `mask` read the lanes in ADDRESSES, with the member masks in HOSTS. Returns 0."""
     state = load64(ctx + SANITIZER)
     first = LANES * warp_number(ctx)
-    clocks.tick(state)
+    clock_words.tick(state)
     for lane in range(LANES):
         if (mask >> lane) & 1:
             source = load32(warp_state + SOURCES + 4 * lane)
@@ -355,7 +369,7 @@ def watch_undefined(ctx: int, site: int, role: int, mask: int) -> int:
         return 0
     state = load64(ctx + SANITIZER)
     first = LANES * warp_number(ctx)
-    clocks.tick(state)
+    clock_words.tick(state)
     for lane in range(LANES):
         if (mask >> lane) & 1:
             report(state, UNDEFINED_REGISTER, site, first + lane, role, 0, role, 0, 0)

@@ -264,10 +264,10 @@ class _Parser(PlainInstructions):
                 return
 
     def _targets(self, function: ir.Function) -> None:
-        """Read a table of branch targets or of indirect calls. Indirect calls are rejected where they occur."""
+        """Read a table of branch targets or of indirect calls, or the prototype of an indirect call."""
         name = self.resolve(self.next().text)
         self.expect(":")
-        if self.next().text != ".branchtargets":
+        if self.next().text == ".callprototype":  # the arguments of the call show the same
             while not self.accept(";"):
                 self.next()
             return

@@ -59,6 +59,10 @@ SHAPES = (
     "[r1], [q2, {r3}], [q4]",
     "[r1], [q2, {r3}], [q4], q5",
     "[q1], [r2], r3, q4",
+    "[q1], 3",
+    "[q1], 0, r2",
+    "[q1], 0, q2",
+    "[q1], [r2], 128",
 )
 MODIFIERS: dict[str, tuple[str, ...]] = {
     "add": ("", "rz", "sat", "cc", "rn.ftz.sat"),
@@ -251,6 +255,16 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         "proxy.tensormap::generic.acquire.sys",
         "proxy",
         "",
+    ),
+    "tensormap": (
+        "replace.tile.global_address.global.b1024",
+        "replace.tile.rank.shared::cta.b1024",
+        "replace.tile.global_stride.b1024",
+        "replace.tile.box_dim.global.b1024",
+        "replace.tile.elemtype.shared::cta.b1024",
+        "replace.tile.rank.b1024.sideways",
+        "cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned",
+        "cp_fenceproxy.global.shared::cta.tensormap::generic.acquire.gpu.sync.aligned",
     ),
     "membar": ("cta", "gl", "sys", "proxy.alias", ""),
     "griddepcontrol": ("launch_dependents", "wait", ""),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import llvmlite.binding as llvm
 import pytest
-from single_opcode import HEADER, run_body
+from single_opcode import HEADER
 
 from harness.emulator.codegen.emitters import emitter_for, supported_opcodes
 from harness.emulator.codegen.kernel import generate
@@ -18,7 +18,7 @@ from harness.ptx.blocks import Block
 from harness.ptx.instructions import Instruction
 from harness.ptx.parsing.parser import parse
 from harness.ptx.types import TYPES, PtxType
-from harness.support.errors import KernelFault, UnsupportedInstruction
+from harness.support.errors import UnsupportedInstruction
 from tests.emulator.codegen.opcode_forms import MODIFIERS, SHAPES
 
 REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
@@ -140,6 +140,15 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "red.async.relaxed.cluster.add.u32 [q1], r1;",
         "red.async.relaxed.cluster.mbarrier::complete_tx::bytes.add.s64 [q1], q2, [q3];",
         "red.async.relaxed.cluster.shared::cluster.add.u32 [r1], r2, [r3];",
+        "tensormap.replace.tile.elemtype.global.b1024.b32 [q1], 13;",
+        "tensormap.replace.tile.swizzle_mode.global.b1024.b32 [q1], 4;",
+        "tensormap.replace.tile.interleave_layout.global.b1024.b32 [q1], 1;",
+        "tensormap.replace.tile.fill_mode.global.b1024.b32 [q1], r2;",
+        "tensormap.replace.tile.rank.global.b1024.b64 [q1], q2;",
+        "tensormap.replace.tile.box_dim.global.b1024.b32 [q1], r2;",
+        "tensormap.replace.tile.box_dim.global.b1024.b32 [q1], 5, r2;",
+        "tensormap.replace.tile.global_stride.global.b1024.b64 [q1], 4, q2;",
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [q1], [r2], 64;",
         "red.async.release.gpu.global.add.u32 [q1], r1, [q2];",
         "st.async.release.gpu.global.b32 [q1], r1, [q2];",
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b64 [r1], {q1, q2, q3, q4}, [r2];",
@@ -219,35 +228,6 @@ def test_where_the_user_wrote_it():
     text = f'{HEADER}.visible .entry kernel()\n{{ {body} }}\n.file 1 "attention.cu"\n'
     with pytest.raises(UnsupportedInstruction, match=r"'add.sat.f64' at attention.cu:42 \(PTX line 7\)"):
         generate(parse(text), "kernel")
-
-
-def test_printing_is_refused_where_a_thread_comes_to_it():
-    printing = """
-        setp.ne.u32 p1, tid, {thread}; @p1 bra SILENT;
-        {{ .param .b64 a; .param .b64 b; .param .b32 c; st.param.b64 [a], q1; st.param.b64 [b], 0;
-           call.uni (c), vprintf, (a, b); ld.param.b32 r1, [c]; }} SILENT:"""
-    declared = ".extern .func (.param .b32 result) vprintf (.param .b64 format, .param .b64 values);"
-    run_body(printing.format(thread=99), {}, declared)
-    with pytest.raises(KernelFault, match=r"PTX line \d+, .*thread \(5, 0, 0\): the kernel calls printf") as caught:
-        run_body(printing.format(thread=5), {}, declared)
-    assert caught.value.kind == "printing"
-
-
-def test_indirect_calls_are_refused_where_they_are_made():
-    """Not in a function that the kernel does not call."""
-    called = (
-        ".func other() { ret; } "
-        ".func called(.param .b64 g) { .reg .b64 f; ld.param.u64 f, [g]; HOW: .callprototype _ (); call f, (), HOW; }"
-    )
-    run_body("", {}, called)
-    run_body("", {}, called.replace(".callprototype _ ()", ".calltargets other"))
-    with pytest.raises(UnsupportedInstruction, match=r"'call' at PTX line 5: an indirect call"):
-        run_body("{ .param .b64 a; st.param.b64 [a], q1; call.uni called, (a); }", {}, called)
-
-
-def test_cooperative_launches_are_refused_by_name():
-    with pytest.raises(UnsupportedInstruction, match=r"wait for each other \(grid.sync\(\)\)"):
-        run_body("mov.u32 r1, %envreg2;", {})
 
 
 def test_an_instruction_is_not_supported_by_mistake():

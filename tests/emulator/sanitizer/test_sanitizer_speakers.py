@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.emulator.abi.layout import FULL_MASK
-from harness.emulator.sanitizer import vector_clock as clock
+from harness.emulator.sanitizer import clock_words as clock
 from tests.emulator.hopper_kernel import HEAD
 from tests.emulator.sanitized_kernel import find, lines
 

@@ -80,9 +80,11 @@ def nanosleep(lanes: WarpEmitter, instruction: Instruction) -> None:
 
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
+_ORDERS = ("sc", "acq_rel", "acquire", "release")
 _FENCES = (
     *((scope,) for scope in _SCOPES),
-    *((order, scope) for order in ("sc", "acq_rel", "acquire", "release") for scope in _SCOPES),
+    *((order, scope) for order in _ORDERS for scope in _SCOPES),
+    *((scope, order) for order in _ORDERS for scope in _SCOPES),  # undocumented; ptxas takes it, CUDA's headers use it
     ("mbarrier_init", "release", "cluster"),
     ("acquire", "sync_restrict::shared::cluster", "cluster"),
     ("release", "sync_restrict::shared::cta", "cluster"),
@@ -104,8 +106,8 @@ _OTHER_PROXY_FENCES = (
 
 
 # Fences: only the sanitizer uses them. Warps of a block take turns, and their accesses happen in order; copies and
-# products complete late regardless of fences. Aliased addresses (`alias`) and tensor maps modified by kernels
-# (`tensormap`) are not supported, so proxy fences for them do nothing.
+# products complete late regardless of fences. A copy uses its tensor map as of its issue (`tensormap`), and aliased
+# addresses (`alias`) are not supported, so proxy fences for them do nothing.
 @emits("membar", "fence")
 def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
     """membar.level; membar.proxy.alias; fence{.sem}.scope; fence.proxy.*."""

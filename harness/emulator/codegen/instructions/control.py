@@ -1,24 +1,16 @@
-"""Emits traps and calls of the CUDA runtime's functions. Branches and exits are in `kernel.py`."""
+"""Emits traps, and instructions without an effect. Branches and exits are in `kernel.py`."""
 
 from __future__ import annotations
 
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.ptx.instructions import Instruction, Symbol
+from harness.ptx.instructions import Instruction
 
 
 @emits("trap")
 def trap(lanes: WarpEmitter, instruction: Instruction) -> None:
     """Stop the kernel."""
     lanes.check(lanes.active_bits(), "trap", instruction)
-
-
-@emits("call")
-def call(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """A failed `assert` stops the kernel, and so does a `printf`, for which there is no output."""
-    target = instruction.operands[1]
-    assert isinstance(target, Symbol)
-    lanes.check(lanes.active_bits(), "trap" if target.name == "__assertfail" else "printing", instruction)
 
 
 @emits("brkpt", "pmevent")

@@ -45,6 +45,8 @@ _TABLES = {
 LANE_ID = _TABLES["%laneid"]
 _CONSTANTS = {"%smid": 0, "%nsmid": 1, "%gridid": 0}
 _CONSTANTS |= {"%nwarpid": 64}  # maximum warps per multiprocessor of sm_80 and sm_90
+_GRID_BARRIER = {"%envreg1": 32, "%envreg2": 0}
+"""Shift of the halves of the address of the grid's barrier, which `grid.sync()` uses."""
 _CLOCKS = ("%clock", "%clock64", "%globaltimer")
 """Clocks advance by one per instruction of the warp: monotonic, and the same in every run."""
 
@@ -66,8 +68,9 @@ def special_register(lanes: WarpEmitter, name: str) -> tuple[str, str]:
     if name in _CLOCKS:
         now = lanes.op(f"sub i64 {lanes.slot('STEPS')}, {lanes.instructions_left}")
         return lanes.spread("i64", now), "i64"
-    if lanes.instruction is not None and name in ("%envreg1", "%envreg2"):  # address of the barrier of grid.sync()
-        raise lanes.instruction.unsupported("blocks of a cooperative launch wait for each other (grid.sync())")
+    if name in _GRID_BARRIER:
+        half = lanes.op(f"lshr i64 {lanes.slot('GRID_BARRIER')}, {_GRID_BARRIER[name]}")
+        return lanes.spread("i32", lanes.op(f"trunc i64 {half} to i32")), "i32"
     if lanes.instruction is not None:
         raise lanes.instruction.unsupported(f"the register '{name}', which is neither declared nor emulated")
     raise UnsupportedInstruction(f"the emulator does not support the register '{name}'")

@@ -39,8 +39,12 @@ def check_members(lanes: WarpEmitter, instruction: Instruction, members: Operand
         outside = lanes.op(f"and i32 {active}, {lanes.op(f'xor i32 {itself}, -1')}")
         first = lanes.op(f"extractelement <32 x i32> {own}, i32 {lanes.first_lane(outside)}")
         lanes.check(outside, "lane outside of its mask", instruction, first)
-    waited_for = lanes.op(f"and i32 {staying_lanes(lanes)}, {lanes.op(f'xor i32 {active}, -1')}")
-    lanes.check(lanes.op(f"and i32 {named}, {waited_for}"), "divergent warp operation", instruction)
+    elsewhere = lanes.op(f"and i32 {staying_lanes(lanes)}, {lanes.op(f'xor i32 {active}, -1')}")
+    waited_for = lanes.op(f"and i32 {named}, {elsewhere}")
+    if lanes.instruments.lenient and instruction.opcode == "bar":
+        lanes.runtime("note_absent", "%ctx", lanes.number(lanes.site(instruction)), lanes.widen(waited_for))
+    else:
+        lanes.check(waited_for, "divergent warp operation", instruction)
 
 
 def staying_lanes(lanes: WarpEmitter) -> str:
@@ -136,7 +140,7 @@ def _note_absent_sources(lanes: WarpEmitter, instruction: Instruction, sources: 
     shifted = lanes.binary("lshr", "i32", lanes.spread("i32", active), sources)
     present = lanes.bits_of(lanes.cast("trunc", "i32", shifted, "i1"))
     absent = lanes.op(f"and i32 {active}, {lanes.op(f'xor i32 {present}, -1')}")
-    lanes.runtime("note_absent_source", "%ctx", site, lanes.widen(absent))
+    lanes.runtime("note_absent", "%ctx", site, lanes.widen(absent))
     lanes.do(f"br label %{go_on}")
     lanes.label(go_on)
 

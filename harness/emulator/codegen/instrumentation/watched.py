@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from harness.emulator.abi import layout as at
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Address, Imm, Instruction, Operand, Reg, Symbol
-from harness.ptx.opcodes import ATOMIC
+from harness.ptx.opcodes import ATOMIC, COPY_MAP, MemoryAccess
 
-_STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
+_ORDERS = {"relaxed", "acquire", "release", "acq_rel"}
+_STRONG_WORDS = {"volatile", "mmio", *_ORDERS}
 _CODES = {"load": sanitizer.LOAD, "store": sanitizer.STORE, "atomic": sanitizer.ATOMIC}
-_NARROW_SCOPES = {"cta", "cluster"}
+_NARROW_SCOPES = {"cta": sanitizer.BLOCK_SCOPE, "cluster": sanitizer.CLUSTER_SCOPE}
 
 
 def watch_shared(lanes: WarpEmitter, instruction: Instruction, mask: str, shape: tuple[str, str]) -> None:
@@ -29,7 +32,7 @@ def watch_memory(lanes: WarpEmitter, instruction: Instruction, space: str, mask:
     """Report a completed load or an upcoming store whose addresses were translated to host addresses."""
     if lanes.instruments.sanitizer and space != "const":
         where = str(at.SPACES[space])
-        code = str(_access(instruction))
+        code = str(_access(instruction, in_global=space == "global"))
         _watch_array(lanes, instruction, mask, shape, is_wide=True)
         lanes.runtime("watch_memory", "%ctx", "%warp", lanes.number(lanes.site(instruction)), where, mask, *shape, code)
 
@@ -84,9 +87,9 @@ def watch_sources(lanes: WarpEmitter, instruction: Instruction, members: Operand
 
 
 def watch_fence(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """Report `membar` or `fence`, which matters across blocks only."""
-    if lanes.instruments.sanitizer and not _NARROW_SCOPES & set(instruction.modifiers):
-        lanes.runtime("watch_fence", "%ctx")
+    """Report `membar` or `fence`."""
+    if lanes.instruments.sanitizer:
+        lanes.runtime("watch_fence", "%ctx", str(_scope(instruction)))
     if lanes.instruments.sanitizer and lanes.knows_clusters and "cta" not in instruction.modifiers:
         lanes.runtime("watch_cluster_fence", "%ctx")
 
@@ -97,18 +100,39 @@ def watch_proxy_fence(lanes: WarpEmitter) -> None:
         lanes.runtime("watch_proxy_fence", "%ctx", lanes.widen(lanes.active_bits()))
 
 
-def _access(instruction: Instruction) -> int:
+def is_strong(memory: MemoryAccess, modifiers: Set[str]) -> bool:
+    """Whether an access with these modifiers is atomic, volatile, or has an order (PTX ISA, strong operations)."""
+    return memory is ATOMIC or not modifiers.isdisjoint(_STRONG_WORDS)
+
+
+def _scope(instruction: Instruction) -> int:
+    """The scope of a fence or a strong access. Without one, it is the GPU's."""
+    return next((_NARROW_SCOPES[word] for word in instruction.modifiers if word in _NARROW_SCOPES), sanitizer.GPU_SCOPE)
+
+
+def _access(instruction: Instruction, in_global: bool = False) -> int:
+    """What the sanitizer needs to know of an access.
+
+    `volatile` accesses and atomics without an order are in code that is older than the memory model, such as NVIDIA's
+    samples, which has no fence after such a read. So of these only a `cas`, which takes a lock, needs that fence.
+    """
     words = set(instruction.modifiers)
     memory = instruction.facts.memory
     assert memory is not None
-    code = _CODES[memory.in_shared]
-    if memory is not ATOMIC and not words & _STRONG:
+    code = _CODES[(in_global and memory.in_global) or memory.in_shared]
+    if memory is COPY_MAP and not in_global:  # only the store is a release
         return code
-    code |= sanitizer.STRONG
+    if not is_strong(memory, words):
+        return code
+    code |= _scope(instruction) << sanitizer.STRENGTH_IN_ACCESS
     if instruction.facts.writes:
         code |= sanitizer.ACQUIRES
+        if "relaxed" in words or ("cas" in words and not words & {"acquire", "acq_rel"}):
+            code |= sanitizer.AWAITS_FENCE
     if "exch" in words:
         code |= sanitizer.OVERWRITES
-    if words & {"release", "acq_rel"} and not words & _NARROW_SCOPES:
+    if words & {"release", "acq_rel"}:
         code |= sanitizer.RELEASES
+    elif words & _ORDERS:
+        code |= sanitizer.NEEDS_FENCE
     return code

@@ -133,8 +133,11 @@ WMMA_SHAPES = {"m16n16k16": 16, "m32n8k16": 16, "m8n32k16": 16, "m16n16k8": 8}
 
 
 def wmma_layout(shape: str, kind: str, accumulator_bits: int) -> MmaLayout:
-    """Layout of a `wmma` with factors of type `kind`, as on an H200: two `mma`, one for each half of D."""
-    mma = mma_layout(WMMA_SHAPES[shape], 32 if kind == "tf32" else 16, accumulator_bits)
+    """Layout of a `wmma` with factors of type `kind`, as on an H200: two `mma`, one for each half of D.
+
+    That of 8-bit integers was not tested on a GPU.
+    """
+    mma = mma_layout(WMMA_SHAPES[shape], {"tf32": 32, "s8": 8, "u8": 8}.get(kind, 16), accumulator_bits)
     if shape in ("m16n16k16", "m16n16k8"):
         layout = MmaLayout(mma.a, _beside(mma.b, columns=8), _beside(mma.c, columns=8))
     else:

@@ -9,7 +9,7 @@ transposition of 16-bit tiles whose elements are not contiguous.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
@@ -18,6 +18,7 @@ from harness.emulator.codegen.instructions.memory import count_shared, load_shar
 from harness.emulator.codegen.instructions.warp import check_whole_warp, where_some_run
 from harness.emulator.codegen.instrumentation.watched import watch_memory, watch_shared
 from harness.emulator.codegen.matrix.dot_product import DOT_PRODUCTS, DotProduct
+from harness.emulator.codegen.matrix.eight_bit_products import INTEGER_PRODUCTS, EightBitProduct
 from harness.emulator.codegen.matrix.fragments import WMMA_SHAPES, Fragment, wmma_layout
 from harness.emulator.codegen.matrix.matrix_memory import load_rows, transpose
 from harness.emulator.codegen.matrix.matrix_multiply import homes_of, multiply, put_registers, registers_of
@@ -75,6 +76,8 @@ class _Request:
     """For each lane, the element within that row or column."""
     turned: bool = False
     """Whether the tile has to be transposed."""
+    item: int | None = None
+    """The element of the register that is loaded, of 8-bit elements that are not adjacent; None for all of them."""
 
 
 def _requests(matrix: _Matrix) -> Iterator[_Request]:
@@ -87,6 +90,19 @@ def _requests(matrix: _Matrix) -> Iterator[_Request]:
             lines = tuple(line + (lane >> 2) for lane in range(at.LANES))
             places = tuple(along + 2 * (lane & 3) for lane in range(at.LANES))
             yield _Request((register,), lines, places, matrix.lies_across)
+        return
+    if fragment.packed == 4:
+        for register in firsts:
+            line, along = _in_memory(matrix, fragment.origins[register])
+            if not matrix.lies_across:
+                lines = tuple(line + (lane >> 2) for lane in range(at.LANES))
+                places = tuple(along + 4 * (lane & 3) for lane in range(at.LANES))
+                yield _Request((register,), lines, places)
+                continue
+            for item in range(4):
+                elements = [_in_memory(matrix, fragment.element(register, lane, item)) for lane in range(at.LANES)]
+                lines, places = zip(*elements)
+                yield _Request((register,), lines, places, item=item)
         return
     # Two accumulators that are adjacent in memory are accessed together.
     together = 2 if fragment.spread == 2 and not matrix.lies_across else 1
@@ -106,7 +122,7 @@ def _read_form(lanes: WarpEmitter, instruction: Instruction, operands: tuple[str
     form = _begin(instruction)
     which, order = form.choice(*operands), form.choice(*_ORDERS)
     shape, space = form.choice(*WMMA_SHAPES), form.choice("global", "shared", "shared::cta") or "generic"
-    kind = form.type("f16 bf16 tf32" if which in ("a", "b") else "f16 f32").name
+    kind = form.type("f16 bf16 tf32 s8 u8" if which in ("a", "b") else "f16 f32 s32").name
     form.end()
     if which is None or order is None or shape is None or len(instruction.operands) not in (2, 3):
         raise instruction.unsupported()
@@ -168,7 +184,13 @@ def load(lanes: WarpEmitter, instruction: Instruction) -> None:
             values = _load_request(lanes, instruction, matrix, request)
             if request.turned:
                 values = [transpose(lanes, value) for value in values]
-            found |= {fragment.origins[register]: value for register, value in zip(request.registers, values)}
+            for register, value in zip(request.registers, values):
+                origin = fragment.origins[register]
+                if request.item is not None:
+                    value = lanes.cast("zext", "i8", value, "i32")
+                    value = lanes.binary("shl", "i32", value, splat("i32", 8 * request.item))
+                    value = lanes.binary("or", "i32", found.get(origin, splat("i32", 0)), value)
+                found[origin] = value
     put_registers(lanes, instruction, registers, fragment, [found[origin] for origin in fragment.origins])
 
 
@@ -191,14 +213,15 @@ def _load_by_rows(
 
 def _load_request(lanes: WarpEmitter, instruction: Instruction, matrix: _Matrix, request: _Request) -> list[str]:
     count = len(request.registers)
-    shape = ("4", str(count))
+    element, size = ("i32", 4) if request.item is None else ("i8", 1)
+    shape = (str(size), str(count))
     addresses = _addresses(lanes, matrix, request.lines, request.along)
     if matrix.space == "shared":
-        return load_shared(lanes, instruction, addresses, "i32", count)
-    mask = translate(lanes, instruction, matrix.space, addresses, 4 * count)
+        return load_shared(lanes, instruction, addresses, element, count)
+    mask = translate(lanes, instruction, matrix.space, addresses, size * count)
     lanes.runtime("gather", "%warp", mask, *shape)
     watch_memory(lanes, instruction, matrix.space, mask, shape)
-    return [lanes.warp_load(vector("i32"), at.DATA + 128 * index) for index in range(count)]
+    return [lanes.warp_load(vector(element), at.DATA + at.LANES * size * index, 32) for index in range(count)]
 
 
 @emits("wmma.store")
@@ -245,9 +268,15 @@ def multiply_fragments(lanes: WarpEmitter, instruction: Instruction) -> None:
     orders = [form.choice(*_ORDERS) for _ in "ab"]
     shape = form.choice(*WMMA_SHAPES)
     types = [kind.name for kind in form.types()]
+    saturates = form.flag("satfinite")
     form.end()
     if None in orders or shape is None or len(instruction.operands) != 4 or len(types) not in (2, 4):
         raise instruction.unsupported()
+    if "s32" in types:
+        _multiply_integers(lanes, instruction, shape, types, saturates)
+        return
+    if saturates:
+        raise instruction.unsupported("modifier '.satfinite'")
     d_type, *multiplicands, c_type = types
     kind, *rest = dict.fromkeys(multiplicands or ["f16"])
     fits = kind in ("f16", "bf16") if shape != "m16n16k8" else kind == "tf32"
@@ -275,12 +304,32 @@ def multiply_fragments(lanes: WarpEmitter, instruction: Instruction) -> None:
     )
 
 
+def _multiply_integers(
+    lanes: WarpEmitter, instruction: Instruction, shape: str, types: list[str], saturates: bool
+) -> None:
+    """wmma.mma of s8 or u8, as two `mma.m16n8k16`."""
+    product = INTEGER_PRODUCTS.get((16, WMMA_SHAPES[shape], types[1], types[1]))
+    if product is None or types != ["s32", types[1], types[1], "s32"]:
+        raise instruction.unsupported("there is no such combination of shape and types")
+    check_whole_warp(lanes, instruction)
+    d, a, b, c = instruction.operands
+    layout = wmma_layout(shape, types[1], 32)
+    left, right, total = (
+        homes_of(lanes, instruction, operand, fragment)
+        for operand, fragment in ((a, layout.a), (b, layout.b), (c, layout.c))
+    )
+    with where_some_run(lanes):
+        _two_products(lanes, shape, replace(product, saturates=saturates), left, right, total)
+    result = [lanes.warp_load(vector("i32"), offset) for offset in _SCRATCH]
+    put_registers(lanes, instruction, d, layout.c, result)
+
+
 _SCRATCH = [at.DATA + 128 * index for index in range(8)]
 """Eight registers that kernels do not use: DATA and DATA_2."""
 
 
 def _two_products(
-    lanes: WarpEmitter, shape: str, product: DotProduct, a: list[int], b: list[int], c: list[int]
+    lanes: WarpEmitter, shape: str, product: DotProduct | EightBitProduct, a: list[int], b: list[int], c: list[int]
 ) -> None:
     """The two `mma` of a `wmma`, see `wmma_layout`; each in several steps if its K is smaller. Leaves D in scratch."""
     if shape == "m8n32k16":

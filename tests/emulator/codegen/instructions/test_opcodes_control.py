@@ -189,26 +189,31 @@ def test_labels_belong_to_their_block():
     assert out[0].tolist() == [2 + (100 if lane <= 10 else 0) + (1000 if lane <= 20 else 0) for lane in range(32)]
 
 
-ASSERT_FAILS = "{ .param .b64 a; st.param.b64 [a], out; call.uni __assertfail, (a); }"
+ASSERT_FAILS = """{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;
+    mov.u64 q1, text; st.param.b64 [a], q1; add.u64 q1, q1, 4; st.param.b64 [b], q1; st.param.b32 [c], 12;
+    add.u64 q1, q1, 5; st.param.b64 [d], q1; st.param.b64 [e], 1; call.uni __assertfail, (a, b, c, d, e); }"""
+ASSERTION = """.extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);
+    .global .b8 text[] = {120, 60, 51, 0, 97, 46, 99, 117, 0, 107, 0};"""
+"""The texts `x<3`, `a.cu` and `k`."""
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "setp.eq.u32 p1, tid, 3; @p1 trap;",
-        f"setp.ne.u32 p1, tid, 3; @p1 bra FINE; {ASSERT_FAILS} FINE:",
-    ],
-)
-def test_traps_and_failed_assertions_name_the_thread(body: str):
+def test_a_trap_names_the_thread() -> None:
     with pytest.raises(KernelFault, match=r"thread \(3, 0, 0\)") as caught:
-        run(body, declarations=".extern .func __assertfail (.param .b64 a);")
+        run("setp.eq.u32 p1, tid, 3; @p1 trap;")
     assert caught.value.kind == "trap"
+
+
+def test_a_failed_assertion_tells_its_place_and_condition() -> None:
+    body = f"setp.lt.u32 p1, tid, 3; @p1 bra FINE; {ASSERT_FAILS} FINE:"
+    with pytest.raises(KernelFault, match=r"thread \(3, 0, 0\): a\.cu:12: k: Assertion `x<3` failed$") as caught:
+        run(body, declarations=ASSERTION)
+    assert caught.value.kind == "assertion"
 
 
 def test_assertions_that_hold_change_nothing():
     out = run(
         f"setp.lt.u32 p1, tid, 99; @p1 bra FINE; {ASSERT_FAILS} FINE: st.global.u32 [q30], tid;",
-        declarations=".extern .func __assertfail (.param .b64 a);",
+        declarations=ASSERTION,
     )
     assert out[0].tolist() == list(range(32))
 

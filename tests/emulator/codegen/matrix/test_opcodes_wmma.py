@@ -238,7 +238,7 @@ def test_faults():
 @pytest.mark.parametrize(
     "text",
     [
-        f"wmma.load.a.sync.aligned.row.m16n16k16.s8 {braces('a', 2)}, [s];",
+        f"wmma.load.a.sync.aligned.row.m8n8k32.s4 {braces('a', 1)}, [s];",
         f"wmma.load.a.sync.aligned.row.m16n16k8.f16 {braces('a', 8)}, [s];",
         f"wmma.load.a.sync.aligned.row.m16n16k16.bf16 {braces('a', 8)}, [s];",
         f"wmma.load.c.sync.aligned.row.m16n16k8.f16 {braces('c', 4)}, [s];",
