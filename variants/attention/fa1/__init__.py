@@ -1,30 +1,9 @@
-"""FlashAttention: tiles of keys outside, blocks of rows inside; O, l and m go to memory and back at every step.
+"""FlashAttention-1: plan and claim. README.md explains the algorithm and derives its bytes.
 
-Dao, Fu, Ermon, Rudra and Re 2022, "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", arXiv
-2205.14135, algorithm 1, as printed. One thread block per head holds K_j and V_j and visits all Q_i. Since each K_j
-changes every row, the rows' state does not stay on chip. O is divided by the current l at every step, and is in
-float32: with 16 bits, each K_j would add a rounding.
-
-Algorithm, by line:
-
-    1           fa1_tile: B_c = ceil(M / 4d), B_r = min(B_c, d) for M floats on chip
-    2           fa1_initialise: O = 0, l = 0, m = -inf in memory
-    3 to 15     fa1: for all K_j, V_j: for all Q_i: read O_i, l_i, m_i, update and write them
-    16          fa1_round: O in the problem's dtype, if that has 16 bits
-
-A quarter of M each holds K_j, V_j, Q_i and O_i; S takes up to another quarter. M = 8192 (32 KiB) leaves room for S in
-48 KiB of shared memory. B_c is at most 128, so that a thread's part of S fits its registers; this matters for d < 16
-only.
-
-Bytes, per query head: K and V once; per visit of a row block Q_i once, O_i, l_i and m_i read and written; and line 2:
-
-    2 X_k + sum_i J_i (bytes of Q_i + 2 O_i + 2 l_i + 2 m_i) + (O + l + m)
-        = 2 X_k + T_c (X_q + 2 N_q d 4 + 16 N_q) + N_q (4 d + 8) if nothing is masked
-
-and N_q d (4 + 2) for the final rounding to 16 bits. J_i, the visits of row block i, are the tiles with a key that it
-sees. Tiles of K and V that no row sees are not loaded. If the mask is no band, the first keys and ends of Q_i's rows, 8
-bytes a row, are read with Q_i, and some of them to find the row blocks that see a tile (`looked_at_bytes`). Every copy
-is a run of consecutive elements (_tiles/sectors.py).
+What the claim adds to the formula there: J_i, the tiles with a key that row block i sees, are its visits, and tiles of
+K and V that no row sees are not loaded. If the mask is no band, the first keys and ends of Q_i's rows, 8 bytes a row,
+are read with Q_i, and some of them to find the row blocks that see a tile (`looked_at_bytes`). Every copy is a run of
+consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations

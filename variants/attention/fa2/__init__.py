@@ -1,23 +1,12 @@
-"""FlashAttention-2: blocks of rows outside, tiles of keys inside, and O leaves the chip once.
+"""FlashAttention-2: plan and claim. README.md explains the algorithm and derives its bytes.
 
-Dao 2023, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", arXiv 2307.08691,
-algorithm 1. One thread block owns one Q_i. It walks over K_j and V_j and keeps the running maximum m, the running
-denominator l and an O that is not yet divided by l in registers; when the maximum rises, what was accumulated shrinks
-by exp(m_old - m). One division at the end, and the log-sum-exp L = m + log(l) is stored for a backward pass.
+What the claim adds to the formula there: J_i, the tiles that have a key which row block i sees, in place of all tiles,
+and 8 N_q of the first key and the end of what each row sees where the mask is no band. The head's slope and its sink,
+where it has them, are read by each of a block's 4 warps: T_r 4 x 32 bytes each. Every copy is a run of consecutive
+elements (_tiles/sectors.py); what padded rows cost says _tiles/tile_copies.py.
 
-Bytes, per query head: Q and O once, L once, and K and V once per row block, of which there are T_r = ceil(N_q / B_r):
-
-    2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)        = 2 X_q + 4 N_q + T_r 2 X_k where nothing is masked
-
-with J_i the tiles that have a key which row block i sees, and 8 N_q of the first key and the end of what each row sees
-where the mask is no band. The head's slope and its sink, where it has them, are read by each of a block's 4 warps: T_r
-4 x 32 bytes each. Every copy is a run of consecutive elements (see _tiles/sectors.py). In float32 rows lie an odd
-number of 16 bytes apart on chip, so that every other row parts the halves of its sectors, which costs an eighth more
-(_tiles/tile_copies.py).
-
-K_j and V_j have a place each in shared memory, Q_i and P one more, beyond what a block may have without asking: while
-one is multiplied the other comes (cp.async where float32 is stored, which needs no registers; what is widened passes
-through them), and two barriers per tile are enough.
+K_j and V_j have a place each in shared memory, Q_i and P one more, beyond what a block may have without asking. Copies
+are cp.async where float32 is stored, which needs no registers; what is widened passes through them.
 
 Blocks start with the last rows of all heads, which see most keys where causal (_tiles/grids.py).
 

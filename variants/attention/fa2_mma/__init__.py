@@ -1,15 +1,10 @@
-"""FlashAttention-2 on tensor cores: tiles of keys arrive while others are multiplied, and P never leaves registers.
+"""FlashAttention-2 on tensor cores: tiles, plan and claim. README.md explains the algorithm and derives its bytes.
 
-The algorithm is that of `fa2` (Dao 2023, arXiv 2307.08691, algorithm 1), and so are its bytes, per query head:
-
-    2 X_q + 4 N_q + sum_i J_i (bytes of K_j + V_j)        = 2 X_q + 4 N_q + T_r 2 X_k where nothing is masked
-
-with J_i the tiles of keys that row block i sees, and 8 N_q where the mask is no band. What differs is how many
-elements a lane moves at once, and with them how often a run that does not start at a sector's first byte touches one
-sector more: the 16 bytes of cp.async, or as many as rows keep aligned, hence 512 bytes per request where head_dim is a
-multiple of 8; where rows are an odd number of 16 bytes, copies cost more than there are sectors
-(_tiles/tile_copies.py). L goes 4 bytes per lane. The head's slope and its sink, where it has them, are read by each
-warp of a block: T_r warps x 32 bytes each.
+What the claim adds to the formula there: J_i, the tiles of keys that row block i sees, in place of all tiles, and 8 N_q
+where the mask is no band. A lane copies 16 bytes at once, or as many as rows keep aligned, hence 512 bytes per request
+where head_dim is a multiple of 8; a run that does not start at a sector's first byte touches one sector more, and where
+rows are an odd number of 16 bytes, copies cost more than there are sectors (_tiles/tile_copies.py). L goes 4 bytes per
+lane. The head's slope and its sink, where it has them, are read by each warp of a block: T_r warps x 32 bytes each.
 
 Where what a row sees is no run of keys (masks of blocks, FlashMask), a launch of its own lists the tiles that a block
 of rows visits, so that copies know what comes next, and J_i leaves out the others; what that costs says

@@ -1,22 +1,12 @@
-"""FlashAttention-3: some warps only fetch, the others multiply, and softmax has the products of another tile beside it.
+"""FlashAttention-3: tiles, plan and claim. README.md explains the algorithm and derives its bytes.
 
-Shah et al. 2024, arXiv 2407.08608, algorithms 1 and 2. The loops are those of FlashAttention-2; what is new is who does
-what, and when. One lane of a producer warpgroup issues copies of whole tiles (TMA). Two or three consumer warpgroups of
-64 rows each wait for them at mbarriers, multiply them where they lie (wgmma), and issue S of the next tile of keys
-before they wait for P V of this one. A block stays on its multiprocessor and takes one tile of rows after the other
-from a counter, the longest ones first.
-
-Bytes, with J_i the tiles of keys that row block i sees, at the `sectors` level:
-
-    2 X_q + 4 N_q                                                               per query head
-    sum_i J_i (bytes of K_j + V_j) + 2 * 32 T_r                                 per pack; the latter for the counter
-
-A pack is the query heads that share K and V, or as many of them as are a power of two: rows of all of them make a tile
-of rows, so that K and V come once for all (PackGQA in FlashAttention-3's own code).
+What the claim adds to the formula there: J_i, the tiles of keys that row block i sees, in place of all tiles. A pack is
+the query heads that share K and V, or as many of them as are a power of two: rows of all of them make a tile of rows,
+so that K, V and the counter come once for all (PackGQA in FlashAttention-3's own code). Tiles are taken longest first.
 
 A copy asks for each row of a box by itself, so where rows are no whole sectors, at head_dim 8, 24, 40, ..., every
-second one touches a sector that the row before it has touched. Of boxes that reach beyond Q, K or V the zeros count,
-too: whole sectors of shared memory (`zero_bytes`). lse goes out in eights: 8 rows of a tile are one request.
+second one touches a sector that the row before it has touched. Zeros beyond Q, K or V count as whole sectors of shared
+memory (`zero_bytes`). lse goes out in eights: 8 rows of a tile are one request.
 
 Under documents and prefixes, where what rows see comes in arrays, the producer and each warp of the consumers read some
 of these for each tile of rows: `limit_bytes`. Where what they see is no run, another launch lists tiles, and J_i are

@@ -1,16 +1,6 @@
-"""Attention by its definition: exp(s) over its sum, without subtracting a maximum.
+"""Attention by its definition, without a maximum: kernels and registration.
 
-O = sum_j exp(s_j) v_j / sum_j exp(s_j), s_j = tau q.k_j. Both sums are accumulated in one pass over the keys: Rabe and
-Staats 2021, "Self-attention Does Not Need O(n^2) Memory", arXiv 2112.05682, section 2, with the native softmax of
-Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 1. One warp owns one query. The result is right as long as exp
-stays within float32, for scores between about -87 and 88, and wrong beyond, which the variant declares. `row-wise`
-subtracts the running maximum and moves the same bytes.
-
-Bytes, per query head, n_j being the rows that see key j:
-
-    2 X_q + sum_j n_j (bytes of k_j + v_j)        = 2 X_q + N_q 2 X_k if nothing is masked
-
-with Q only of rows that see a key.
+README.md explains the algorithm and derives its bytes. Under a mask, Q is only read of rows that see a key.
 """
 
 from __future__ import annotations

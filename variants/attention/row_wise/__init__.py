@@ -1,16 +1,6 @@
-"""Attention in one pass per row, without tiles.
+"""Attention in one pass per row, without tiles: kernels and registration.
 
-Rabe and Staats 2021, "Self-attention Does Not Need O(n^2) Memory", arXiv 2112.05682, sections 2 and 3. One warp owns
-one query. It goes over the keys with the running maximum m, the running denominator l and an o that is not yet divided
-by l in registers (Milakov and Gimelshein 2018, arXiv 1805.02867, algorithm 3, with o beside l). No N x N matrix is
-stored, as in FlashAttention; but each row reads all of K and V from memory. Tiles avoid that: `fa2` reads them once for
-a block of rows, 64 at head_dim 64. The log-sum-exp L = m + log(l) is stored for a backward pass.
-
-Bytes, per query head, n_j being the rows that see key j:
-
-    2 X_q + 32 N_q + sum_j n_j (bytes of k_j + v_j)        = 2 X_q + 32 N_q + N_q 2 X_k if nothing is masked
-
-with Q only of rows that see a key. Each warp stores one log-sum-exp, which takes a sector.
+README.md explains the algorithm and derives its bytes. Under a mask, Q is only read of rows that see a key.
 """
 
 from __future__ import annotations

@@ -1,21 +1,10 @@
-"""Flash-Decoding: a few rows of queries, many keys, so it is the keys that are split over thread blocks.
+"""Flash-Decoding: splits, plan and claim. README.md explains the algorithm and derives its bytes.
 
-Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference". Where text is generated, one query or a
-few meet all keys before them. FlashAttention has a thread block per tile of rows, which leaves most of a GPU without
-work. Here a block takes `split` keys of one key/value head and 16 rows of the query heads that share it, packed: K and
-V are read once per 16 rows of a group. It leaves O, not yet divided by l, and l and m in memory, and a second kernel
-puts the splits together: m = max m_s, O = sum exp(m_s - m) O_s over sum exp(m_s - m) l_s. Where splits begin depends on
-how many keys there are, so the bits of a row do not depend on what else is in the batch.
+What the claim adds to the formula there, per key/value head with g query heads, whose rows are counted through: R = g
+N_q rows in T_r = ceil(R / 16) tiles.
 
-Products are those of tensor cores: float16 or bfloat16, summed in float32. P is rounded to 16 bits for the second.
-
-Bytes, per key/value head with g query heads, R = g N_q rows, T_r = ceil(R / 16) and S splits, where nothing is masked:
-
-    split_kv    S g X_q + T_r 2 X_k read, 4 S R (d + 2) written
-    combine     S R (4 d + 2 * 32) read, g X_q + 32 R written
-
-The second kernel puts a row's splits together, each of its warps 16 at once: those of a row lie far apart, so that l_s,
-m_s and L cost a sector each, and fewer where there are less than 8 rows in all. A mask that is no band adds, per
+The second kernel puts a row's splits together, each of its warps 16 at once; l_s, m_s and L cost fewer sectors where
+there are less than 8 rows in all. A mask that is no band adds, per
 block of the first, two requests for the first keys and the ends that its 16 rows see, and two sectors per row of the
 second. Under a mask a tile of rows meets the keys from the first to the last that any of its rows sees; where it has
 the last queries of one head and the first of the next, and these see nothing in common, the tiles of 16 keys in

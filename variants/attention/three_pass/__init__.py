@@ -1,29 +1,14 @@
-"""Standard attention in three kernels: S and P, N_q x N_k each, go to memory and come back.
+"""Standard attention in three kernels: plan and claim. README.md explains the algorithm and derives its bytes.
 
-Dao et al. 2022, arXiv 2205.14135, algorithm 0, with the safe softmax of Milakov and Gimelshein 2018, arXiv 1805.02867,
-algorithm 2. S and P are stored in the problem's dtype. A row of S and P is the keys that it sees, and a block of rows
-visits only tiles with a key that one of them sees; the buffers are N_q x N_k for every mask.
+S and P are stored in the problem's dtype. A row of S and P is the keys that it sees, and a block of rows visits only
+tiles with a key that one of them sees; the buffers are N_q x N_k for every mask. Weights that dropout removes are
+written as 0, and O is multiplied by 1 / (1 - P); dropout moves no bytes.
 
-Algorithm, by line:
-
-    1           three_pass_scores: S = tau Q K^T
-    2           three_pass_softmax: P = softmax(S), a row per warp; weights that dropout removes are written as 0
-    3           three_pass_output: O = P V, multiplied by 1 / (1 - P) under dropout
-
-The softmax reads a row of S three times. Up to 3072 elements, a quarter of 48 KiB for each of the four warps of a
-block, stay on chip in between.
-
-Bytes, per query head, n_r being the keys that row r sees and J_i the tiles with a key that row block i sees:
-
-    scores      Q_i + J_i K_j read, sum_r n_r of S written
-    softmax     sum_r (n_r + 2 max(n_r - 3072, 0)) of S read, sum_r n_r of P written
-    output      sum_r n_r of P + J_i V_j read, O written
-                = 2 X_q + T_r 2 X_k + 4 N_q N_k w if nothing is masked and a row has at most 3072 keys
-
-If the mask is no band, the first and the last of these also read 8 N_q bytes of the first keys and ends that rows see,
-and the softmax two sectors per row. Each of the 4 warps of a block of the first launch reads the head's slope, if it
-has one and the block sees a key (T_r 4 x 32 bytes); each row of the second reads its sink (N_q 32 bytes). Dropout moves
-no bytes. Every copy is a run of consecutive elements (_tiles/sectors.py).
+What the claim adds to the formula there: a row of n_r keys reads max(n_r - 3072, 0) of S twice more. If the mask is no
+band, the first and the last kernel also read 8 N_q bytes of the first keys and ends that rows see, and the softmax two
+sectors per row. Each of the 4 warps of a block of the first launch reads the head's slope, if it has one and the block
+sees a key (T_r 4 x 32 bytes); each row of the second reads its sink (N_q 32 bytes). Every copy is a run of consecutive
+elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -129,9 +114,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     rows = p.batch * p.heads * p.q_len
     limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * rows if has_spans(p) else 0)
     read_bytes = q_bytes + kv_bytes + limit_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
-    # Where blocks read what their rows see, they read the slope at once.
-    seeing = schedule.visits > 0 if not has_spans(p) else np.ones_like(schedule.visits, dtype=np.bool_)
-    seeing_blocks = p.heads * p.batch // len(p.spans[0]) * int(np.count_nonzero(seeing))
+    seeing_blocks = p.heads * p.batch // len(p.spans[0]) * int(np.count_nonzero(schedule.visits))
     read_bytes += slope_bytes(p, WARPS * seeing_blocks) + sink_bytes(p, rows)
     write_bytes = q_bytes + (count * (tiles_bytes + row_bytes)).sum()
     return Traffic(int(read_bytes), int(write_bytes))

@@ -17,11 +17,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
     const size_t first_stat = head_index() * q_len + block.first_row;
     const stored *const K_head = K + kv_head_index(group) * kv_len * D;
     load_tile<BR>(Q_tile, Q + first_stat * D, block.rows);
+    const auto seen = limits.of_block<BR>(block, q_len, kv_len);
+    const int first_tile = seen.first_key / BC * BC;
+    if (first_tile >= seen.end_key) return;
     const auto score = scores.of_head(block.head, q_len, kv_len);
 
     // For all K_j with a key that some row sees.
-    const auto seen = limits.of_block<BR>(block, q_len, kv_len);
-    for (int first_key = seen.first_key / BC * BC; first_key < seen.end_key; first_key += BC) {
+    for (int first_key = first_tile; first_key < seen.end_key; first_key += BC) {
         // Load K_j, once no thread reads K_(j-1) any more.
         __syncthreads();
         load_tile<BC>(K_tile, K_head + (size_t)first_key * D, min(BC, kv_len - first_key));

@@ -131,11 +131,14 @@ def three_pass_kernels(
         first_row, kv_head = block.first_row, kv_head_index(group)
         K_head, S_head = K[block.batch, kv_head], S[block.batch, block.head]
         load_tile(Q_tile, BR, Q[block.batch, block.head], first_row, block.rows)
+        seen = limits_of_block(limits, block, q_len, kv_len)
+        first_tile = seen.first_key // BC * BC
+        if first_tile >= seen.end_key:
+            return
         score = score_of_head(scores, block.head, q_len, kv_len)
 
         # For all K_j with a key that some row sees.
-        seen = limits_of_block(limits, block, q_len, kv_len)
-        for first_key in range(seen.first_key // BC * BC, seen.end_key, BC):
+        for first_key in range(first_tile, seen.end_key, BC):
             # Load K_j, once no thread reads K_(j-1) any more.
             cuda.syncthreads()
             load_tile(K_tile, BC, K_head, first_key, min(BC, kv_len - first_key))

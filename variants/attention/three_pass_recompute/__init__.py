@@ -1,22 +1,7 @@
-"""Standard attention without stored scores: three passes over the keys, each of which computes the scores anew.
+"""Three passes that compute the scores again: plan and claim. README.md explains the algorithm and derives its bytes.
 
-The safe softmax of Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867,
-algorithm 2, a tile of keys at a time. `three_pass` stores the scores between its passes; here each sweep computes Q_i
-K_j^T again. All sweeps are one launch: m and l stay in registers, and Q_i stays on chip.
-
-Algorithm, by line:
-
-    1 to 4      sweep one: m = rowmax(S)
-    5 to 8      sweep two: l = rowsum(exp(S - m))
-    9 to 11     sweep three: P = exp(S - m) / l, O = O + P V_j
-
-Bytes, per query head: Q and O once, and per row block K three times and V once:
-
-    2 X_q + sum_i J_i (bytes of 3 K_j + V_j)        = 2 X_q + T_r 4 X_k if nothing is masked
-
-J_i are the tiles with a key that row block i sees. `three_pass` moves 2 X_q + T_r 2 X_k + 4 N_q N_k w: two more reads
-of K, 2 d elements for each key and row block, replace 4 B_r elements of S and P. This is less if d < 2 B_r, with the
-tiles here up to head_dim 64, and more beyond. Every copy is a run of consecutive elements (_tiles/sectors.py).
+What the claim adds to the formula there: J_i, the tiles with a key that row block i sees, in place of all tiles. Every
+copy is a run of consecutive elements (_tiles/sectors.py).
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
-"""Two passes over the keys with the online softmax: no N x N matrix in memory, but K is read twice.
+"""Two passes over the keys with the online softmax: plan and claim. README.md explains the algorithm and its bytes.
 
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3, a tile of keys
-at a time. Both sweeps are one launch: m and l stay in registers, and Q_i stays on chip.
-
-Algorithm, by line:
-
-    1 to 6      sweep one: m and l of every row; l is multiplied by exp(m_old - m) when the maximum rises
-    7 to 9      sweep two: S again, P = exp(S - m) / l, O = O + P V_j
-
-Bytes, per query head: Q and O once, and per row block K twice and V once:
-
-    2 X_q + sum_i J_i (bytes of 2 K_j + V_j)        = 2 X_q + T_r 3 X_k if nothing is masked
-
-J_i are the tiles with a key that row block i sees. If the mask is no band, 8 N_q bytes hold the first key and the end
-of what each row sees. Each of a block's 4 warps reads the head's slope and its sink, if it has them: T_r 4 x 32 bytes
-each. Every copy is a run of consecutive elements (_tiles/sectors.py).
+What the claim adds to the formula there: J_i, the tiles with a key that row block i sees, in place of all tiles. If the
+mask is no band, 8 N_q bytes hold the first key and the end of what each row sees. Each of a block's 4 warps reads the
+head's slope and its sink, if it has them: T_r 4 x 32 bytes each. Every copy is a run of consecutive elements
+(_tiles/sectors.py).
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
-"""Softmax by its definition: exp(x) over its sum, without subtracting a maximum.
+"""Softmax by its definition, without a maximum: kernels and registration. ../README.md explains the algorithm.
 
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 1. The result is
-right as long as exp stays within float32, for x between about -87 and 88, and wrong beyond, which the variant declares.
-
-Algorithm, by line:
-
-    1 to 4      sweep one: d = sum exp(x_j)
-    5 to 7      sweep two: y_i = exp(x_i) / d
-
-Bytes: X twice and Y once, which is 3 accesses per element, as the paper counts:
-
-    2 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
+The result is right as long as exp stays within float32, for x between about -87 and 88, and wrong beyond, which the
+variant declares.
 """
 
 from __future__ import annotations

@@ -1,18 +1,4 @@
-"""Online softmax: the maximum and the sum in one sweep; the sum is corrected when the maximum rises.
-
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 3. FlashAttention
-is built on this.
-
-Algorithm, by line:
-
-    1 to 6      sweep one: m and d = sum exp(x_j - m) so far, each thread for its own columns; equation 4 combines the
-                threads' pairs
-    7 to 9      sweep two: y_i = exp(x_i - m) / d
-
-Bytes: X twice and Y once, which is 3 accesses per element, as the paper counts, and 4 for the safe softmax:
-
-    2 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
-"""
+"""Online softmax: kernels and registration. ../README.md explains the algorithm and derives its bytes."""
 
 from __future__ import annotations
 

@@ -1,18 +1,4 @@
-"""Safe softmax: the maximum of the row is subtracted first, so that no exponential overflows.
-
-Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", arXiv 1805.02867, algorithm 2, which libraries
-use.
-
-Algorithm, by line:
-
-    1 to 4      sweep one: m = max x_k
-    5 to 8      sweep two: d = sum exp(x_j - m)
-    9 to 11     sweep three: y_i = exp(x_i - m) / d
-
-Bytes: X three times and Y once, which is 4 accesses per element, as the paper counts:
-
-    3 X + Y         X = sum over rows of the sectors that a run of `columns` elements touches
-"""
+"""Safe softmax: kernels and registration. ../README.md explains the algorithm and derives its bytes."""
 
 from __future__ import annotations
 

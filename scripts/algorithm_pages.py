@@ -1,0 +1,150 @@
+#!/usr/bin/env python
+"""The pages of algorithms, README.md in variants/. Run as a script, it writes their costs and draws their schedules.
+
+Such a page has a ```python block that computes `read` and `written`, the bytes of a variant without a mask, from the
+names in `formula_names`, and a table of costs between two comments. schedule.svg in an algorithm's folder is one head,
+or a few rows, of its problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from harness import Problem, SoftmaxProblem, Traffic, Variant  # noqa: E402
+from harness.emulator.executor import EmulatorExecutor  # noqa: E402
+from harness.execution.planning.variant_calls import make_plan  # noqa: E402
+from harness.execution.schedule.replay_recording import replay_of  # noqa: E402
+from harness.model.discovery import discover  # noqa: E402
+from harness.model.operation import draw_inputs  # noqa: E402
+from scripts.schedule_picture import schedule_svg  # noqa: E402
+
+PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {"attention": Problem, "softmax": SoftmaxProblem}
+DRAWN_SIZES = {"attention": {"heads": 1}, "softmax": {"rows": 8}}
+HALF_PRECISION = "float16"
+_FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm that a page describes."""
+
+    page: Path
+    """README.md in its folder, or in that of its operation if one page describes all algorithms of that."""
+    folder: Path
+    """The folder of its kernels."""
+
+    @property
+    def picture(self) -> Path:
+        """The picture of its schedule."""
+        return self.folder / "schedule.svg"
+
+    @functools.cached_property
+    def variant(self) -> Variant:
+        """Its CUDA variant."""
+        name = self.folder.name.replace("_", "-")
+        prefix = "" if self.folder == self.page.parent else f"{self.page.parent.name}-"
+        return discover().registry.get(f"{prefix}{name}-cupy")
+
+
+def algorithm_pages() -> list[Path]:
+    """All pages of algorithms."""
+    return sorted((ROOT / "variants").rglob("README.md"))
+
+
+@functools.cache
+def algorithms() -> list[Algorithm]:
+    """All algorithms that have a page."""
+    found = []
+    for page in algorithm_pages():
+        describes_operation = page.parent.parent.name == "variants"
+        kernels = sorted(page.parent.glob("*/kernel.cu" if describes_operation else "kernel.cu"))
+        found += [Algorithm(page, kernel.parent) for kernel in kernels]
+    return found
+
+
+def problem_of(variant: Variant, **sizes: int) -> Problem | SoftmaxProblem:
+    """The default problem, or one of other sizes: in float32, or with 16 bits if the variant supports nothing else."""
+    problem = PROBLEMS[variant.operation]
+    single = problem(**sizes)  # type: ignore[arg-type]
+    return single if variant.supports(single) is None else problem(dtype=HALF_PRECISION, **sizes)  # type: ignore[arg-type]
+
+
+def formula_names(algorithm: Algorithm, problem: Problem | SoftmaxProblem) -> dict[str, object]:
+    """What the formula of a page computes with: H is the number of heads in the batch, w the bytes of an element."""
+    names = {"w": problem.itemsize_bytes, "ceil": math.ceil, "algorithm": algorithm.folder.name}
+    if isinstance(problem, SoftmaxProblem):
+        return {**names, "R": problem.rows, "C": problem.columns}
+    p = problem
+    return {**names, "H": p.batch * p.heads, "N_q": p.q_len, "N_k": p.kv_len, "d": p.head_dim}
+
+
+def formula_traffic(algorithm: Algorithm, problem: Problem | SoftmaxProblem) -> Traffic:
+    """The bytes by the page's formula."""
+    names = formula_names(algorithm, problem)
+    (formula,) = _FORMULA.findall(algorithm.page.read_text())
+    exec(formula, names)  # a page of this repository
+    return Traffic(names["read"], names["written"])  # type: ignore[arg-type]
+
+
+def _cost_row(variant: Variant, problem: Problem | SoftmaxProblem) -> tuple[int, list[str]]:
+    claimed, plan = variant.claim(problem), make_plan(variant, problem)  # type: ignore[misc]
+    assert claimed is not None
+    total = claimed.read_bytes + claimed.write_bytes
+    sizes = (claimed.read_bytes, claimed.write_bytes, total, plan.allocated_bytes(problem))
+    read, written, moved, allocated = (f"{size / 2**20:.2f}" for size in sizes)
+    return total, [read, written, moved, f"{total / problem.compulsory_bytes:.2f}", allocated, str(len(plan.launches))]
+
+
+def _linked_name(algorithm: Algorithm, page: Path) -> str:
+    name = algorithm.variant.algorithm
+    if algorithm.page != page:
+        return f"[{name}](../{algorithm.folder.name}/README.md)"
+    return f"**{name}**" if algorithm.folder == page.parent else f"[{name}]({algorithm.folder.name}/kernel.cu)"
+
+
+def costs(page: Path) -> str:
+    """A table of all algorithms that have a page and support the page's problem, with the page's own in bold."""
+    problem = problem_of(next(each.variant for each in algorithms() if each.page == page))
+    rows = []
+    for each in algorithms():
+        if each.variant.operation == problem.operation and each.variant.supports(problem) is None:
+            total, cells = _cost_row(each.variant, problem)
+            rows.append((total, each.folder.name, f"| {' | '.join([_linked_name(each, page), *cells])} |"))
+    header = "| algorithm | read MiB | written MiB | total MiB | total / compulsory | allocated MiB | launches |"
+    return "\n".join([header, "|---|" + "---:|" * 6, *(row for _, _, row in sorted(rows))])
+
+
+def shown_costs(page: Path) -> str:
+    """The table that stands in the page."""
+    (table,) = _COSTS.findall(page.read_text())
+    return str(table).rstrip("\n")
+
+
+def drawn(algorithm: Algorithm) -> str:
+    """The schedule of one head, or of a few rows, as an SVG."""
+    variant = algorithm.variant
+    problem = problem_of(variant, **DRAWN_SIZES[variant.operation])
+    return schedule_svg(replay_of(variant, problem, EmulatorExecutor(), draw_inputs(problem, "normal", 0)))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Write the costs and pictures of the algorithms' pages anew.")
+    parser.add_argument("pages", nargs="*", type=Path, metavar="README.md", help="only those of these pages")
+    wanted = [path.resolve() for path in parser.parse_args().pages or algorithm_pages()]
+    for written_page in wanted:
+        table = f"{costs(written_page)}\n\n"
+        written_page.write_text(_COSTS.sub(table, written_page.read_text()))
+    for each in algorithms():
+        if each.page in wanted:
+            each.picture.write_text(drawn(each))
