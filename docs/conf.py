@@ -44,6 +44,42 @@ def _inventory(name: str, packaged: str | None) -> str | None:
     return next((str(file) for file in files if file.exists()), None)
 
 
+_INCLUDED = re.compile(r"```{include} (\S+)\n```\n")
+_LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^):#]+)((?:#[^)]*)?)\)")
+
+
+def _with_links_from(folder: Path, text: str, written_in: Path) -> str:
+    """Text of a page that was written in another folder, with links that lead to the same places from `folder`.
+
+    A link to the page of an algorithm leads to that of the site, and one to another file outside of docs/ to the file.
+    """
+
+    def linked(link: re.Match[str]) -> str:
+        target = (written_in / link[3]).resolve()
+        of_site = HERE / "algorithms" / f"{target.parent.name}.md"
+        if target.name == "README.md" and of_site.exists():
+            target = of_site
+        elif written_in == folder:
+            return link[0]
+        path = os.path.relpath(target, folder)
+        if link[1] or target.is_relative_to(HERE):
+            return f"{link[1]}[{link[2]}]({path}{link[4]})"
+        return f"{{download}}`{link[2].replace('`', '')} <{path}>`"
+
+    return _LINK.sub(linked, text)
+
+
+def _show_algorithm_pages(app: Sphinx, page: str, source: list[str]) -> None:
+    """A page of docs/algorithms/ shows the README.md that it includes."""
+    folder = (HERE / page).parent
+
+    def included(directive: re.Match[str]) -> str:
+        readme = (folder / directive[1]).resolve()
+        return _with_links_from(folder, readme.read_text(), readme.parent)
+
+    source[0] = _INCLUDED.sub(included, _with_links_from(folder, source[0], folder))
+
+
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((\.\./[^)#]+\.md)\)")
 
 
@@ -54,6 +90,7 @@ def _offer_pages_that_lie_elsewhere(app: Sphinx, page: str, source: list[str]) -
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", _show_algorithm_pages)
     app.connect("source-read", _offer_pages_that_lie_elsewhere)
 
 

@@ -10,7 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.compilers.cute.kernel import CuteFunction as CuteFunction
+    from harness.compilers.cute.kernel import CuteTensor as CuteTensor
     from harness.compilers.ptx_text import PtxKernel as PtxKernel
+    from harness.compilers.triton.kernel import TritonKernel as TritonKernel
     from harness.device.array import DeviceArray as DeviceArray
     from harness.device.device import Device as Device
     from harness.device.result import LaunchResult as LaunchResult
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "Buffer": "harness.model.plan",
     "CompileError": "harness.support.errors",
+    "CuteFunction": "harness.compilers.cute.kernel",
+    "CuteTensor": "harness.compilers.cute.kernel",
     "Device": "harness.device.device",
     "DeviceArray": "harness.device.array",
     "Emulation": "harness.studies.emulate.emulation",
@@ -66,6 +71,7 @@ _HOMES = {
     "SoftmaxProblem": "harness.operations.softmax.problem",
     "TensorMap": "harness.model.tensor_map",
     "Traffic": "harness.model.traffic",
+    "TritonKernel": "harness.compilers.triton.kernel",
     "UsageError": "harness.support.errors",
     "Variant": "harness.model.variant",
     "assert_no_races": "harness.studies.assertions",

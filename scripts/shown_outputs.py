@@ -72,8 +72,8 @@ class Shown:
 
 
 def pages() -> list[Path]:
-    """README.md and all pages of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """README.md, all pages of docs/, and those of algorithms in their folders."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "variants").rglob("README.md"))]
 
 
 def blocks(language: str) -> list[Block]:

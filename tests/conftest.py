@@ -3,7 +3,8 @@
 `--lane fast` runs what needs no compilation, and holds it to that; `--lane default` also what compiles, each claim
 once. `--lane thorough` makes each claim of each variant: also what is marked `thorough`. What is marked `exhaustive`
 repeats what others show, for more cases, which is hours of compiling: `--lane exhaustive` runs all of it, the thorough
-lane a sample of each test's cases, the same ones every time.
+lane a sample of each test's cases, the same ones every time. `--lane cute` runs only what is marked `needs_cute`, which
+needs packages that no other lane does.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ os.environ.pop("ATTENTION_SANDBOX_KEEP", None)
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "fakes"), str(HERE / "emulator")]
 
-LANES = ("fast", "default", "thorough", "exhaustive")
+CUTE = "cute"
+LANES = ("fast", "default", "thorough", "exhaustive", CUTE)
 SAMPLED = 12
 """Of so many cases of an exhaustive test the thorough lane runs one."""
 COMPILING = (
@@ -69,6 +71,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--lane") == CUTE:
+        require_cute()
     chosen = chosen_by(items, config.getoption("--lane"))
     left_out = [item for item in items if item not in chosen]
     if left_out:
@@ -78,6 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def chosen_by(items: Iterable[pytest.Item], lane: str) -> set[pytest.Item]:
     """What this lane runs."""
+    items = [item for item in items if (item.get_closest_marker("needs_cute") is not None) == (lane == CUTE)]
     chosen, repeated = set[pytest.Item](), dict[str, list[pytest.Item]]()
     for item in items:
         if item.get_closest_marker("exhaustive") is not None:
@@ -89,6 +94,14 @@ def chosen_by(items: Iterable[pytest.Item], lane: str) -> set[pytest.Item]:
     elif lane == "exhaustive":
         chosen.update(*repeated.values())
     return {item for item in chosen if not compiles(item)} if lane == "fast" else chosen
+
+
+def require_cute() -> None:
+    """Raise `pytest.UsageError` with the command that installs the packages of this lane, if one is missing."""
+    from variants._cute import INSTALL, versions
+
+    if versions() is None:
+        raise pytest.UsageError(f"the lane {CUTE} tests FlashAttention-4's own kernels, which need {INSTALL}")
 
 
 def sample(cases: list[pytest.Item]) -> list[pytest.Item]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from harness.model.plan import Launch, in_three_dimensions
 from harness.ptx.parameters import Parameter
 from harness.support.errors import PlanError
 
@@ -60,9 +62,42 @@ class CompiledKernel:
     max_registers: int | None = None
     """Register limit that the user requested; None if none. The PTX does not contain it, so pass it to `ptxas`."""
 
+    cooperative: bool = False
+    """Whether its language launches it cooperatively, because it calls `grid.sync()`."""
     own_module: str | None = None
     """Identifies the module if the PTX does not. Kernels of one module share its variables. None: the PTX identifies
     it."""
+    threads: int | None = None
+    """Threads per block for which it is compiled, as Triton's kernels are; None if any launch may choose them."""
+    added_threads: int = 0
+    """Threads that the compiler adds to each block, such as the producer's in a warp-specialized kernel."""
+    shared_bytes: int = 0
+    """Dynamic shared memory per block that the compiler adds to the launch's."""
+    blocks_per_program: int = 1
+    """Blocks in a cluster that the compiler makes of each block of the launch, which Triton calls a program."""
+    scratch_bytes: int = 0
+    """Global memory per program that the compiler itself uses, and that an argument provides."""
+
+    def configured(self, launch: Launch) -> Launch:
+        """Return the launch with the threads, the shared memory and the clusters that the compiler has chosen.
+
+        Raises `PlanError` if the launch has other threads than those for which the kernel is compiled.
+        """
+        if self.threads is None:
+            return launch
+        if math.prod(launch.block) != self.threads:
+            raise PlanError(
+                f"kernel {self.name} is compiled for {self.threads} threads, and its block is {launch.block}; "
+                f"write block=({self.threads},), or change num_warps"
+            )
+        x, y, z = in_three_dimensions(launch.grid)
+        return replace(
+            launch,
+            grid=(x * self.blocks_per_program, y, z),
+            block=(self.threads + self.added_threads,),
+            shared_bytes=launch.shared_bytes + self.shared_bytes,
+            cluster=(self.blocks_per_program,) if self.blocks_per_program > 1 else launch.cluster,
+        )
 
     @property
     def module(self) -> str:

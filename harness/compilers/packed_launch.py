@@ -24,7 +24,8 @@ def bind_packed(toolchain: Toolchain, launch: Launch, arrays: Mapping[str, Any],
     """
     packed = packed_launch(toolchain, launch, arrays, gpu)
     image = toolchain.machine_code(launch.kernel, gpu.arch) or limited(packed.compiled).encode()
-    return keeping(packed.kept, bind_module(image, packed.compiled.entry, launch, packed.words, gpu))
+    chosen = packed.compiled.configured(launch)
+    return keeping(packed.kept, bind_module(image, packed.compiled.entry, chosen, packed.words, gpu))
 
 
 @dataclass(frozen=True)

@@ -100,14 +100,14 @@ def bind_ptx(text: str, entry: str, launch: Launch, arrays: Mapping[str, Any], g
 
 
 def bind_module(image: bytes, entry: str, launch: Launch, args: tuple[Any, ...], gpu: NativeGpu) -> Call:
-    """Return a call that launches an entry of a module (PTX or a cubin), with arguments as CuPy takes them.
+    """Return a call that launches an entry of a module (PTX or machine code), with arguments as CuPy takes them.
 
     Raises what `Toolchain.bind` raises.
     """
     try:
         function = _module(image, gpu).get_function(entry)
     except Exception as error:
-        what = "machine code" if image.startswith(b"\x7fELF") else "PTX"
+        what = "machine code" if b"\0" in image else "PTX"
         raise CompileError(
             f"kernel {launch.kernel_name}: the driver does not take its {what} ({error}); "
             "the command show has it compiled by ptxas, which says why"

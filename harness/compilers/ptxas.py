@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from harness.ptx.device_runtime import RUNTIME_FUNCTIONS
 from harness.support.cache import default_cache
 from harness.support.errors import CompileError
 
@@ -93,7 +94,9 @@ def _run(tool: Path, ptx: str, arch: str, max_registers: int | None) -> tuple[st
         file.write(ptx)
         file.flush()
         limit = [] if max_registers is None else [f"-maxrregcount={max_registers}"]
-        command = [str(tool), "-v", f"-arch={arch}", *limit, file.name, "-o", out.name]
+        # A module that calls the device runtime is not complete before it is linked.
+        part = ["-c"] if any(name in ptx for name in RUNTIME_FUNCTIONS) else []
+        command = [str(tool), "-v", f"-arch={arch}", *limit, *part, file.name, "-o", out.name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -25,6 +25,9 @@ _TYPES = {
     "int32": "INT32",
     "int64": "INT64",
     "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
 }
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 

@@ -63,7 +63,7 @@ class Toolchain(ABC):
         """
 
     def machine_code(self, kernel: Any, arch: str) -> bytes | None:
-        """Return the cubin for `arch` that the language's own launch runs; None if the driver compiles the PTX."""
+        """Return the cubin or fat binary that the language's own launch runs; None if the driver compiles the PTX."""
         return None
 
     @abstractmethod

@@ -6,15 +6,23 @@ from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel
 from harness.compilers.cupy.toolchain import CupyToolchain
+from harness.compilers.cute.toolchain import CuteToolchain
 from harness.compilers.numba.toolchain import NumbaToolchain
 from harness.compilers.ptx_text import PtxToolchain
 from harness.compilers.remote_kernel import RemoteKernel, RemoteToolchain
 from harness.compilers.toolchain import Toolchain
+from harness.compilers.triton.toolchain import TritonToolchain
 from harness.model.plan import kernel_name
 from harness.model.variant import Variant
 from harness.support.errors import PlanError, PluginError
 
-TOOLCHAINS: tuple[Toolchain, ...] = (CupyToolchain(), NumbaToolchain(), PtxToolchain())
+TOOLCHAINS: tuple[Toolchain, ...] = (
+    CupyToolchain(),
+    NumbaToolchain(),
+    PtxToolchain(),
+    TritonToolchain(),
+    CuteToolchain(),
+)
 """All languages. To add one, write its file and list its toolchain here."""
 
 

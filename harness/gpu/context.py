@@ -37,9 +37,14 @@ def gpu_available() -> bool:
 
 
 def gpu_count() -> int:
-    """Number of GPUs that CuPy finds; 0 without CuPy. Never raises, loads no compiler, creates no context."""
+    """Number of GPUs that CuPy finds; 0 without CuPy, or if the driver is emulated.
+
+    Never raises, loads no compiler, creates no context.
+    """
     try:
-        ctypes.CDLL("libcuda.so.1")  # without a driver there is no need to load CuPy
+        driver = ctypes.CDLL("libcuda.so.1")  # without a driver there is no need to load CuPy
+        if hasattr(driver, "emulated_spare_0"):
+            return 0
         from cupy.cuda import runtime
 
         return int(runtime.getDeviceCount())
@@ -212,7 +217,7 @@ def bind_stamped(
             bind_module(
                 modules[each.compiled.module].encode(),
                 each.compiled.entry,
-                launch,
+                each.compiled.configured(launch),
                 (*each.words, np.uint64(int(room.data.ptr))),
                 gpu,
             ),

@@ -287,7 +287,7 @@ def _add(registry: Registry, origin: str, register: Callable[[Registry], object]
     except BaseException as error:
         raise_interrupt(error)
         raise PluginError(f"{origin}: register() failed: {where_and_what(error)}") from error
-    if not len(own):
+    if not len(own) and not own.left_out:
         raise PluginError(
             f"{origin} registers no variant; its register(registry) has to call registry.add(Variant(...))"
         )
@@ -301,3 +301,5 @@ def _add(registry: Registry, origin: str, register: Callable[[Registry], object]
     registry.origin = origin
     for variant in own:
         registry.add(variant)
+    for name, reason in own.left_out.items():
+        registry.leave_out(name, reason)

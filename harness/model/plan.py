@@ -60,12 +60,12 @@ class Launch:
     """A kernel launch. Raises `PlanError` if a GPU does not support its grid, block or cluster."""
 
     kernel: Any
-    """Kernel object of any supported language: a `cupy.RawKernel`, a function decorated with `numba.cuda.jit`, or a
-    `PtxKernel`."""
+    """Kernel object of any supported language: a `cupy.RawKernel`, a function decorated with `numba.cuda.jit` or
+    `triton.jit`, a `PtxKernel`, or a `TritonKernel`."""
     grid: tuple[int, ...]
-    """Number of thread blocks in x, y, z."""
+    """Number of thread blocks in x, y, z; of a Triton kernel, number of programs."""
     block: tuple[int, ...]
-    """Threads per block in x, y, z."""
+    """Threads per block in x, y, z; of a Triton kernel, `TritonKernel.block`."""
     args: tuple[Any, ...]
     """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, a scalar, or a tuple. Write scalars
     as `np.int32(n)` or `np.float32(x)`, because their types are not converted. A tuple has names of buffers, scalars

@@ -11,6 +11,8 @@ MAX_RANK = 5
 MAX_BOX = 256
 PIECE_BYTES = 16
 """Alignment in bytes of strides and of a box's rows."""
+TENSOR_TYPES = ELEMENT_BYTES | {"uint16": 2, "uint32": 4, "uint64": 8}
+"""Bytes per element of each data type that a tensor may have."""
 SWIZZLES = (0, 32, 64, 128)
 """Valid swizzles: bytes of a row within which 16-byte pieces are permuted."""
 
@@ -44,8 +46,8 @@ class TensorMap:
             self._refuse(f"has {rank} dimensions; it needs one to {MAX_RANK}")
         if len(self.strides) != rank - 1 or len(self.box) != rank:
             self._refuse(f"has {len(self.strides)} strides and a box of {len(self.box)} for {rank} dimensions")
-        if self.dtype not in ELEMENT_BYTES:
-            self._refuse(f"has dtype {self.dtype!r}; choose one of {', '.join(ELEMENT_BYTES)}")
+        if self.dtype not in TENSOR_TYPES:
+            self._refuse(f"has dtype {self.dtype!r}; choose one of {', '.join(TENSOR_TYPES)}")
         if any(not 1 <= extent < 1 << 32 for extent in self.extents):
             self._refuse(f"has extents {self.extents}; each has to be at least 1 and below 2**32")
         if any(stride % PIECE_BYTES or not 0 <= stride < 1 << 40 for stride in self.strides):
@@ -63,7 +65,7 @@ class TensorMap:
     @property
     def element_bytes(self) -> int:
         """Bytes of one element."""
-        return ELEMENT_BYTES[self.dtype]
+        return TENSOR_TYPES[self.dtype]
 
     @property
     def size_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -37,7 +37,8 @@ class Variant:
     algorithm: str = "custom"
     """Name of the algorithm, shared by all variants of it."""
     backend: str = "cupy"
-    """Toolchain of all its kernels: `cupy` (RawKernel), `numba` (cuda.jit) or `ptx` (PtxKernel)."""
+    """Toolchain of all its kernels: `cupy` (RawKernel), `numba` (cuda.jit), `ptx` (PtxKernel), `triton` (TritonKernel)
+    or `cute` (CuteFunction)."""
     idea: str = ""
     """One line for the command `list`."""
     supports: Callable[[Any], str | None] = field(default=_supports_all)
@@ -81,6 +82,7 @@ class Registry:
     def __init__(self) -> None:
         self._variants: dict[str, Variant] = {}
         self._origins: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
         self.origin = "the caller"
         """Origin of the variants being added, for the message about duplicate names."""
 
@@ -93,6 +95,15 @@ class Registry:
             )
         self._variants[variant.name] = variant
         self._origins[variant.name] = self.origin
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """State why there is no variant of this name, and how to get it, for those who ask for it."""
+        self._left_out[name] = reason
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why there is no variant of a name, by name."""
+        return self._left_out
 
     def __iter__(self) -> Iterator[Variant]:
         return iter(self._variants.values())
@@ -108,6 +119,8 @@ class Registry:
         """Return the variant of this name. Raises `UsageError` with the most similar name, and a hint at --plugin."""
         if name in self._variants:
             return self._variants[name]
+        if name in self._left_out:
+            raise UsageError(f"variant {name!r} is not available: {self._left_out[name]}")
         own = any(origin.startswith(PLUGIN_ORIGIN) for origin in self._origins.values())
         hint = "" if own else " A variant in a file of your own needs --plugin FILE.py;"
         raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants)}{hint} 'list' shows all")

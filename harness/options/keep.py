@@ -66,7 +66,7 @@ def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:
 PACKAGES = (
     "attention-sandbox", "cupy-cuda12x", "cupy-cuda13x", "llvmlite", "ml_dtypes", "numba", "numba-cuda", "numpy",
     "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12",
-    "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "nvidia-cuda-nvrtc", "nvidia-nvvm", "torch",
+    "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "nvidia-cuda-nvrtc", "nvidia-nvvm", "torch", "triton",
 )  # fmt: skip
 """Distributions whose version may change a result; those that are not installed are left out."""
 

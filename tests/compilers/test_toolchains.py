@@ -7,17 +7,27 @@ from typing import Any
 import pytest
 from sample_kernels import axpy, staged
 
+from harness import CuteFunction
 from harness.compilers import toolchains
+from harness.compilers.cute.kernel import CuteKernel
 from harness.compilers.ptx_text import PtxKernel
 from harness.compilers.toolchain import type_names
 from harness.compilers.toolchains import TOOLCHAINS, check_backend, check_kernels, toolchain_named, toolchain_of
 from harness.model.plan import Plan
 from harness.model.variant import Variant
 from harness.support.errors import PlanError, PluginError
+from tests.compilers.triton.triton_samples import scaled
 
 pytestmark = pytest.mark.compiles(False)
 
-KERNELS: dict[str, Any] = {"cupy": axpy(), "numba": staged, "ptx": PtxKernel(".visible .entry k() { ret; }", "k")}
+PTX = ".visible .entry k() { ret; }"
+KERNELS: dict[str, Any] = {
+    "cupy": axpy(),
+    "numba": staged,
+    "ptx": PtxKernel(PTX, "k"),
+    "triton": scaled,
+    "cute": CuteKernel(CuteFunction("k", b"", PTX), (), 0, "k", "k"),
+}
 
 
 def variant(backend: str) -> Variant:
@@ -32,7 +42,7 @@ def test_each_kernel_has_one_owner(name: str) -> None:
 
 
 def test_every_language_is_tried_here() -> None:
-    assert {"cupy", "numba", "ptx"} <= {toolchain.name for toolchain in TOOLCHAINS}
+    assert set(KERNELS) == {toolchain.name for toolchain in TOOLCHAINS}
     assert len({toolchain.name for toolchain in TOOLCHAINS}) == len(TOOLCHAINS)
 
 
@@ -52,9 +62,9 @@ def test_a_kernel_that_two_own_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_backend_that_there_is_not() -> None:
-    assert toolchain_named("triton") is None
-    with pytest.raises(PluginError, match=r"variant 'mine' has backend 'triton'; choose cupy, numba.* or "):
-        check_backend(variant("triton"))
+    assert toolchain_named("mojo") is None
+    with pytest.raises(PluginError, match=r"variant 'mine' has backend 'mojo'; choose cupy, numba.* or "):
+        check_backend(variant("mojo"))
     check_backend(variant("ptx"))
 
 

@@ -93,7 +93,7 @@ def test_ptx_by_hand_from_the_command_line(capsys: pytest.CaptureFixture[str]) -
             PtxKernel("?", "mine"),
             "says backend='cupy', but its plan launches kernel mine, which is a harness",
         ),
-        ("triton", PtxKernel("?", "mine"), "variant 'odd' has backend 'triton'; choose cupy, numba"),
+        ("mojo", PtxKernel("?", "mine"), "variant 'odd' has backend 'mojo'; choose cupy, numba"),
         ("ptx", PtxKernel("?", "mine"), "no kernel mine in its PTX"),
     ],
 )
@@ -112,12 +112,12 @@ def test_a_plugin_for_a_language_that_there_is_not_is_a_wrong_call(
     plugin.write_text(
         "from harness import Plan, Variant\n"
         "def register(registry):\n"
-        "    registry.add(Variant(name='later', backend='triton', plan=lambda problem: Plan(())))\n"
+        "    registry.add(Variant(name='later', backend='mojo', plan=lambda problem: Plan(())))\n"
     )
     assert main(["list", "--plugin", str(plugin)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     main(["compare", "--plugin", str(plugin)])
-    assert "variant 'later' has backend 'triton'; choose cupy, numba" in capsys.readouterr().err
+    assert "variant 'later' has backend 'mojo'; choose cupy, numba" in capsys.readouterr().err
 
 
 # --- one more language -----------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_test_has_lanes(checkout: Checkout, lane: str) -> None:
 
 def test_test_says_what_it_can_do(checkout: Checkout) -> None:
     output = checkout.run("test", "--help").stdout
-    assert output.startswith("usage: scripts/test [--fast | --thorough | --exhaustive]")
+    assert output.startswith("usage: scripts/test [--fast | --thorough | --exhaustive | --cute]")
     assert checkout.created == 0
 
 

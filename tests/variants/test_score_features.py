@@ -200,6 +200,8 @@ def test_nothing_spills(name: str, head_dim: int, fields: dict[str, object]):
 
 def _stand_in(plan: Plan, problem: Problem, argument: object) -> object:
     """Numba compiles for what it is given."""
+    if isinstance(argument, tuple):
+        return tuple(_stand_in(plan, problem, member) for member in argument)
     if not isinstance(argument, str):
         return argument
     buffer = plan.all_buffers(problem)[argument]

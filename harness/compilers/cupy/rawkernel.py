@@ -39,6 +39,7 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
         arch=arch,
         parameters=entries[name],
         max_registers=max_registers,
+        cooperative=bool(kernel.enable_cooperative_groups),
     )
 
 

@@ -44,6 +44,7 @@ def compile_rawmodule(module: Any, toolchain: Toolchain, arch: str) -> dict[str,
             arch=arch,
             parameters=entries[entry],
             max_registers=max_registers,
+            cooperative=bool(module.enable_cooperative_groups),
         )
         for name, entry in names.items()
     }

@@ -19,6 +19,7 @@ from harness.compilers.numba.function_identity import function_identity
 from harness.compilers.numba.kept_results import kept_results
 from harness.compilers.numba.shared_functions import shared_device_functions
 from harness.compilers.toolchain import Toolchain
+from harness.ptx.device_runtime import RUNTIME_FUNCTIONS
 from harness.ptx.parsing.declarations import entry_parameters
 from harness.ptx.statements import functions
 from harness.ptx.targets import Target
@@ -28,7 +29,7 @@ from harness.support.errors import CompileError, PlanError
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REMOVED_FROM_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'")
 # The driver provides these functions on a GPU. Their behaviour is documented, and no file has to be linked.
-_SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail"}
+_SYSTEM_CALLS = {"vprintf", "malloc", "free", "__assertfail", *RUNTIME_FUNCTIONS}
 
 
 def compile_dispatcher(dispatcher: Any, toolchain: Toolchain, args: tuple[Any, ...], arch: str) -> CompiledKernel:
@@ -73,7 +74,8 @@ def _compiled(
     entries = entry_parameters(ptx)
     if len(entries) != 1:
         raise CompileError(f"kernel {name} compiled to {len(entries)} entry points ({', '.join(entries)}) instead of 1")
-    missing = {function.name for function in functions(ptx) if function.is_extern} - _SYSTEM_CALLS
+    called = {function.name for function in functions(ptx) if function.is_extern}
+    missing = called - _SYSTEM_CALLS
     if missing:
         raise CompileError(
             f"kernel {name} calls {', '.join(sorted(missing))}, which would have to be linked from elsewhere; "
@@ -89,6 +91,7 @@ def _compiled(
         parameters=parameters,
         signature=tuple(str(numba_type) for numba_type in signature),
         max_registers=options.get("max_registers"),
+        cooperative=not called.isdisjoint(RUNTIME_FUNCTIONS),
     )
 
 

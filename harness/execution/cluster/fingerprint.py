@@ -21,7 +21,7 @@ SUFFIXES = (".py", ".cu", ".cuh", ".ptx")
 PACKAGES = (
     "cupy-cuda12x", "cupy-cuda13x", "hypothesis", "llvmlite", "ml_dtypes", "numba", "numba-cuda", "numpy",
     "nvidia-cuda-cccl-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12",
-    "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-nvvm",
+    "nvidia-cuda-cccl", "nvidia-cuda-nvcc", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-nvvm", "triton",
 )  # fmt: skip
 """Packages that compile kernels, generate inputs, or compute the correct answers."""
 

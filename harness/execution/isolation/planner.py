@@ -188,7 +188,8 @@ class Planner:
             for variant in [*registry][before:]:
                 said = variant_to_json(variant, registry.origin_of(variant.name))
                 variants.append(said | {"from": _key(origin)})
-        return {"variants": variants, "broken": broken, "files": loaded_files()}
+        left_out = [[name, str(reason)] for name, reason in registry.left_out.items()]
+        return {"variants": variants, "broken": broken, "left_out": left_out, "files": loaded_files()}
 
     def describe(self, request: Json) -> Json:
         """Describe the only variant of this process."""
@@ -270,8 +271,13 @@ class Planner:
             "parameters": [[p.type, p.size_bytes, p.align_bytes, p.is_array] for p in compiled.parameters],
             "signature": list(compiled.signature),
             "max_registers": compiled.max_registers,
+            "cooperative": compiled.cooperative,
             "words": words,
             "argument_error": argument_error,
+            "threads": compiled.threads,
+            "added_threads": compiled.added_threads,
+            "shared_bytes": compiled.shared_bytes,
+            "blocks_per_program": compiled.blocks_per_program,
         }
 
     def machine_code(self, request: Json) -> Json:

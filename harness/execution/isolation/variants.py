@@ -40,7 +40,7 @@ from harness.model.variant import Registry, Variant
 from harness.ptx.parameters import Parameter
 from harness.support.errors import PlannerDied, PlannerLost, PluginError, SandboxError
 
-LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",)}
+LANGUAGES = {"cupy": ("cupy",), "numba": ("numba.cuda",), "triton": ("triton",)}
 """Packages that the first plan of a backend imports."""
 KEPT_COMPILED = 256
 """Maximum compiled kernels cached for one planner."""
@@ -111,6 +111,8 @@ def _discovery(said: Json) -> Discovery:
             variant = planner.variant(each, origin)
             registry.add(variant)
             origins[variant.name] = origin
+        for each in checked(said["left_out"], list):
+            registry.leave_out(*(checked(word, str) for word in checked(each, list)))
         lost = [[checked(word, str) for word in checked(each, list)] for each in checked(said["broken"], list)]
         files = tuple(checked(path, str) for path in checked(said["files"], list))
     except (Malformed, KeyError, TypeError) as error:
@@ -215,8 +217,13 @@ class RemotePlanner:
             ),
             signature=tuple(checked(each, str) for each in checked(said["signature"], list)),
             max_registers=checked(said["max_registers"], int, type(None)),
+            cooperative=checked(said["cooperative"], bool),
             words=None if words is None else tuple(bytes.fromhex(checked(word, str)) for word in words),
             argument_error=checked(said["argument_error"], str),
+            threads=checked(said["threads"], int, type(None)),
+            added_threads=checked(said["added_threads"], int),
+            shared_bytes=checked(said["shared_bytes"], int),
+            blocks_per_program=checked(said["blocks_per_program"], int),
         )
 
     def machine_code(self, kernel: RemoteKernel, arch: str) -> bytes | None:

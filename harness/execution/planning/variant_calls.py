@@ -49,14 +49,15 @@ def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None 
 
 
 def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[tuple[Launch, CompiledKernel]]:
-    """Yield each launch with its kernel's PTX for `arch`, such as `sm_90`, without allocating buffers.
+    """Yield each launch as it is made, with its kernel's PTX for `arch`, such as `sm_90`, without allocating buffers.
 
     Raises `CompileError`, and `PlanError` if arguments do not fit their kernel.
     """
     buffers = plan.all_buffers(problem)
     for launch in plan.launches:
         args = tuple(map_leaves(lambda leaf: _stand_in(leaf, buffers), each) for each in launch.args)
-        yield launch, compile_kernel(launch.kernel, args, arch)
+        compiled = compile_kernel(launch.kernel, args, arch)
+        yield compiled.configured(launch), compiled
 
 
 def _stand_in(argument: Any, buffers: Mapping[str, Buffer]) -> Any:

@@ -10,6 +10,7 @@ from harness.compilers.ptxas import Resources
 from harness.emulator.memory.residency import residency
 from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
+from harness.execution.planning.variant_calls import compiled_launches
 from harness.execution.protocol import Executor
 from harness.execution.traffic.counts import LOCAL, READS, CacheReport, SharedTraffic, SiteTraffic
 from harness.execution.traffic.instruction_counts import InstructionReport, LoadWait
@@ -81,7 +82,8 @@ def profile_of(variant: Variant, question: Question, executor: Executor, sm: Mul
     done.raise_error()
     assert done.plan is not None and done.execution is not None
     launches = []
-    for step, report in zip(done.plan.launches, done.execution.launches, strict=True):
+    compiled = compiled_launches(done.plan, question.problem, executor.device.arch)
+    for (step, _), report in zip(compiled, done.execution.launches, strict=True):
         assert report.traffic is not None and report.shared is not None and report.instructions is not None
         used = report.resources
         threads = math.prod(step.block)
