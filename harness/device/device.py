@@ -56,8 +56,8 @@ class Device:
     per core); results do not depend on it.
 
     If `lenient`, what is undefined and yet accepted by an H100 is noted in the result of the launch, and no fault: a
-    `bar.warp.sync` that names lanes on another path and, without `sanitize`, loads beyond shared memory and arrivals at
-    an mbarrier of a block that has ended.
+    `bar.warp.sync` that names lanes on another path, a barrier of the block after lanes have returned and, without
+    `sanitize`, loads beyond shared memory and arrivals at an mbarrier of a block that has ended.
 
     As a context manager, a device frees its memory at the end. Raises `UsageError` if `arch` is not an architecture, or
     `gpu` unknown.

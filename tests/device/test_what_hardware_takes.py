@@ -33,6 +33,14 @@ def run(body: str, **options: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     return x.numpy(), result.report.notes
 
 
+def findings(body: str) -> list[str]:
+    """Kinds of the sanitizer's findings on a lenient device."""
+    device = Device(lenient=True, sanitize=True)
+    x = device.array(np.arange(32, dtype=np.uint32))
+    result = device.launch(device.module(f"{BEGIN}{body}\n    ret;\n}}\n")["k"], 1, 32, (x,))
+    return [finding.kind for finding in result.findings]
+
+
 def test_a_register_of_8_bits_keeps_the_next_one_aligned() -> None:
     body = """
     setp.gt.u32 %p, %r0, 99;
@@ -69,3 +77,25 @@ def test_a_lenient_device_passes_a_barrier_that_names_lanes_on_another_path() ->
     values, notes = run(DIVERGENT, lenient=True)
     assert values.tolist() == [7] * 2 + [9] * 30
     assert len(notes) == 1 and "'bar.warp.sync' names lanes that are on another path" in notes[0]
+
+
+RETURNED = """
+    setp.ge.u32 %p, %r0, 20;
+    @%p ret;
+    barrier.sync 0;
+    st.global.u32 [%a], 7;"""
+
+
+def test_a_lenient_device_passes_a_barrier_of_the_block_after_lanes_have_returned() -> None:
+    with pytest.raises(KernelFault, match="barrier in divergent code: lanes 20-31 of warp 0"):
+        run(RETURNED)
+    values, notes = run(RETURNED, lenient=True)
+    assert values.tolist() == [7] * 20 + list(range(20, 32))
+    assert len(notes) == 1 and "'barrier.sync' names lanes that are on another path or have returned" in notes[0]
+    assert findings(RETURNED) == ["divergent barrier"]
+
+
+def test_a_lenient_device_faults_where_lanes_skip_a_barrier_of_the_block() -> None:
+    skipped = RETURNED.replace("@%p ret", "@%p bra ON") + "\nON:\n    st.global.u32 [%a], 9;"
+    with pytest.raises(KernelFault, match="barrier in divergent code: lanes 20-31 of warp 0"):
+        run(skipped, lenient=True)

@@ -222,9 +222,9 @@ _NOTES = {
     "LENIENT_ARRIVAL": "arrives at an mbarrier of a block that has ended; that is undefined. An H100 accepts it",
 }
 """What a note says, by the slot with 1 + the first instruction in text order."""
+_BARRIERS = ("bar", "barrier")
 _BARRIER_NOTE = (
-    "names lanes that are on another path; that is undefined, and it does not wait for them here, as for lanes that "
-    "have returned"
+    "names lanes that are on another path or have returned; that is undefined, and it does not wait for them here"
 )
 
 
@@ -232,7 +232,7 @@ def _notes(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[st
     """For each kind of note, a sentence about the first such instruction in text order, if there is one."""
     sites = {slot: _first_site(workers, facts, slot) for slot in _NOTES}
     return tuple(
-        _note(name, site, _BARRIER_NOTE if site.opcode == "bar" else _NOTES[slot])
+        _note(name, site, _BARRIER_NOTE if site.opcode in _BARRIERS else _NOTES[slot])
         for slot, site in sites.items()
         if site is not None
     )
@@ -250,7 +250,7 @@ def _note(name: str, site: Site, words: str) -> str:
 def _barrier_findings(workers: Sequence[Worker], facts: KernelFacts, name: str) -> tuple[Finding, ...]:
     """A finding for a barrier of a warp that did not wait for lanes that it names."""
     site = _first_site(workers, facts, "ABSENT_LANES")
-    if site is None or site.opcode != "bar":
+    if site is None or site.opcode not in _BARRIERS:
         return ()
     return (Finding(kind="divergent barrier", message=_note(name, site, _BARRIER_NOTE), kernel=name),)
 

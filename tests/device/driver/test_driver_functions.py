@@ -22,7 +22,7 @@ do(cu.cuCtxSetCurrent(do(cu.cuDevicePrimaryCtxRetain(0))))
 """
 
 PROGRAMS = {
-    "copies there and back, and within": """
+    "copies between host and device, and within the device": """
 a, b = (do(cu.cuMemAlloc(64)) for _ in range(2))
 here = np.arange(16, dtype=np.int32)
 there = np.zeros_like(here)
@@ -30,14 +30,14 @@ do(cu.cuMemcpyHtoD(a, here, 64)); do(cu.cuMemcpyDtoD(b, a, 64)); do(cu.cuMemsetD
 do(cu.cuMemcpyDtoH(there, b, 64)); assert (there == here).all()
 do(cu.cuMemcpyDtoHAsync(there, int(a) + 32, 32, 0)); assert (there[:8] == 7).all() and (there[8:] == here[8:]).all()
 """,
-    "a host pointer is no device pointer, and ranges are checked": """
+    "host pointers, and ranges beyond an allocation, are refused": """
 a = do(cu.cuMemAlloc(64)); here = np.zeros(32, np.int32)
 assert cu.cuMemcpyHtoD(here.ctypes.data, here, 64)[0] == 1
 assert cu.cuMemcpyHtoD(a, here, 65)[0] == 1
 do(cu.cuMemFree(a)); assert cu.cuMemcpyHtoD(a, here, 64)[0] == 1 and cu.cuMemFree(a)[0] == 1
 assert cu.cuMemAlloc(1 << 45)[0] == 2
 """,
-    "pinned and managed memory have one address": """
+    "pinned and managed memory, with one address on host and device": """
 for address in (do(cu.cuMemHostAlloc(4096, 2)), do(cu.cuMemAllocManaged(4096, 1))):
     address = int(address)
     own = np.frombuffer((ctypes.c_uint8 * 4096).from_address(address), np.uint8)
@@ -57,7 +57,7 @@ do(cu.cuEventRecord(first, stream)); do(cu.cuEventRecord(last, stream)); do(cu.c
 assert do(cu.cuEventElapsedTime(first, last)) >= 0
 do(cu.cuStreamDestroy(stream)); assert cu.cuStreamSynchronize(stream)[0] == 400
 """,
-    "graphs of copies and fills, of streams that join": """
+    "graphs of copies and fills, recorded from several streams": """
 one, other = (do(cu.cuStreamCreate(1)) for _ in range(2)); event = do(cu.cuEventCreate(0))
 a, b = (do(cu.cuMemAlloc(64)) for _ in range(2)); there = np.zeros(16, np.int32); do(cu.cuMemsetD32(b, 1, 16))
 do(cu.cuStreamBeginCapture(one, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))

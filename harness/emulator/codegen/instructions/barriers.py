@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.instructions.warp import check_members
+from harness.emulator.codegen.instructions.warp import check_members, staying_lanes
 from harness.emulator.codegen.instrumentation.watched import watch_fence, watch_proxy_fence, watch_warp_barrier
 from harness.emulator.codegen.vector_ir_builder import splat
 from harness.emulator.codegen.warp_emitter import WarpEmitter
@@ -46,8 +46,11 @@ def barrier(lanes: WarpEmitter, instruction: Instruction) -> None:
         if not isinstance(destination, Reg) or lanes.is_predicate(destination) != (vote != "popc"):
             raise instruction.unsupported("its operands do not fit its form")
         predicate = operands.pop()
-    started = lanes.warp_load("i32", at.STARTED, 4)
-    missing = lanes.op(f"and i32 {started}, {lanes.op(f'xor i32 {lanes.mask}, -1')}")
+    absent = lanes.op(f"xor i32 {lanes.mask}, -1")
+    missing = lanes.op(f"and i32 {lanes.warp_load('i32', at.STARTED, 4)}, {absent}")
+    if lanes.instruments.lenient:  # hardware does not wait for lanes that have returned
+        lanes.runtime("note_absent", "%ctx", lanes.number(lanes.site(instruction)), lanes.widen(missing))
+        missing = lanes.op(f"and i32 {staying_lanes(lanes)}, {absent}")
     lanes.check(missing, "divergent barrier", instruction)
     lanes.warp_store("i32", _scalar(lanes, operands[0]), at.BARRIER_ID, 4)
     lanes.warp_store("i32", _scalar(lanes, operands[1]) if len(operands) > 1 else "0", at.BARRIER_THREADS, 4)
