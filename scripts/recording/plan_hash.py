@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from harness.compilers.ptx_text import PtxKernel
+from harness.compilers.triton.kernel import TritonKernel, as_kernel, is_function
 from harness.model.plan import Launch, Plan
 from harness.model.problem import BaseProblem
-from scripts.recording.kernel_text import cuda_text, numba_text
+from scripts.recording.kernel_text import cuda_text, numba_text, python_text
 
 
 def plan_hash(plan: Plan, problem: BaseProblem) -> str:
@@ -40,7 +42,17 @@ def _kernel_text(kernel: Any) -> list[str]:
         return [numba_text(kernel)]
     if isinstance(kernel, PtxKernel):
         return [kernel.text]
+    if isinstance(kernel, TritonKernel) or is_function(kernel):
+        return _triton_text(as_kernel(kernel))
     return [cuda_text(kernel.code), *map(str, kernel.options)]
+
+
+def _triton_text(kernel: TritonKernel) -> list[str]:
+    """The function without those that it calls, and what it is compiled for."""
+    chosen = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
+    chosen |= {**kernel.constexprs, **kernel.types, **kernel.options}
+    text = python_text(inspect.getsource(kernel.function.fn))
+    return [text, *(f"{name}={chosen[name]!r}" for name in sorted(chosen))]
 
 
 def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from summation_orders import (
     answers_counts,
     answers_joins,
@@ -57,6 +57,7 @@ def test_known_orders(name: str):
     assert order_from_joins(tree.terms, answers_joins(tree.total, tree.terms)) == tree
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(orders())
 def test_any_order(nested):
     tree = tree_of(nested)
