@@ -36,9 +36,7 @@ class CacheOptions:
         "NAME",
         f"GPU whose caches and roofline are modelled: {', '.join(GPUS)} (default: the one that is present, else h200)",
     )
-    l2_bytes: int | None = option(
-        "N", "size of the modelled GPU's L2 cache, if it differs from the real one", type=WHOLE_NUMBER
-    )
+    l2_bytes: int | None = option("N", "model an L2 cache of N bytes instead of the GPU's own size", type=WHOLE_NUMBER)
     cache_control: str | None = option(
         None, "all: each launch begins with empty caches, as in Nsight Compute; none: L2 stays warm between the "
         "launches of a plan (default: none, but all if the counts are compared with a GPU's counters)",

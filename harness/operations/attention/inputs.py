@@ -191,11 +191,15 @@ _OF_Q_K_AND_V = by_name(
     Regime("rising", "scores rise along the keys: the running maximum changes at every key", _rising),
     Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
     Regime("needle", "one key per head carries all the weight", _needle),
-    Regime("offset", "K around 4 and V around 100: means far from zero", _offset),
+    Regime("offset", "K around 4 and V around 100: their means are far from zero", _offset),
     Regime("exact", "Q is 0 and V holds whole numbers: if a row sees 2^m keys, its result must be exact", _exact),
     Regime("repeated", "each key occurs about eight times, so the largest score recurs", _repeated),
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
-    Regime("non-finite", "a NaN or infinity in V, and in masked rows of K: must not leak into other rows", _non_finite),
+    Regime(
+        "non-finite",
+        "a NaN or infinity in V, and in masked rows of K; it must not reach rows of O that do not see it",
+        _non_finite,
+    ),
 )
 REGIMES = _all_inputs(_OF_Q_K_AND_V)
 """Every regime by name. Regimes draw Q, K and V in float64. Values before rounding depend only on sizes, regime and

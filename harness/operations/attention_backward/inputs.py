@@ -77,7 +77,7 @@ REGIMES = by_name(
     Regime("few-gradients", "dO is zero but for one row in eight", _of_normal(_few)),
     Regime("one-gradient", "one row of dO for all: sums over rows do not cancel", _of_normal(_alike)),
     Regime(
-        "non-finite-gradient", "a NaN or infinity in dO: must not leak into other gradients", _of_normal(_not_finite)
+        "non-finite-gradient", "a NaN or infinity in dO; it must not reach other gradients", _of_normal(_not_finite)
     ),
 )
 """Attention's, with dO from N(0, 1), and those that are hard for gradients."""

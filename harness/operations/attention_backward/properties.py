@@ -66,7 +66,7 @@ PROPERTIES: dict[str, Property] = {
     for each in (
         DETERMINISM,
         operation_named("attention").properties["batch-invariance"],
-        Property("gradient-sum", "gradients of dO + dO' are the sum of those of each", gradient_sum),
+        Property("gradient-sum", "the gradients for dO + dO' equal the sum of those for dO and for dO'", gradient_sum),
         Property("weights-sum", "dV added up over keys is dO added up over rows", weights_sum),
     )
 }

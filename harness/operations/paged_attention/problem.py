@@ -87,7 +87,10 @@ class PagedProblem(BaseProblem):
     prefix: int = option(0, "keys that all sequences begin with: whole pages of them are shared")
     """Number of first keys that all sequences have in common. Pages that lie entirely within them are shared."""
     table_len: int | None = option(
-        None, "entries of a row of the table", metavar="N", default_text="the pages of the longest sequence"
+        None,
+        "entries per row of the page table",
+        metavar="N",
+        default_text="number of pages of the longest sequence",
     )
     """Entries per row of the page table. None for as many as the longest sequence has pages (`table_shape`)."""
     scale: float | None = option(

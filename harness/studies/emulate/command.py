@@ -1,4 +1,4 @@
-"""`emulate`: run a program that uses CUDA on the emulated GPU."""
+"""`emulate`: run a CUDA program on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from harness.options.command import Command, add_fields_of, flag, option
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.request import Request
 from harness.support.errors import UsageError
+from harness.support.gpu_data_sheets import GPUS
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmulateRequest(Request):
     """The program, and what to report about it."""
 
-    gpu: str = option("NAME", "the GPU that the program sees, such as a100 or l4 (default: h100)", default="h100")
+    gpu: str = option("NAME", f"the GPU that the program sees: {', '.join(GPUS)} (default: h100)", default="h100")
     sanitize: bool = flag("report races and reads of unwritten memory at the end; kernels take longer")
     summary: bool = flag("show at the end what each kernel moved, by buffer and source line")
     module: list[str] | None = None
@@ -96,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
 
 COMMAND = Command(
     "emulate",
-    "run a program that uses CUDA on an emulated GPU",
+    "run a CUDA program (numba.cuda or CuPy) on the emulated GPU",
     add_options,
     EmulateRequest,
     run_emulate,

@@ -60,13 +60,15 @@ class FuzzRequest(StudyRequest):
         "6, and some of many)", type=WHOLE_NUMBER,
     )  # fmt: skip
     seed: int | None = option(
-        "S", "same seed, same cases, after stored failures (default: another each time)", type=WHOLE_NUMBER
+        "S",
+        "the same seed gives the same cases; stored failures are tried before them (default: another each time)",
+        type=WHOLE_NUMBER,
     )
     properties: str = option(
         "NAME[,NAME]", "what is held in a share of the cases besides the answer, see below; all (default) or none",
         default="all",
     )  # fmt: skip
-    replay: str | None = option("CASE", "run this one case again, as an earlier campaign printed it")
+    replay: str | None = option("CASE", "run only this case, given as fuzz printed it")
     allow_undecided: bool = False
 
 

@@ -47,7 +47,10 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             *(_undecided(result) for result in results if result.undecided),
             "error / budget: the largest among the examples that passed. refused: examples that the variant does not "
             "support; whether it is correct on them is not known.",
-            *(f"pairs met: two values of {axes} in one example." for axes in _axes(results)),
+            *(
+                f"pairs met: pairs of classes, from two of the axes {axes}, that have occurred together in an example."
+                for axes in _axes(results)
+            ),
         ],
         records=lambda: ([{key: _object(r, options).get(key) for key in _CSV} for r in results], _CSV),
         document=lambda: {"device": device, "campaigns": [_object(result, options) for result in results]},

@@ -120,7 +120,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}{usual}"
         parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=help)
     main, *others = (tensor.name for tensor in plain.outputs)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"file for {main}")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.npy", help=f"file for the output {main}")
     for name in others:
         parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=f"file for {name}")
     for tensor in plain.with_role(OPTIONAL_OUTPUT):

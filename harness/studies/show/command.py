@@ -22,7 +22,7 @@ class ShowRequest(StudyRequest):
 
     variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
     ptx: bool = flag("show the PTX of each kernel instead of its source")
-    expanded: bool = flag("show what of the source is compiled for this problem: features that are off are left out")
+    expanded: bool = flag("show only the source that is compiled for this problem, without the features that are off")
     order: bool = flag(
         "show the order in which the terms of O, l and S are added, and which variants use the same order"
     )

@@ -16,7 +16,7 @@ from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
 
 Form = Literal["source", "expanded", "ptx"]
-"""How a kernel is shown: as it is written; what of it is compiled for this problem; or the PTX."""
+"""How a kernel is shown: as it is written; only the parts that are compiled for this problem; or the PTX."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class TrafficRequest(StudyRequest):
 
     variant: str | None = argument("VARIANT", "the variant's name, as 'list' shows it; --sweep needs none", nargs="?")
     lines: bool = flag(
-        "show bytes by source line too, with the bank conflicts of shared memory (which takes several times as long)"
+        "show bytes by source line too, with the bank conflicts of shared memory; takes several times as long"
     )
     trace: Path | None = option(
         "FILE.json", "write a timeline of blocks, warps, barriers, waits and copies, which you can open in "
@@ -69,7 +69,7 @@ class TrafficRequest(StudyRequest):
     )  # fmt: skip
     sweep: str | None = option(
         "FIELD=VALUES", "count bytes for several values of one field of the problem, q_len=512..16384 (doubling) or "
-        "head_dim=32,64,128, or of a tile size that variants declare, Bc=8..64; seq_len is q_len and kv_len",
+        "head_dim=32,64,128, or of a tile size that variants declare, Bc=8..64; seq_len sets both q_len and kv_len",
     )  # fmt: skip
     plot: Path | None = option("FILE.png|.svg", "plot bytes against the field, for all variants", type=Path)
     roofline: Path | None = option(

@@ -27,7 +27,9 @@ MEMORY = Cause("memory instructions", "M warp instr", "wider accesses: 16 bytes 
 SHARED = Cause("shared memory", "M wavefronts", "larger tiles per thread, so that what is loaded is used more often")
 CONFLICTS = Cause("bank conflicts", "M extra wavefr.", "pad the rows of the tile, or swizzle them")
 COALESCING = Cause("coalescing", "sectors / ideal", "let neighbouring lanes read neighbouring addresses")
-BYTES = Cause("bytes moved", "MB sectors", "load once and keep: in shared memory or registers; fuse the launches")
+BYTES = Cause(
+    "bytes moved", "MB sectors", "load each value once and keep it in shared memory or registers; fuse the launches"
+)
 LOCAL_MEMORY = Cause(
     "local memory", "MiB", "make indices into arrays compile-time constants (unroll), or fewer elements per thread"
 )

@@ -161,7 +161,7 @@ def _advice(result: WhyResult) -> Iterator[str]:
     paying = [each for each in _shown(result) if each.seconds > 0][:ADVISED]
     if not paying or result.distance_seconds <= 0:
         return
-    change = f"Most worthwhile change: {_paying_most(result, paying[0])}"
+    change = f"Cause most worth removing: {_paying_most(result, paying[0])}"
     yield fill(change, NOTE_WIDTH, break_long_words=False, break_on_hyphens=False)
     for each in paying:
         yield f"  {each.cause.name}: {result.advice(each)}."
@@ -174,10 +174,10 @@ def _paying_most(result: WhyResult, first: Attributed) -> str:
     slow, other = result.names
     name = first.cause.name
     if first.seconds > ALL_AND_MORE * result.distance_seconds:
-        return f"{name}. It costs more than the whole difference, because other causes favour {slow}."
+        return f"{name}. Its cost exceeds the whole difference, because other causes favour {slow}."
     left = _us(result.slow_time.seconds - first.seconds)
     cost = f"no more than that of the {other}" if other == ROOFLINE else f"that of {other}"
-    return f'if the cost of "{name}" were {cost}, {slow} would be predicted to take {left} us.'
+    return f"{name}. If its cost were {cost}, {slow} would be predicted to take {left} us."
 
 
 def _measured(result: WhyResult) -> Table:

@@ -144,7 +144,7 @@ import subprocess
 code = "from numba import cuda; print(cuda.get_current_device().name)"
 assert "H100" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 """,
-    "the device": """
+    "properties and free memory of the device": """
 device = cuda.get_current_device()
 assert device.compute_capability == (9, 0) and device.MULTIPROCESSOR_COUNT == 132
 assert b"H100" in device.name if isinstance(device.name, bytes) else "H100" in device.name
