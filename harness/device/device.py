@@ -82,7 +82,7 @@ class Device:
         self.tier = Tier.BASELINE
         self.memory = DeviceMemory(watched=sanitize)
         self.modules = LoadedModules()
-        self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed, lenient=lenient)
+        self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed)
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def __enter__(self) -> Device:

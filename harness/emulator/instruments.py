@@ -20,8 +20,9 @@ class Instruments:
     `codegen/instrumentation/block_counts.py`."""
 
     lenient: bool = False
-    """Let a `bar.warp.sync` pass whose mask names lanes on another path, as if they had exited, and record a note.
-    Otherwise it is a fault."""
+    """Record a note, in place of a fault, for what is undefined and yet accepted by an H100: a `bar.warp.sync` that
+    names lanes on another path, a barrier of the block after lanes have returned and, without the sanitizer, loads
+    beyond shared memory and arrivals at an mbarrier of a block that has ended."""
 
 
 PLAIN = Instruments()

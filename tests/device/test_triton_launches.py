@@ -12,6 +12,7 @@ import triton.language as tl
 
 from harness import Device, TritonKernel, UsageError
 from harness.device.array import DeviceArray
+from tests.compilers.triton.triton_samples import doubled_by_own_tiles, doubled_by_tiles
 
 pytestmark = pytest.mark.compiles
 
@@ -21,20 +22,6 @@ def total(x, out, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(x + i, i < n, 0.0)  # read here
     tl.store(out + tl.program_id(0), tl.sum(values, 0))
-
-
-@triton.jit
-def doubled(x_desc, out_desc, ROWS: tl.constexpr):
-    row = tl.program_id(0) * ROWS
-    out_desc.store([row, 0], x_desc.load([row, 0]) * 2)
-
-
-@triton.jit
-def doubled_by_own_tiles(x, out, ROWS: tl.constexpr):
-    x_desc = tl.make_tensor_descriptor(x, [32, 64], [64, 1], [ROWS, 64])
-    out_desc = tl.make_tensor_descriptor(out, [32, 64], [64, 1], [ROWS, 64])
-    row = tl.program_id(0) * ROWS
-    out_desc.store([row, 0], x_desc.load([row, 0]) * 2)
 
 
 def line_of(text: str) -> int:
@@ -65,7 +52,7 @@ def test_tensor_descriptors_of_the_host() -> None:
     device = Device()
     x, out = device.array(np.arange(2048, dtype=np.float16).reshape(32, 64)), device.empty((32, 64), np.float16)
     types = dict.fromkeys(("x_desc", "out_desc"), "tensordesc<fp16[16, 64]>")
-    kernel = TritonKernel(doubled, {"ROWS": 16}, types=types)
+    kernel = TritonKernel(doubled_by_tiles, {"ROWS": 16}, types=types)
     device.launch(kernel, 2, kernel.block, (descriptor(x), descriptor(out)))
     assert np.array_equal(out.numpy(), 2 * x.numpy())
 

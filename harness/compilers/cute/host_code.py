@@ -20,7 +20,6 @@ from harness.compilers.cute.object_symbols import symbols
 from harness.model.plan import require_cluster
 from harness.support.errors import CompileError, PlanError, SandboxError
 from harness.support.gpu_data_sheets import GPUS
-from harness.support.memory_units import KIB
 
 ENTRY = "launch"
 """Name under which host code is exported; its function is `__tvm_ffi_` and this."""
@@ -31,10 +30,9 @@ _FAILED = 1
 _CLUSTER = 4
 """`cudaLaunchAttributeClusterDimension`."""
 _GPU = GPUS["h100"]
-_RESERVED_SHARED_BYTES = 1 * KIB
 _ATTRIBUTES = {
     16: _GPU.multiprocessors, 75: 9, 76: 0,
-    97: _GPU.multiprocessor.carve_outs_bytes[-1] - _RESERVED_SHARED_BYTES,
+    97: _GPU.multiprocessor.carve_outs_bytes[-1] - _GPU.multiprocessor.reserved_shared_bytes,
 }  # fmt: skip
 """`cudaDeviceAttr`: multiprocessors, compute capability, and the most shared memory of a block, of an H100."""
 

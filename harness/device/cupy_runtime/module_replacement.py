@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from harness.device.cupy_runtime.driver_calls import DriverCalls
 from harness.device.cupy_runtime.runtime_error import error_text
 from harness.device.cupy_runtime.stand_in_module import STAND_INS, StandInModule, refused_function
+from harness.device.driver.module_changes import Change, change_when_imported
 from harness.device.driver.process import Driver
 
 _RUNTIME = "cupy_backends.cuda.api.runtime"
@@ -25,31 +23,6 @@ _WITHOUT_DRIVER = frozenset({
 _CUB_ATTEMPTS = ("cub_reduction", "cub_scan", "cub_histogram")
 """Functions after whose result None CuPy runs a kernel of its own."""
 _CUB_CALLS = ("device_reduce", "device_segmented_reduce", "device_scan", "device_histogram")
-
-
-class _Changes(importlib.abc.MetaPathFinder):
-    """Finds the modules of CuPy that are changed after they are loaded."""
-
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._changes = changes
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        change = self._changes.pop(name, None)  # the others are asked for the module next
-        if change is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            load = loader.exec_module
-
-            def load_and_change(module: ModuleType) -> None:
-                load(module)
-                change(module)
-
-            loader.exec_module = load_and_change
-        return spec
 
 
 def _replace_functions(module: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
@@ -159,7 +132,7 @@ def emulate_cupy(driver: Driver) -> None:
             if parent == package.__name__:
                 setattr(package, last, module)
 
-    changes: dict[str, Callable[[ModuleType], None]] = {
+    changes: dict[str, Change] = {
         _RUNTIME: lambda module: _replace_runtime(module, call),
         "cupy_backends.cuda.libs": add_stand_ins,
         "cupy.cuda": add_stand_ins,
@@ -168,4 +141,4 @@ def emulate_cupy(driver: Driver) -> None:
         "cupy.cuda.jitify": _name_architecture,
         "cupy.random._generator_api": lambda module: _replace_generator(module, driver),
     }
-    sys.meta_path.insert(0, _Changes(changes))
+    change_when_imported(changes)

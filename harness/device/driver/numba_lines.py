@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
+
+from harness.device.driver.module_changes import change_when_imported
 
 _ENTERED = contextlib.ExitStack()
 """What stays changed until the process ends."""
 _DISPATCHER = "numba.cuda.dispatcher"
-
-
-class _LinesByDefault(importlib.abc.MetaPathFinder):
-    """Finds the module that compiles kernels, and lets it compile them with lines after it is loaded."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _DISPATCHER:
-            return None
-        sys.meta_path.remove(self)  # asks the others, and is not needed again
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            load = loader.exec_module
-
-            def load_and_replace(module: ModuleType) -> None:
-                load(module)
-                _compile_with_lines(module)
-
-            loader.exec_module = load_and_replace
-        return spec
 
 
 def _compile_with_lines(dispatcher: Any) -> None:
@@ -57,6 +32,6 @@ def lines_by_default() -> None:
     """Compile kernels of `numba.cuda` with `lineinfo=True` unless they have `debug=True`."""
     loaded = sys.modules.get(_DISPATCHER)
     if loaded is None:
-        sys.meta_path.insert(0, _LinesByDefault())
+        change_when_imported({_DISPATCHER: _compile_with_lines})
     else:
         _compile_with_lines(loaded)

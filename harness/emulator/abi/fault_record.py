@@ -1,4 +1,4 @@
-"""Records a fault in a worker's context."""
+"""Records a fault, or what is noted without one, in a worker's context."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ def set_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: int
     store64(ctx + context.FAULT_SIZE, size)
     store64(ctx + context.FAULT_BLOCK, load64(ctx + context.BLOCK))
     store64(ctx + context.FAULT_WARP, load64(ctx + context.WARP_INDEX))
+
+
+def note_first(slot: int, site: int) -> None:
+    """Keep the first instruction in text order, plus 1, in a slot of the context."""
+    known = load64(slot)
+    if known == 0 or site + 1 < known:
+        store64(slot, site + 1)

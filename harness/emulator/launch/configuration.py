@@ -133,9 +133,6 @@ class LaunchOptions:
     """Permute the blocks, too, and give warps turns of random lengths. Blocks then run on one core."""
     cluster_limit: int = 0
     """Maximum instructions of all warps of a cluster together; 0 for no limit."""
-    lenient: bool = False
-    """Whether to note, in place of a fault, what an H100 accepts: loads beyond shared memory, and arrivals at an
-    mbarrier of a block that has ended. Not under the sanitizer."""
 
 
 def residency_of(gpu: Gpu, kernel: str, geometry: Geometry, used: Resources) -> Residency:

@@ -131,7 +131,7 @@ def launch(
         worker.set("STOP_AT", stop_at.ctypes.data)
         worker.set("PLACES", 0 if places is None else places.ctypes.data)
         worker.set("GRID_BARRIER", at.buffer_address(len(buffers) - 1) if geometry.cooperative else 0)
-        worker.set("LENIENT", int(options.lenient and recorder is None))
+        worker.set("LENIENT", int(kernel.instruments.lenient and recorder is None))
         worker.set("SANITIZER", 0 if recorder is None else recorder.address)
         tables.attach(worker)
         if facts.prints:

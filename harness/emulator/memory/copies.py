@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import LENIENT, LENIENT_LOAD, SHARED_BASE, SHARED_SIZE, SHARED_TAG
-from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.fault_record import note_first, set_fault
 from harness.emulator.abi.raw_memory import (
     fill_ones,
     load8,
@@ -75,13 +75,6 @@ def shared_fault(ctx: int, site: int, lane: int, offset: int, limit: int, size: 
     kind = OUT_OF_BOUNDS if offset > limit else MISALIGNED
     address = (offset + load64(ctx + SHARED_TAG)) & 0xFFFFFFFF
     set_fault(ctx, kind, site, lane, address | at.SHARED_ADDRESS, size)
-
-
-def note_first(slot: int, site: int) -> None:
-    """Keep the first instruction in text order, plus 1, in a slot of the context."""
-    known = load64(slot)
-    if known == 0 or site + 1 < known:
-        store64(slot, site + 1)
 
 
 def shared_load(ctx: int, warp: int, site: int, mask: int, element_bytes: int, count: int) -> int:

@@ -20,11 +20,10 @@ from harness.emulator.abi.context import (
     SHARED_ORIGIN,
     STEPS,
 )
-from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.fault_record import note_first, set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
 from harness.emulator.memory.bulk_landing import land_loads
-from harness.emulator.memory.copies import note_first
 from harness.emulator.memory.trace import arrive_in_time, begin_look, end_wait
 from harness.emulator.sanitizer.async_proxy import begin_mbarrier, finish_mbarrier_phase, use_mbarrier
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.emulator.abi.context import ABSENT_LANES, FAULT_MASK
-from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import load64, store64
+from harness.emulator.abi.fault_record import note_first, set_fault
+from harness.emulator.abi.raw_memory import store64
 from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, load_rows, permute, scatter, shared_load, shared_store, store_rows
 from harness.emulator.memory.translation import translate
@@ -39,9 +39,8 @@ def fault(ctx: int, warp: int, kind: int, site: int, mask: int, detail: int) -> 
 
 def note_absent(ctx: int, site: int, lanes: int) -> int:
     """Record that `site` reads or names these absent lanes; the first site in text order is stored. Returns 0."""
-    known = load64(ctx + ABSENT_LANES)
-    if lanes and (known == 0 or site + 1 < known):
-        store64(ctx + ABSENT_LANES, site + 1)
+    if lanes:
+        note_first(ctx + ABSENT_LANES, site)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -30,8 +31,12 @@ def static_shared_bytes(driver: Driver, function: Function) -> int:
 
 def most_threads(function: Function) -> int:
     """Threads that a block may have: the kernel's own limit (`.maxntid`, `__launch_bounds__`), or the device's."""
-    compiled = function.compiled
-    found = re.search(rf"\.entry\s+{re.escape(compiled.entry)}\s*\([^{{]*?\.maxntid\s+([\d\s,]+)", compiled.ptx)
+    return _most_threads(function.compiled.ptx, function.compiled.entry)
+
+
+@functools.cache
+def _most_threads(ptx: str, entry: str) -> int:
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*\([^{{]*?\.maxntid\s+([\d\s,]+)", ptx)
     return MOST_THREADS if found is None else math.prod(int(extent) for extent in found[1].split(","))
 
 
