@@ -26,10 +26,17 @@ from harness.execution.planning.variant_calls import make_plan  # noqa: E402
 from harness.execution.schedule.replay_recording import replay_of  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import draw_inputs  # noqa: E402
+from harness.operations.attention_backward.problem import BackwardProblem  # noqa: E402
 from scripts.schedule_picture import schedule_svg  # noqa: E402
 
-PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {"attention": Problem, "softmax": SoftmaxProblem}
-DRAWN_SIZES = {"attention": {"heads": 1}, "softmax": {"rows": 8}}
+PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {
+    "attention": Problem,
+    "attention-backward": BackwardProblem,
+    "softmax": SoftmaxProblem,
+}
+DRAWN_SIZES = {"attention": {"heads": 1}, "attention-backward": {"heads": 1}, "softmax": {"rows": 8}}
+ALGORITHM_PREFIX = {"attention_backward": "bwd-", "softmax": "softmax-"}
+"""What the names of variants begin with, by the folder of an operation that one page describes."""
 HALF_PRECISION = "float16"
 _FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)
@@ -52,9 +59,12 @@ class Algorithm:
     @functools.cached_property
     def variant(self) -> Variant:
         """Its CUDA variant."""
-        name = self.folder.name.replace("_", "-")
-        prefix = "" if self.folder == self.page.parent else f"{self.page.parent.name}-"
-        return discover().registry.get(f"{prefix}{name}-cupy")
+        return discover().registry.get(_variant_name(self.page, self.folder))
+
+
+def _variant_name(page: Path, folder: Path) -> str:
+    prefix = "" if folder == page.parent else ALGORITHM_PREFIX[page.parent.name]
+    return f"{prefix}{folder.name.replace('_', '-')}-cupy"
 
 
 def algorithm_pages() -> list[Path]:
@@ -65,11 +75,12 @@ def algorithm_pages() -> list[Path]:
 @functools.cache
 def algorithms() -> list[Algorithm]:
     """All algorithms that have a page."""
-    found = []
+    found, names = [], {variant.name for variant in discover().registry}
     for page in algorithm_pages():
         describes_operation = page.parent.parent.name == "variants"
-        kernels = sorted(page.parent.glob("*/kernel.cu" if describes_operation else "kernel.cu"))
-        found += [Algorithm(page, kernel.parent) for kernel in kernels]
+        modules = sorted(page.parent.glob("*/__init__.py" if describes_operation else "__init__.py"))
+        folders = [module.parent for module in modules]
+        found += [Algorithm(page, each) for each in folders if _variant_name(page, each) in names]
     return found
 
 

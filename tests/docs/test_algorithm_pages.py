@@ -24,6 +24,7 @@ EACH_ALGORITHM = pytest.mark.parametrize("algorithm", algorithms(), ids=lambda e
 SITE = ROOT / "docs" / "algorithms"
 OTHER_SIZES = {
     "attention": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
+    "attention-backward": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
     "softmax": {"rows": 24, "columns": 1000},
 }
 """Lengths that tiles do not divide, and more than one split."""
