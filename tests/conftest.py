@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 import zlib
 from collections.abc import Callable, Iterable
@@ -58,9 +59,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     from lanes import set_lane
 
+    use_own_cache()
     set_lane(config.getoption("--lane"))
     if config.getoption("--lane") == "fast":
         forbid_compiling()
+
+
+def use_own_cache() -> None:
+    """Give the tests a cache of their own, without the failures that earlier runs on this machine have stored.
+
+    Compiled kernels stay in it from one run of the tests to the next. Workers and nested runs inherit the variable.
+    """
+    from harness.support.cache import DIRECTORY_VARIABLE, default_cache
+
+    directory = default_cache().directory
+    if DIRECTORY_VARIABLE in os.environ or directory is None:
+        return
+    directory = directory.with_name(f"{directory.name}-tests")
+    shutil.rmtree(directory / "failures", ignore_errors=True)
+    os.environ[DIRECTORY_VARIABLE] = str(directory)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
