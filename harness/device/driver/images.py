@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
 
 from harness.device.driver import status
 from harness.device.driver.status import DriverError
 
 _CUBIN, _FAT_BINARY, _FAT_BINARY_WRAPPER = b"\x7fELF", b"\x50\xed\x55\xba", b"\xb1\x43\x62\x46"
-_HEADER = re.compile(r"^[ \t]*\.(?:version|target|address_size)\b[^\n]*\n", re.MULTILINE)
-_EXTERN_FUNCTION = re.compile(
-    r"^[ \t]*\.extern\s+\.func\s*(?:\([^)]*\)\s*)?([\w$]+)\s*(?:\([^)]*\))?\s*;", re.MULTILINE
-)
-_EXTERN_VARIABLE = re.compile(
-    r"^[ \t]*\.extern\s+\.(?:global|const)\b[^;]*?([\w$]+)\s*(?:\[[^\]]*\])?\s*;", re.MULTILINE
-)
-_DEFINITION = re.compile(
-    r"^[ \t]*(?:\.(?:visible|weak)\s+)?"
-    r"\.(?:func\s*(?:\([^)]*\)\s*)?|(?:global|const)\b[^;={]*?)([\w$]+)\s*(?=[(\[={;])",
-    re.MULTILINE,
-)
 
 
 def ptx_of(address: int) -> str:
@@ -39,31 +26,6 @@ def ptx_of(address: int) -> str:
     if ".version" not in text:
         raise DriverError(status.INVALID_IMAGE, "the program loads a module that is neither PTX nor machine code")
     return text
-
-
-def linked(texts: Sequence[str]) -> str:
-    """One PTX module with the contents of several.
-
-    The header is the first module's. Declarations of what another module defines are removed. Raises `DriverError` if
-    two modules define the same name.
-    """
-    if len(texts) == 1:
-        return texts[0]
-    defined: dict[str, int] = {}
-    for number, text in enumerate(texts):
-        for match in _DEFINITION.finditer(text):
-            if defined.setdefault(match[1], number) != number:
-                raise DriverError(status.INVALID_PTX, f"two modules that are linked together define {match[1]}")
-
-    def without_declarations(text: str) -> str:
-        for pattern in (_EXTERN_FUNCTION, _EXTERN_VARIABLE):
-            text = pattern.sub(lambda match: "\n" * match[0].count("\n") if match[1] in defined else match[0], text)
-        return text
-
-    first, *others = texts
-    # What is linked in comes first, since PTX has to declare a function before a call.
-    header = "".join(_HEADER.findall(first))
-    return header + "\n".join(without_declarations(_HEADER.sub("", text)) for text in (*others, first))
 
 
 _REGISTER_LIMIT = re.compile(r"^// registers: at most (\d+)$", re.MULTILINE)

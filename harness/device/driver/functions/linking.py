@@ -10,9 +10,10 @@ from typing import Any
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, read_int, read_text, write_pointer
 from harness.device.driver.functions.modules import file_image
-from harness.device.driver.images import linked, ptx_of, with_register_limit
+from harness.device.driver.images import ptx_of, with_register_limit
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
+from harness.ptx.linking import LinkError, linked
 
 _PTX = 1
 _MAX_REGISTERS = 0
@@ -77,7 +78,10 @@ def complete(driver: Driver, state: int, image: int, size: int) -> int:
     linking = driver.of_handle(state, LinkState)
     if not linking.texts:
         return status.INVALID_VALUE
-    text = with_register_limit(linked(linking.texts), linking.max_registers)
+    try:
+        text = with_register_limit(linked(linking.texts), linking.max_registers)
+    except LinkError as error:
+        raise DriverError(status.INVALID_PTX, str(error)) from None
     linking.output = ctypes.create_string_buffer(text.encode())
     write_pointer(image, ctypes.addressof(linking.output))
     write_pointer(size, len(linking.output))
