@@ -1,10 +1,16 @@
 #!/usr/bin/env python
-"""Draw the pictures of docs/gallery.md again, each with the command that the page shows above it."""
+"""Draw the pictures of docs/gallery.md again, each with the command that the page shows above it.
+
+The picture of a report needs Chromium (`scripts/browser`).
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +29,25 @@ def commands() -> list[list[str]]:
     return [arguments for line in lines if (arguments := harness_arguments(line)) is not None]
 
 
+def draw_report(picture: Path) -> None:
+    """Write a picture of the upper part of the report's page. Raises `SystemExit` without a browser."""
+    from PIL import Image
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        sys.exit("no browser: run scripts/browser first")
+    with tempfile.TemporaryDirectory() as folder:
+        page, screenshot = Path(folder, "page.html"), Path(folder, "page.png")
+        main(["report", "--variants", "fa1-cupy,fa2-cupy", "--output", str(page)])
+        switches = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1000"]
+        subprocess.run(
+            [browser, *switches, f"--screenshot={screenshot}", page.as_uri()], check=True, capture_output=True
+        )
+        Image.open(screenshot).convert("RGB").quantize().save(picture, optimize=True)
+
+
 if __name__ == "__main__":
     os.chdir(GALLERY)
-    sys.exit(max(main(arguments) for arguments in commands()))
+    status = max(main(arguments) for arguments in commands())
+    draw_report(GALLERY.parent / "report.png")
+    sys.exit(status)
