@@ -41,7 +41,8 @@ def add_effort(parser: argparse.ArgumentParser, seed: bool = True) -> None:
         type=NUMBER,
         default=Effort.sustained_seconds,
         metavar="S",
-        help="after that, run each of them back to back for at least S seconds; 0 skips this (default: %(default)s)",
+        help="after the cold-cache runs, run each of them back to back for at least S seconds; 0 skips this "
+        "(default: %(default)s)",
     )
 
 

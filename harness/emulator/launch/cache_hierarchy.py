@@ -1,7 +1,7 @@
 """Models a GPU's caches behind the sector counts: the traffic between L1 and L2, and between L2 and DRAM.
 
-Blocks are assigned to multiprocessors in order, each as many as fit. All resident blocks run at the same speed,
-measured in instructions, and a block that ends makes room for the next. Each request goes through the L1 of its
+Blocks are assigned to multiprocessors in order, each as many as fit. All resident blocks execute the same number of
+instructions per unit of time, and a block that ends makes room for the next. Each request goes through the L1 of its
 multiprocessor (write-through; stored data can be read back), and misses go through the one L2 (write-back; a stored
 sector is not fetched first). An L2 of two partitions caches a line in its own partition and, if a multiprocessor of the
 other one read it, there as well. DRAM delivers pairs of sectors.

@@ -1,7 +1,7 @@
 """Defines the axes along which the cases of an operation differ, and the values of each axis.
 
-An operation defines its axes and creates a case for any choice of values. The campaign selects choices so that every
-pair of values occurs (`harness.studies.fuzz.drawing.covering`).
+An operation defines its axes and creates a case for any choice of values. The campaign selects choices so that each
+one has as many new pairs of values as possible (`harness.studies.fuzz.drawing.covering`).
 """
 
 from __future__ import annotations

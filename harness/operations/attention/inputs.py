@@ -171,7 +171,7 @@ def _all_inputs(regimes: Mapping[str, Regime]) -> Mapping[str, Regime]:
 _OF_Q_K_AND_V = by_name(
     Regime("normal", "Q, K, V from N(0, 1)", _standard_normal, standard_normal=True),
     Regime("uniform", "Q, K, V from [0, 1): every score is positive, and the weights are nearly equal", _uniform),
-    Regime("hot", "scores beyond +-100: exp overflows unless the maximum is subtracted", _hot),
+    Regime("hot", "the largest scores are beyond +-100: exp overflows unless the maximum is subtracted", _hot),
     Regime(
         "overflow",
         "q.k exceeds the range of float16 before scaling; the scores are within it (for scales below 0.9)",
@@ -182,7 +182,7 @@ _OF_Q_K_AND_V = by_name(
     ),
     Regime(
         "far-negative",
-        "every score is below -50,000, and so below a finite number that a kernel may use in place of -inf",
+        "every score is below -50,000, and so below a finite stand-in for -inf such as -10,000",
         _far_negative,
     ),
     Regime(
@@ -190,14 +190,14 @@ _OF_Q_K_AND_V = by_name(
     ),
     Regime("rising", "scores rise along the keys: the running maximum changes at every key", _rising),
     Regime("falling", "scores fall along the keys: the running maximum never changes", _falling),
-    Regime("needle", "one key per head carries all the weight", _needle),
+    Regime("needle", "one key per head carries nearly all the weight in the rows that see it", _needle),
     Regime("offset", "K around 4 and V around 100: their means are far from zero", _offset),
     Regime("exact", "Q is 0 and V holds whole numbers: if a row sees 2^m keys, its result must be exact", _exact),
     Regime("repeated", "each key occurs about eight times, so the largest score recurs", _repeated),
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
     Regime(
         "non-finite",
-        "a NaN or infinity in V, and in masked rows of K; it must not reach rows of O that do not see it",
+        "NaN or infinity in a late row of V per head (under masks, also K); it must not reach rows that do not see it",
         _non_finite,
     ),
 )

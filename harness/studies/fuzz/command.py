@@ -53,21 +53,26 @@ class FuzzRequest(StudyRequest):
     """A campaign for each variant, or a case to run again."""
 
     variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
-    examples: int | None = option("N", "cases to try (default: 200, or what --seconds allow)", type=WHOLE_NUMBER)
-    seconds: float | None = option("S", "search no longer than this", type=NUMBER)
+    examples: int | None = option(
+        "N", "cases to try (default: 200, or with --seconds as many as the time allows)", type=WHOLE_NUMBER
+    )
+    seconds: float | None = option("S", "time limit of the search in seconds (default: none)", type=NUMBER)
     tiles: int | None = option(
-        "N", "problems of at most N tiles, such as those of rows times those of keys per head, and few heads (default: "
-        "6, and some of many)", type=WHOLE_NUMBER,
-    )  # fmt: skip
+        "N",
+        "only small problems: at most N tiles (in attention, tiles of rows times tiles of keys per head), few heads, "
+        "no long sequences (default: no such limit)",
+        type=WHOLE_NUMBER,
+    )
     seed: int | None = option(
         "S",
-        "the same seed gives the same cases; stored failures are tried before them (default: another each time)",
+        "the same seed gives the same cases; stored failures are tried before them (default: a random seed)",
         type=WHOLE_NUMBER,
     )
     properties: str = option(
-        "NAME[,NAME]", "what is held in a share of the cases besides the answer, see below; all (default) or none",
+        "NAME[,NAME]",
+        "properties to check in a share of the cases, in addition to the result, see below; all (default) or none",
         default="all",
-    )  # fmt: skip
+    )
     replay: str | None = option("CASE", "run only this case, given as fuzz printed it")
     allow_undecided: bool = False
 

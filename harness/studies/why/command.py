@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class WhyRequest(StudyRequest):
     """Two variants to compare, or one and the roofline."""
 
-    variant: str = argument("A", "the variant that is asked about, as 'list' shows it")
+    variant: str = argument("A", "the variant whose time is to be explained, as 'list' shows it")
     other: str | None = argument(
         "B", "the variant to compare it with (default: the roofline of the problem)", nargs="?"
     )
@@ -108,8 +108,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_plugins(parser)
     group = add_device_choice(
         parser.add_argument_group("device"),
-        "work is counted on the emulator and times are predicted; auto: for the GPU that is there, if any; gpu: "
-        "beside them the times that it measures",
+        "work is counted on the emulator and times are predicted; auto: for the GPU that is present, if any; gpu: also "
+        "measure times on that GPU",
     )
     add_emulator(group)
     add_caches(parser)

@@ -1,4 +1,4 @@
-"""Combines values of the operation's axes for a campaign's examples, so that every pair of values occurs in one.
+"""Combines values of the operation's axes for a campaign's examples, so that few examples cover many pairs of values.
 
 A covering array of strength two, built row by row: each row takes, axis by axis, the value that completes the most new
 pairs, after Cohen et al. 1997 (AETG, doi:10.1109/32.605761). Rows without new pairs use the pairs that occurred least.
