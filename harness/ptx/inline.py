@@ -4,7 +4,7 @@ Before: an entry that calls `.func`s through `.param` variables. After: one func
 registers, labels and variables have a prefix, its parameters are the caller's `.param` variables, and its `ret` is a
 branch to the end of the call. Values that a call passes in registers, or as numbers, are moved before the body, and
 results after it. An indirect call becomes a comparison of its address with that of each function that it may call, and
-a call of that function. Recursion cannot be inlined.
+a call of that function. For a function that calls itself, see `recursion`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from harness.ptx import instructions as ir
 from harness.ptx.device_runtime import RUNTIME_FUNCTIONS, runtime_functions
+from harness.ptx.recursion import Activation, Recursion, recursive_functions
 from harness.ptx.types import TYPES
 
 BUILTIN_FUNCTIONS = {
@@ -35,14 +36,17 @@ _DEEPEST_CALL = 100
 
 
 def inline_calls(module: ir.Module, entry: ir.Function) -> ir.Function:
-    """A copy of `entry` with every call inlined. Raises `UnsupportedInstruction` on recursion and unknown callees."""
+    """A copy of `entry` with every call inlined. Raises `UnsupportedInstruction` for unknown callees."""
     flat = ir.Function(entry.name, True, params=list(entry.params))
     flat.registers = dict(entry.registers)
     flat.variables = dict(entry.variables)
     flat.branch_targets = dict(entry.branch_targets)
     assert entry.body is not None
     flat.body = []
-    _Inliner(module, flat).copy(entry.body, {}, (entry.name,), None)
+    inliner = _Inliner(module, flat)
+    inliner.copy(entry.body, {}, (entry.name,), None)
+    if inliner.recursion.is_used:
+        flat.body[:0] = inliner.recursion.begin(next(entry.instructions()))
     return flat
 
 
@@ -51,6 +55,10 @@ class _Inliner:
         self._module = module
         self._flat = flat
         self._calls = 0
+        self._recursive = recursive_functions(module)
+        self._activations: list[Activation] = []
+        """The functions that are being inlined, as in `stack`, but without the entry."""
+        self.recursion = Recursion(flat)
 
     def copy(
         self, body: list[ir.Statement], names: dict[str, str], stack: tuple[str, ...], return_label: str | None
@@ -68,6 +76,8 @@ class _Inliner:
             elif instruction.opcode == "ret" and return_label is not None:
                 target = (ir.Symbol(return_label),)
                 out.append(replace(instruction, opcode="bra", modifiers=(), operands=target))
+            elif self._activations and self._activations[-1].variables:
+                out += self.recursion.in_frame(instruction, self._activations[-1])
             else:
                 out.append(instruction)
 
@@ -87,8 +97,8 @@ class _Inliner:
             callee = _at_call(runtime_functions()[name], call) if name in RUNTIME_FUNCTIONS else None
         if callee is None or callee.body is None:
             raise call.unsupported(f"a call of '{name}', which the PTX does not define")
-        if name in stack:
-            raise call.unsupported(f"recursion ({' -> '.join((*stack, name))})")
+        if name == stack[0]:
+            raise call.unsupported("a call of a kernel")
         if len(stack) > _DEEPEST_CALL:
             raise call.unsupported(f"calls that are more than {_DEEPEST_CALL} deep")
         if self._calls >= _MOST_CALLS or len(out) > _MOST_STATEMENTS:
@@ -107,18 +117,61 @@ class _Inliner:
         if call.predicate is not None:
             skip = replace(call, opcode="bra", modifiers=(), operands=(ir.Symbol(skipped),), negated=not call.negated)
             out.append(skip)
-        names = self._rename_callee(callee, prefix)
         plain = replace(call, predicate=None, negated=False)
-        for formal, actual in zip(callee.params, arguments.items):
-            out += self._bind(plain, formal, actual, names, prefix, is_result=False)
-        handed_back: list[ir.Instruction] = []
-        for formal, actual in zip(callee.returns, results.items):
-            handed_back += self._bind(plain, formal, actual, names, prefix, is_result=True)
-        self.copy(callee.body, names, (*stack, name), after)
-        out.append(ir.Label(after))
-        out += handed_back
+        if name in stack:
+            self._call_again(plain, name, results, arguments)
+        else:
+            names = self._rename_callee(callee, prefix)
+            registers = {prefix + each: kind for each, kind in callee.registers.items()}
+            self._activations.append(Activation(name, prefix, registers))
+            if name in self._recursive:
+                self._call_recursive(plain, callee, results, arguments, names, stack)
+            else:
+                for formal, actual in zip(callee.params, arguments.items):
+                    out += self._bind(plain, formal, actual, names, prefix, is_result=False)
+                handed_back: list[ir.Instruction] = []
+                for formal, actual in zip(callee.returns, results.items):
+                    handed_back += self._bind(plain, formal, actual, names, prefix, is_result=True)
+                self.copy(callee.body, names, (*stack, name), after)
+                out.append(ir.Label(after))
+                out += handed_back
+            self._activations.pop()
         if call.predicate is not None:
             out.append(ir.Label(skipped))
+
+    def _call_recursive(
+        self, call: ir.Instruction, callee: ir.Function, results: ir.Arguments, arguments: ir.Arguments,
+        names: dict[str, str], stack: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        """Append the body of a function that calls itself, which has its own copies of its parameters."""
+        out, activation = self._flat.body, self._activations[-1]
+        assert out is not None and callee.body is not None
+        after, left = f"{activation.prefix}return", f"{activation.prefix}left"
+        given, taken = _passed_in_memory(call, arguments), _passed_in_memory(call, results)
+        for formals, own in ((callee.params, activation.parameters), (callee.returns, activation.results)):
+            for formal in formals:
+                names[formal.name] = activation.prefix + formal.name
+                own.append(_renamed(formal, names[formal.name]))
+                self._flat.variables[names[formal.name]] = own[-1]
+        for variable, actual in zip(activation.parameters, given):
+            out += self.recursion.copy(call, actual, variable.name, variable.size_bytes)
+        local = [names[name] for name, variable in callee.variables.items() if variable.space == "local"]
+        activation.place_variables(self._flat.variables.pop(name) for name in local)
+        out += self.recursion.enter(call, activation)
+        self.copy(callee.body, names, (*stack, callee.name), after)
+        out.append(ir.Label(after))
+        out += self.recursion.leave(call, activation, left)
+        out.append(ir.Label(left))
+        for variable, actual in zip(activation.results, taken):
+            out += self.recursion.copy(call, variable.name, actual, variable.size_bytes)
+
+    def _call_again(self, call: ir.Instruction, name: str, results: ir.Arguments, arguments: ir.Arguments) -> None:
+        """Append a call of a function that is running."""
+        out = self._flat.body
+        assert out is not None
+        first = next(number for number, each in enumerate(self._activations) if each.name == name)
+        chain = self._activations[first:]
+        out += self.recursion.call(call, chain, _passed_in_memory(call, arguments), _passed_in_memory(call, results))
 
     def _call_builtin(self, call: ir.Instruction, results: ir.Arguments, name: str, arguments: ir.Arguments) -> None:
         """Append a call of a function that the emulator provides, between moves of its arguments and its result."""
@@ -247,6 +300,14 @@ class _Inliner:
             names[name] = prefix + name
             self._flat.branch_targets[prefix + name] = tuple(names.get(label, label) for label in labels)
         return names
+
+
+def _passed_in_memory(call: ir.Instruction, items: ir.Arguments) -> list[str]:
+    """Names of the `.param` variables that a recursive call passes."""
+    names = [item.name for item in items.items if isinstance(item, ir.Symbol)]
+    if len(names) != len(items.items):
+        raise call.unsupported("recursion with parameters in registers")
+    return names
 
 
 def _renamed(variable: ir.Variable, name: str) -> ir.Variable:

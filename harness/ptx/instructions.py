@@ -210,6 +210,8 @@ class Function:
     variables: dict[str, Variable] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels of each `.branchtargets` list, used by `brx.idx`, and functions of each `.calltargets` list."""
+    most_threads: int | None = None
+    """Threads of a block by `.maxntid` or `.reqntid`, or None."""
     cluster: tuple[int, int, int] | None = None
     """Cluster size of `.reqnctapercluster`, or None."""
     most_cluster_blocks: int | None = None

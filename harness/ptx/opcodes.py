@@ -55,6 +55,9 @@ ASYNC_REDUCTION = MemoryAccess(None, "atomic", asynchronous=True, name="asynchro
 MBARRIER = MemoryAccess(None, "atomic")
 MODIFY_MAP = MemoryAccess("atomic", "atomic", name="modification of a tensor map")
 COPY_MAP = MemoryAccess("store", "load", name="copy of a tensor map")
+TEXTURE = MemoryAccess("load", "load", name="texture read")
+SURFACE_LOAD = MemoryAccess("load", "load", name="surface load")
+SURFACE_STORE = MemoryAccess("store", "store", name="surface store")
 OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
 
@@ -158,6 +161,10 @@ OPCODES: dict[str, Opcode] = {
     **_rows("mapa", 3),
     **_rows("getctarank", 2),
     **_rows("prefetch prefetchu discard applypriority membar fence", writes=False),
+    **_rows("tex", 2, 3, 4, memory=TEXTURE),
+    **_rows("tld4", 2, memory=TEXTURE),
+    **_rows("suld", 2, memory=SURFACE_LOAD),
+    **_rows("sust", 2, memory=SURFACE_STORE, writes=False),
     # Matrices
     **_rows("ldmatrix", 2, memory=LOAD_ROWS),
     **_rows("stmatrix", 2, memory=STORE_ROWS, writes=False),
@@ -186,6 +193,7 @@ OPCODES: dict[str, Opcode] = {
     **_rows("call.vprintf", 3),
     **_rows("call.malloc", 2),
     **_rows("call.free call.nowhere", 1, writes=False),
+    **_rows("call.overflow", writes=False),
     **_rows("call.__assertfail", 5, writes=False),
     **_rows("trap brkpt pmevent griddepcontrol setmaxnreg", writes=False),
 }

@@ -44,6 +44,10 @@ class PlanError(SandboxError):
     """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
 
 
+class CooperativeLaunchTooLarge(PlanError):
+    """A cooperative launch has more blocks than the GPU holds at a time."""
+
+
 class PlannerLost(SandboxError):
     """The process that runs a variant's own code gave no answer. The message says why."""
 

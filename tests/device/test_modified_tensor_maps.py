@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import cupy
 import numpy as np
 import pytest
@@ -63,9 +65,12 @@ extern "C" __global__ void k(const float* x, float* y, Map* maps, int rows, int 
 """
 
 
-def kernel(body: str, stride: int = 1, swizzle: int = 0, fill: int = 0) -> cupy.RawKernel:
+def kernel(body: str, stride: int = 1, swizzle: int = 0, fill: int = 0, fences: bool = True) -> cupy.RawKernel:
     words = f'#define STRIDE {stride}\n#define SWIZZLE "{swizzle}"\n#define FILL "{fill}"\n'
-    return cupy.RawKernel(f'{HEAD}\n{words}{FIELDS}\n#line 1 "planted.cu"{body}', "k", options=("-arch=sm_90a",))
+    text = f'{HEAD}\n{words}{FIELDS}\n#line 1 "planted.cu"{body}'
+    if not fences:
+        text = re.sub(r'asm volatile\("fence.proxy.tensormap[^;]*;" [^;]*;', "", text)
+    return cupy.RawKernel(text, "k", options=("-arch=sm_90a",))
 
 
 def load(device: Device, row: int = 0, columns: int = COLUMNS, box_rows: int = ROWS, **fields: int):
@@ -82,6 +87,20 @@ def test_a_map_made_of_zeros_loads_a_box(sanitize: bool) -> None:
     np.testing.assert_array_equal(y, x[5:13])
     assert not result.findings
     assert result.by_buffer("requested")["maps"].written == 128
+
+
+@pytest.mark.parametrize("modifies", ["tensormap.cp_fenceproxy", "tensormap.replace"])
+def test_a_missing_fence_of_the_map_is_found(modifies: str) -> None:
+    device = Device(sanitize=True)
+    x, y = device.array(np.arange(512, dtype=np.float32).reshape(16, 32)), device.zeros((ROWS, COLUMNS))
+    maps = device.empty(128, np.uint8, name="maps")
+    made = (MADE, (x, y, maps, *(np.int32(n) for n in (16, 32, 8, 0))))
+    reused = (REUSED, (device.tensor_map(x, (32, 1)), x, y, maps))
+    body, arguments = made if modifies == "tensormap.cp_fenceproxy" else reused
+    result = device.launch(kernel(body, fences=False), 1, 32, arguments)
+    (found,) = [each for each in result.findings or () if each.kind == "missing tensor map fence"]
+    assert f"may not see what '{modifies}' wrote" in found.message and "bytes of buffer " in found.message
+    assert found.other is not None and found.other.line < found.place.line
 
 
 def test_what_lies_outside_is_zero_or_nan() -> None:

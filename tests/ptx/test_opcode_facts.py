@@ -22,6 +22,9 @@ from harness.ptx.opcodes import (
     OPCODES,
     OPERANDS_IN_SHARED,
     STORE,
+    SURFACE_LOAD,
+    SURFACE_STORE,
+    TEXTURE,
     UNKNOWN,
     Flow,
     facts_of,
@@ -98,6 +101,9 @@ def test_who_touches_which_memory() -> None:
         "tensormap.cp_fenceproxy": COPY_MAP,
         "ldmatrix": LOAD_ROWS,
         "stmatrix": OPCODES["stmatrix"].memory,
+        **dict.fromkeys(("tex", "tld4"), TEXTURE),
+        "suld": SURFACE_LOAD,
+        "sust": SURFACE_STORE,
     }
     assert [memory.verb for memory in (LOAD, STORE, ATOMIC, COPY)] == ["load", "store", "atomic", "asynchronous copy"]
     assert {name for name, row in OPCODES.items() if row.flow is not Flow.NEXT} == {

@@ -14,7 +14,8 @@ from harness.emulator.native.tier import Tier
 
 _SIGNATURE = re.compile(r"(?P<result>.+?) ?\((?P<parameters>.*)\)")
 _DISPATCH, _OPTIONAL = "int __pyx_skip_dispatch", "__pyx_optional_args"
-"""Parameters of Cython's own, which are not passed on: optional arguments have their default values."""
+"""Parameters of Cython's own. The first is not passed on. The second is a pointer to the number of optional arguments,
+and the arguments. In CuPy's runtime there is never more than one, of 32 bits."""
 _batches = itertools.count()
 
 
@@ -51,6 +52,8 @@ class _Signature(NamedTuple):
     result: _CType
     parameters: list[tuple[_CType | None, str]]
     """Types, and their LLVM names. Cython's own parameters have no type."""
+    has_optional: bool = False
+    """Whether the last parameter is `_OPTIONAL`."""
 
 
 def _parsed(signature: str) -> _Signature | None:
@@ -69,7 +72,7 @@ def _parsed(signature: str) -> _Signature | None:
             parameters.append((None, "i8*"))
         elif text != "void":
             return None
-    return _Signature(result, parameters)
+    return _Signature(result, parameters, match["parameters"].endswith(_OPTIONAL))
 
 
 def is_supported(signature: str) -> bool:
@@ -83,7 +86,7 @@ def _python(name: str) -> int:
 
 def _definition(symbol: str, function: object, signature: _Signature) -> str:
     """A C function in LLVM IR that calls an object, and returns with its exception."""
-    result, parameters = signature
+    result, parameters, has_optional = signature
     declared = ", ".join(f"{llvm} %p{index}" for index, (_, llvm) in enumerate(parameters))
     lines, passed, code = [], [], ""
     for index, (kind, _) in enumerate(parameters):
@@ -95,9 +98,24 @@ def _definition(symbol: str, function: object, signature: _Signature) -> str:
             passed.append(f", double %w{index}")
         else:
             passed.append(f", {kind.llvm} %p{index}")
-    size = len(code) + 3
+    formats = [f"({code})"]
+    if has_optional:
+        # Without an optional argument, the format leaves out the one that is passed.
+        formats.append(f"({code}I)")
+        passed.append(", i32 %optional")
+        given, nothing = f"%p{len(parameters) - 1}", f"bitcast ([2 x i32]* @{symbol}.nothing to i8*)"
+        lines += [
+            f"%is.absent = icmp eq i8* {given}, null",
+            f"%struct = select i1 %is.absent, i8* {nothing}, i8* {given}",
+            "%count.place = bitcast i8* %struct to i32*",
+            "%count = load i32, i32* %count.place",
+            "%optional.place = getelementptr i32, i32* %count.place, i32 1",
+            "%optional = load i32, i32* %optional.place",
+        ]
+    build = [f"i8* bitcast ([{len(each) + 1} x i8]* @{symbol}.build{n} to i8*)" for n, each in enumerate(formats)]
     lines += [
-        f"%build = getelementptr [{size} x i8], [{size} x i8]* @{symbol}.build, i32 0, i32 0",
+        f"%is.short = icmp eq i32 {'%count' if has_optional else '0'}, 0",
+        f"%build = select i1 %is.short, {build[0]}, {build[-1]}",
         f"%call = inttoptr i64 {_python('PyObject_CallFunction')} to i8* (i8*, i8*, ...)*",
         f"%function = inttoptr i64 {id(function)} to i8*",
         f"%object = call i8* (i8*, i8*, ...) %call(i8* %function, i8* %build{''.join(passed)})",
@@ -121,10 +139,12 @@ def _definition(symbol: str, function: object, signature: _Signature) -> str:
         if narrow:
             lines.append(f"%narrow = {narrow} %value to {result.llvm}")
         lines.append(f"ret {result.llvm} {'%narrow' if narrow else '%value'}")
-    return (
-        f'@{symbol}.build = private constant [{size} x i8] c"({code})\\00"\n'
-        f"define {result.llvm} @{symbol}({declared}) {{\n" + "\n".join(lines) + "\n}\n"
-    )
+    constants = [
+        f'@{symbol}.build{number} = private constant [{len(each) + 1} x i8] c"{each}\\00"'
+        for number, each in enumerate(formats)
+    ]
+    constants.append(f"@{symbol}.nothing = private constant [2 x i32] zeroinitializer")
+    return "\n".join((*constants, f"define {result.llvm} @{symbol}({declared}) {{", *lines, "}", ""))
 
 
 _alive: list[object] = []
@@ -134,8 +154,8 @@ _alive: list[object] = []
 def cython_functions(functions: Mapping[str, tuple[Callable[..., Any], str]]) -> dict[str, object]:
     """Capsules for the `__pyx_capi__` of a module, by name, of functions and their C signatures as Cython writes them.
 
-    The functions are called with the arguments that have no default value. What they raise, the caller gets. Each
-    signature must be one that `is_supported`.
+    The functions are called with the arguments that the caller gives. What they raise, the caller gets. Each signature
+    must be one that `is_supported`.
     """
     batch, text = next(_batches), ""
     for name, (function, signature) in functions.items():

@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from harness.device.cupy_runtime.driver_calls import DriverCalls
+from harness.device.cupy_runtime.refusal import refused_function
 from harness.device.cupy_runtime.runtime_error import error_text
-from harness.device.cupy_runtime.stand_in_module import STAND_INS, StandInModule, refused_function
+from harness.device.cupy_runtime.stand_in_module import STAND_INS, StandInModule
 from harness.device.driver.module_changes import Change, change_when_imported
 from harness.device.driver.process import Driver
 
@@ -54,21 +55,14 @@ def _replace_runtime(module: Any, call: DriverCalls) -> None:
     functions = runtime_functions(call, module.PointerAttributes)
     names = {name for name, value in vars(module).items() if callable(value) and not isinstance(value, type)}
     for name in (names | set(module.__pyx_capi__)) - _WITHOUT_DRIVER - set(functions):
-        functions[name] = _not_supported(call, f"cuda{name[0].upper()}{name[1:]}")
+        functions[name] = refused_function(call, f"cuda{name[0].upper()}{name[1:]}")
     _replace_functions(module, functions)
 
 
-def _not_supported(call: DriverCalls, name: str) -> Callable[..., Any]:
-    def function(*arguments: Any, **named: Any) -> Any:
-        raise call.refuse(name)
-
-    return function
-
-
-def _replace_cub(module: ModuleType) -> None:
+def _replace_cub(module: ModuleType, call: DriverCalls) -> None:
     """Let CuPy run its own kernels instead of CUB's."""
     attempts: dict[str, Callable[..., Any]] = {name: lambda *_, **__: None for name in _CUB_ATTEMPTS}
-    calls = {name: refused_function(f"cupy.cuda.cub.{name}", "CUB") for name in _CUB_CALLS}
+    calls = {name: refused_function(call, f"cupy.cuda.cub.{name}", "CUB") for name in _CUB_CALLS}
     _replace_functions(module, attempts | calls)
 
 
@@ -123,7 +117,7 @@ def emulate_cupy(driver: Driver) -> None:
     os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
     os.environ.setdefault("CUPY_ACCELERATORS", "")
     call = DriverCalls(driver)
-    stand_ins = {name: StandInModule(name, driver) for name in STAND_INS}
+    stand_ins = {name: StandInModule(name, call) for name in STAND_INS}
     sys.modules.update(stand_ins)
 
     def add_stand_ins(package: ModuleType) -> None:
@@ -137,7 +131,7 @@ def emulate_cupy(driver: Driver) -> None:
         "cupy_backends.cuda.libs": add_stand_ins,
         "cupy.cuda": add_stand_ins,
         "cupy.cuda.compiler": _compile_to_ptx,
-        "cupy.cuda.cub": _replace_cub,
+        "cupy.cuda.cub": lambda module: _replace_cub(module, call),
         "cupy.cuda.jitify": _name_architecture,
         "cupy.random._generator_api": lambda module: _replace_generator(module, driver),
     }

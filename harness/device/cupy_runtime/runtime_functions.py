@@ -9,11 +9,17 @@ from typing import Any
 
 from harness.device.cupy_runtime.device_properties import device_properties
 from harness.device.cupy_runtime.driver_calls import RESULT, DriverCalls
+from harness.device.cupy_runtime.graph_functions import GraphFunctions
+from harness.device.cupy_runtime.texture_functions import TextureFunctions, address_of, box_of_rows, in_memory
 from harness.device.driver import status
+from harness.device.driver.functions.streams import enqueue
+from harness.device.driver.graph import HOST
 
 Implementation = Callable[..., Any]
 
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_COPIES = {_HOST_TO_DEVICE: "cuMemcpyHtoD_v2", _DEVICE_TO_HOST: "cuMemcpyDtoH_v2"}
+_ASYNC_COPIES = {_HOST_TO_DEVICE: "cuMemcpyHtoDAsync_v2", _DEVICE_TO_HOST: "cuMemcpyDtoHAsync_v2"}
 _UNREGISTERED, _MANAGED, _NO_DEVICE = 0, 3, -2
 _KIND, _DEVICE_POINTER, _HOST_POINTER, _IS_MANAGED = 2, 3, 4, 8
 _ATTACH_GLOBAL = 1
@@ -29,7 +35,8 @@ FORWARDED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "hostRegister": ("cuMemHostRegister_v2", (0, 1, 2)),
     "hostUnregister": ("cuMemHostUnregister", (0,)),
     "free": ("cuMemFree_v2", (0,)),
-    "freeAsync": ("cuMemFree_v2", (0,)),
+    "freeAsync": ("cuMemFreeAsync", (0, 1)),
+    "freeArray": ("cuArrayDestroy", (0,)),
     "freeHost": ("cuMemFreeHost", (0,)),
     "memPrefetchAsync": ("cuMemPrefetchAsync", (0, 1, 2, 3)),
     "memAdvise": ("cuMemAdvise", (0, 1, 2, 3)),
@@ -38,11 +45,23 @@ FORWARDED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "streamGetFlags": ("cuStreamGetFlags", (0, RESULT)),
     "streamDestroy": ("cuStreamDestroy_v2", (0,)),
     "streamSynchronize": ("cuStreamSynchronize", (0,)),
-    "streamIsCapturing": ("cuStreamIsCapturing", (0, RESULT)),
     "eventCreateWithFlags": ("cuEventCreate", (RESULT, 0)),
     "eventDestroy": ("cuEventDestroy_v2", (0,)),
     "eventRecord": ("cuEventRecord", (0, 1)),
     "eventSynchronize": ("cuEventSynchronize", (0,)),
+    "streamEndCapture": ("cuStreamEndCapture", (0, RESULT)),
+    "graphDestroy": ("cuGraphDestroy", (0,)),
+    "graphExecDestroy": ("cuGraphExecDestroy", (0,)),
+    "graphLaunch": ("cuGraphLaunch", (0, 1)),
+    "graphUpload": ("cuGraphUpload", (0, 1)),
+    "mallocFromPoolAsync": ("cuMemAllocFromPoolAsync", (RESULT, 0, 1, 2)),
+    "deviceGetDefaultMemPool": ("cuDeviceGetDefaultMemPool", (RESULT, 0)),
+    "deviceGetMemPool": ("cuDeviceGetMemPool", (RESULT, 0)),
+    "deviceSetMemPool": ("cuDeviceSetMemPool", (0, 1)),
+    "memPoolDestroy": ("cuMemPoolDestroy", (0,)),
+    "memPoolTrimTo": ("cuMemPoolTrimTo", (0, 1)),
+    "destroyTextureObject": ("cuTexObjectDestroy", (0,)),
+    "destroySurfaceObject": ("cuSurfObjectDestroy", (0,)),
     "profilerStart": ("cuProfilerStart", ()),
     "profilerStop": ("cuProfilerStop", ()),
 }
@@ -123,7 +142,7 @@ class RuntimeFunctions:
 
     def mallocAsync(self, size: int, stream: int) -> int:
         """Allocate device memory in the order of a stream."""
-        return self.malloc(size)
+        return self._call("cuMemAllocAsync", RESULT, int(size), int(stream)) if size else 0
 
     def mallocManaged(self, size: int, flags: int = _ATTACH_GLOBAL) -> int:
         """Allocate managed memory."""
@@ -136,12 +155,11 @@ class RuntimeFunctions:
 
     def memcpy(self, dst: int, src: int, size: int, kind: int) -> None:
         """Copy between host and device."""
-        symbols = {_HOST_TO_DEVICE: "cuMemcpyHtoD_v2", _DEVICE_TO_HOST: "cuMemcpyDtoH_v2"}
-        self._call(symbols.get(kind, "cuMemcpy"), int(dst), int(src), int(size))
+        self._call(_COPIES.get(kind, "cuMemcpy"), int(dst), int(src), int(size))
 
     def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:
         """Copy in the order of a stream."""
-        self.memcpy(dst, src, size, kind)
+        self._call(_ASYNC_COPIES.get(kind, "cuMemcpyAsync"), int(dst), int(src), int(size), int(stream))
 
     def memcpyPeer(self, dst: int, dstDevice: int, src: int, srcDevice: int, size: int) -> None:
         """Copy between devices, of which there is one."""
@@ -149,18 +167,20 @@ class RuntimeFunctions:
 
     def memcpyPeerAsync(self, dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int) -> None:
         """Copy between devices in the order of a stream."""
-        self._call("cuMemcpy", int(dst), int(src), int(size))
+        self._call("cuMemcpyAsync", int(dst), int(src), int(size), int(stream))
 
     def memcpy2D(self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int) -> None:
         """Copy rows that are `dpitch` and `spitch` bytes apart."""
-        for row in range(height):
-            self.memcpy(dst + row * dpitch, src + row * spitch, width, kind)
+        self._call(
+            "cuMemcpy3D_v2", address_of(box_of_rows(in_memory(dst, dpitch), in_memory(src, spitch), width, height))
+        )
 
     def memcpy2DAsync(
         self, dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
     ) -> None:
         """Copy rows in the order of a stream."""
-        self.memcpy2D(dst, dpitch, src, spitch, width, height, kind)
+        box = box_of_rows(in_memory(dst, dpitch), in_memory(src, spitch), width, height)
+        self._call("cuMemcpy3DAsync_v2", address_of(box), int(stream))
 
     def memset(self, ptr: int, value: int, size: int) -> None:
         """Fill with a byte."""
@@ -168,7 +188,7 @@ class RuntimeFunctions:
 
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:
         """Fill with a byte in the order of a stream."""
-        self.memset(ptr, value, size)
+        self._call("cuMemsetD8Async", int(ptr), value & 0xFF, int(size), int(stream))
 
     def pointerGetAttributes(self, ptr: int) -> Any:
         """What is known of a pointer, as CuPy's `PointerAttributes`."""
@@ -204,8 +224,17 @@ class RuntimeFunctions:
         return ctypes.c_int32(self._call("cuStreamGetPriority", int(stream), RESULT)).value
 
     def streamQuery(self, stream: int) -> int:
-        """The status of a stream, which is complete."""
-        self._call("cuStreamQuery", int(stream))
+        """The status of a stream, which is complete or records a graph."""
+        return self._status("cuStreamQuery", stream)
+
+    def _status(self, symbol: str, handle: int) -> int:
+        try:
+            self._call(symbol, int(handle))
+        except Exception as error:
+            found = getattr(error, "status", None)
+            if found is None:
+                raise
+            return int(found)
         return status.SUCCESS
 
     def streamWaitEvent(self, stream: int, event: int, flags: int = 0) -> None:
@@ -219,8 +248,8 @@ class RuntimeFunctions:
 
     def launchHostFunc(self, stream: int, callback: Implementation, arg: int) -> None:
         """Call a function in the order of a stream."""
-        self._call("cuStreamQuery", int(stream))
-        callback(arg)
+        self._call("cuStreamIsCapturing", int(stream), RESULT)
+        enqueue(self._call.driver, int(stream), lambda: callback(arg), HOST)
 
     def _launchHostFuncUnmanaged(self, stream: int, func_arg: tuple[Implementation, Any]) -> None:
         """Call a function in the order of a stream; it comes with its argument."""
@@ -232,8 +261,7 @@ class RuntimeFunctions:
 
     def eventQuery(self, event: int) -> int:
         """The status of an event, which has happened."""
-        self._call("cuEventQuery", int(event))
-        return status.SUCCESS
+        return self._status("cuEventQuery", event)
 
     def eventElapsedTime(self, start: int, end: int) -> float:
         """Milliseconds between two events."""
@@ -241,13 +269,16 @@ class RuntimeFunctions:
         return float(struct.unpack("f", struct.pack("I", bits))[0])
 
 
-_OWN = {name for name in vars(RuntimeFunctions) if not name.startswith("__") and name != "_pointer_attribute"}
+_NOT_OF_CUPY = ("__", "_pointer_attribute", "_status")
+"""Beginnings of names that are not CuPy's."""
 
 
 def runtime_functions(call: DriverCalls, pointer_attributes: Callable[..., Any]) -> dict[str, Implementation]:
     """All implemented functions by CuPy's names. `pointer_attributes` is CuPy's class for attributes of a pointer."""
     own = RuntimeFunctions(call, pointer_attributes)
+    others: tuple[object, ...] = (GraphFunctions(call), TextureFunctions(call))
     return {
         **{name: _forwarded(call, *row) for name, row in FORWARDED.items()},
-        **{name: getattr(own, name) for name in _OWN},
+        **{name: getattr(own, name) for name in vars(RuntimeFunctions) if not name.startswith(_NOT_OF_CUPY)},
+        **{name: getattr(each, name) for each in others for name in vars(type(each)) if not name.startswith("_")},
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from harness.device.driver.process import Driver
+from harness.device.cupy_runtime.driver_calls import DriverCalls
+from harness.device.cupy_runtime.refusal import refused_function
 
 STAND_INS = {
     "cupy.cuda.cufft": ("", "cuFFT"),
@@ -20,24 +20,18 @@ STAND_INS = {
 """CuPy's modules: the module in `libraries` that computes with NumPy, if there is one, and the library."""
 
 
-def refused_function(name: str, library: str) -> Callable[..., Any]:
-    """A function that raises an error with its name."""
+def _current_stream() -> int:
+    import cupy
 
-    def function(*arguments: Any, **named: Any) -> Any:
-        raise RuntimeError(
-            f"{name} runs machine code of {library}, which cannot be emulated; copy the arrays to the host with "
-            "cupy.asnumpy, and use NumPy or SciPy"
-        )
-
-    return function
+    return int(cupy.cuda.get_current_stream().ptr)
 
 
 class StandInModule(ModuleType):
     """A module that is filled when it is used first. Functions that it lacks raise an error when they are called."""
 
-    def __init__(self, name: str, driver: Driver) -> None:
+    def __init__(self, name: str, call: DriverCalls) -> None:
         super().__init__(name)
-        self._driver = driver
+        self._call = call
         self._source, self._library = STAND_INS[name]
 
     def __getattr__(self, name: str) -> Any:
@@ -49,7 +43,7 @@ class StandInModule(ModuleType):
             from harness.device.cupy_runtime.libraries.library_memory import LibraryMemory
 
             library = importlib.import_module(f"harness.device.cupy_runtime.libraries.{self._source}")
-            vars(self).update(library.functions(LibraryMemory(self._driver)))
+            vars(self).update(library.functions(LibraryMemory(self._call.driver, self._library, _current_stream)))
             self._source = ""
             return getattr(self, name)
-        return refused_function(f"{self.__name__}.{name}", self._library)
+        return refused_function(self._call, f"{self.__name__}.{name}", self._library)

@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -70,11 +71,17 @@ class Driver:
         self.default_pool: Any = None
         self.current_pool: Any = None
         """Pools of memory: the device's own, and the one of `cuMemAllocAsync`."""
+        self.pooled: dict[int, tuple[Any, int]] = {}
+        """Pool and size of the memory that was allocated from a pool, by address."""
+        self.recordings: list[Any] = []
+        """How streams record graphs now."""
         self.texts: dict[int, Any] = {}
         """C strings that callers got, by status and kind."""
+        self.objects: dict[int, Any] = {}
+        """Texture and surface objects by handle, which is the address of their record."""
         self._handles: dict[int, Any] = {self.primary.handle: self.primary}
         self._numbers = itertools.count(_FIRST_HANDLE + _HANDLE_STEP, _HANDLE_STEP)
-        self._allocations = itertools.count(1)
+        self._names: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
         self._threads = _ThreadState()
         self._spare = itertools.count()
         self._spare_symbols: dict[str, str] = {}
@@ -98,15 +105,22 @@ class Driver:
         """The handle of an object."""
         return next(handle for handle, each in self._handles.items() if each is thing)
 
+    def find(self, kind: type[T], fits: Callable[[T], bool]) -> T:
+        """The first object of this type that fits. Raises `DriverError` if there is none."""
+        for each in self._handles.values():
+            if isinstance(each, kind) and fits(each):
+                return each
+        raise DriverError(status.INVALID_HANDLE)
+
     def remove_handle(self, handle: int, kind: type[T]) -> T:
         """Forget a handle, and return its object. Raises `DriverError` if there is none of this type."""
         found = self.of_handle(handle, kind)
         del self._handles[handle]
         return found
 
-    def new_name(self) -> str:
+    def new_name(self, kind: str = "allocation") -> str:
         """A name for an allocation, by which counts and messages call it."""
-        return f"allocation-{next(self._allocations)}"
+        return f"{kind}-{next(self._names[kind])}"
 
     # Contexts ---------------------------------------------------------------------------------------------------------
 

@@ -164,7 +164,8 @@ FAULTS = (
     "mbarrier count", "mbarrier bytes", "no tensor map", "bulk copies in flight", "matrix descriptor",
     "products in flight", "cluster rank", "cluster barrier", "ended block", "own block", "mbarrier elsewhere",
     "reduction type", "tensor coordinate", "read-only memory", "tensor map field",
-    "no function", "invalid free", "heap overrun", "bad text",
+    "no function", "invalid free", "heap overrun", "bad text", "no texture", "surface coordinate",
+    "stack overflow",
 )  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

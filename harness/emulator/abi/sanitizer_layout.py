@@ -52,6 +52,7 @@ SLOTS = (
     "BLOCK_LOG",  # (time, block) at each block's beginning
     "BLOCK_COUNT",
     "SITE_BYTES",  # a byte per instruction: size of the elements that it accesses, 0 if it is not to be compared
+    "MODIFIED_MAPS",  # tensor maps that were modified and not fenced, see `MODIFIED_MAP_BYTES`
     "SHARED_ARRAYS",  # per variable in shared memory: where it begins, and ends
 )
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
@@ -124,6 +125,9 @@ AWAITS_FENCE = 128
 NEEDS_FENCE = 256
 """The access releases only what lies before a fence, in shared memory, too."""
 
+MODIFIED_MAP_BYTES = 32
+"""Fields of a modified tensor map: address, or 0; instruction, time and thread of its last modification."""
+MOST_MODIFIED_MAPS = 64
 PENDING_BLOCK, PENDING_CLUSTER, PENDING_GRID = 1, 2, 4
 """Flags of `PENDING`."""
 PENDING_BYTES = 16
@@ -141,13 +145,13 @@ KINDS = (
     "", "uninitialised read", "RAW race", "WAR race", "WAW race", "input written", "undefined shuffle", "masks differ",
     "missing proxy fence", "accumulator read early", "register written early", "missing wgmma fence",
     "block not started", "early exit", "store not awaited", "undefined register",
-    "outside its array",
+    "outside its array", "missing tensor map fence",
 )  # fmt: skip
 (
     UNINITIALISED, RAW, WAR, WAW, INPUT_WRITTEN, UNDEFINED_SHUFFLE, MASKS_DIFFER, MISSING_PROXY_FENCE,
     EARLY_ACCUMULATOR, EARLY_REGISTER, MISSING_WGMMA_FENCE, NOT_STARTED, EARLY_EXIT,
-    NOT_AWAITED, UNDEFINED_REGISTER, OUTSIDE_ITS_ARRAY,
-) = range(1, 17)  # fmt: skip
+    NOT_AWAITED, UNDEFINED_REGISTER, OUTSIDE_ITS_ARRAY, MISSING_MAP_FENCE,
+) = range(1, 18)  # fmt: skip
 FINDING_WORDS = 10
 """Fields of a finding: kind, instruction, earlier instruction, count, time, thread, earlier time, earlier thread,
 address, size. If no memory is accessed, address and size contain: for an undefined shuffle, mask and source lane; for

@@ -20,7 +20,7 @@ _EMITTERS: dict[str, Emitter] = {}
 _FAMILIES = {
     "instructions": (
         "integer floating halves bits video compare convert memory async_copies mbarriers bulk_copies tensor_maps "
-        "atomics warp barriers clusters control system_calls"
+        "atomics warp barriers clusters control system_calls textures"
     ),
     "matrix": "matrix_memory matrix_multiply wmma warpgroup",
 }

@@ -110,6 +110,7 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         any(i.row_name == "call.vprintf" for i in flat.instructions()),
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
+        function.most_threads,
         any(reads_grid_barrier(i) for i in flat.instructions()),
         clusters,
         sites_of(lanes.sites, flat),

@@ -127,6 +127,8 @@ class KernelFacts:
     """Whether it has asynchronous copies, which need queues."""
     async_proxy: bool
     """Whether it has mbarriers, bulk copies or warpgroup products, which need memory for operations in flight."""
+    most_threads: int | None
+    """Threads that a block may have (`.maxntid`); None if the kernel does not say."""
     grid_barrier: bool
     """Whether it reads the address of the barrier of `grid.sync()`, which only cooperative launches have."""
     clusters: ClusterFacts

@@ -67,6 +67,8 @@ class WarpEmitter(VectorIRBuilder):
         self.register_bytes = 0
         self.marks = 0
         """Offset in the warp's memory of the sanitizer's marks of product registers; 0 if there are none."""
+        self.sampling = 0
+        """Offset in the warp's memory of that for sampling textures; 0 if there is none."""
         self._registers = registers
         self._offsets: dict[str, int] = {}
         self._values: dict[tuple[str, str], str] = {}

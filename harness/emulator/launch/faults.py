@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
+from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
 
 
@@ -129,6 +130,15 @@ def describe(fault: Fault) -> KernelFault:
         ),
         "heap overrun": lambda f: "malloc finds its heap damaged: a store went beyond what was allocated",
         "bad text": lambda f: f"printf reads the address {f.address:#x}, where there is no memory",
+        "no texture": lambda f: (
+            f"there is no {'surface' if f.size_bytes else 'texture'} object with the handle {f.address:#x}; it has to "
+            "be created before the launch, and not destroyed"
+        ),
+        "stack overflow": lambda f: (
+            f"recursive calls need more than the {STACK_BYTES // 1024} KiB of a thread's stack, which each call's "
+            "registers and parameters fill"
+        ),
+        "surface coordinate": _surface_coordinate,
     }
     explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
@@ -154,6 +164,14 @@ def _access(fault: Fault) -> str:
             "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
         )
     return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
+
+
+def _surface_coordinate(fault: Fault) -> str:
+    axis = ("x, in bytes,", "y", "z", "the layer")[fault.size_bytes // 256]
+    return (
+        f"an access of {fault.size_bytes % 256} bytes outside of the surface: {axis} is {fault.address}; "
+        "check coordinates first, or choose cudaBoundaryModeZero"
+    )
 
 
 def _trap(fault: Fault) -> str:

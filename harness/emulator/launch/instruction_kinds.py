@@ -49,6 +49,7 @@ KINDS: dict[str, str] = {
     **_rows(CONVERSION, "cvt cvt.pack"),
     **_rows(MEMORY, "ld ldu st atom red cp prefetch prefetchu discard applypriority cp.bulk_load cp.bulk_store"),
     **_rows(MEMORY, "cp.bulk_reduction cp.bulk_between cp.bulk_group cp.bulk_prefetch st.async red.async"),
+    **_rows(MEMORY, "tex tld4 suld sust"),
     **_rows(MEMORY, "wmma.load wmma.store tensormap.replace tensormap.cp_fenceproxy"),
     **_rows(SHARED, "ldmatrix stmatrix movmatrix"),
     **_rows(TENSOR, "mma wmma.mma wgmma.mma_async"),
@@ -57,7 +58,7 @@ KINDS: dict[str, str] = {
     **_rows(BARRIER, "mbarrier.init mbarrier.inval mbarrier.expect_tx mbarrier.complete_tx mbarrier.arrive"),
     **_rows(BARRIER, "mbarrier.arrive_drop mbarrier.test_wait mbarrier.try_wait mbarrier.pending_count"),
     **_rows(BARRIER, "wgmma.fence wgmma.commit_group wgmma.wait_group"),
-    **_rows(CONTROL, "call.vprintf call.malloc call.free call.nowhere call.__assertfail"),
+    **_rows(CONTROL, "call.vprintf call.malloc call.free call.nowhere call.overflow call.__assertfail"),
     **_rows(CONTROL, "bra brx ret exit trap brkpt pmevent griddepcontrol setmaxnreg nanosleep"),
 }
 """Row -> one of `harness.execution.traffic.instruction_counts.KINDS`."""

@@ -27,7 +27,7 @@ from harness.emulator.native.object_loading import load_runtime
 from harness.execution.schedule.events import EventLaunch, EventListener
 from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
-from harness.support.errors import KernelFault, PlanError
+from harness.support.errors import CooperativeLaunchTooLarge, KernelFault, PlanError
 
 MAX_SHARED_BYTES = 227 * 1024
 """Maximum static plus dynamic shared memory of a block on sm_90; a kernel that needs more cannot be launched."""
@@ -175,9 +175,9 @@ def launch(
 
 
 def _require_room(name: str, geometry: Geometry, most_clusters: int) -> None:
-    """Raise `PlanError` if the blocks of a cooperative launch are not resident together, as the driver does."""
+    """Raise `CooperativeLaunchTooLarge` if the blocks of a cooperative launch are not resident together."""
     if geometry.clusters > most_clusters:
-        raise PlanError(
+        raise CooperativeLaunchTooLarge(
             f"kernel {name}: a cooperative launch of {geometry.blocks:,} blocks, of which the GPU holds "
             f"{most_clusters * geometry.blocks_per_cluster:,} at a time (CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)"
         )

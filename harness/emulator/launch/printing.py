@@ -11,6 +11,7 @@ import numpy as np
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.launch.worker import Worker
+from harness.emulator.memory.translation import host_address
 
 _CONVERSION = re.compile(
     rb"%(?P<flags>[-+ #0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d*))?(?P<length>hh|h|ll|l|j|z|t|L)?"
@@ -84,27 +85,10 @@ def _word(place: int) -> int:
 
 def read(worker: Worker, lane: int, address: int, size_bytes: int) -> bytes:
     """Bytes at an address of a lane. Raises `AddressError`."""
-    window, offset = address >> at.WINDOW_BITS, address & at.OFFSET_MASK
-    base, limit = 0, 0
-    if window == at.LOCAL_WINDOW:
-        limit = worker.get("LOCAL_SIZE")
-        base = worker.get("LOCAL_BASE") + lane * limit
-    elif window == at.SHARED_WINDOW:
-        offset &= (1 << at.RANK_SHIFT) - 1 if worker.get("TAGGED") else at.OFFSET_MASK
-        base, limit = worker.get("SHARED_BASE"), worker.get("SHARED_SIZE")
-    elif window == at.PARAM_WINDOW:
-        base, limit = worker.get("PARAMS"), worker.get("PARAMS_SIZE")
-    elif window >= at.FIRST_VARIABLE_WINDOW:
-        number, count, table, row = window - at.FIRST_VARIABLE_WINDOW, "VARIABLE_COUNT", "VARIABLES", at.VARIABLE_BYTES
-        if window >= at.FIRST_BUFFER_WINDOW:
-            number, count, table, row = window - at.FIRST_BUFFER_WINDOW, "BUFFER_COUNT", "BUFFERS", 16
-        offset -= at.BUFFER_START
-        if number < worker.get(count):
-            place = worker.get(table) + row * number
-            base, limit = _word(place), _word(place + 8)
-    if offset < 0 or offset + size_bytes > limit:
+    host = host_address(worker.context.ctypes.data, lane, address, size_bytes)
+    if not host:
         raise AddressError(address)
-    return ctypes.string_at(base + offset, size_bytes)
+    return ctypes.string_at(host, size_bytes)
 
 
 def text_at(worker: Worker, lane: int, address: int) -> bytes:

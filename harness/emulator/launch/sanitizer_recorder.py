@@ -15,6 +15,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, S
 from harness.emulator.launch.configuration import Geometry
 from harness.model.finding import Finding, Place
 from harness.ptx.instructions import source_name
+from harness.ptx.opcodes import TEXTURE
 from harness.ptx.types import TYPES
 
 Extents = tuple[int, int, int]
@@ -74,6 +75,7 @@ class LaunchRecorder:
         of_blocks = (("REMOTE", warps * at.REMOTE_BYTES // 8), ("KNOWN_AT_END", at.CLOCK_WORDS * warps), ("MET", 1))
         for slot, count in of_blocks:
             self._words(slot, blocks * count)
+        self._words("MODIFIED_MAPS", at.MOST_MODIFIED_MAPS * at.MODIFIED_MAP_BYTES // 8)
         ends = facts.shared_bytes + geometry.dynamic_shared_bytes
         extents = self._words("SHARED_ARRAYS", 2 * len(facts.shared_variables)).reshape(-1, 2)
         for extent, variable in zip(extents, facts.shared_variables):
@@ -208,6 +210,13 @@ class LaunchRecorder:
             message = (
                 f"{where}: {what} at offset {offset} bytes of {target} was under way when the block ended; its thread "
                 "has to commit it and wait for it (cp.async.bulk.commit_group, then wait_group or wait_group.read)"
+            )
+        elif kind == at.MISSING_MAP_FENCE:
+            there = self._place(before, earlier, other)
+            message = (
+                f"{where}: the copy uses the tensor map at offset {offset} bytes of {target}, and may not see what "
+                f"'{self._facts.sites[before].opcode}' wrote at {self._at(before, there)}; a "
+                "fence.proxy.tensormap::generic.acquire of the map is missing between the two"
             )
         elif kind == at.MISSING_PROXY_FENCE:
             there = self._place(before, earlier, other)
@@ -392,6 +401,9 @@ def _granule(sites: Sequence[Site], space: str) -> int:
         if site.memory is None:
             continue
         words = site.form.split(".")
+        if site.memory is TEXTURE:
+            widths.append(1)  # its texels may be bytes
+            continue
         if site.opcode in ("st.async", "red.async"):
             widths += [TYPES[word].size_bytes for word in words if word in TYPES]
             continue

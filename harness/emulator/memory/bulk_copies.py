@@ -33,6 +33,7 @@ from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.copies_in_flight import overwrite_shared
+from harness.emulator.sanitizer.tensor_map_fences import check_map
 
 HEAD, TAIL, GROUPS = proxy.HEAD, proxy.TAIL, proxy.GROUPS
 COPY_BYTES = proxy.COPY_BYTES
@@ -174,6 +175,7 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
     if flaw:
         set_fault(ctx, BAD_FIELD, site, lane, 0, flaw - 1)
         return 1
+    check_map(ctx, site, lane, outer)
     for word in range(0, proxy.MAP_BYTES, 8):
         store64(copy + MAP_COPY + word, load64(tensor_map + word))
     store64(copy + MAP, copy + MAP_COPY)

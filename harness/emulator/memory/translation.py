@@ -19,8 +19,74 @@ SPACE_LOCAL, WRITTEN = at.SPACES["local"], at.SPACES["written"]
 ENDED_BLOCK = at.FAULT["ended block"]
 OUT_OF_BOUNDS = at.FAULT["out of bounds"]
 MISALIGNED, READ_ONLY = at.FAULT["misaligned"], at.FAULT["read-only memory"]
+NO_WINDOW = -3
+"""In place of a column, for an address at which there is no memory."""
 LINES_OF_TARGETS = at.DATA_2 + 128
 """Scratch, 8 bytes per lane: the destination of a copy's bytes, and their source line."""
+
+
+def row_of(ctx: int, window: int) -> int:
+    """The address of the row of a window's variable or buffer, with its base and size; 0 if there is none."""
+    if at.FIRST_VARIABLE_WINDOW <= window < at.FIRST_BUFFER_WINDOW:
+        variable = window - at.FIRST_VARIABLE_WINDOW
+        if variable < load64(ctx + context.VARIABLE_COUNT):
+            return load64(ctx + context.VARIABLES) + at.VARIABLE_BYTES * variable
+        return 0
+    buffer = window - at.FIRST_BUFFER_WINDOW
+    if buffer < 0 or buffer >= load64(ctx + context.BUFFER_COUNT):
+        return 0
+    return load64(ctx + context.BUFFERS) + 16 * buffer
+
+
+def base_of(ctx: int, window: int) -> int:
+    """The host address of a window: of lane 0 for local memory, of the first block of a cluster for shared memory."""
+    if window == at.SHARED_WINDOW:
+        return load64(ctx + (context.SHARED_ORIGIN if load64(ctx + context.TAGGED) else context.SHARED_BASE))
+    if window == at.LOCAL_WINDOW:
+        return load64(ctx + context.LOCAL_BASE)
+    if window == at.PARAM_WINDOW:
+        return load64(ctx + context.PARAMS)
+    row = row_of(ctx, window)
+    return load64(row) if row else 0
+
+
+def limit_of(ctx: int, window: int) -> int:
+    """The bytes of a window; -1 if an address of shared memory identifies its block, which has to be checked."""
+    if window == at.SHARED_WINDOW:
+        return -1 if load64(ctx + context.TAGGED) else load64(ctx + context.SHARED_SIZE)
+    if window == at.LOCAL_WINDOW:
+        return load64(ctx + context.LOCAL_SIZE)
+    if window == at.PARAM_WINDOW:
+        return load64(ctx + context.PARAMS_SIZE)
+    row = row_of(ctx, window)
+    return load64(row + 8) if row else 0
+
+
+def column_of(ctx: int, window: int) -> int:
+    """The column of a window's counters; `NOT_COUNTED` or `CONSTANT` if it has none, `NO_WINDOW` without memory."""
+    if window == at.SHARED_WINDOW or window == at.PARAM_WINDOW:
+        return at.NOT_COUNTED
+    if window == at.LOCAL_WINDOW:
+        return load64(ctx + context.BUFFER_COUNT)
+    row = row_of(ctx, window)
+    if row == 0:
+        return NO_WINDOW
+    return load64(row + 16) if window < at.FIRST_BUFFER_WINDOW else window - at.FIRST_BUFFER_WINDOW
+
+
+def host_address(ctx: int, lane: int, address: int, size: int) -> int:
+    """The host address of `size` bytes at a generic address of a lane; 0 if there is no such memory."""
+    window = address >> at.WINDOW_BITS
+    limit = limit_of(ctx, window)
+    offset = address & at.OFFSET_MASK
+    if limit == -1:
+        offset = place_of(ctx, address, size)
+        return base_of(ctx, window) + offset if offset >= 0 else 0
+    if window >= at.FIRST_VARIABLE_WINDOW:
+        offset -= at.BUFFER_START
+    if offset < 0 or offset + size > limit:
+        return 0
+    return base_of(ctx, window) + offset + (lane * limit if window == at.LOCAL_WINDOW else 0)
 
 
 def count(ctx: int, site: int, column: int, requests: int, requested: int, sectors: int, distinct: int) -> None:
@@ -93,33 +159,12 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
                     others |= 1 << lane
                     continue
                 window = here
-                if here == at.SHARED_WINDOW:
-                    base, limit, buffer = load64(ctx + context.SHARED_BASE), load64(ctx + context.SHARED_SIZE), -1
-                    if load64(ctx + context.TAGGED):
-                        # The address identifies the block of the cluster: each is checked below.
-                        base, limit = load64(ctx + context.SHARED_ORIGIN), -1
-                elif here == at.LOCAL_WINDOW:
-                    base, limit = load64(ctx + context.LOCAL_BASE), load64(ctx + context.LOCAL_SIZE)
-                    buffer = load64(ctx + context.BUFFER_COUNT)
-                    stride = limit
-                elif here == at.PARAM_WINDOW:
-                    base, limit, buffer = load64(ctx + context.PARAMS), load64(ctx + context.PARAMS_SIZE), -1
-                elif at.FIRST_VARIABLE_WINDOW <= here < at.FIRST_BUFFER_WINDOW:
-                    variable = here - at.FIRST_VARIABLE_WINDOW
-                    if variable >= load64(ctx + context.VARIABLE_COUNT):
-                        set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
-                        return 1
-                    row = load64(ctx + context.VARIABLES) + at.VARIABLE_BYTES * variable
-                    base, limit, buffer = load64(row), load64(row + 8), load64(row + 16)
-                    start = at.BUFFER_START
-                else:
-                    buffer = here - at.FIRST_BUFFER_WINDOW
-                    if buffer < 0 or buffer >= load64(ctx + context.BUFFER_COUNT):
-                        set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
-                        return 1
-                    base = load64(load64(ctx + context.BUFFERS) + 16 * buffer)
-                    limit = load64(load64(ctx + context.BUFFERS) + 16 * buffer + 8)
-                    start = at.BUFFER_START
+                base, limit, buffer = base_of(ctx, here), limit_of(ctx, here), column_of(ctx, here)
+                start = 0 if here < at.FIRST_VARIABLE_WINDOW else at.BUFFER_START
+                stride = limit if here == at.LOCAL_WINDOW else 0
+                if buffer == NO_WINDOW:
+                    set_fault(ctx, OUT_OF_BOUNDS, site, lane, address, size)
+                    return 1
                 if space == WRITTEN and (buffer == at.CONSTANT or here == at.PARAM_WINDOW):
                     set_fault(ctx, READ_ONLY, site, lane, address, size)
                     return 1

@@ -17,7 +17,7 @@ from harness.emulator.codegen.matrix.eight_bit_products import (
     floats_ir,
     integers_ir,
 )
-from harness.emulator.memory import async_copies, async_proxy, caches
+from harness.emulator.memory import async_copies, async_proxy, caches, textures, watched_textures
 from harness.emulator.runtime import exports, system_calls
 
 
@@ -40,6 +40,8 @@ PARTS = {
     "copies": Part(async_copies.EXPORTS),
     "async proxy": Part(async_proxy.EXPORTS),
     "caches": Part(caches.EXPORTS),
+    "textures": Part(textures.EXPORTS),
+    "watched textures": Part(watched_textures.EXPORTS),
     "dot products": Part(
         emitted=(
             *(product.name for product in DOT_PRODUCTS.values()),

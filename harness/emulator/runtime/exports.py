@@ -16,6 +16,7 @@ from harness.emulator.memory.copies import gather, load_rows, permute, scatter, 
 from harness.emulator.memory.translation import translate
 from harness.emulator.runtime.clusters import cluster_arrive, cluster_wait
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
+from harness.emulator.sanitizer.tensor_map_fences import watch_map_fence, watch_modified_map
 from harness.emulator.sanitizer.watch import (
     watch_array,
     watch_cluster_fence,
@@ -56,6 +57,6 @@ CORE = _by_name(
 
 SANITIZER = _by_name(
     watch_shared, watch_memory, watch_lanes, watch_fence, watch_cluster_fence, watch_proxy_fence, watch_members,
-    watch_sources, watch_undefined, watch_array,
+    watch_sources, watch_undefined, watch_array, watch_modified_map, watch_map_fence,
 )  # fmt: skip
 """Functions by name, for kernels that are compiled for the sanitizer."""

@@ -6,6 +6,8 @@ that they do not understand instead of rejecting it. Faults and counts need line
 
 from __future__ import annotations
 
+import math
+
 from harness.ptx import instructions as ir
 from harness.ptx.parsing.constant_expressions import WARP_SZ
 from harness.ptx.parsing.declarations import LINKAGE, SPACES
@@ -118,7 +120,7 @@ class _Parser(PlainInstructions):
         self._block(function)
 
     def _tuning(self, function: ir.Function) -> None:
-        """Read a directive for compilers and launches. Those for clusters are recorded; others have no effect."""
+        """Read a directive for compilers and launches. Those that limit launches are kept; others have no effect."""
         directive = self.next()
         numbers: list[int] = []
         while self.peek().kind == "number" or self.peek().text == ",":
@@ -126,6 +128,8 @@ class _Parser(PlainInstructions):
                 numbers.append(self.count())
         if directive.text == ".explicitcluster":
             function.explicit_cluster = True
+        if directive.text in (".maxntid", ".reqntid") and numbers:
+            function.most_threads = math.prod(numbers)
         if directive.text not in (".reqnctapercluster", ".maxclusterrank"):
             return
         most = 3 if directive.text == ".reqnctapercluster" else 1

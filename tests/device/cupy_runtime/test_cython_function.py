@@ -62,12 +62,16 @@ def test_results_and_exceptions(result: str, kind: Any, value: Any) -> None:
         function(0, 0)
 
 
-def test_optional_arguments_keep_their_defaults() -> None:
+def test_an_optional_argument_has_its_default_if_the_caller_gives_none() -> None:
     signature = f"int (int, {DISPATCH}, struct opt_args *__pyx_optional_args)"
     function = compiled(
         lambda given, flags=40: given + flags, signature, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p
     )
+    given = (ctypes.c_int * 2)(1, 5)
     assert function(2, 0, None) == 42
+    assert function(2, 0, ctypes.addressof(given)) == 7
+    given[0] = 0  # Cython's number of given arguments
+    assert function(2, 0, ctypes.addressof(given)) == 42
 
 
 def test_structures_are_not_supported() -> None:

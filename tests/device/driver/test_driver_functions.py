@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.device.driver.test_graphs import PROGRAMS as GRAPHS
+from tests.device.driver.test_textures import PROGRAMS as TEXTURES
+
 BEGIN = """
 import ctypes
 import numpy as np
@@ -60,8 +63,16 @@ do(cu.cuStreamDestroy(stream)); assert cu.cuStreamSynchronize(stream)[0] == 400
     "graphs of copies and fills, recorded from several streams": """
 one, other = (do(cu.cuStreamCreate(1)) for _ in range(2)); event = do(cu.cuEventCreate(0))
 a, b = (do(cu.cuMemAlloc(64)) for _ in range(2)); there = np.zeros(16, np.int32); do(cu.cuMemsetD32(b, 1, 16))
-do(cu.cuStreamBeginCapture(one, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-assert cu.cuStreamSynchronize(one)[0] == 900
+mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+do(cu.cuStreamBeginCapture(one, mode)); assert cu.cuStreamSynchronize(one)[0] == 900
+assert int(do(cu.cuStreamIsCapturing(one))) == 2 and cu.cuMemsetD32Async(a, 7, 16, one)[0] == 901
+assert cu.cuStreamEndCapture(one)[0] == 901 and cu.cuStreamEndCapture(one)[0] == 401
+do(cu.cuStreamBeginCapture(one, mode))
+do(cu.cuEventRecord(event, one)); do(cu.cuStreamWaitEvent(other, event, 0)); do(cu.cuMemsetD32Async(a, 7, 16, other))
+assert cu.cuStreamEndCapture(one)[0] == 904 and do(cu.cuStreamIsCapturing(other)) == 0
+do(cu.cuStreamBeginCapture(one, mode)); do(cu.cuEventRecord(event, one)); do(cu.cuStreamWaitEvent(other, event, 0))
+assert cu.cuStreamEndCapture(other)[0] == 903 and cu.cuStreamEndCapture(one)[0] == 901
+do(cu.cuStreamBeginCapture(one, mode))
 do(cu.cuMemsetD32Async(a, 7, 16, one)); do(cu.cuEventRecord(event, one)); do(cu.cuStreamWaitEvent(other, event, 0))
 do(cu.cuMemcpyDtoDAsync(b, a, 64, other)); do(cu.cuEventRecord(event, other)); do(cu.cuStreamWaitEvent(one, event, 0))
 graph = do(cu.cuStreamEndCapture(one)); assert do(cu.cuStreamIsCapturing(other)) == 0
@@ -79,6 +90,12 @@ a, b = do(cu.cuMemAllocFromPoolAsync(64, pool, 0)), do(cu.cuMemAllocAsync(64, 0)
 used = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
 assert int(do(cu.cuMemPoolGetAttribute(pool, used))) == 128
 do(cu.cuMemFreeAsync(a, 0)); do(cu.cuMemFreeAsync(b, 0)); assert int(do(cu.cuMemPoolGetAttribute(pool, used))) == 0
+most = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH
+reserved = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+assert int(do(cu.cuMemPoolGetAttribute(pool, most))) == 128
+assert int(do(cu.cuMemPoolGetAttribute(pool, reserved))) == 32 << 20
+do(cu.cuMemPoolTrimTo(pool, 0)); assert int(do(cu.cuMemPoolGetAttribute(pool, reserved))) == 0
+do(cu.cuMemAlloc(64)); assert int(do(cu.cuMemPoolGetAttribute(pool, used))) == 0
 """,
     "modules from PTX: variables, launches, errors": '''
 ptx = b""".version 8.0
@@ -106,6 +123,11 @@ def launch(target, grid=1, block=1):
 assert launch(int(a)) == 0; do(cu.cuMemcpyDtoH(there, a, 4)); assert there[0] == 42
 factor, size = do(cu.cuModuleGetGlobal(module, b"factor")); assert size == 4
 do(cu.cuMemsetD32(factor, 5, 1)); assert launch(int(a)) == 0; do(cu.cuMemcpyDtoH(there, a, 4)); assert there[0] == 70
+parameters = ((int(a), 14), (ctypes.c_void_p, ctypes.c_uint32))
+assert cu.cuLaunchCooperativeKernel(scale, 132 * 32, 1, 1, 64, 1, 1, 0, 0, parameters)[0] == 0
+assert cu.cuLaunchCooperativeKernel(scale, 132 * 32 + 1, 1, 1, 64, 1, 1, 0, 0, parameters)[0] == 720
+number = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+assert do(cu.cuFuncGetAttribute(number, scale)) == 64
 assert launch(int(a), block=2048) == 1 and launch(int(a), grid=0) == 1
 assert cu.cuModuleLoadData(b"\\x7fELF0000")[0] == 209 and cu.cuModuleLoadData(b"no PTX")[0] == 200
 assert launch(int(a) + 4) == 700
@@ -132,4 +154,4 @@ def test_programs_of_the_driver(name: str) -> None:
 def test_the_page_lists_each_program() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "emulate.md").read_text()
     listed = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| `cuda.bindings` |")]
-    assert listed == list(PROGRAMS)
+    assert listed == [*PROGRAMS, *GRAPHS, *TEXTURES]

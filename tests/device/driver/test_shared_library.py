@@ -41,7 +41,7 @@ print(*map(int, (driver.cuInit(0)[0], driver.cuDeviceGetCount()[1], driver.cuDri
 found, address, _ = driver.cuGetProcAddress(b"cuMemAlloc", 12000, 0)
 print(int(found), address != 0, driver.cuDeviceGetName(64, 0)[1].rstrip(b"\\0 ").decode())
 print(driver.cuGetErrorName(driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)[1].decode())
-print(*map(int, (driver.cuDevicePrimaryCtxRetain(0)[0], driver.cuArrayCreate(driver.CUDA_ARRAY_DESCRIPTOR())[0])))
+print(*map(int, (driver.cuDevicePrimaryCtxRetain(0)[0], driver.cuCtxResetPersistingL2Cache()[0])))
 """
     assert in_fresh_process(program).splitlines() == [
         "0 1 13000",

@@ -63,6 +63,9 @@ SHAPES = (
     "[q1], 0, r2",
     "[q1], 0, q2",
     "[q1], [r2], 128",
+    "{r1, r2, r3, r4}, [q5, {r1, r2}]",
+    "{r1, r2}, [q3, {r1, r2}]",
+    "[q3, {r1, r2}], {r1, r2}",
 )
 MODIFIERS: dict[str, tuple[str, ...]] = {
     "add": ("", "rz", "sat", "cc", "rn.ftz.sat"),
@@ -139,6 +142,9 @@ MODIFIERS: dict[str, tuple[str, ...]] = {
         "async.add",
         "",
     ),
+    "tex": ("2d.v4.f32", "a1d.v4.s32", "2d.f32", "level.2d.v4.f32", ""),
+    "tld4": ("r.2d.v4.f32", "a.2d.v4.u32", "2d.v4.f32", ""),
+    **dict.fromkeys(("suld", "sust"), ("b.2d.v2.trap", "b.a1d.v2.zero", "b.2d.v2", "p.2d.v2.clamp", "")),
     "shfl": ("sync.up", "sync.idx", "idx", "sync"),
     "vote": ("sync.all", "sync.ballot", "ballot", "sync"),
     "match": ("any.sync", "all.sync", "any"),

@@ -7,7 +7,7 @@ import pytest
 from operands import Array
 from single_opcode import HEADER, run_body, run_ptx
 
-from harness.support.errors import CompileError, UnsupportedInstruction
+from harness.support.errors import CompileError, KernelFault, UnsupportedInstruction
 
 LANES = np.arange(32)
 
@@ -167,10 +167,16 @@ def test_a_function_has_one_shared_variable_however_often_it_is_called():
     assert set(out[2].tolist()) == {500}
 
 
-def test_recursion_is_refused():
+def test_endless_recursion_fills_the_stack():
     loop = ".func f(.param .b32 a) { { .param .b32 x; st.param.b32 [x], 1; call.uni f, (x); } ret; }"
-    with pytest.raises(UnsupportedInstruction, match=r"recursion \(kernel -> f -> f\)"):
+    with pytest.raises(KernelFault, match="recursive calls need more than"):
         run("{ .param .b32 x; st.param.b32 [x], 1; call.uni f, (x); }", declarations=loop)
+
+
+def test_recursion_with_parameters_in_registers_is_refused():
+    loop = ".func f(.reg .b32 a) { call.uni f, (a); ret; }"
+    with pytest.raises(UnsupportedInstruction, match="recursion with parameters in registers"):
+        run("call.uni f, (1);", declarations=loop)
 
 
 def test_parameters_in_registers():

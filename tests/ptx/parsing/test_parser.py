@@ -233,9 +233,3 @@ def test_each_call_gets_registers_of_its_own() -> None:
     assert adds[0].operands[0] != adds[1].operands[0]
     assert not any(i.opcode == "call" for i in flat.instructions())
     generate(module, "k")
-
-
-def test_recursion_is_refused() -> None:
-    text = CALLS.replace("add.s32 %r2, %r1, %r1;", "call (out), twice, (in);")
-    with pytest.raises(UnsupportedInstruction, match="recursion"):
-        generate(parse(text), "k")

@@ -99,6 +99,78 @@ device = cupy.cuda.Device()
 assert device.compute_capability == "90" and device.attributes["MultiProcessorCount"] == 132
 assert b"H100" in cupy.cuda.runtime.getDeviceProperties(0)["name"] and 0 < device.mem_info[0] <= device.mem_info[1]
 """,
+    "textures and surfaces": """
+from cupy.cuda import runtime, texture
+SOURCE = '''extern "C" {
+__global__ void shrink(float* y, cudaTextureObject_t t, int width)
+{ int i = threadIdx.x; y[i] = tex2D<float>(t, (i % width + 0.5f) / width, (i / width + 0.5f) / width); }
+__global__ void turn(cudaSurfaceObject_t s, int width) {
+    int i = threadIdx.x, x = i % width * 4, y = i / width;
+    surf2Dwrite(-surf2Dread<float>(s, x, y), s, x, y);
+}
+}'''
+module = cupy.RawModule(code=SOURCE)
+image = cupy.random.random((8, 8), dtype=np.float32)
+channels = texture.ChannelFormatDescriptor(32, 0, 0, 0, runtime.cudaChannelFormatKindFloat)
+array = texture.CUDAarray(channels, 8, 8, flags=runtime.cudaArraySurfaceLoadStore)
+array.copy_from(image)
+resource = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=array)
+clamp = (runtime.cudaAddressModeClamp,) * 2
+reads = texture.TextureDescriptor(clamp, runtime.cudaFilterModeLinear, normalizedCoords=1)
+small = cupy.zeros((4, 4), np.float32)
+module.get_function("shrink")((1,), (16,), (small, texture.TextureObject(resource, reads), np.int32(4)))
+assert np.allclose(small.get(), image.get().reshape(4, 2, 4, 2).mean((1, 3)))
+module.get_function("turn")((1,), (64,), (texture.SurfaceObject(resource), np.int32(8)))
+there = np.zeros((8, 8), np.float32)
+array.copy_to(there)
+assert (there == -image.get()).all()
+pitched = texture.ResourceDescriptor(
+    runtime.cudaResourceTypePitch2D, arr=image, chDesc=channels, width=8, height=8, pitchInBytes=32)
+module.get_function("shrink")((1,), (16,), (small, texture.TextureObject(pitched, reads), np.int32(4)))
+assert np.allclose(small.get(), image.get().reshape(4, 2, 4, 2).mean((1, 3)))
+layers = texture.CUDAarray(channels, 8, 8, 3, flags=1)  # layered
+values = np.arange(192, dtype=np.float32).reshape(3, 8, 8)
+layers.copy_from(values)
+there = np.zeros_like(values)
+layers.copy_to(there, stream=cupy.cuda.Stream())
+assert (there == values).all() and (array.width, array.height) == (8, 8)
+""",
+    "stream capture, and memory of asynchronous pools": """
+stream, called = cupy.cuda.Stream(non_blocking=True), []
+x = cupy.arange(8, dtype=np.float32)
+with stream:
+    stream.begin_capture()
+    y = x * 2 + 1
+    stream.launch_host_func(called.append, 3)
+    graph = stream.end_capture()
+x += 1
+for _ in range(2):
+    graph.launch(stream)
+assert (y.get() == 2 * np.arange(8) + 3).all() and called == [3, 3]
+assert "multiply" in graph.debug_dot_str()
+with stream:
+    stream.begin_capture()
+    for recorded in (lambda: x.reshape(2, 4) @ x.reshape(4, 2), lambda: cupy.sort(x), lambda: x.get()):
+        try:
+            recorded()
+            raise AssertionError(recorded)
+        except (NotImplementedError, RuntimeError) as error:
+            assert "captur" in str(error), error
+    assert stream.is_capturing()
+    stream.end_capture()
+pool = cupy.cuda.MemoryAsyncPool()
+cupy.cuda.set_allocator(pool.malloc)
+before = pool.used_bytes()
+z = cupy.ones(256, np.float32)
+assert pool.used_bytes() - before == 1024 and pool.total_bytes() >= 1024 and float(z.sum()) == 256
+pool.set_limit(1 << 20)
+assert pool.get_limit() == 1 << 20
+del z
+assert pool.used_bytes() == before
+cupy.cuda.set_allocator(cupy.cuda.malloc_async)
+assert (cupy.arange(5) + 1).tolist() == [1, 2, 3, 4, 5]
+cupy.cuda.set_allocator()
+""",
     "matrix products, random numbers and sorts, by NumPy": """
 a, b = (cupy.asarray(np.arange(24, dtype=np.float32).reshape(shape) % 5) for shape in ((4, 6), (6, 4)))
 assert (cupy.matmul(a, b).get() == a.get() @ b.get()).all()
@@ -151,7 +223,7 @@ def attempt(call):
         print(type(error).__name__, error)
 attempt(lambda: cupy.linalg.svd(cupy.ones((3, 3))))
 attempt(lambda: cupy.fft.fft(cupy.ones(3)))
-attempt(lambda: cupy.cuda.Stream(non_blocking=True).begin_capture())
+attempt(lambda: cupy.cuda.runtime.ipcGetMemHandle(0))
 attempt(lambda: cupy.cuda.Device(1).use())
 attempt(lambda: cupy.cuda.Device(1).compute_capability)
 attempt(lambda: cupy.cuda.alloc(1 << 45))
@@ -161,11 +233,11 @@ attempt(lambda: cupy.cuda.alloc(1 << 45))
 def test_what_needs_machine_code_is_named(tmp_path: Path) -> None:
     done = emulate(tmp_path, REFUSED)
     assert done.returncode == 0, done.stderr
-    solver, transform, graph, device, capability, memory = done.stdout.splitlines()
+    solver, transform, handle, device, capability, memory = done.stdout.splitlines()
     assert solver.startswith("RuntimeError cupy_backends.cuda.libs.cusolver.") and "cupy.asnumpy" in solver
     assert transform.startswith("RuntimeError cupy.cuda.cufft.") and "cuFFT" in transform
-    assert graph == "CUDARuntimeError cudaErrorNotSupported: operation not supported"
-    assert done.stderr.count("the program called cudaStreamBeginCapture") == 1
+    assert handle == "CUDARuntimeError cudaErrorNotSupported: operation not supported"
+    assert done.stderr.count("the program called cudaIpcGetMemHandle") == 1
     assert device == capability == "CUDARuntimeError cudaErrorInvalidDevice: invalid device ordinal"
     assert memory.startswith("OutOfMemoryError Out of memory allocating")
 

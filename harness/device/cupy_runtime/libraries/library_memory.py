@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.device.driver.functions.copies import bytes_at
+from harness.device.driver.functions.streams import is_recording
 from harness.device.driver.process import Driver, explain
 
 Array = npt.NDArray[Any]
@@ -16,8 +18,9 @@ Array = npt.NDArray[Any]
 class LibraryMemory:
     """Memory of the device, or of the host if an address is not the device's, as arrays that share it."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, driver: Driver, library: str = "", current_stream: Callable[[], int] = int) -> None:
+        """`current_stream` returns the handle of CuPy's current stream, by default that of the default stream."""
+        self._driver, self._library, self._current_stream = driver, library, current_stream
         self._explained: set[str] = set()
 
     def explain_once(self, library: str, what: str) -> None:
@@ -29,7 +32,14 @@ class LibraryMemory:
     def array(
         self, address: int, dtype: npt.DTypeLike, shape: int | tuple[int, ...], *, written: bool = False
     ) -> Array:
-        """A C-contiguous array. `written` tells the sanitizer that it is about to be written."""
+        """A C-contiguous array. `written` tells the sanitizer that it is about to be written.
+
+        Raises `NotImplementedError` if the current stream records a graph, as CuPy does for calls of libraries.
+        """
+        if is_recording(self._driver, self._current_stream()):
+            raise NotImplementedError(
+                f"calls of {self._library} cannot be recorded; end the capture of the stream first"
+            )
         extents = (shape,) if isinstance(shape, int) else tuple(shape)
         size = int(np.prod(extents)) * np.dtype(dtype).itemsize
         if not size:

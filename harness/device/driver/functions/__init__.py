@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 
 MODULES = (
-    "initialization", "devices", "contexts", "memory", "host_memory", "copies", "strided_copies", "pointers", "streams",
-    "events", "graphs", "memory_pools", "modules", "linking", "function_attributes", "launches",
+    "initialization", "devices", "contexts", "memory", "host_memory", "arrays", "copies", "strided_copies", "textures",
+    "pointers", "streams", "events", "graphs.recording", "graphs.user_objects", "memory_pools", "modules", "linking",
+    "function_attributes", "launches", "graphs.dependencies", "graphs.nodes",
 )  # fmt: skip
 
 

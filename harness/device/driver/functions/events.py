@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, write_pointer
-from harness.device.driver.functions.streams import Graph, stream_of
+from harness.device.driver.functions.streams import Stream, stream_of
+from harness.device.driver.graph import Graph
 from harness.device.driver.process import Driver
 
 _DISABLE_TIMING = 2
@@ -21,8 +22,11 @@ class Event:
     flags: int
     seconds: float | None = None
     """When it was recorded last."""
+    stream: Stream | None = None
     graph: Graph | None = None
-    """The graph that the stream recorded then."""
+    """The stream in which it was recorded last, and the graph that this stream recorded then."""
+    nodes: int = 0
+    """Number of nodes that the graph had."""
 
 
 @driver_function("cuEventCreate", "pu")
@@ -42,9 +46,12 @@ def destroy(driver: Driver, handle: int) -> None:
 def record(driver: Driver, handle: int, stream: int) -> None:
     """Record an event in a stream."""
     event = driver.of_handle(handle, Event)
-    event.graph = stream_of(driver, stream).graph
+    event.stream = stream_of(driver, stream)
+    event.graph = event.stream.graph
     if event.graph is None:
         event.seconds = time.perf_counter()
+    else:
+        event.nodes = len(event.graph.nodes)
 
 
 @driver_function("cuEventRecordWithFlags", "ppu")
@@ -56,10 +63,16 @@ def record_with_flags(driver: Driver, handle: int, stream: int, flags: int) -> N
 @driver_function("cuStreamWaitEvent", "ppu")
 def wait_event(driver: Driver, handle: int, event: int, flags: int) -> None:
     """Let a stream wait for an event, which has happened; or join the recording of the event's stream."""
-    stream, graph = stream_of(driver, handle), driver.of_handle(event, Event).graph
-    if graph is not None and graph.origin is not None and stream.graph is None and graph.origin.graph is graph:
-        stream.graph = graph
-        graph.joined.append(stream)
+    stream, found = stream_of(driver, handle), driver.of_handle(event, Event)
+    recording = None if found.graph is None else found.graph.recording
+    if recording is None or found.stream is None:
+        return
+    if stream.graph is None:
+        stream.graph = found.graph
+        recording.joined.append(stream)
+        recording.unjoined.add(stream)
+    if found.stream is not stream and recording.lengths.get(found.stream, 0) <= found.nodes:
+        recording.unjoined.discard(found.stream)
 
 
 @driver_function("cuEventSynchronize", "p")

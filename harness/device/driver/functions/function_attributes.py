@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import math
-import re
 from collections.abc import Callable
 
 from harness.device.driver import status
@@ -29,15 +26,9 @@ def static_shared_bytes(driver: Driver, function: Function) -> int:
     return driver.device.facts(function.compiled).shared_bytes
 
 
-def most_threads(function: Function) -> int:
+def most_threads(driver: Driver, function: Function) -> int:
     """Threads that a block may have: the kernel's own limit (`.maxntid`, `__launch_bounds__`), or the device's."""
-    return _most_threads(function.compiled.ptx, function.compiled.entry)
-
-
-@functools.cache
-def _most_threads(ptx: str, entry: str) -> int:
-    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*\([^{{]*?\.maxntid\s+([\d\s,]+)", ptx)
-    return MOST_THREADS if found is None else math.prod(int(extent) for extent in found[1].split(","))
+    return driver.device.facts(function.compiled).most_threads or MOST_THREADS
 
 
 def registers(driver: Driver, function: Function) -> int:
@@ -67,7 +58,7 @@ def _attribute(driver: Driver, function: Function, number: int) -> int:
     if number in function.attributes:
         return function.attributes[number]
     facts: dict[int, Callable[[], int]] = {
-        0: lambda: most_threads(function),
+        0: lambda: most_threads(driver, function),
         1: lambda: static_shared_bytes(driver, function),
         2: lambda: sum(v.size_bytes for v in function.owner.module.variables.values() if v.constant),
         3: lambda: driver.device.facts(function.compiled).local_bytes,

@@ -12,13 +12,13 @@ from harness.device.driver.function_table import driver_function
 from harness.device.driver.functions.function_attributes import (
     most_dynamic_shared_bytes,
     most_threads,
-    resident_blocks,
 )
 from harness.device.driver.functions.modules import Function
 from harness.device.driver.functions.streams import enqueue
+from harness.device.driver.graph import KERNEL, Node
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
-from harness.support.errors import KernelFault
+from harness.support.errors import CooperativeLaunchTooLarge, KernelFault, UsageError
 
 _FAULTS = {
     "out of bounds": status.ILLEGAL_ADDRESS,
@@ -30,6 +30,7 @@ _FAULTS = {
     "no tensor map": status.ILLEGAL_INSTRUCTION,
     "tensor map field": status.ILLEGAL_INSTRUCTION,
     "assertion": status.ASSERT,
+    "stack overflow": status.HARDWARE_STACK_ERROR,
 }
 """Status by kind of fault; a GPU would hang where it is `LAUNCH_TIMEOUT`. Other faults are `LAUNCH_FAILED`."""
 _COOPERATIVE, _CLUSTER = 2, 4
@@ -39,7 +40,9 @@ _BUFFER, _BUFFER_SIZE = 1, 2
 """Keys of the list `extra`."""
 
 
-class _Extents(NamedTuple):
+class Extents(NamedTuple):
+    """Grid, block and more of a launch."""
+
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
@@ -86,19 +89,23 @@ def _check_shared_bytes(driver: Driver, function: Function, shared_bytes: int) -
         )
 
 
-def _launch(driver: Driver, handle: int, extents: _Extents, stream: int, pointers: int, extra: int) -> None:
+def _launch(driver: Driver, handle: int, extents: Extents, stream: int, pointers: int, extra: int) -> None:
+    node = launch_node(driver, handle, extents, pointers, extra)
+    enqueue(driver, stream, node.work, node.kind, node.name, node.details)
+
+
+def launch_node(driver: Driver, handle: int, extents: Extents, pointers: int, extra: int) -> Node:
+    """A node that launches a kernel with copies of its arguments. Raises `DriverError` for a wrong launch."""
     context = driver.context()
     function = driver.of_handle(handle, Function)
     _check_shared_bytes(driver, function, extents.shared_bytes)
-    if math.prod(extents.block) > most_threads(function):
+    if math.prod(extents.block) > most_threads(driver, function):
         raise DriverError(
             status.INVALID_VALUE,
             f"kernel {function.kernel.name}: a block of {math.prod(extents.block)} threads, of which it may have "
-            f"{most_threads(function)} (its launch bounds)",
+            f"{most_threads(driver, function)} (its launch bounds)",
         )
     given = _parameters(function, pointers, extra)
-    if extents.cooperative:
-        _check_residency(driver, function, extents)
 
     def run() -> None:
         try:
@@ -111,24 +118,18 @@ def _launch(driver: Driver, handle: int, extents: _Extents, stream: int, pointer
                 extents.cluster,
                 cooperative=extents.cooperative,
             )
+        except UsageError as error:
+            if isinstance(error.__cause__, CooperativeLaunchTooLarge):
+                raise DriverError(status.COOPERATIVE_LAUNCH_TOO_LARGE, str(error)) from error
+            raise
         except KernelFault as fault:
             context.failed = _FAULTS.get(fault.kind, status.LAUNCH_FAILED)
             driver.log.add_fault(function.kernel.name, fault.findings)
             raise DriverError(context.failed, str(fault)) from fault
         driver.log.add(result)
 
-    enqueue(driver, stream, run)
-
-
-def _check_residency(driver: Driver, function: Function, extents: _Extents) -> None:
-    """Raise `DriverError` if the GPU does not hold all blocks of a cooperative launch at a time."""
-    blocks = resident_blocks(driver, function, math.prod(extents.block), extents.shared_bytes)
-    if math.prod(extents.grid) > driver.gpu.multiprocessors * blocks:
-        raise DriverError(
-            status.COOPERATIVE_LAUNCH_TOO_LARGE,
-            f"kernel {function.kernel.name}: a cooperative launch of {math.prod(extents.grid)} blocks, of which the "
-            f"{driver.gpu.name} holds {driver.gpu.multiprocessors * blocks} at a time",
-        )
+    details = f"grid {extents.grid}, block {extents.block}"
+    return Node(KERNEL, run, name=function.kernel.name, details=details)
 
 
 @driver_function("cuLaunchKernel", "puuuuuuuppp")
@@ -147,7 +148,7 @@ def launch(
     extra: int,
 ) -> None:
     """Launch a kernel."""
-    extents = _Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes)
+    extents = Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes)
     _launch(driver, function, extents, stream, parameters, extra)
 
 
@@ -166,7 +167,7 @@ def launch_cooperative(
     parameters: int,
 ) -> None:
     """Launch a kernel whose blocks are all resident."""
-    extents = _Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes, cooperative=True)
+    extents = Extents((grid_x, grid_y, grid_z), (block_x, block_y, block_z), shared_bytes, cooperative=True)
     _launch(driver, function, extents, stream, parameters, 0)
 
 
@@ -193,5 +194,5 @@ def launch_with_attributes(driver: Driver, configuration: int, function: int, pa
         elif kind == _COOPERATIVE:
             cooperative = bool(_words(attribute + _VALUE_AT, 1)[0])
     grid, block = tuple(config.grid), tuple(config.block)
-    extents = _Extents(grid, block, config.shared_bytes, cluster, cooperative)
+    extents = Extents(grid, block, config.shared_bytes, cluster, cooperative)
     _launch(driver, function, extents, config.stream, parameters, extra)

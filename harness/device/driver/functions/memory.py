@@ -8,7 +8,8 @@ import numpy.typing as npt
 from harness.device.driver import status
 from harness.device.driver.attributes import MEMORY_BYTES
 from harness.device.driver.function_table import driver_function, write_pointer
-from harness.device.driver.functions.streams import enqueue, stream_of
+from harness.device.driver.functions.streams import enqueue
+from harness.device.driver.graph import FILL
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.support.errors import SandboxError
@@ -25,7 +26,9 @@ def device_bytes(driver: Driver, address: int, size_bytes: int, *, written: bool
     return driver.device.memory.view(address, size_bytes, written=written)
 
 
-def _allocate(driver: Driver, address: int, size_bytes: int) -> int:
+@driver_function("cuMemAlloc_v2", "pp")
+def allocate(driver: Driver, address: int, size_bytes: int) -> int:
+    """Allocate device memory."""
     driver.context()
     if not size_bytes:
         return status.INVALID_VALUE
@@ -38,45 +41,23 @@ def _allocate(driver: Driver, address: int, size_bytes: int) -> int:
     return status.SUCCESS
 
 
-@driver_function("cuMemAlloc_v2", "pp")
-def allocate(driver: Driver, address: int, size_bytes: int) -> int:
-    """Allocate device memory."""
-    return _allocate(driver, address, size_bytes)
-
-
-@driver_function("cuMemAllocAsync", "ppp")
-def allocate_async(driver: Driver, address: int, size_bytes: int, stream: int) -> int:
-    """Allocate device memory in the order of a stream."""
-    stream_of(driver, stream)
-    return _allocate(driver, address, size_bytes)
-
-
 @driver_function("cuMemAllocPitch_v2", "ppppu")
 def allocate_pitched(driver: Driver, address: int, pitch: int, width: int, height: int, element_bytes: int) -> int:
     """Allocate rows that begin at multiples of 512 bytes."""
     pitch_bytes = -(-width // _PITCH_BYTES) * _PITCH_BYTES
     write_pointer(pitch, pitch_bytes)
-    return _allocate(driver, address, pitch_bytes * height)
-
-
-def _free(driver: Driver, address: int) -> int:
-    driver.context()
-    if not address:
-        return status.SUCCESS
-    driver.device.free(address)
-    return status.SUCCESS
+    return allocate(driver, address, pitch_bytes * height)
 
 
 @driver_function("cuMemFree_v2", "p")
-def free(driver: Driver, address: int) -> int:
+def free(driver: Driver, address: int) -> None:
     """Free device or managed memory."""
-    return _free(driver, address)
-
-
-@driver_function("cuMemFreeAsync", "pp")
-def free_async(driver: Driver, address: int, stream: int) -> int:
-    """Free device memory in the order of a stream."""
-    return _free(driver, address)
+    driver.context()
+    if address:
+        driver.device.free(address)
+        pool, size_bytes = driver.pooled.pop(address, (None, 0))
+        if pool is not None:
+            pool.used_bytes -= size_bytes
 
 
 @driver_function("cuMemGetInfo_v2", "pp")
@@ -111,6 +92,15 @@ def _fill_rows(
         _fill(driver, address + pitch * row, value, dtype, width)
 
 
+def fill_box(driver: Driver, address: int, pitch: int, value: int, element_bytes: int, width: int, height: int) -> None:
+    """Fill rows with the low bytes of a value. Raises `DriverError` for another width than 1, 2 or 4 bytes."""
+    types = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+    if element_bytes not in types:
+        raise DriverError(status.INVALID_VALUE)
+    element = types[element_bytes]
+    _fill_rows(driver, address, pitch, value & ((1 << 8 * element_bytes) - 1), element, width, height)
+
+
 @driver_function("cuMemsetD8_v2", "pcp")
 def fill_bytes(driver: Driver, address: int, value: int, count: int) -> None:
     """Fill with a byte."""
@@ -132,19 +122,19 @@ def fill_words(driver: Driver, address: int, value: int, count: int) -> None:
 @driver_function("cuMemsetD8Async", "pcpp")
 def fill_bytes_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
     """Fill with a byte in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint8, count))
+    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint8, count), FILL)
 
 
 @driver_function("cuMemsetD16Async", "pspp")
 def fill_halves_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
     """Fill with a 16-bit value in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint16, count))
+    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint16, count), FILL)
 
 
 @driver_function("cuMemsetD32Async", "pupp")
 def fill_words_async(driver: Driver, address: int, value: int, count: int, stream: int) -> None:
     """Fill with a 32-bit value in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint32, count))
+    enqueue(driver, stream, lambda: _fill(driver, address, value, np.uint32, count), FILL)
 
 
 @driver_function("cuMemsetD2D8_v2", "ppcpp")
@@ -158,7 +148,7 @@ def fill_byte_rows_async(
     driver: Driver, address: int, pitch: int, value: int, width: int, height: int, stream: int
 ) -> None:
     """Fill rows with a byte in the order of a stream."""
-    enqueue(driver, stream, lambda: _fill_rows(driver, address, pitch, value, np.uint8, width, height))
+    enqueue(driver, stream, lambda: _fill_rows(driver, address, pitch, value, np.uint8, width, height), FILL)
 
 
 @driver_function("cuMemsetD2D32_v2", "ppupp")

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, host_function, write_int, write_pointer
+from harness.device.driver.graph import COPY, HOST, Graph, Node, Recording
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 
+_LEGACY, _NON_BLOCKING = (0, 1), 1
 _DEFAULT_STREAMS = (0, 1, 2)
 """Null, the legacy default stream, and the default stream of a thread."""
-
-
-@dataclass(eq=False)
-class UserObject:
-    """An object of the program, which is told when nothing refers to it."""
-
-    release: Callable[[], None]
-    references: int
-
-
-@dataclass(eq=False)
-class Graph:
-    """Work in the order of its execution."""
-
-    work: list[Callable[[], None]] = field(default_factory=list)
-    origin: Stream | None = None
-    """The stream that records it."""
-    objects: list[UserObject] = field(default_factory=list)
-    """Objects of the program that it refers to, once for each reference."""
-    joined: list[Stream] = field(default_factory=list)
-    """Streams that record it since they waited for an event of a recording stream."""
 
 
 @dataclass(eq=False)
@@ -55,13 +36,47 @@ def stream_of(driver: Driver, handle: int) -> Stream:
     return _DEFAULT if handle in _DEFAULT_STREAMS else driver.of_handle(handle, Stream)
 
 
-def enqueue(driver: Driver, handle: int, work: Callable[[], None]) -> None:
-    """Execute work in the order of a stream: now, or with the graph that the stream records."""
-    graph = stream_of(driver, handle).graph
-    if graph is None:
+def recording_of(stream: Stream) -> Recording | None:
+    """How a stream records a graph; None if it does not."""
+    return None if stream.graph is None else stream.graph.recording
+
+
+def implicit_recording(driver: Driver, handle: int) -> Recording | None:
+    """The recording of a stream for which the legacy default stream waits, if the handle is that stream's."""
+    if handle in _LEGACY:
+        for recording in driver.recordings:
+            if any(not stream.flags & _NON_BLOCKING for stream in (recording.origin, *recording.joined)):
+                found: Recording = recording
+                return found
+    return None
+
+
+def is_recording(driver: Driver, handle: int) -> bool:
+    """Whether the stream with a handle records a graph."""
+    return handle not in _DEFAULT_STREAMS and driver.of_handle(handle, Stream).graph is not None
+
+
+def enqueue(
+    driver: Driver, handle: int, work: Callable[[], None], kind: int = COPY, name: str = "", details: str = ""
+) -> None:
+    """Execute work in the order of a stream: now, or as a node of this kind of the graph that the stream records."""
+    stream = stream_of(driver, handle)
+    graph, recording = stream.graph, recording_of(stream)
+    waits_for = implicit_recording(driver, handle)
+    if waits_for is not None:
+        waits_for.is_valid = False
+        raise DriverError(
+            status.STREAM_CAPTURE_IMPLICIT, "the default stream would wait for a stream that records a graph"
+        )
+    if graph is None or recording is None:
         work()
-    else:
-        graph.work.append(work)
+        return
+    if not recording.is_valid:
+        raise DriverError(status.STREAM_CAPTURE_INVALIDATED)
+    graph.append(Node(kind, work, name=name, details=details))
+    recording.lengths[stream] = len(graph.nodes)
+    if stream is not recording.origin:
+        recording.unjoined.add(stream)
 
 
 @driver_function("cuStreamCreate", "pu")
@@ -88,7 +103,9 @@ def destroy(driver: Driver, handle: int) -> None:
 @driver_function("cuStreamQuery", "p")
 def synchronize(driver: Driver, handle: int) -> None:
     """Wait for a stream, or ask whether it is idle, which it is."""
-    if stream_of(driver, handle).graph is not None:
+    recording = recording_of(stream_of(driver, handle))
+    if recording is not None:
+        recording.is_valid = False
         raise DriverError(status.STREAM_CAPTURE_UNSUPPORTED, "a stream that records a graph cannot be waited for")
 
 
@@ -133,7 +150,7 @@ def add_callback(driver: Driver, handle: int, callback: int, data: int, flags: i
 @driver_function("cuLaunchHostFunc", "ppp")
 def launch_host_function(driver: Driver, handle: int, function: int, data: int) -> None:
     """Call a function of the host in the order of a stream."""
-    enqueue(driver, handle, lambda: host_function(function, "p")(data))
+    enqueue(driver, handle, lambda: host_function(function, "p")(data), HOST)
 
 
 @driver_function("cuStreamAttachMemAsync", "pppu")

@@ -5,9 +5,9 @@ readable and can be called from Python, while generated code calls them as nativ
 
 The subset: integers and truth values, which are 0 and 1; names, constants of modules, `+ - * // % << >> & | ^ ~`,
 comparisons, `and or not`, `x if c else y`, `min max int bool abs`; assignments, `if`, `while`, `for` over a `range`,
-`break`, `continue`, `return`; calls of each other and of `abi/raw_memory.py`. Integers wrap around at 64 bits and
-division by zero is undefined; otherwise the semantics are Python's. Anything outside of the subset is rejected at
-compile time.
+`break`, `continue`, `return`; calls of each other, of `abi/raw_memory.py` and of `abi/doubles.py`. Integers wrap around
+at 64 bits and division by zero is undefined; otherwise the semantics are Python's. Anything outside of the subset is
+rejected at compile time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from harness.emulator.abi import raw_memory
+from harness.emulator.codegen.functions import double_operations
 
 Function = Callable[..., int | None]
 
@@ -62,7 +63,7 @@ def translate(exports: Mapping[str, Function]) -> str:
         function = waiting.pop()
         linkage = "" if names[function] in exports else "internal "
         texts.append(_Translation(function, name_of).text(linkage))
-    return _DECLARATIONS + "".join(texts)
+    return _DECLARATIONS + double_operations.DECLARATIONS + "".join(texts)
 
 
 @cache
@@ -390,6 +391,8 @@ class _Translation:
             return found, "i64"
         if getattr(function, "__module__", None) == raw_memory.__name__:
             return self._primitive(function, values), "i64"
+        if function in double_operations.FUNCTIONS:
+            return double_operations.emit(function, values, self._op)
         if not inspect.isfunction(function):
             self._refuse(node, f"a call of {ast.unparse(node.func)}")
         arguments = ", ".join(f"i64 {value}" for value in values)

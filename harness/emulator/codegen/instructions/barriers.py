@@ -6,7 +6,12 @@ from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.instructions.warp import check_members, staying_lanes
-from harness.emulator.codegen.instrumentation.watched import watch_fence, watch_proxy_fence, watch_warp_barrier
+from harness.emulator.codegen.instrumentation.watched import (
+    watch_fence,
+    watch_map_fence,
+    watch_proxy_fence,
+    watch_warp_barrier,
+)
 from harness.emulator.codegen.vector_ir_builder import splat
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Imm, Instruction, Operand, Reg
@@ -109,8 +114,8 @@ _OTHER_PROXY_FENCES = (
 
 
 # Fences: only the sanitizer uses them. Warps of a block take turns, and their accesses happen in order; copies and
-# products complete late regardless of fences. A copy uses its tensor map as of its issue (`tensormap`), and aliased
-# addresses (`alias`) are not supported, so proxy fences for them do nothing.
+# products complete late regardless of fences. A copy uses its tensor map as of its issue. Aliased addresses (`alias`)
+# are not supported, so proxy fences for them do nothing.
 @emits("membar", "fence")
 def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
     """membar.level; membar.proxy.alias; fence{.sem}.scope; fence.proxy.*."""
@@ -128,3 +133,5 @@ def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
         raise instruction.unsupported("its operands do not fit its form")
     if is_shared:
         watch_proxy_fence(lanes)
+    if instruction.operands:
+        watch_map_fence(lanes, instruction.operands[0])

@@ -54,6 +54,12 @@ def call_nowhere(lanes: WarpEmitter, instruction: Instruction) -> None:
     lanes.check(active, "no function", instruction, lanes.op(f"trunc i64 {first} to i32"))
 
 
+@emits("call.overflow")
+def overflow(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """call.overflow: the stack of recursive calls is full."""
+    lanes.check(lanes.active_bits(), "stack overflow", instruction)
+
+
 def _call(lanes: WarpEmitter, instruction: Instruction, function: str) -> None:
     """Call a function of the runtime for the active lanes; it may fault."""
     mask, site = lanes.widen(lanes.active_bits()), lanes.number(lanes.site(instruction))

@@ -9,7 +9,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.instructions.memory import generic_addresses, load_shared, store_addresses, translate
 from harness.emulator.codegen.instructions.special_registers import LANE_ID
 from harness.emulator.codegen.instructions.warp import staying_lanes
-from harness.emulator.codegen.instrumentation.watched import watch_memory
+from harness.emulator.codegen.instrumentation.watched import watch_memory, watch_modified_map
 from harness.emulator.codegen.vector_ir_builder import splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Address, Imm, Instruction
@@ -67,6 +67,8 @@ def replace_field(lanes: WarpEmitter, instruction: Instruction) -> None:
     place = lanes.number(dimension[0].value if dimension and isinstance(dimension[0], Imm) else 0)
     failed = lanes.runtime("replace_field", "%ctx", "%warp", site, mask, number, place)
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    if space != "shared::cta":
+        watch_modified_map(lanes, instruction, mask)
 
 
 @emits("tensormap.cp_fenceproxy")
@@ -96,3 +98,4 @@ def copy_map(lanes: WarpEmitter, instruction: Instruction) -> None:
     shape = (str(_WORD_BYTES), "1")
     watch_memory(lanes, instruction, "global", mask, shape)
     lanes.runtime("scatter", "%warp", mask, *shape)
+    watch_modified_map(lanes, instruction, lanes.op(f"and i64 {mask}, 1"))  # the first lane has the map's address

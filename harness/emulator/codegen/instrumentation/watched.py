@@ -31,9 +31,15 @@ def watch_shared(lanes: WarpEmitter, instruction: Instruction, mask: str, shape:
 def watch_memory(lanes: WarpEmitter, instruction: Instruction, space: str, mask: str, shape: tuple[str, str]) -> None:
     """Report a completed load or an upcoming store whose addresses were translated to host addresses."""
     if lanes.instruments.sanitizer and space != "const":
+        _watch_array(lanes, instruction, mask, shape, is_wide=True)
+        watch_accesses(lanes, instruction, space, mask, shape)
+
+
+def watch_accesses(lanes: WarpEmitter, instruction: Instruction, space: str, mask: str, shape: tuple[str, str]) -> None:
+    """As `watch_memory`, for accesses that belong to no array of shared memory."""
+    if lanes.instruments.sanitizer:
         where = str(at.SPACES[space])
         code = str(_access(instruction, in_global=space == "global"))
-        _watch_array(lanes, instruction, mask, shape, is_wide=True)
         lanes.runtime("watch_memory", "%ctx", "%warp", lanes.number(lanes.site(instruction)), where, mask, *shape, code)
 
 
@@ -98,6 +104,19 @@ def watch_proxy_fence(lanes: WarpEmitter) -> None:
     """Report `fence.proxy.async` for shared memory."""
     if lanes.instruments.sanitizer:
         lanes.runtime("watch_proxy_fence", "%ctx", lanes.widen(lanes.active_bits()))
+
+
+def watch_modified_map(lanes: WarpEmitter, instruction: Instruction, mask: str) -> None:
+    """Report a modification of tensor maps in global memory, whose addresses are in ADDRESSES."""
+    if lanes.instruments.sanitizer:
+        lanes.runtime("watch_modified_map", "%ctx", "%warp", lanes.number(lanes.site(instruction)), mask)
+
+
+def watch_map_fence(lanes: WarpEmitter, map_address: Operand) -> None:
+    """Report `fence.proxy.tensormap::generic.acquire` of the map at an address."""
+    if lanes.instruments.sanitizer:
+        lanes.warp_store(vector("i64"), lanes.address(map_address), at.ADDRESSES)
+        lanes.runtime("watch_map_fence", "%ctx", "%warp", lanes.widen(lanes.active_bits()))
 
 
 def is_strong(memory: MemoryAccess, modifiers: Set[str]) -> bool:

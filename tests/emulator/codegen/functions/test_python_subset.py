@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.emulator.abi import raw_memory
+from harness.emulator.abi import doubles, raw_memory
 from harness.emulator.abi.raw_memory import (
     call_host,
     fill_ones,
@@ -99,6 +99,16 @@ def memory(a: int, b: int, shift: int) -> int:
     return load8(BUFFER) + load16(BUFFER + 2) + load16(BUFFER + 4) + load32(BUFFER + 8) + load64(BUFFER + 16)
 
 
+QUARTER = doubles.bits_of(-0.25)
+
+
+def floats(a: int, b: int, shift: int) -> int:
+    x = doubles.divide(doubles.from_integer(a), doubles.from_integer(b if b else 3))
+    y = doubles.add(doubles.multiply(x, doubles.from_integer(shift)), QUARTER)
+    whole = doubles.to_integer(doubles.floor(y)) + 3 * doubles.to_float(y) + 7 * doubles.less(x, y)
+    return whole + (doubles.from_float(doubles.to_float(doubles.magnitude(x))) >> 8) + (x >> 3)
+
+
 _words = np.zeros(8, np.int64)
 BUFFER = _words.ctypes.data
 
@@ -110,7 +120,7 @@ def _double(address: int) -> None:
 
 DOUBLE = ctypes.cast(_double, ctypes.c_void_p).value
 
-SUBSET = (arithmetic, division, comparisons, junctions, counting, early, memory)
+SUBSET = (arithmetic, division, comparisons, junctions, counting, early, memory, floats)
 NUMBERS = st.integers(-5, 5) | st.integers(-(2**31), 2**31)
 
 

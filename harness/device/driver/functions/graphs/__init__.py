@@ -1,0 +1,1 @@
+"""Graphs of the driver: recording, nodes, dependencies, and objects of the program."""
