@@ -50,7 +50,7 @@ MUTANTS = (
         (None, ("        l = cuda.local.array(TM, float32)\n",
                 "        l = cuda.local.array(TM, float32)\n"
                 "        none, all_keys = cuda.local.array(TM, int32), cuda.local.array(TM, int32)\n")),
-        (None, ("    ZERO,\n    batch_index,\n", "    ZERO,\n    SeenInTile,\n    batch_index,\n")),
+        (None, ("import THREADS, copies, ", "import THREADS, ZERO, SeenInTile, copies, ")),
     ),
     *in_feature(
         "fa2", "limits", "mask aligned top-left",
@@ -152,8 +152,7 @@ MUTANTS = (
         "fa2", "mask added to the score",
         ("sees ? score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) : MINUS_INFINITY;",
          "score(tau * S[i][j], first_row + row_of(i), first_key + key_of(j)) + (sees ? 0.0f : MINUS_INFINITY);"),
-        ("scored = MINUS_INFINITY\n                if key_of(j) < seen.end[i]:\n                    scored = score_of(",
-         "scored = ZERO if key_of(j) < seen.end[i] else MINUS_INFINITY\n                scored += score_of("),
+        ("S[i, j] = scored if sees else MINUS_INFINITY", "S[i, j] = scored + (ZERO if sees else MINUS_INFINITY)"),
     ),
     *(
         mutant

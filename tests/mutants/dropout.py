@@ -195,10 +195,11 @@ _ON_TENSOR_CORES = (
          "kept.draw(drawn, scoring.row / BR * BR, scoring.key, s);"),
         ("poisoned, dropout, warp_row, first_key,", "poisoned, dropout, first_row, first_key,"),
     ),
-    *in_kernel(
+    *planted(
         "fa2-mma", "numbers of the first sequence for all",
-        ("dropout.of_head(head, batch)", "dropout.of_head(head, 0)"),
-        ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))"),
+        "attention/fa2_mma/kernel.cu", "attention/fa2_mma/numba_products.py",
+        ((("dropout.of_head(head, batch)", "dropout.of_head(head, 0)"),
+          ("head_of_entry(heads), entry_of_head(heads))", "head_of_entry(heads), uint32(0))")),),
     ),
     *in_kernel(
         "fa2-mma", "numbers of the first tile of keys",

@@ -48,9 +48,9 @@ def in_products(
     *more: tuple[Replacement | None, Replacement | None],
     sanitize: bool = False,
 ) -> Iterator[Mutant]:
-    """Planted in the products of `fa2-mma` and the softmax between them, for which CUDA has a file of its own."""
+    """Planted in the products of `fa2-mma` and the softmax between them, which have a file of their own."""
     folder = folder_of("fa2-mma")
-    files = f"{folder}/products.cuh", f"{folder}/numba_kernel.py"
+    files = f"{folder}/products.cuh", f"{folder}/numba_products.py"
     yield from planted("fa2-mma", bug, *files, ((cuda, numba), *more), sanitize)
 
 
@@ -97,15 +97,15 @@ def in_feature(
 def in_softmax(
     bug: str, cuda: Replacement, numba: Replacement, *more: tuple[Replacement | None, Replacement | None]
 ) -> Iterator[Mutant]:
-    """Planted in the softmax of `three-pass`, for which CUDA has a file of its own."""
+    """Planted in the softmax of `three-pass`, which has a file of its own."""
     folder = folder_of("three-pass")
-    yield from planted("three-pass", bug, f"{folder}/softmax.cu", f"{folder}/numba_kernel.py", ((cuda, numba), *more))
+    yield from planted("three-pass", bug, f"{folder}/softmax.cu", f"{folder}/numba_softmax.py", ((cuda, numba), *more))
 
 
 def in_rows_seeing(algorithm: str, bug: str, cuda: Replacement, numba: Replacement) -> Iterator[Mutant]:
     """Planted where an algorithm finds the rows that see a key or a tile."""
     folder = folder_of(algorithm)
-    yield from planted(algorithm, bug, f"{folder}/rows_seeing.cuh", f"{folder}/numba_kernel.py", ((cuda, numba),))
+    yield from planted(algorithm, bug, f"{folder}/rows_seeing.cuh", f"{folder}/numba_rows_seeing.py", ((cuda, numba),))
 
 
 def in_sweep(

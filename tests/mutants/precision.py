@@ -21,7 +21,7 @@ MUTANTS = (
         ("            seen_here =",
          "            for i in range(TM):\n                for j in range(TN):\n"
          "                    S[i, j] = widen(narrow(S[i, j]))\n            seen_here ="),
-        (None, ("    copies,\n", "    conversions,\n    copies,\n")),
+        (None, ("import THREADS, copies, ", "import THREADS, conversions, copies, ")),
         (None,
          ("    _, store_tile = copies(D, dtype)\n",
           "    _, store_tile = copies(D, dtype)\n    _, widen, narrow = conversions(dtype)\n")),
@@ -53,7 +53,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "lse of a constant",
         ("m_tile[t] + logf(l_tile[t])", "0.0f"),
-        ("m_tile[t] + math.log(l_tile[t])", "ZERO"),
+        ("m_tile[t] + math.log(l_tile[t])", "float32(0)"),
     ),
     *in_kernel(
         "fa2", "lse without log",

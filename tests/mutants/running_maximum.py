@@ -58,7 +58,7 @@ MUTANTS = (
         ("const float correction = exp_below(m[i], m_new);",
          "const float correction = m[i] == MINUS_INFINITY ? 0.0f : exp_below(m_new, m[i]);"),
         ("correction = exp_below(m[i], m_new)",
-         "correction = ZERO if m[i] == -math.inf else exp_below(m_new, m[i])"),
+         "correction = float32(0) if m[i] == -math.inf else exp_below(m_new, m[i])"),
     ),
     *in_kernel(
         "fa1", "sign of the correction inverted",
@@ -85,7 +85,7 @@ MUTANTS = (
     *in_kernel(
         "fa2", "maximum starts at 0",
         ("m[i] = first_m;", "m[i] = 0.0f;"),
-        ("m[i] = first_m", "m[i] = ZERO"),
+        ("m[i] = first_m", "m[i] = float32(0)"),
     ),
     *in_softmax(
         "maximum starts at 0",

@@ -70,10 +70,10 @@ _CAPS = (
             "score(sees ? tau * S[i][j] : MINUS_INFINITY, first_row + row_of(i), first_key + key_of(j));",
         ),
         (
-            "scored = MINUS_INFINITY\n                if key_of(j) < seen.end[i]:\n"
-            "                    scored = score_of(score, tau * S[i, j],",
-            "scored = tau * S[i, j] if key_of(j) < seen.end[i] else MINUS_INFINITY\n"
-            "                scored = score_of(score, scored,",
+            "scored = score_of(score, tau * S[i, j], first_row + row_of(i), first_key + key_of(j))\n"
+            "                S[i, j] = scored if sees else MINUS_INFINITY",
+            "scored = tau * S[i, j] if sees else MINUS_INFINITY\n"
+            "                S[i, j] = score_of(score, scored, first_row + row_of(i), first_key + key_of(j))",
         ),
     ),
     *(

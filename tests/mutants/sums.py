@@ -42,12 +42,12 @@ MUTANTS = (
     *in_kernel(
         "fa2", "never divided by l",
         ("l[i] == 0.0f ? 0.0f : dropout.factor() / l[i];", "dropout.factor();"),
-        ("ZERO if l[i] == ZERO else factor(dropout) / l[i]", "factor(dropout)"),
+        ("float32(0) if l[i] == 0 else factor(dropout) / l[i]", "factor(dropout)"),
     ),
     *in_kernel(
         "fa2", "a row that saw nothing is divided by 0",
         ("l[i] == 0.0f ? 0.0f : dropout.factor() / l[i];", "dropout.factor() / l[i];"),
-        ("ZERO if l[i] == ZERO else factor(dropout) / l[i]", "factor(dropout) / l[i]"),
+        ("float32(0) if l[i] == 0 else factor(dropout) / l[i]", "factor(dropout) / l[i]"),
     ),
     *in_kernel(
         "fa2", "l summed in one thread only",

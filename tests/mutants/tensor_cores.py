@@ -76,7 +76,7 @@ _FRAGMENTS = (
         _ALGORITHM,
         "a lane's columns taken for its number's",
         "attention/fa2_mma/seen.cuh",
-        "attention/fa2_mma/numba_kernel.py",
+        "attention/fa2_mma/numba_products.py",
         (
             (
                 ("column = (int)threadIdx.x % 4 * 2;", "column = (int)threadIdx.x % 4;"),
@@ -357,10 +357,17 @@ _MASKS = (
         ("vote<!ONE_BODY>(poisoned)", "vote<!ONE_BODY>(poisoned && seen.end(0, 0) <= 0)"),
         ("(int32(first_key + BC) > seen_to and", "(first_key > seen_to and"),
     ),
-    *_here(
+    *planted(
+        _ALGORITHM,
         "NaN and infinity in V dropped",
-        ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen_here);\n", ""),
-        ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
+        "attention/fa2_mma/kernel.cu",
+        "attention/fa2_mma/numba_products.py",
+        (
+            (
+                ("        add_not_finite(rows.O, P, V_tile + key * ROW_BYTES, seen_here);\n", ""),
+                ("            add_not_finite(O, P[0], V_tile, first_key, keys, place, before, after)\n", ""),
+            ),
+        ),
     ),
     in_cuda_of_mma(
         "V looked at in the first step of elements alone",

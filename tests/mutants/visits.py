@@ -115,7 +115,7 @@ MUTANTS = (
     *_in(
         _HIDING,
         "row seen where one of two spans lets it",
-        ("hidden = hidden || (key.start", "hidden = (key.start"),
+        ("hidden |= (key.start", "hidden = (key.start"),
         ("hidden = hidden or (of[2", "hidden = (of[2"),
     ),
     *_in(

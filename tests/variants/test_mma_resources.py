@@ -137,3 +137,19 @@ def test_what_is_out_of_reach_is_said(fields: dict[str, object], reason: str):
 def test_nothing_spills_where_what_rows_see_is_read(variant: Variant, head_dim: int, mask: str):
     problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype="bfloat16", mask=mask)  # type: ignore[arg-type]
     assert_fits(variant.plan(problem).launches[-1], default_tile(head_dim).blocks_per_sm)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    ("head_dim", "fields"),
+    [
+        (128, {"dropout": 0.1}),
+        (128, {"mask": "causal", "dropout": 0.1}),
+        (128, {"mask": "documents:20+44+blocks:64x32", "alibi": True, "dropout": 0.1}),
+        (64, {"mask": "documents:20+44", "dropout": 0.1}),
+    ],
+)
+def test_nothing_spills_with_dropout(variant: Variant, head_dim: int, fields: dict[str, object]):
+    problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype="bfloat16", **fields)  # type: ignore[arg-type]
+    assert_fits(variant.plan(problem).launches[-1], default_tile(head_dim).blocks_per_sm)

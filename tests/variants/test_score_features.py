@@ -16,7 +16,7 @@ from kernel_resources import assert_fits
 from lanes import exhaustive_unless, is_exhaustive, thorough_unless
 
 from harness.compilers import DevicePointer
-from harness.execution.planning.variant_calls import make_plan, refusal_of
+from harness.execution.planning.variant_calls import compiled_launches, make_plan, refusal_of
 from harness.execution.protocol import Execution
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -214,3 +214,14 @@ def test_all_terms_on_listed_tiles(name: str):
     sizes = {"heads": 2, "kv_heads": 1, "q_len": 62, "kv_len": 64, "head_dim": 20, "dtype": "float16"}
     problem = Problem(**sizes, mask=parse_mask("blocks:65x63,2"), softcap=30.0, alibi=True, bias=("q_len", "kv_len"))
     assert_right(discover().registry.get(name), problem, "normal", 0)
+
+
+def test_a_numba_term_takes_no_branch_for_each_pair():
+    (variant,) = (v for v in VARIANTS if v.name == "fa2-numba")
+
+    def branches(**fields: Any) -> int:
+        problem = Problem(heads=2, q_len=64, kv_len=64, **fields)
+        ((_, kernel),) = compiled_launches(make_plan(variant, problem), problem, "sm_90")
+        return kernel.ptx.count("bra")
+
+    assert branches(alibi=True) == branches() < branches(bias=("heads", "q_len", "kv_len"))

@@ -49,7 +49,7 @@ template <int SPANS> struct FlashMask {
         {
             bool hidden = false;
 #pragma unroll
-            for (int p = 0; p < SPANS; ++p) hidden = hidden || (key.start[p] <= row && row < key.end[p]);
+            for (int p = 0; p < SPANS; ++p) hidden |= (key.start[p] <= row) & (row < key.end[p]);
             return !hidden;
         }
     };

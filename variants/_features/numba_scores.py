@@ -97,9 +97,12 @@ def _terms(names: tuple[str, ...]) -> tuple[Any, Any]:
 
 @functools.cache
 def numba_scores(terms: tuple[str, ...]) -> SimpleNamespace:
-    """Device functions for these terms, of which the first is applied first."""
+    """Device functions for these terms, of which the first is applied first.
+
+    READS_PAIRS: whether a term reads memory for each row and key, so that it is only applied to what rows see.
+    """
     of_head, apply = _terms(terms)
-    return SimpleNamespace(of_head=of_head, apply=apply)
+    return SimpleNamespace(of_head=of_head, apply=apply, READS_PAIRS="bias" in terms)
 
 
 @functools.cache

@@ -100,12 +100,13 @@ template <class Rule> struct ListedTiles {
             for (int w = 0; w < WORDS; ++w) of[w] = rule.key(tile.first_key + min(32 * w + lane, keys - 1));
 #pragma unroll 1
             for (int row = t / 32 * SHARE; row < t / 32 * SHARE + SHARE; ++row) {
+                const int own_row = block.first_row + min(row, block.rows - 1);
+                unsigned seen[WORDS];
 #pragma unroll
-                for (int w = 0; w < WORDS; ++w) {
-                    const bool sees = rule.sees(block.first_row + min(row, block.rows - 1), of[w]);
-                    const unsigned seen = __ballot_sync(0xffffffff, sees);
-                    if (lane == 0) bits[row][w] = seen;
-                }
+                for (int w = 0; w < WORDS; ++w) seen[w] = __ballot_sync(0xffffffff, rule.sees(own_row, of[w]));
+                if (lane != 0) continue;
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w) bits[row][w] = seen[w];
             }
         }
     };

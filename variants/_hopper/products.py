@@ -9,15 +9,16 @@ KINDS = {"float16": "f16", "bfloat16": "bf16"}
 """Names of element types in instructions."""
 
 
-def products(keys: int, head_dim: int, dtype: str) -> str:
+def products(keys: int, head_dim: int, dtype: str, begins: str) -> str:
     """The CUDA functions of S = Q K^T over 16 elements, for so many keys, and of O += P V over 16 keys.
 
-    `multiply(S, Q, K)` begins a sum, `multiply_add(S, Q, K)` adds to it; `multiply_add(O, P, V)` adds to O.
+    `multiply(S, Q, K)` begins a sum, `multiply_add(S, Q, K)` adds to it; `multiply_add(O, P, V)` adds to O. `begins`:
+    see `_products`.
     Of 64 rows, warp w has those from 16 w on. A lane has, with g = t / 4 and q = t % 4, sums 4 j and 4 j + 1 of row g,
     columns 8 j + 2 q and the next; 4 j + 2 and 4 j + 3 are row g + 8's.
     """
     # V lies as it is, so it is transposed by the product.
-    return _products(keys, head_dim, 16, KINDS[dtype], along=", 0, 0", across=", 1", begins="=f")
+    return _products(keys, head_dim, 16, KINDS[dtype], along=", 0, 0", across=", 1", begins=begins)
 
 
 def products_of_e4m3(keys: int, head_dim: int) -> str:
@@ -29,7 +30,8 @@ def _products(keys: int, head_dim: int, depth: int, kind: str, along: str, acros
     """Return the text.
 
     `along` and `across`: operands that say whether factors are transposed, which only products of 16 bits have.
-    `begins`: constraint of S where a sum begins. S is only written; with "+f" some kernels spill, with "=f" others.
+    `begins`: constraint of S where a sum begins. S is only written, but with "+f" ptxas orders the softmax after it
+    otherwise than with "=f": it releases K and V early in it, not late. Some kernels spill with either.
     """
     S, s = keys // 2, _numbers(0, keys // 2)
     O, o = head_dim // 2, _numbers(0, head_dim // 2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numba import cuda, int32, uint32
 
-from variants._tiles.numba_tiles import MASK
+from variants._features.numba_limits import RowBlock
+from variants._tiles.numba_tiles import MASK, batch_index
 
 # --- The grid is (heads, blocks of a head, batch) ---------------------------------------------------------------------
 
@@ -24,6 +25,16 @@ def key_block_across():
 @cuda.jit(device=True, forceinline=True)
 def head_across():
     return cuda.blockIdx.x & MASK
+
+
+# The rows that the block owns; there are `most` in all blocks but the last.
+@cuda.jit(device=True, forceinline=True)
+def rows_across(most, q_len):
+    i_block = row_block_across()
+    first_row = i_block * most
+    return RowBlock(
+        batch_index(), head_across(), i_block, cuda.gridDim.y & MASK, first_row, min(most, q_len - first_row)
+    )
 
 
 # `group` heads share K and V.

@@ -296,6 +296,7 @@ def _masked(
     """Device functions that look at masks and scores."""
     unclipped_first, unclipped_end = features.limits.unclipped_first, features.limits.unclipped_end
     hides_some, pair_seen, score_of = features.order.hides_some, features.order.sees, features.scores.apply
+    SCORES_READ_PAIRS = features.scores.READS_PAIRS
 
     @cuda.jit(device=True, forceinline=True)
     def seen_in_tile(bounds, seen, pairs, first_row, first_key, keys):
@@ -313,10 +314,10 @@ def _masked(
     def scale_and_mask(S, tau, score, seen, first_row, first_key):
         for i in range(TM):
             for j in range(TN):
-                scored = MINUS_INFINITY
-                if key_of(j) < seen.end[i]:
+                sees, scored = key_of(j) < seen.end[i], MINUS_INFINITY
+                if sees or not SCORES_READ_PAIRS:
                     scored = score_of(score, tau * S[i, j], first_row + row_of(i), first_key + key_of(j))
-                S[i, j] = scored
+                S[i, j] = scored if sees else MINUS_INFINITY
         if seen.first[TM - 1] > 0:  # no row sees keys ahead of those that one above it sees
             for i in range(TM):
                 for j in range(TN):

@@ -24,6 +24,8 @@ def tile_sizes(tile: Sizes) -> tuple[str, ...]:
 SIZES = {"BLOCKS_PER_SM": 4, "STEPS_AT_ONCE": 2}
 """Blocks that share a multiprocessor at least: four leave each thread 128 registers, which the products fill; and steps
 of S = Q K^T that are written out one after the other."""
+UNROLLED = {**SIZES, "STEPS_AT_ONCE": 4}
+"""Sizes of kernels that have registers left for more steps, which is faster."""
 BELOW_TILES: Files = tuple((FOLDER, file) for file in ("limits.cuh", "scores.cuh", "tile_order.cuh"))
 """Files whose types tiles.cuh uses."""
 SWEEP: Files = (("_tiles", "sweep.cuh"),)

@@ -274,8 +274,7 @@ __device__ __forceinline__ void add_P_V(float (&O)[TM][TD], const float *P_tile,
     const int end_step = max(first_step, seen.end_by_all / STEP_P);
     add_P_V_where_seen<false>(O, P_tile, V_tile, 0, min(first_step * STEP_P, keys), seen);
 #pragma unroll 2
-    for (int step = first_step; step < end_step; ++step) {
-        const int k = STEP_P * step;
+    for (int k = STEP_P * first_step; k < STEP_P * end_step; k += STEP_P) {
         float p[TM][STEP_P];
 #pragma unroll
         for (int i = 0; i < TM; ++i)

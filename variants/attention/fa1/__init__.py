@@ -45,11 +45,11 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that initialize O, attend and round O."""
-    from variants._tiles.rawkernel import tiles_kernel
+    from variants._tiles.rawkernel import UNROLLED, tiles_kernel
 
     folder, names = "attention/fa1", ("fa1_initialise", "fa1", "fa1_round")
-    headers = ((folder, "rows_seeing.cuh"),)
-    return tuple(tiles_kernel(folder, name, problem, tile, features_of(problem), headers=headers) for name in names)
+    chosen, headers = features_of(problem), ((folder, "rows_seeing.cuh"),)
+    return tuple(tiles_kernel(folder, name, problem, tile, chosen, UNROLLED, headers=headers) for name in names)
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void fa1_initialise(
 }
 
 // Lines 3 to 15: one block per head.
-extern "C" __global__ __launch_bounds__(THREADS) void fa1(
+extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa1(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, float *__restrict__ O,
     float *__restrict__ l, float *__restrict__ m, int q_len, int kv_len, int group, float tau, Limits limits)
 {

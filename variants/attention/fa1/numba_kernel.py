@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
-from typing import Any
 
 from numba import cuda, float32, int32
 
@@ -31,40 +30,7 @@ from variants._tiles.numba_tiles import (
     thread_column,
     thread_index,
 )
-
-
-@functools.cache
-def rows_seeing_in(spans: bool, features: NumbaFeatures, tile: Tile) -> Any:
-    """The device function `rows_seeing`: which rows see some key of a tile. It returns the first and their end.
-
-    The kernel goes from tile to tile of keys and visits blocks of Br rows.
-    """
-    BR, first_of, end_of = tile.Br, features.limits.first, features.limits.end
-
-    # In a band, key j lies on row j + q_len - kv_len; rows from `after` before that one to `before` after it see the
-    # key.
-    if not spans:
-
-        @cuda.jit(device=True, forceinline=True)
-        def rows_seeing(run, first_key, keys, q_len, so_far):
-            own_row = first_key + q_len - run.kv_len
-            return max(own_row - run.after, 0), min(own_row + keys + run.before, q_len)
-
-        return rows_seeing
-
-    # Under other masks the blocks that see the tile are found one by one. None of them is before the first that sees
-    # the tile before this one, `so_far`.
-    @cuda.jit(device=True, forceinline=True)
-    def rows_seeing(run, first_key, keys, q_len, so_far):
-        first = so_far
-        while first < q_len and end_of(run, min(first + BR, q_len) - 1) <= first_key:
-            first += BR
-        end = first
-        while end < q_len and first_of(run, end) < first_key + keys:
-            end += BR
-        return first, end
-
-    return rows_seeing
+from variants.attention.fa1.numba_rows_seeing import rows_seeing_in
 
 
 @functools.cache

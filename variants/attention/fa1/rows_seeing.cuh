@@ -1,5 +1,5 @@
 // Which rows see some key of a tile, for a kernel that goes from tile to tile of keys and visits blocks of BR rows.
-// _features/limits.cuh is put before this text. The Numba twin is in numba_kernel.py.
+// _features/limits.cuh is put before this text. The Numba twin is numba_rows_seeing.py.
 
 struct Rows {
     int first, end;

@@ -1,7 +1,4 @@
-"""FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
-
-The CUDA twin is kernel.cu.
-"""
+"""FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. The CUDA twin is kernel.cu."""
 
 from __future__ import annotations
 
@@ -12,23 +9,11 @@ from typing import Any
 from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
-from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
 from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
-from variants._tiles.numba_grids import head_across, kv_head_across, row_block_across
+from variants._tiles.numba_grids import kv_head_across, rows_across
 from variants._tiles.numba_shared import shared_tile
-from variants._tiles.numba_tiles import (
-    MASK,
-    THREADS,
-    ZERO,
-    batch_index,
-    copies,
-    exp_below,
-    numba_tiles,
-    row_sum,
-    thread_column,
-    thread_index,
-)
+from variants._tiles.numba_tiles import THREADS, copies, exp_below, numba_tiles, row_sum, thread_column, thread_index
 
 
 @functools.cache
@@ -67,10 +52,8 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
 
         # Line 3: the block owns Q_i and O_i of one head. The grid is (heads, blocks of a head, batch): the last rows of
         # all heads start first, since they see most keys under a causal mask. `group` heads share K and V.
-        batch, head, i_block = batch_index(), head_across(), row_block_across()
-        first_row = i_block * BR
-        rows = min(BR, q_len - first_row)
-        block = RowBlock(batch, head, i_block, cuda.gridDim.y & MASK, first_row, rows)
+        block = rows_across(BR, q_len)
+        batch, head, first_row, rows = block.batch, block.head, block.first_row, block.rows
         kv_head = kv_head_across(group)
         Q_head, K_head, V_head = Q[batch, head], K[batch, kv_head], V[batch, kv_head]
 
@@ -85,7 +68,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
             l[i] = SINK_WEIGHT
             m[i] = first_m
             for j in range(TD):
-                O_acc[i, j] = ZERO
+                O_acc[i, j] = 0
 
         # Line 6: for all K_j, V_j with a key that some row sees. Line 7, first tile: load K_j. After that, K_(j+1) is
         # copied while P is multiplied by V_j, and V_j while Q_i is multiplied by K_j.
@@ -118,7 +101,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
                 correction = exp_below(m[i], m_new)
                 m[i] = m_new
                 kept = kept_of(drawn, first_row + row_of(i), first_key, thread_column())
-                total = ZERO
+                total = float32(0)
                 for j in range(TN):
                     p = exp_below(S[i, j], m_new)
                     P_tile[row_of(i), key_of(j)] = or_zero(kept, p, j)
@@ -142,7 +125,7 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
         statistics = statistics_place()
         l_tile, m_tile = statistics[0], statistics[1]
         for i in range(TM):
-            inverse = ZERO if l[i] == ZERO else factor(dropout) / l[i]
+            inverse = float32(0) if l[i] == 0 else factor(dropout) / l[i]
             for j in range(TD):
                 if has_row(i) and has_element(j):
                     Q_tile[row_of(i), element_of(j)] = O_acc[i, j] * inverse

@@ -1,5 +1,5 @@
 // The products of the algorithm and the online softmax between them. seen.cuh, scoring.cuh and registers.cuh are put before
-// this text; line numbers are those of kernel.cu. The Numba twin is in numba_kernel.py.
+// this text; line numbers are those of kernel.cu. The Numba twin is numba_products.py.
 
 // m follows the maximum of S once that is more than a factor of 2^SLACK of weight ahead: O_i is seldom rescaled then, and
 // whatever m is, it cancels in O_i / l_i. Sums are at most 2^SLACK times as large as with the maximum itself.
@@ -11,7 +11,7 @@ template <bool LOOKS_AT_V, int TILES>
 __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Query &Q, const unsigned char *K_tile)
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();
-    unsigned nothing = 0;
+    unsigned nothing[SUMS] = {};
 #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         unsigned q[TM][4];
@@ -38,11 +38,14 @@ __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Qu
                 unsigned v[4];
                 load_matrices(v, at + KV_BYTES);
 #pragma unroll
-                for (int c = 0; c < 4; ++c) nothing = add_nothing_of(v[c], nothing);
+                for (int c = 0; c < 4; ++c) nothing[c % SUMS] = add_nothing_of(v[c], nothing[c % SUMS]);
             }
         }
     }
-    return LOOKS_AT_V && not_finite(nothing);
+    bool found = false;
+#pragma unroll
+    for (int sum = 0; sum < SUMS; ++sum) found |= not_finite(nothing[sum]);
+    return LOOKS_AT_V && found;
 }
 
 // Line 9, first half: m = max(m, rowmax(tau S)). Line 10, first half: O_i = diag(exp(m_old - m)) O_i, and l_i likewise.

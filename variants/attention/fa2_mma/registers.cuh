@@ -2,7 +2,7 @@
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and those of registers.py:
 // KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY,
-// WARPS_WRITE, and ROW_AGAIN, KV_AGAIN and STAT_AGAIN, see `anew`.
+// WARPS_WRITE, SUMS (in which a lane looks for NaN in V_j), and ROW_AGAIN, KV_AGAIN and STAT_AGAIN, see `anew`.
 
 constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
 constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows

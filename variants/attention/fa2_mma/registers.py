@@ -31,6 +31,7 @@ def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, 
         "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
         "ONE_BODY": int(one_body),
         "WARPS_WRITE": int(warps_write),
+        "SUMS": sums(problem, ends_at_once),
         **computed_again(problem, ends_at_once),
     }
 
@@ -52,6 +53,13 @@ def has_one_body(problem: Problem, tile: MmaTile) -> bool:
     return tile.part(problem.head_dim) > ROOMY_PART and not problem.dropout
 
 
+def sums(problem: Problem, ends_at_once: bool) -> int:
+    """Sums in which a lane looks for NaN in V: each addition waits for the one before in the same sum."""
+    reads_what_rows_see = has_spans(problem) or not problem.mask.is_run
+    has_room = problem.head_dim <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi)
+    return 2 if problem.dropout or has_room else 1
+
+
 def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
     """What is computed again where it is needed, and not kept in registers.
 
@@ -60,8 +68,10 @@ def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
     """
     spans, narrow = has_spans(problem), problem.head_dim <= 64
     of_sinks, capped = spans and problem.sinks, problem.softcap is not None
-    keys = of_sinks or (narrow and problem.alibi and not capped and not problem.sinks)
-    output = of_sinks or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
+    of_lists = bool(problem.dropout) and not problem.mask.is_run
+    keys = of_sinks or of_lists or (narrow and problem.alibi and not capped and not problem.sinks)
+    keys = keys or (problem.sinks and not narrow)
+    output = of_sinks or of_lists or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
     output = output or (problem.alibi and not narrow and (problem.sinks or problem.head_dim <= 112))
     rows = of_sinks or (not spans and (problem.blocks is None or problem.head_dim != 128))
     return {"ROW_AGAIN": int(rows), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}

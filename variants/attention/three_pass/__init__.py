@@ -54,25 +54,27 @@ def features_of(problem: Problem) -> tuple[Features, Features, Features]:
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels of scores, softmax and output."""
-    from variants._tiles.rawkernel import LANES, SIZES, tiles_kernel
+    from variants._tiles.rawkernel import LANES, SIZES, UNROLLED, tiles_kernel
 
     folder, (of_scores, of_softmax, of_output) = "attention/three_pass", features_of(problem)
     both = tuple(dict.fromkeys((*of_scores, *of_output)))
     headers, sizes = (*LANES, (folder, "rows_seeing.cuh")), {**SIZES, "ON_CHIP": ON_CHIP}
     return (
-        tiles_kernel(folder, "three_pass_scores", problem, tile, both, headers=headers),
+        tiles_kernel(folder, "three_pass_scores", problem, tile, both, UNROLLED, headers=headers),
         tiles_kernel(folder, "three_pass_softmax", problem, tile, of_softmax, sizes, headers=LANES, file="softmax.cu"),
-        tiles_kernel(folder, "three_pass_output", problem, tile, both, headers=headers),
+        tiles_kernel(folder, "three_pass_output", problem, tile, both, UNROLLED, headers=headers),
     )
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """Numba kernels of scores, softmax and output."""
     from variants.attention.three_pass.numba_kernel import three_pass_kernels
+    from variants.attention.three_pass.numba_softmax import three_pass_softmax_kernel
 
     chosen = features.in_numba(problem, tile.Br, tile.Bc)
-    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, ON_CHIP, has_spans(problem), chosen)
-    return kernels.three_pass_scores, kernels.three_pass_softmax, kernels.three_pass_output
+    kernels = three_pass_kernels(problem.head_dim, tile, problem.dtype, has_spans(problem), chosen)
+    softmax = three_pass_softmax_kernel(problem.dtype, ON_CHIP, chosen)
+    return kernels.three_pass_scores, softmax, kernels.three_pass_output
 
 
 TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)

@@ -1,5 +1,5 @@
 // Which rows of a block see a key, for kernels in which a lane moves one column of S or P. _features/limits.cuh is put before
-// this text. The Numba twin is in numba_kernel.py.
+// this text. The Numba twin is numba_rows_seeing.py.
 
 // Counted from the block's first row.
 struct Rows {

@@ -1,6 +1,6 @@
 // Line 2 of standard attention (Dao et al. 2022, arXiv 2205.14135, algorithm 0): the safe softmax of Milakov and Gimelshein
 // 2018, arXiv 1805.02867, algorithm 2, whose line numbers these are. _tiles/tiles.cuh and lanes.cuh are put before this text;
-// Limits, Sink and Dropout, types that the plan chooses, are in _features/. The Numba twin is in numba_kernel.py.
+// Limits, Sink and Dropout, types that the plan chooses, are in _features/. The Numba twin is numba_softmax.py.
 //
 // Compile-time parameters: ON_CHIP (elements of a row of S that stay in shared memory).
 
