@@ -38,10 +38,6 @@ from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault, PlanError, UsageError
 from harness.support.gpu_data_sheets import gpu as gpu_named
 
-OPTIMIZED_AFTER_SECONDS = 1.0
-"""A kernel whose launches have taken longer is optimized for the next one. Before that, LLVM would take longer than it
-saves."""
-
 
 class Device:
     """An emulated GPU: allocates memory, loads modules, and launches kernels of CuPy, Numba, PTX and CuTe on the CPU.
@@ -79,7 +75,6 @@ class Device:
         if Target.named(self.arch) is None:
             raise UsageError(f"arch is {arch!r}; it has to look like sm_90")
         self.instruments = Instruments(sanitizer=sanitize, lenient=lenient)
-        self.tier = Tier.BASELINE
         self.memory = DeviceMemory(watched=sanitize)
         self.modules = LoadedModules()
         self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed)
@@ -315,8 +310,8 @@ class Device:
         ).facts
 
     def _tier(self, compiled: CompiledKernel) -> Tier:
-        worked = self._seconds[compiled.ptx, compiled.entry] > OPTIMIZED_AFTER_SECONDS
-        return Tier.OPTIMIZED if worked else self.tier
+        seconds = self._seconds[compiled.ptx, compiled.entry]
+        return Tier.after(seconds, compiled.ptx, 0) if self.instruments.sanitizer else Tier.after(seconds, compiled.ptx)
 
     def _run(
         self, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...], step: Launch, names: dict[int, str],

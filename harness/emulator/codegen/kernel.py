@@ -32,6 +32,7 @@ from harness.emulator.codegen.kernel_facts import (
 from harness.emulator.codegen.matrix.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.codegen.storage import Registers, Storage, link_variables, module_places, module_variables
+from harness.emulator.codegen.uniform_registers import uniform_registers
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.ptx.blocks import EXIT, Block, Graph, build_graph, is_block_barrier, live_registers, yields
@@ -90,7 +91,9 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
         storage.shared_arrays = {variable.name: number for number, variable in enumerate(shared_variables)}
         storage.arrays_of_registers = arrays_of_registers(flat, frozenset(storage.shared_arrays))
     lasting = frozenset(set().union(*live.before, registers_with_tickets(flat), watched))
-    registers = Registers(flat.registers, flushed_registers(flat), lasting)
+    plain = not outlined and not instruments.sanitizer
+    uniform = uniform_registers(flat, graph, live) if plain else frozenset[str]()
+    registers = Registers(flat.registers, flushed_registers(flat), lasting, uniform)
     lanes = (OutliningEmitter if outlined else WarpEmitter)(registers, storage, instruments, clusters.knows)
     products = ProductRegisters(lanes, flat, graph)
     read_first = live.before[0] & flat.registers.keys()

@@ -272,6 +272,10 @@ class OutliningEmitter(WarpEmitter):
 
     # Arguments ------------------------------------------------------------------------------------------------------
 
+    def scalar_of(self, value: str) -> str | None:
+        """None: scalars would take LLVM time, and only its optimizer removes the unused vectors."""
+        return None
+
     def argument(self, kind: str, constant: str) -> str:
         """A constant: within a function, one of its arguments."""
         if not self._is_inside:

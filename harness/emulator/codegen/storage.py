@@ -40,6 +40,8 @@ class Registers:
     lasting: frozenset[str] = frozenset()
     """Registers with a permanent location in the warp's memory: some block reads them before it writes them, or the
     runtime accesses them."""
+    uniform: frozenset[str] = frozenset()
+    """Registers in which all running lanes have the same value, see `uniform_registers`."""
 
 
 Places = Mapping[str, tuple[str, int]]

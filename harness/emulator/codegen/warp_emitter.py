@@ -15,11 +15,11 @@ from harness.emulator.abi.context import SLOT
 from harness.emulator.codegen.functions.prelude import PRELUDE
 from harness.emulator.codegen.instructions.special_registers import special_register
 from harness.emulator.codegen.storage import Registers, Storage
+from harness.emulator.codegen.uniform_values import UniformValues
 from harness.emulator.codegen.vector_ir_builder import (
     BITS,
     FLOAT,
     INTEGER,
-    VectorIRBuilder,
     float_from_bits,
     splat,
     splat_float,
@@ -31,7 +31,7 @@ from harness.ptx.instructions import SINK, Address, Imm, Instruction, Not, Opera
 from harness.support.errors import UnsupportedInstruction
 
 
-class WarpEmitter(VectorIRBuilder):
+class WarpEmitter(UniformValues):
     """Emits one function.
 
     `begin_block` and `end_block` frame each basic block; instruction families are called in between.
@@ -169,6 +169,7 @@ class WarpEmitter(VectorIRBuilder):
         self._values.clear()
         self._dirty.clear()
         self._flushed.clear()
+        self.forget_scalars()
         self._checked_members.clear()
         self._guard = None
 
@@ -210,7 +211,11 @@ class WarpEmitter(VectorIRBuilder):
 
     def active_bits(self) -> str:
         """Lanes on which the current instruction runs, as an i32 mask."""
-        return self.mask if self._guard is None else self.bits_of(self.active())
+        if self._guard is None:
+            return self.mask
+        all_run = self.scalar_of(self._guard)
+        bits = f"select i1 {all_run}, i32 {self.mask}, i32 0"
+        return self.bits_of(self.active()) if all_run is None else self.op(bits)
 
     # Registers and operands -----------------------------------------------------------------------------------------
 
@@ -275,16 +280,23 @@ class WarpEmitter(VectorIRBuilder):
         own = self._element(name)
         value = self._values.get((name, own))
         if value is None:
-            if own == "i1":
-                value = self.lanes_of(self.warp_load("i32", self._offset(name), 4))
-            else:
-                value = self.warp_load(vector(own), self._offset(name))
-            self._values[name, own] = value
+            value = self._values[name, own] = self._loaded(name, own)
         value = self._resize(value, own, element)
         self._values[name, element] = value
         if element == "float" and name in self._registers.flushed:
             self._flushed[value] = value
         return value
+
+    def _loaded(self, name: str, own: str) -> str:
+        """A register from the warp's memory."""
+        # Lanes that wait may have another value of a uniform register.
+        is_uniform, offset = name in self._registers.uniform, self._offset(name)
+        if own != "i1":
+            row = self.warp_pointer(offset)
+            return self.spread_first(own, row, self.mask) if is_uniform else self.warp_load(vector(own), offset)
+        bits = self.warp_load("i32", offset, 4)
+        some = f"icmp ne i32 {self.op(f'and i32 {bits}, {self.mask}')}, 0" if is_uniform else ""
+        return self.spread(own, self.op(some)) if is_uniform else self.lanes_of(bits)
 
     def _resize(self, value: str, own: str, element: str) -> str:
         if own == element:

@@ -12,7 +12,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import ENDED, STRAY, place_of, rank_of_place
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store64
-from harness.emulator.memory.trace import TARGET_AT, is_recorded, is_traced, record
+from harness.emulator.memory.trace import TARGET_AT, is_recorded, record
 
 SPACE_SHARED = at.SPACES["shared"]
 SPACE_LOCAL, WRITTEN = at.SPACES["local"], at.SPACES["written"]
@@ -123,7 +123,9 @@ def is_new(warp: int, mask: int, lane: int, host: int) -> bool:
 
 
 def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size: int, sizes: int, targets: int) -> int:
-    """Translate as `translate`, with a size per lane and destinations.
+    """Translate the active lanes' virtual addresses to host addresses, checked and counted. Returns 1 on a fault.
+
+    Most requests of global memory do not come here: see `codegen.functions.global_accesses`.
 
     `sizes` is the address of 32 words, the bytes that each lane reads; 0 if all read `size`. `targets` is the address
     of 32 words, the offsets in shared memory to which a copy past L1 goes; 0 for other accesses. Alignment is that of
@@ -211,36 +213,3 @@ def translate_lanes(ctx: int, warp: int, site: int, space: int, mask: int, size:
             requests = 0
         mask = others
     return 0
-
-
-def translate_run(ctx: int, warp: int, site: int, size: int) -> int:
-    """Translate a full warp whose lanes are consecutive within one buffer, the common case. Returns 1 if done.
-
-    Returns 0, without any effect, if they are not, or if an address is invalid.
-    """
-    first = load64(warp + at.ADDRESSES)
-    strays = first & (size - 1)
-    for lane in range(1, 32):
-        strays |= load64(warp + at.ADDRESSES + 8 * lane) ^ (first + lane * size)
-    buffer = (first >> at.WINDOW_BITS) - at.FIRST_BUFFER_WINDOW
-    if strays or buffer < 0 or buffer >= load64(ctx + context.BUFFER_COUNT) or is_traced(ctx):
-        return 0
-    offset = (first & at.OFFSET_MASK) - at.BUFFER_START
-    end = offset + 32 * size
-    if offset < 0 or end > load64(load64(ctx + context.BUFFERS) + 16 * buffer + 8):
-        return 0
-    host = load64(load64(ctx + context.BUFFERS) + 16 * buffer) + offset
-    for lane in range(32):
-        store64(warp + at.HOSTS + 8 * lane, host + lane * size)
-    count(ctx, site, buffer, 1, 32 * size, ((end - 1) >> 5) - (offset >> 5) + 1, 32 * size)
-    return 1
-
-
-def translate(ctx: int, warp: int, site: int, space: int, mask: int, size: int) -> int:
-    """Translate the active lanes' virtual addresses to host addresses, checked and counted.
-
-    Returns 1 on a fault, else 0.
-    """
-    if mask == 0xFFFFFFFF and space != SPACE_SHARED and space != SPACE_LOCAL and translate_run(ctx, warp, site, size):
-        return 0
-    return int(translate_lanes(ctx, warp, site, space, mask, size, 0, 0))

@@ -29,9 +29,10 @@ def build_part(name: str) -> bytes:
     )
     module.triple = host()[0]
     optimize_calls(module, machine)
-    own = llvm.parse_assembly(part.ir(), context=context)
-    own.triple = module.triple
-    optimize(own, machine)
-    module.link_in(own)
+    for emit in part.ir:
+        own = llvm.parse_assembly(emit(), context=context)
+        own.triple = module.triple
+        optimize(own, machine)
+        module.link_in(own)
     module.verify()
     return bytes(machine.emit_object(module))

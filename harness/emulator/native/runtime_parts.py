@@ -6,6 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from harness.emulator.codegen.functions.atomic_rounds import FIRST_OF_EACH, GATHERS, SCATTERS, atomic_rounds_ir
+from harness.emulator.codegen.functions.global_accesses import (
+    GLOBAL_LOADS,
+    GLOBAL_STORES,
+    TRANSLATE,
+    global_accesses_ir,
+)
+from harness.emulator.codegen.functions.local_accesses import LOCAL_LOADS, LOCAL_STORES, local_accesses_ir
 from harness.emulator.codegen.functions.reductions import REDUCTIONS, reductions_ir
 from harness.emulator.codegen.functions.shared_loads import SHARED_LOADS, shared_loads_ir
 from harness.emulator.codegen.matrix.converted_products import CONVERTED_PRODUCTS, converted_ir
@@ -29,12 +37,24 @@ class Part:
     """Functions written in the Python subset, by their names."""
     emitted: tuple[str, ...] = ()
     """Names of functions that are written in LLVM IR."""
-    ir: Callable[[], str] = str
-    """Returns the LLVM IR of these functions."""
+    ir: tuple[Callable[[], str], ...] = ()
+    """Each returns the LLVM IR of some of these functions."""
 
 
 PARTS = {
-    "core": Part(exports.CORE, emitted=tuple(SHARED_LOADS.values()), ir=shared_loads_ir),
+    "core": Part(
+        exports.CORE,
+        emitted=(
+            *(name for table in (SHARED_LOADS, GLOBAL_LOADS, GLOBAL_STORES) for name in table.values()),
+            TRANSLATE,
+        ),
+        ir=(shared_loads_ir, global_accesses_ir),
+    ),
+    "local accesses": Part(
+        emitted=(*LOCAL_LOADS.values(), *LOCAL_STORES.values()),
+        ir=(local_accesses_ir,),
+    ),
+    "atomics": Part(emitted=(FIRST_OF_EACH, *GATHERS.values(), *SCATTERS.values()), ir=(atomic_rounds_ir,)),
     "sanitizer": Part(exports.SANITIZER),
     "system calls": Part(system_calls.EXPORTS),
     "copies": Part(async_copies.EXPORTS),
@@ -47,23 +67,23 @@ PARTS = {
             *(product.name for product in DOT_PRODUCTS.values()),
             *(product.slice_name for product in WARPGROUP_PRODUCTS.values()),
         ),
-        ir=runtime_ir,
+        ir=(runtime_ir,),
     ),
     "products of integers": Part(
         emitted=(
             *{product.name: None for product in INTEGER_PRODUCTS.values()},
             *(product.slice_name for product in WARPGROUP_INTEGERS),
         ),
-        ir=integers_ir,
+        ir=(integers_ir,),
     ),
     "products of 8-bit floats": Part(
         emitted=tuple(product.slice_name for product in WARPGROUP_FLOATS),
-        ir=floats_ir,
+        ir=(floats_ir,),
     ),
-    "reductions": Part(emitted=tuple(REDUCTIONS), ir=reductions_ir),
+    "reductions": Part(emitted=tuple(REDUCTIONS), ir=(reductions_ir,)),
     "converted products": Part(
         emitted=tuple({product.name: None for product in CONVERTED_PRODUCTS.values()}),
-        ir=converted_ir,
+        ir=(converted_ir,),
     ),
 }
 """All parts by name. A function that a part calls and does not export is copied into it."""

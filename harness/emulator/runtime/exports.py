@@ -13,7 +13,7 @@ from harness.emulator.abi.fault_record import note_first, set_fault
 from harness.emulator.abi.raw_memory import store64
 from harness.emulator.memory.banks import count_shared
 from harness.emulator.memory.copies import gather, load_rows, permute, scatter, shared_load, shared_store, store_rows
-from harness.emulator.memory.translation import translate
+from harness.emulator.memory.translation import translate_lanes
 from harness.emulator.runtime.clusters import cluster_arrive, cluster_wait
 from harness.emulator.runtime.schedule import lowest_lane, run_blocks
 from harness.emulator.sanitizer.tensor_map_fences import watch_map_fence, watch_modified_map
@@ -50,7 +50,7 @@ def _by_name(*functions: Callable[..., int]) -> dict[str, Callable[..., int]]:
 
 
 CORE = _by_name(
-    fault, translate, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
+    fault, translate_lanes, gather, scatter, shared_load, shared_store, load_rows, store_rows, count_shared, permute,
     run_blocks, cluster_arrive, cluster_wait, note_absent,
 )  # fmt: skip
 """Functions by name; arguments and results are 64-bit integers."""

@@ -1,4 +1,4 @@
-"""Emits atom and red (PTX ISA 9.7.13.10 ff.): lanes in ascending order, and each element of a vector separately.
+"""Emits atom and red (PTX ISA 9.7.13.10 ff.). Lanes with the same address take their turns in ascending order.
 
 A kernel with atomics on global memory runs its blocks one after the other, so the result does not depend on the number
 of CPU cores; within a block warps take turns. No host atomics are needed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.functions.atomic_rounds import FIRST_OF_EACH, GATHERS, SCATTERS
 from harness.emulator.codegen.instructions.halves import from_float, to_float
 from harness.emulator.codegen.instructions.memory import generic_addresses, translate
 from harness.emulator.codegen.instrumentation.watched import watch_memory
@@ -65,7 +66,7 @@ def atomic(lanes: WarpEmitter, instruction: Instruction) -> None:
         raise instruction.unsupported("its operands do not fit its form")
     addresses = generic_addresses(lanes, address, space) if space == "shared::cluster" else lanes.address(address)
     space = "generic" if space == "shared::cluster" else space.removesuffix("::cta")
-    olds = _one_by_one(lanes, instruction, space, operation, kind, addresses, items)
+    olds = _in_rounds(lanes, instruction, space, operation, kind, addresses, items)
     for register, old in zip(olds_to, olds):
         if register is not None:
             lanes.put(register, old, INTEGER[kind.total_bits])
@@ -80,7 +81,7 @@ def _elements(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-def _one_by_one(
+def _in_rounds(
     lanes: WarpEmitter,
     instruction: Instruction,
     space: str,
@@ -89,7 +90,10 @@ def _one_by_one(
     addresses: str,
     items: list[list[Operand]],
 ) -> list[str]:
-    """Loop over the active lanes: read, combine, write. Returns the old values of each element, by lane."""
+    """Loop until all active lanes are done: read, combine, write. Returns the old values of each element, by lane.
+
+    Each iteration is for the lowest lane of each address.
+    """
     element = INTEGER[kind.total_bits]
     shape = (str(kind.size_bytes), str(len(items)))
     operands = [[lanes.use(value, element) for value in values] for values in items]
@@ -107,9 +111,12 @@ def _one_by_one(
     lanes.do(f"{left} = phi i32 [ {mask}, %{before} ], [ {next_left}, %{loop} ]")
     for so_far, with_lane in olds:
         lanes.do(f"{so_far} = phi {vector(element)} [ zeroinitializer, %{before} ], [ {with_lane}, %{loop} ]")
-    lowest = lanes.op(f"and i32 {left}, {lanes.op(f'sub i32 0, {left}')}")
-    one_lane = lanes.widen(lowest)
-    lanes.runtime("gather", "%warp", one_lane, *shape)
+    chosen64 = lanes.runtime(FIRST_OF_EACH, "%warp", lanes.widen(left))
+    chosen = lanes.op(f"trunc i64 {chosen64} to i32")
+    if len(items) == 1:
+        lanes.runtime(GATHERS[element], "%warp", chosen64)
+    else:
+        lanes.runtime("gather", "%warp", chosen64, *shape)
     for index, (values, (so_far, with_lane)) in enumerate(zip(operands, olds)):
         place = at.DATA + index * at.LANES * kind.size_bytes
         old = lanes.warp_load(vector(element), place)
@@ -118,10 +125,13 @@ def _one_by_one(
         else:
             new = _combine(lanes, operation, kind, element, old, values)
         lanes.warp_store(vector(element), new, place)
-        chosen = f"select <32 x i1> {lanes.lanes_of(lowest)}, {vector(element)} {old}, {vector(element)} {so_far}"
-        lanes.do(f"{with_lane} = {chosen}")
-    lanes.runtime("scatter", "%warp", one_lane, *shape)
-    lanes.do(f"{next_left} = xor i32 {left}, {lowest}")
+        either = f"select <32 x i1> {lanes.lanes_of(chosen)}, {vector(element)} {old}, {vector(element)} {so_far}"
+        lanes.do(f"{with_lane} = {either}")
+    if len(items) == 1:
+        lanes.runtime(SCATTERS[element], "%warp", chosen64)
+    else:
+        lanes.runtime("scatter", "%warp", chosen64, *shape)
+    lanes.do(f"{next_left} = xor i32 {left}, {chosen}")
     again = lanes.op(f"icmp ne i32 {next_left}, 0")
     lanes.do(f"br i1 {again}, label %{loop}, label %{after}")
     lanes.label(after)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
+from harness.emulator.codegen.functions.global_accesses import GLOBAL_LOADS, GLOBAL_STORES
+from harness.emulator.codegen.functions.local_accesses import LOCAL_LOADS, LOCAL_STORES
 from harness.emulator.codegen.functions.shared_loads import SHARED_LOADS
 from harness.emulator.codegen.instrumentation.watched import watch_memory, watch_shared
 from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, splat, vector
@@ -95,10 +97,34 @@ def translate(lanes: WarpEmitter, instruction: Instruction, space: str, addresse
     site = lanes.number(lanes.site(instruction))
     if space == "generic" and instruction.facts.memory is not ATOMIC:
         count_shared(lanes, instruction, mask, size_bytes, generic=True)
-    code = at.SPACES["written" if space in ("generic", "global") and _stores(instruction) else space]
-    failed = lanes.runtime("translate", "%ctx", "%warp", site, str(code), mask, str(size_bytes))
+    failed = lanes.runtime("translate", "%ctx", "%warp", site, _code(instruction, space), mask, str(size_bytes))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
     return mask
+
+
+def _at_once(lanes: WarpEmitter, space: str, access: Access, loads: bool) -> str | None:
+    """The function that translates and copies in one step; None if other code needs the host addresses in between."""
+    counts_banks = space == "generic" and lanes.instruments.bank_conflicts
+    if space not in ("global", "generic", "local") or lanes.instruments.sanitizer or counts_banks:
+        return None
+    if space == "local":
+        functions = LOCAL_LOADS if loads else LOCAL_STORES
+    else:
+        functions = GLOBAL_LOADS if loads else GLOBAL_STORES
+    return functions.get((access.element, len(access.items)))
+
+
+def _access_at_once(lanes: WarpEmitter, instruction: Instruction, function: str, space: str, addresses: str) -> None:
+    store_addresses(lanes, addresses)
+    mask = lanes.widen(lanes.active_bits())
+    site = lanes.number(lanes.site(instruction))
+    failed = lanes.runtime(function, "%ctx", "%warp", site, _code(instruction, space), mask)
+    lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+
+
+def _code(instruction: Instruction, space: str) -> str:
+    """The state space as the runtime needs it."""
+    return str(at.SPACES["written" if space in ("generic", "global") and _stores(instruction) else space])
 
 
 def _stores(instruction: Instruction) -> bool:
@@ -141,9 +167,13 @@ def load(lanes: WarpEmitter, instruction: Instruction) -> None:
         values = load_shared(lanes, instruction, offsets, access.element, len(access.items))
     else:
         space, addresses = _translated(lanes, access)
-        mask = translate(lanes, instruction, space, addresses, access.size_bytes)
-        lanes.runtime("gather", "%warp", mask, *access.shape)
-        watch_memory(lanes, instruction, space, mask, access.shape)
+        function = _at_once(lanes, space, access, loads=True)
+        if function is None:
+            mask = translate(lanes, instruction, space, addresses, access.size_bytes)
+            lanes.runtime("gather", "%warp", mask, *access.shape)
+            watch_memory(lanes, instruction, space, mask, access.shape)
+        else:
+            _access_at_once(lanes, instruction, function, space, addresses)
         values = _read_data(lanes, access.element, len(access.items))
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
@@ -217,6 +247,11 @@ def store(lanes: WarpEmitter, instruction: Instruction) -> None:
         lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
         return
     space, addresses = _translated(lanes, access)
+    function = _at_once(lanes, space, access, loads=False)
+    if function is not None:
+        _write_data(lanes, access, values)
+        _access_at_once(lanes, instruction, function, space, addresses)
+        return
     mask = translate(lanes, instruction, space, addresses, access.size_bytes)
     _write_data(lanes, access, values)
     watch_memory(lanes, instruction, space, mask, access.shape)
