@@ -146,6 +146,9 @@ def _output(one: Shown, folder: Path) -> str:
     arguments = harness_arguments(one.command)
     if arguments is None:
         text = _shell(one.command, folder)
+    elif arguments[0] == "emulate":  # it replaces the driver of its process
+        command, _, behind = one.command.partition(" | ")
+        text = _shell(f"{command} 2>&1{' | ' * bool(behind)}{behind}", folder)
     else:
         text = _PATHS.sub("", _harness_output(arguments)).replace(os.environ[_RESULTS], _USERS_RESULTS)
         text = _shell(one.filter, folder, text) if one.filter else text

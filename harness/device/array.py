@@ -106,6 +106,18 @@ class DeviceArray:
             )
         return self._viewed(changed)
 
+    def as_strided(self, shape: Iterable[int], strides: Iterable[int]) -> DeviceArray:
+        """A view from the first element on with any shape and strides in bytes, such as those of another library.
+
+        Raises `UsageError` if it extends beyond the memory of the array.
+        """
+        shape, strides = tuple(shape), tuple(strides)
+        last = sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+        left = self._allocated().size_bytes - self._offset
+        if len(shape) != len(strides) or min(strides, default=0) < 0 or (0 not in shape and last >= left):
+            raise UsageError(f"array {self.name} has no view of shape {shape} with strides {strides}")
+        return self._viewed(np.lib.stride_tricks.as_strided(self._host, shape, strides))
+
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
         """A view of the same bytes as elements of another type. Raises `UsageError` if they do not fit."""
         try:

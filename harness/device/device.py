@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,9 @@ from harness.ptx.targets import Target
 from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault, PlanError, UsageError
 from harness.support.gpu_data_sheets import gpu as gpu_named
+
+if TYPE_CHECKING:
+    from harness.device.torch_tensors import TorchTensors
 
 
 class Device:
@@ -277,6 +281,17 @@ class Device:
             )
             for each in made
         )
+
+    def torch_tensors(self) -> AbstractContextManager[TorchTensors]:
+        """Return a context in which PyTorch's CUDA tensors are in this device's memory.
+
+        Functions that `cute.compile` compiles within it run on this device: `call` is not needed. Libraries such as
+        FlashAttention-4 are called as on a GPU. The context's value makes tensors of arrays, and arrays of tensors.
+        Needs PyTorch and CuTe DSL.
+        """
+        from harness.device.torch_tensors import torch_tensors
+
+        return torch_tensors(self)
 
     def launch_packed(
         self,

@@ -89,6 +89,20 @@ def test_a_map_made_of_zeros_loads_a_box(sanitize: bool) -> None:
     assert result.by_buffer("requested")["maps"].written == 128
 
 
+def test_bytes_are_counted_for_the_buffer_that_holds_the_rows_and_not_for_the_maps_address() -> None:
+    """A map may begin far before its array, so that one map limits boxes to any of the array's documents."""
+    device = Device()
+    before = device.array(np.zeros((16, COLUMNS), np.float32), name="before")
+    x = device.array(np.arange(16 * COLUMNS, dtype=np.float32).reshape(16, COLUMNS), name="x")
+    y, maps = device.zeros((ROWS, COLUMNS)), device.empty(128, np.uint8)
+    row = (x.address - before.address) // x.strides[0] + 3
+    sizes = [np.int32(n) for n in (row + ROWS, COLUMNS, ROWS, row)]
+    result = device.launch(kernel(MADE), 1, 32, (before, y, maps, *sizes))
+    np.testing.assert_array_equal(y.numpy(), x.numpy()[3:11])
+    read = {name: moved.read for name, moved in result.by_buffer("requested").items() if moved.read}
+    assert read == {"x": ROWS * COLUMNS * 4}
+
+
 @pytest.mark.parametrize("modifies", ["tensormap.cp_fenceproxy", "tensormap.replace"])
 def test_a_missing_fence_of_the_map_is_found(modifies: str) -> None:
     device = Device(sanitize=True)

@@ -13,6 +13,7 @@ from emulators import emulator
 from harness import Problem, Registry, UsageError, Variant, compare
 from harness.operations.attention_backward.problem import BackwardProblem
 from variants import _cute
+from variants._cute.documents import document_starts
 from variants.attention import fa4
 from variants.attention_backward import fa4 as bwd_fa4
 
@@ -37,6 +38,10 @@ FORWARD: list[Build] = [
     ((SQUARE, FEW_KEYS, (1, 193, 230)), {"heads": 1, "head_dim": 256, "dtype": HALF, "mask": "causal"}),
     ((SHORT, (1, 40, 300)), {"heads": 2, "head_dim": 128, "dtype": BRAIN, "sinks": True}),
     (((1, 100, 200), FEW_KEYS), {"heads": 1, "head_dim": 72, "dtype": HALF}),
+    ((SQUARE, SHORT, FEW_KEYS), {"heads": 2, "head_dim": 64, "dtype": BRAIN, "mask": "documents:70+0+60"}),
+    (((1, 300, 300), SHORT, FEW_KEYS), {"heads": 2, "head_dim": 64, "dtype": BRAIN, "mask": "causal+documents:40+90"}),
+    ((TWO,), {"heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": HALF, "mask": "causal+documents:1+1+130/200+57"}),
+    ((SQUARE,), {"heads": 1, "head_dim": 64, "dtype": HALF, "mask": f"documents:{'+'.join(['3'] * 60)}"}),
 ]  # fmt: skip
 """Shapes of problems that the same compiled kernel computes, and the problems' other fields."""
 MORE_KEYS, WIDE_SHAPES = (1, 140, 300), ((1, 70, 100), (1, 130, 60))
@@ -52,6 +57,9 @@ BACKWARD: list[Build] = [
     (WIDE_SHAPES, {"heads": 1, "head_dim": 256, "dtype": BRAIN, "mask": "causal"}),
     (((1, 140, 200), (2, 70, 135)), {"heads": 4, "kv_heads": 2, "head_dim": 128, "dtype": HALF, "mask": "causal"}),
     (((1, 140, 200),), {"heads": 1, "head_dim": 96, "dtype": HALF}),
+    ((SQUARE, MORE_KEYS, FEW_KEYS), {"heads": 1, "head_dim": 64, "dtype": BRAIN, "mask": "documents:70+0+60"}),
+    ((SQUARE, MORE_KEYS, FEW_KEYS), {"heads": 1, "head_dim": 64, "dtype": BRAIN, "mask": "causal+documents:40+90"}),
+    (((2, 140, 140),), {"heads": 2, "kv_heads": 1, "head_dim": 64, "dtype": HALF, "mask": "documents:9+99/70+70"}),
 ]
 
 
@@ -67,6 +75,7 @@ def problems(kind: Any, builds: list[Build]) -> list[Any]:
 PROBLEMS = [*problems(Problem, FORWARD), *problems(BackwardProblem, BACKWARD)]
 SANITIZED = [*problems(Problem, [(shapes[:1], fields) for shapes, fields in FORWARD[:7]])]
 SANITIZED += problems(BackwardProblem, [(shapes[:1], fields) for shapes, fields in (*BACKWARD[:5], BACKWARD[6])])
+SANITIZED += [p for p in PROBLEMS if "documents" in str(p.mask) and p.q_len <= 200]
 
 
 def variant(problem: Any) -> Variant:
@@ -94,23 +103,39 @@ def test_the_sanitizer_finds_nothing(problem: Any) -> None:
 
 
 @pytest.mark.needs_cute
-def test_bytes_are_those_of_tiles_and_belong_to_lines_of_its_source() -> None:
-    """Two tiles of 128 rows at head_dim 128: each reads its own rows and all keys, and stores once."""
-    p = Problem(heads=1, q_len=256, kv_len=256, head_dim=128, dtype=HALF)
-    inputs = {name: np.zeros(p.q_shape, np.float16) for name in "QKV"}
+@pytest.mark.parametrize(("mask", "tiles_per_key"), [("none", 2), ("documents:128+128", 1)])
+def test_bytes_are_those_of_tiles_and_belong_to_lines_of_its_source(mask: str, tiles_per_key: int) -> None:
+    """Two tiles of 128 rows at head_dim 128: each reads its own rows and the keys that it sees, and stores once."""
+    p = Problem(heads=1, q_len=256, kv_len=256, head_dim=128, dtype=HALF, mask=mask)
+    inputs = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in p.inputs}
     execution = emulator().run(p, variant(p).plan(p), inputs)
-    (launch,) = execution.launches
+    launch = execution.launches[-1]
     whole, counted = 256 * 128 * 2, Counter[tuple[str, str]]()
     for site in launch.traffic:
-        counted[site.buffer, site.kind] += site.requested_bytes
+        if not site.buffer.startswith("cu_seqlens"):
+            counted[site.buffer, site.kind] += site.requested_bytes
     assert counted == {
         ("Q", "load"): whole,
-        ("K", "load"): 2 * whole,
-        ("V", "load"): 2 * whole,
+        ("K", "load"): tiles_per_key * whole,
+        ("V", "load"): tiles_per_key * whole,
         ("O", "store"): whole,
         ("lse", "store"): 256 * 4,
     }
     assert {site.file.rpartition("/")[2] for site in launch.traffic if site.kind == "store"} == {"flash_fwd.py"}
+
+
+@pytest.mark.compiles(False)
+@pytest.mark.parametrize(
+    ("q_len", "kv_len", "rows", "keys"),
+    [
+        (9, 9, (0, 2, 5, 9), (0, 2, 5, 9)),
+        (5, 9, (0, 0, 1, 5), (0, 2, 5, 9)),  # the first document has no rows
+        (11, 9, (0, 2, 4, 7, 11), (0, 0, 2, 5, 9)),  # rows before the first key
+    ],
+)
+def test_where_documents_start(q_len: int, kv_len: int, rows: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    problem = Problem(batch=2, q_len=q_len, kv_len=kv_len, mask="causal+documents:9/2+0+3+4", dtype=HALF)
+    assert document_starts(problem, 1) == (rows, keys)
 
 
 @pytest.mark.compiles(False)
@@ -137,3 +162,11 @@ def test_without_its_packages_it_names_the_command_that_installs_them(monkeypatc
 def test_what_it_does_not_take(fields: dict[str, Any], told: str) -> None:
     assert told in (_cute.unsupported(Problem(**{"dtype": HALF, **fields})) or "")
     assert _cute.unsupported(Problem(dtype=HALF, head_dim=256)) is None
+
+
+@pytest.mark.compiles(False)
+def test_gradients_of_documents_need_an_aligned_lse() -> None:
+    fields = {"heads": 2, "dtype": HALF, "kv_len": 99, "mask": "documents:50+49"}
+    assert "264 bytes" in (bwd_fa4.why_unsupported(BackwardProblem(batch=2, q_len=33, **fields)) or "")
+    for batch, q_len in ((2, 34), (1, 33)):
+        assert bwd_fa4.why_unsupported(BackwardProblem(batch=batch, q_len=q_len, **fields)) is None

@@ -42,7 +42,7 @@ def leave_out_if_missing(registry: Registry, name: str) -> bool:
 
 def limits(problem: Problem) -> tuple[int | None, int | None]:
     """How many keys a row sees (before, after) its own, as FlashAttention takes them; None for no limit."""
-    parts = [part.limits for part in problem.mask.runs.parts]
+    parts = [part.limits for part in problem.mask.runs.parts if part.is_band]
     before = [left for left, _ in parts if left is not None]
     after = [right for _, right in parts if right is not None]
     return min(before, default=None), min(after, default=None)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from harness import Buffer, CuteFunction, CuteTensor, Plan
 from variants._cute import element_strides, versions
-from variants._cute.zero import zero_function
+from variants._cute.filling import store_integers, zeros
 
 STAGES = {
     "fwd": ("_flash_attn_fwd", {}),
@@ -52,6 +52,12 @@ class Recording:
         """The same for (batch, heads, length, head_dim), in the order that FlashAttention takes: length, then heads."""
         return self.tensor(name, shape, dtype).transpose(1, 2)
 
+    def integers(self, name: str, values: tuple[int, ...]) -> Any:
+        """A new buffer of int32, which launches at this place of the plan fill."""
+        self.buffers.append(Buffer(name, (len(values),), "int32"))
+        self.launches += store_integers(name, values, _key())
+        return self.tensor(name, (len(values),), "int32")
+
     def plan(self) -> Plan:
         """The plan of all calls."""
         return Plan(tuple(self.launches), tuple(self.buffers))
@@ -80,11 +86,11 @@ class Recording:
 
     def _allocate(self, tensor: Any, identity: int, name: str) -> None:
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        self._names[identity] = name
+        calls_before = sum(buffer.name.partition("-")[0] == name for buffer in self.buffers)
+        self._names[identity] = name = f"{name}-{calls_before}" if calls_before else name
         self.buffers.append(Buffer(name, shape, dtype))
         if identity in self._zeroed:
-            count = tensor.numel()
-            self.launches += zero_function(_key()).launches(CuteTensor(name, (count,), (1,), dtype))
+            self.launches += zeros(name, tensor.numel(), _key())
             assert element_strides(shape) == tuple(tensor.stride())
 
     def _identity(self, tensor: Any) -> int:

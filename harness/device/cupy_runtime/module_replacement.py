@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from harness.device.cupy_runtime.driver_calls import DriverCalls
+from harness.device.cupy_runtime.jitify_headers import find_headers
 from harness.device.cupy_runtime.refusal import refused_function
 from harness.device.cupy_runtime.runtime_error import error_text
 from harness.device.cupy_runtime.stand_in_module import STAND_INS, StandInModule
@@ -90,21 +94,38 @@ def _compile_to_ptx(module: Any) -> None:
     module._compile_using_nvrtc_no_warning = compile_using_nvrtc
 
 
-def _name_architecture(module: Any) -> None:
-    """Let Jitify compile its first program for an architecture that it need not look up."""
-    initialize = module._init_module
+class _EndOfPreparationError(Exception):
+    """Ends the preparation of Jitify before its first program."""
 
-    def initialize_with_architecture() -> None:
+
+def _find_headers_for_jitify(module: Any) -> None:
+    """Give Jitify the headers of a program, which it would find one by one with a compilation for each.
+
+    Its first program, which fills a cache on disk, is left out.
+    """
+    initialize, compile_program = module._init_module, module.jitify
+
+    def initialize_without_program() -> None:
         from cupy._core import core
 
-        assemble = core.assemble_cupy_compiler_options
-        core.assemble_cupy_compiler_options = lambda options: (*assemble(options), "-arch=compute_90")
+        def end(_: tuple[str, ...]) -> None:
+            raise _EndOfPreparationError
+
+        assemble, core.assemble_cupy_compiler_options = core.assemble_cupy_compiler_options, end
         try:
-            initialize()
+            with warnings.catch_warnings(), contextlib.suppress(_EndOfPreparationError):
+                warnings.filterwarnings("ignore", "Jitify is performing a one-time only warm-up")
+                initialize()
         finally:
             core.assemble_cupy_compiler_options = assemble
 
-    module._init_module = initialize_with_architecture
+    def compile_with_headers(source: str, options: tuple[str, ...]) -> Any:
+        directories = [Path(option[2:]) for option in options if option.startswith("-I")]
+        module._add_sources(find_headers(source.encode(), directories))
+        return compile_program(source, options)
+
+    module._init_module = initialize_without_program
+    module.jitify = compile_with_headers
 
 
 def emulate_cupy(driver: Driver) -> None:
@@ -132,7 +153,7 @@ def emulate_cupy(driver: Driver) -> None:
         "cupy.cuda": add_stand_ins,
         "cupy.cuda.compiler": _compile_to_ptx,
         "cupy.cuda.cub": lambda module: _replace_cub(module, call),
-        "cupy.cuda.jitify": _name_architecture,
+        "cupy.cuda.jitify": _find_headers_for_jitify,
         "cupy.random._generator_api": lambda module: _replace_generator(module, driver),
     }
     change_when_imported(changes)

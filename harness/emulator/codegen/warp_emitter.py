@@ -213,9 +213,8 @@ class WarpEmitter(UniformValues):
         """Lanes on which the current instruction runs, as an i32 mask."""
         if self._guard is None:
             return self.mask
-        all_run = self.scalar_of(self._guard)
-        bits = f"select i1 {all_run}, i32 {self.mask}, i32 0"
-        return self.bits_of(self.active()) if all_run is None else self.op(bits)
+        runs = self.scalar_of(self._guard)
+        return self.bits_of(self.active()) if runs is None else self.op(f"select i1 {runs}, i32 {self.mask}, i32 0")
 
     # Registers and operands -----------------------------------------------------------------------------------------
 
@@ -288,8 +287,7 @@ class WarpEmitter(UniformValues):
         return value
 
     def _loaded(self, name: str, own: str) -> str:
-        """A register from the warp's memory."""
-        # Lanes that wait may have another value of a uniform register.
+        """A register from the warp's memory. Lanes that wait may have another value of a uniform one."""
         is_uniform, offset = name in self._registers.uniform, self._offset(name)
         if own != "i1":
             row = self.warp_pointer(offset)

@@ -154,6 +154,18 @@ def leaves_buffer(ctx: int, copy: int) -> int:
     return 0
 
 
+def origin_of(copy: int) -> int:
+    """An address in the buffer that is copied: of a row inside it, because a map may begin in front of its buffer."""
+    if load64(copy + RANK) == 0:
+        return int(load64(copy + ADDRESS))
+    first, last = first_inside(copy), last_inside(copy)
+    for row in range(rows_of(copy)):
+        address = row_address(copy, row)
+        if address != OUTSIDE and first < last:
+            return int(address + first)
+    return int(load64(load64(copy + MAP) + proxy.MAP_ADDRESS))
+
+
 def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
     """Add the copy to the counters of its instruction and buffer: one request even if all of its box is outside.
 
@@ -162,8 +174,7 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
     (tests/hardware/copies_h100.json).
     """
     first, last, site = first_inside(copy), last_inside(copy), load64(copy + SITE)
-    origin = load64(load64(copy + MAP) + proxy.MAP_ADDRESS) if load64(copy + RANK) else load64(copy + ADDRESS)
-    requested, buffer = 0, column_of(ctx, origin)
+    requested, buffer = 0, column_of(ctx, origin_of(copy))
     width, pitch = row_bytes(copy), row_pitch(copy)
     sectors = 0
     latest = 0

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from harness.device.cupy_runtime.module_replacement import _name_architecture
+from harness.device.cupy_runtime.module_replacement import _find_headers_for_jitify
 
 cupy = pytest.importorskip("cupy")
 
 
-def test_jitify_is_given_an_architecture_for_its_first_program() -> None:
+def test_jitify_gets_the_headers_of_a_program_and_compiles_none_of_its_own(tmp_path: Path) -> None:
     from cupy._core import core
 
-    before, options = core.assemble_cupy_compiler_options, []
-    jitify = SimpleNamespace(_init_module=lambda: options.extend(core.assemble_cupy_compiler_options(("-std=c++17",))))
-    _name_architecture(jitify)
+    (tmp_path / "a.h").write_text("int a;")
+    before, added, compiled = core.assemble_cupy_compiler_options, {}, []
+    jitify = SimpleNamespace(
+        _init_module=lambda: compiled.append(core.assemble_cupy_compiler_options(("-std=c++17",))),
+        _add_sources=added.update,
+        jitify=lambda *program: program,
+    )
+    _find_headers_for_jitify(jitify)
     jitify._init_module()
-    assert "-std=c++17" in options and options[-1] == "-arch=compute_90"
-    assert core.assemble_cupy_compiler_options is before
+    assert not compiled and core.assemble_cupy_compiler_options is before
+    program = "#include <a.h>", ("-std=c++17", f"-I{tmp_path}")
+    assert jitify.jitify(*program) == program and added == {b"a.h": b"int a;"}
 
 
 LATE = """

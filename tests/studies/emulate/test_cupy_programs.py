@@ -271,6 +271,27 @@ def test_a_fault_is_an_error_of_the_launch_with_a_line(tmp_path: Path, monkeypat
     assert done.stdout == "cudaErrorIllegalAddress: an illegal memory access was encountered\n"
 
 
+JITIFY = """
+warnings.simplefilter("ignore", DeprecationWarning)
+SOURCE = '''
+#include <type_traits>
+template<typename T, typename = typename std::enable_if<std::is_integral<T>::value>::type>
+__global__ void raise(T* x) { x[threadIdx.x] += 1; }
+'''
+module = cupy.RawModule(code=SOURCE, jitify=True, name_expressions=["raise<int>"])
+x = cupy.arange(4, dtype=np.int32)
+module.get_function("raise<int>")((1,), (4,), (x,))
+assert x.tolist() == [1, 2, 3, 4] and not list(pathlib.Path(os.environ["CUPY_CACHE_DIR"]).glob("jitify*"))
+"""
+
+
+def test_headers_for_jitify_are_found_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jitify itself would compile once for each of 300 headers."""
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "kernels"))
+    done = emulate(tmp_path, f"import os, pathlib, warnings\n{JITIFY}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 REDUCTIONS = """
 import cupy._core
 x = cupy.asarray(np.arange(8, dtype=np.float32))

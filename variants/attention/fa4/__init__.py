@@ -10,6 +10,7 @@ from typing import Any
 
 from harness import Buffer, Numerics, Plan, Problem, Registry, Variant
 from variants._cute import leave_out_if_missing, limits, recorder, unsupported
+from variants._cute.documents import parts
 
 NAME = "fa4"
 NUMERICS = Numerics(
@@ -19,23 +20,26 @@ NUMERICS = Numerics(
 
 
 def plan(problem: Problem) -> Plan:
-    """One launch."""
+    """One launch. With documents each sequence has its own, and first those that store where documents begin."""
     p = problem
 
     def call(interface: Any, recording: Any) -> None:
         before, after = limits(p)
-        interface._flash_attn_fwd(
-            recording.rows("Q", p.q_shape, p.dtype),
-            recording.rows("K", p.kv_shape, p.dtype),
-            recording.rows("V", p.kv_shape, p.dtype),
-            out=recording.rows("O", p.q_shape, p.dtype),
-            lse=recording.tensor("lse", p.lse_shape, "float32"),
-            softmax_scale=p.tau,
-            softcap=p.softcap,
-            window_size_left=before,
-            window_size_right=after,
-            learnable_sink=recording.tensor("sinks", (p.heads,), "float32") if p.sinks else None,
-        )
+        shapes = {"Q": p.q_shape, "K": p.kv_shape, "V": p.kv_shape, "O": p.q_shape}
+        q, k, v, out = (recording.rows(name, shape, p.dtype) for name, shape in shapes.items())
+        lse = recording.tensor("lse", p.lse_shape, "float32")
+        for part in parts(p, recording):
+            interface._flash_attn_fwd(
+                *map(part.of, (q, k, v)),
+                **part.lengths,
+                out=part.of(out),
+                lse=part.of(lse),
+                softmax_scale=p.tau,
+                softcap=p.softcap,
+                window_size_left=before,
+                window_size_right=after,
+                learnable_sink=recording.tensor("sinks", (p.heads,), "float32") if p.sinks else None,
+            )
 
     made = recorder().record(call)
     return Plan(made.launches, (Buffer("lse", p.lse_shape, "float32"), *made.buffers))
@@ -53,7 +57,7 @@ def register(registry: Registry) -> None:
             backend="cute",
             idea="FlashAttention-4's own Hopper kernel, from the package flash-attn-4",
             supports=unsupported,
-            takes=("causal", "window", "softcap", "sinks"),
+            takes=("causal", "window", "documents", "softcap", "sinks"),
             numerics=NUMERICS,
         )
     )

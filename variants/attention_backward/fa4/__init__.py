@@ -11,29 +11,38 @@ from typing import Any
 
 from harness import Numerics, Plan, Problem, Registry, Variant
 from variants._cute import leave_out_if_missing, limits, recorder, unsupported
+from variants._cute.documents import has_documents, parts
 
 NAME = "bwd-fa4"
 NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums="truncated")
 """P and dS are rounded to 16 bits, as tensor cores take them. Sums are cut off."""
+LSE_ALIGNMENT = 16
+"""Bytes. FlashAttention-4 copies an lse that begins elsewhere, with PyTorch."""
 
 
 def plan(problem: Problem) -> Plan:
-    """Three launches; seven if heads share K and V."""
+    """Three launches; seven if heads share K and V. With documents each sequence has its own, and first those that
+    store where documents begin."""
     p = problem
 
     def call(interface: Any, recording: Any) -> None:
         before, after = limits(p)
-        interface._flash_attn_bwd(
-            *(recording.rows(name, shape, p.dtype) for name, shape in zip("QKVO", _shapes(p))),
-            recording.rows("dO", p.q_shape, p.dtype),
-            recording.tensor("lse", p.lse_shape, "float32"),
-            softmax_scale=p.tau,
-            window_size_left=before,
-            window_size_right=after,
-            dq=recording.rows("dQ", p.q_shape, p.dtype),
-            dk=recording.rows("dK", p.kv_shape, p.dtype),
-            dv=recording.rows("dV", p.kv_shape, p.dtype),
-        )
+        forward = [recording.rows(name, shape, p.dtype) for name, shape in zip("QKVO", _shapes(p))]
+        d_out = recording.rows("dO", p.q_shape, p.dtype)
+        lse = recording.tensor("lse", p.lse_shape, "float32")
+        gradients = {
+            name: recording.rows(buffer, shape, p.dtype)
+            for name, buffer, shape in zip(("dq", "dk", "dv"), ("dQ", "dK", "dV"), _shapes(p))
+        }
+        for part in parts(p, recording):
+            interface._flash_attn_bwd(
+                *map(part.of, (*forward, d_out, lse)),
+                **part.lengths,
+                softmax_scale=p.tau,
+                window_size_left=before,
+                window_size_right=after,
+                **{name: part.of(gradient) for name, gradient in gradients.items()},
+            )
 
     return recorder().record(call)
 
@@ -41,6 +50,17 @@ def plan(problem: Problem) -> Plan:
 def _shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
     p = problem
     return p.q_shape, p.kv_shape, p.kv_shape, p.q_shape
+
+
+def why_unsupported(problem: Problem) -> str | None:
+    """Why FlashAttention-4 does not take the problem, or None."""
+    lse_bytes = 4 * problem.heads * problem.q_len
+    if has_documents(problem) and problem.batch > 1 and lse_bytes % LSE_ALIGNMENT:
+        return (
+            f"documents of a batch of {problem.batch}: the lse of a sequence has {lse_bytes} bytes; FlashAttention-4 "
+            f"takes each where it is if these are a multiple of {LSE_ALIGNMENT}"
+        )
+    return unsupported(problem)
 
 
 def register(registry: Registry) -> None:
@@ -55,8 +75,8 @@ def register(registry: Registry) -> None:
             algorithm="bwd-fa4",
             backend="cute",
             idea="FlashAttention-4's own Hopper gradients, from the package flash-attn-4",
-            supports=unsupported,
-            takes=("causal", "window"),
+            supports=why_unsupported,
+            takes=("causal", "window", "documents"),
             deterministic=False,
             numerics=NUMERICS,
         )
