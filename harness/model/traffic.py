@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a variant claims to move, at the `sectors` level: 32 x distinct 32-byte sectors per warp request."""
+    """Bytes that a variant claims to move, at the `sectors` level.
+
+    These are 32 bytes for each sector that a warp's request touches. docs/traffic.md has the rules for asynchronous
+    copies.
+    """
 
     read_bytes: int
     """Bytes read from global memory by all launches of the plan."""

@@ -1,8 +1,8 @@
 """Release and acquire through one address of global memory, by scope (PTX ISA, memory consistency model).
 
 A release is a strong write after a fence, or one that has the fence in it. Its scope is the narrower one of the write's
-and the fence's: threads outside of it learn nothing. An acquiring read has a scope, too, and unless it has the order
-`.acquire`, a fence of the scope has to follow.
+and the fence's: threads outside of it learn nothing. An acquiring read has a scope, too. After a relaxed read, or a
+`cas` without acquire order, a fence of the scope has to follow; `volatile` reads and other atomics need none.
 
 What is released at a cell is in its record: a clock of the releasing cluster for the releaser's block, one for the
 cluster, and a grid clock for others. Atomics add to it; a store replaces it, as later reads no longer see what was

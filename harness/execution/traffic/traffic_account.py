@@ -30,7 +30,7 @@ LEVELS = {
     "compulsory": "every input read once, every output written once",
     "claimed": "the variant's claim",
     "requested": "bytes that the active lanes asked for",
-    "sectors": "32 bytes x distinct 32-byte sectors per warp request, before any cache",
+    "sectors": "32 bytes x sectors per warp request, before any cache",
     "local": "the same of the threads' local memory, beside the sectors",
     "L2": "what L1 lets through to L2",
     "DRAM": "what L2 lets through to memory",

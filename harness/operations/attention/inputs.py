@@ -174,7 +174,7 @@ _OF_Q_K_AND_V = by_name(
     Regime("hot", "the largest scores are beyond +-100: exp overflows unless the maximum is subtracted", _hot),
     Regime(
         "overflow",
-        "q.k exceeds the range of float16 before scaling; the scores are within it (for scales below 0.9)",
+        "q.k exceeds the range of float16 before scaling (if the scale is below 0.9); the scores are within it",
         _overflow,
     ),
     Regime(
@@ -197,7 +197,8 @@ _OF_Q_K_AND_V = by_name(
     Regime("subnormal", "V around the smallest normal number of its dtype and below", _subnormal),
     Regime(
         "non-finite",
-        "NaN or infinity in a late row of V per head (under masks, also K); it must not reach rows that do not see it",
+        "each head has NaN or infinity in one of the last rows of V (under masks, also of K), which must not affect "
+        "rows that do not see that key",
         _non_finite,
     ),
 )

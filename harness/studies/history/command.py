@@ -43,8 +43,8 @@ class HistoryRequest(Request):
         type=argument_type(parse_since),
     )  # fmt: skip
     limit: int | None = option(
-        "N", f"the newest N lines of the table (default: {DEFAULT_LIMIT}), or rows of csv, json and --export "
-        "(default: all)", type=WHOLE_NUMBER,
+        "N", f"show only the newest N lines of the table (default: {DEFAULT_LIMIT}); with --format csv or json, and in "
+        "--export: only the newest N rows (default: all)", type=WHOLE_NUMBER,
     )  # fmt: skip
     runs: bool = flag("show a line for each run, not for each change")
     plot: Path | None = option("FILE.png|.svg", "plot bytes, error and run time by date", type=Path)
