@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.mutants.patching import Mutant, Patch
 
 PLAN, KEYS, PREPARE, ROUND = (f"_mma_backward/{name}" for name in ("__init__.py", "keys.cu", "prepare.cu", "round.cu"))
-SCORING, PRODUCTS, SEEN, SHARES, DQ = (
-    f"_mma_backward/{name}.cuh" for name in ("scoring", "products", "seen", "shares", "dq")
+SCORING, PRODUCTS, SEEN, TURNS, SHARES, DQ = (
+    f"_mma_backward/{name}.cuh" for name in ("scoring", "products", "seen", "turns", "shares", "dq")
 )
 ROWS = "attention_backward/mma_ordered/kernel.cu"
 
@@ -20,6 +20,10 @@ def _of_scores(bug: str, *changes: tuple[str, str], sanitize: bool = False) -> M
 
 
 def _of_visits(bug: str, *changes: tuple[str, str]) -> Mutant:
+    return _of_keys(bug, *changes, file=TURNS)
+
+
+def _of_limits(bug: str, *changes: tuple[str, str]) -> Mutant:
     return _of_keys(bug, *changes, file=SEEN)
 
 
@@ -36,7 +40,9 @@ _FORMULAS = (
     _of_scores("D of the row beside", ("c % 2 ? D_j.y : D_j.x", "c % 2 ? D_j.x : D_j.y")),
     _of_scores("log-sum-exp of the row beside", ("-(c % 2 ? L_j.y : L_j.x)", "-L_j.x")),
     _of_keys(
-        "P from a log-sum-exp to base e", ("L[first + r] = 1.44269504f * lse", "L[first + r] = lse"), file=PREPARE
+        "P from a log-sum-exp to base e",
+        ("L[first_stat + r] = 1.44269504f * lse", "L[first_stat + r] = lse"),
+        file=PREPARE,
     ),
     _of_keys(
         "D without the last elements of a row",
@@ -74,15 +80,15 @@ _MASKS = (
         ("return features.mirrored_limits(problem)", "return features.limits(problem)"),
         file=PLAN,
     ),
-    _of_visits(
+    _of_limits(
         "causal off by one in tiles that are masked",
         ("return {own - seen.after,", "return {own - seen.after - 1,"),
     ),
-    _of_visits(
+    _of_limits(
         "a tile on the diagonal taken for unmasked",
         ("of.key + of.keys <= seen.end(of.row)", "of.key + of.keys <= seen.end(of.last_row)"),
     ),
-    _of_visits("keys on the diagonal skipped", ("of.key < seen.end(of.last_row)", "of.key < seen.end(of.row)")),
+    _of_limits("keys on the diagonal skipped", ("of.key < seen.end(of.last_row)", "of.key < seen.end(of.row)")),
     _of_scores(
         "dS of a warp whose keys nobody sees left as it was",
         ("store_weights(to, dS);", "if (by_some) store_weights(to, dS);"),

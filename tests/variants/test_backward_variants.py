@@ -50,9 +50,16 @@ each_variant = pytest.mark.parametrize(
     thorough_unless(lambda variant: variant.name == "bwd-fa2-cupy", VARIANTS),
     ids=lambda variant: variant.name,
 )
-few_variants = pytest.mark.parametrize(
-    "variant", exhaustive_unless(lambda variant: variant.name in FEW, VARIANTS), ids=lambda variant: variant.name
-)
+
+
+def few(variants: list[Variant]) -> pytest.MarkDecorator:
+    some = exhaustive_unless(lambda variant: variant.name in FEW, variants)
+    return pytest.mark.parametrize("variant", some, ids=lambda variant: variant.name)
+
+
+few_variants = few(VARIANTS)
+OF_ANY_LENGTH = [v for v in VARIANTS if refusal_of(v, BackwardProblem(dtype="bfloat16", head_dim=33)) is None]
+"""Those that take rows of any number of elements. Others have cases of their own, in test_backward_fa3.py."""
 
 
 def battery(examples: int) -> settings:
@@ -90,15 +97,17 @@ def builds(*kernels: tuple[str, int]):
     return [build for build in BUILDS if (build.forward.dtype, build.forward.head_dim) in kernels]
 
 
-mostly_float32 = pytest.mark.parametrize(
-    "variant",
-    [
-        *thorough_unless(lambda variant: variant.name == "bwd-fa2-cupy", filter(is_of_float32, VARIANTS)),
-        *exhaustive_unless(is_of_float32, (variant for variant in VARIANTS if not is_of_float32(variant))),
-    ],
-    ids=lambda variant: variant.name,
-)
-"""Tiles on tensor cores are large, and so is what is compiled: in the default lane test_backward_mma.py has cases."""
+def mostly(variants: list[Variant]) -> pytest.MarkDecorator:
+    some = [
+        *thorough_unless(lambda variant: variant.name == "bwd-fa2-cupy", filter(is_of_float32, variants)),
+        *exhaustive_unless(is_of_float32, (variant for variant in variants if not is_of_float32(variant))),
+    ]
+    return pytest.mark.parametrize("variant", some, ids=lambda variant: variant.name)
+
+
+mostly_float32 = mostly(VARIANTS)
+"""Tiles on tensor cores are large, and so is what is compiled: in the default lane test_backward_mma.py and
+test_backward_fa3.py have cases."""
 
 
 def test_there_is_each_algorithm_in_each_language():
@@ -116,7 +125,7 @@ def test_answers_are_within_what_is_expected_and_claims_are_exact(variant: Varia
     holds(variant, data.draw(OPERATION.cases(builds(kernel_of(variant)), 12, (), variant.takes)))
 
 
-@mostly_float32
+@mostly(OF_ANY_LENGTH)
 def test_claims_are_exact_where_heads_begin_within_a_sector(variant: Variant):
     # Rows of 72 bytes, copied two floats at a time where that goes; the second head begins at byte 24 of a sector.
     problem = dataclasses.replace(problem_of(variant, heads=2, kv_heads=1, q_len=31, kv_len=5), head_dim=18)
@@ -125,7 +134,7 @@ def test_claims_are_exact_where_heads_begin_within_a_sector(variant: Variant):
 
 
 @pytest.mark.thorough
-@few_variants
+@few(OF_ANY_LENGTH)
 @given(data=st.data())
 @battery(20)
 def test_so_they_are_in_16_bits_and_where_rows_are_no_whole_sectors(variant: Variant, data: st.DataObject):
@@ -202,7 +211,7 @@ FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 200), ("float3
 
 
 @pytest.mark.thorough
-@few_variants
+@few(OF_ANY_LENGTH)
 @pytest.mark.parametrize(
     ("dtype", "head_dim"),
     exhaustive_unless(lambda kernel: kernel[1] in (1, 200), FURTHER_KERNELS),
@@ -221,7 +230,7 @@ def test_longer_rows_are_out_of_reach_and_that_is_said():
         assert "head_dim is 257" in (variant.supports(problem) or "")
 
 
-@mostly_float32
+@mostly(OF_ANY_LENGTH)
 def test_other_tiles_give_the_same_answer_and_other_bytes(variant: Variant):
     problem = problem_of(variant, heads=2, kv_heads=1, q_len=70, kv_len=150, mask="causal")
     assert variant.tiles is not None and variant.claim is not None
@@ -276,6 +285,7 @@ def test_sums_by_atomics_that_are_not_declared_are_a_finding(language: str):
     (variant,) = (v for v in VARIANTS if v.name == f"bwd-fa2-{language}")
     assert not variant.deterministic and {v.algorithm for v in VARIANTS if not v.deterministic} == {
         "bwd-fa2",
+        "bwd-fa3",
         "bwd-mma",
     }
     undeclared = dataclasses.replace(variant, deterministic=True)

@@ -54,16 +54,17 @@ def test_as_many_heads_start_side_by_side_as_leave_what_they_read_in_l2(fields: 
         ({"mask": "causal"}, 2),  # 16 MiB of Q, dO and dQ each
         ({"mask": "causal", "kv_heads": 4}, 1),
         ({}, 1),
-        ({"dropout": 0.1}, 16),  # by sequence
-        ({"mask": "documents:10000+6384"}, 16),
+        ({"mask": "documents:10000+6384"}, 16),  # by sequence
     ],
 )
-def test_blocks_that_own_keys_start_side_by_side(fields: dict[str, object], heads: int):
-    assert grid_of("bwd-mma-cupy", q_len=16384, kv_len=16384, **fields) == (
-        heads,
-        128,
-        fields.get("kv_heads", 16) // heads,
-    )
+@pytest.mark.parametrize("name", ["bwd-mma-cupy", "bwd-fa3-cupy"])
+def test_blocks_that_own_keys_start_side_by_side(name: str, fields: dict[str, object], heads: int):
+    grid = grid_of(name, q_len=16384, kv_len=16384, **fields)
+    assert grid == (heads, 128, fields.get("kv_heads", 16) // heads)
+
+
+def test_blocks_of_a_sequence_start_side_by_side_under_dropout():
+    assert grid_of("bwd-mma-cupy", q_len=16384, kv_len=16384, dropout=0.1) == (16, 128, 1)
 
 
 def test_a_grid_covers_all_rows_and_starts_with_the_longest():

@@ -7,7 +7,7 @@ kernels use them:
 - softmax.cuh: what comes between two products
 - limits.cuh, turns.cuh: types that the plan chooses
 - key_tiles.cuh, row_tiles.cuh: which tiles of keys and of rows a block visits, and what rows see of them
-- pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
+- slots.cuh, pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
 - registers.cuh, output.cuh: registers of a warpgroup; O on its way out
 - e4m3.cuh, e4m3_tiles.cuh: numbers of 8 bits, tiles of them and their products
 """

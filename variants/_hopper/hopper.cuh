@@ -116,6 +116,19 @@ __device__ __forceinline__ void load_tile(unsigned tile, const TensorMap &map, i
     }
 }
 
+// The first rows of a tile of ROWS rows -> as many rows of a head as a box of the map has; what lies outside is left out.
+template <int ROWS>
+__device__ __forceinline__ void store_tile(unsigned tile, const TensorMap &map, int row, int head)
+{
+#pragma unroll
+    for (int box = 0; box < BOXES; ++box) {
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+                     "r"(box * COLUMNS), "r"(row), "r"(head), "r"(tile + box * ROWS * ROW_BYTES)
+                     : "memory");
+    }
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 // A warpgroup's 64 rows of a tile of ROWS rows come from the heads of a pack, from `row` of each on. The map is `packed_map`.
 template <int ROWS>
 __device__ __forceinline__ void load_rows(unsigned rows, const TensorMap &map, int row, int pack, u64 &barrier)
@@ -142,6 +155,23 @@ __device__ __forceinline__ void store_rows(unsigned rows, const TensorMap &map, 
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// A run of bytes, a multiple of 16 (PTX ISA: cp.async.bulk): memory -> shared memory.
+__device__ __forceinline__ void load_run(unsigned to, const float *from, int bytes, u64 &barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+                 : "memory");
+}
+
+// Floats are added to those in memory (PTX ISA: cp.reduce.async.bulk).
+__device__ __forceinline__ void add_run(float *to, unsigned from, int bytes)
+{
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 // Until what this thread stored has been read from shared memory.
 __device__ __forceinline__ void wait_until_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
@@ -152,6 +182,14 @@ __device__ __forceinline__ void publish_to_async() { asm volatile("fence.proxy.a
 __device__ __forceinline__ int piece_of_row(int row, int piece)
 {
     return row * ROW_BYTES + (piece ^ (COLUMNS == 64 ? row % 8 : row / 2 % 4)) * CHUNK_BYTES;
+}
+
+// A fragment of A -> 16 rows of two pieces each (PTX ISA: stmatrix). Lane t gives the address of piece t / 16 of row t % 16.
+__device__ __forceinline__ void store_matrices(unsigned address, const unsigned *x)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
 }
 
 // --- Products (PTX ISA: wgmma) ---------------------------------------------------------------------------------------

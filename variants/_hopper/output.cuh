@@ -1,6 +1,6 @@
 // O_i on its way out. softmax.cuh and turns.cuh are put before this text.
 
-// O_i, each row times its factor, rounded to 16 bits -> the warpgroup's rows of a tile (PTX ISA: stmatrix).
+// O_i, each row times its factor, rounded to 16 bits -> the warpgroup's rows of a tile.
 __device__ __forceinline__ void stage_output(const Output &O, const PerRow &factor, unsigned rows)
 {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
@@ -14,8 +14,6 @@ __device__ __forceinline__ void stage_output(const Output &O, const PerRow &fact
         }
         const int box = 8 * j / COLUMNS, piece = j % (COLUMNS / 8) + lane / 16;
         const unsigned at = rows + box * BR * ROW_BYTES + piece_of_row(16 * warp + lane % 16, piece);
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(o[0]), "r"(o[1]),
-                     "r"(o[2]), "r"(o[3])
-                     : "memory");
+        store_matrices(at, o);
     }
 }

@@ -1,36 +1,9 @@
 // The pipeline between a producer, one lane that fetches tiles, and consumers, warpgroups of 64 rows each that multiply them:
-// Shah et al. 2024, arXiv 2407.08608, algorithm 1. hopper.cuh, turns.cuh and row_tiles.cuh are put before this text.
+// Shah et al. 2024, arXiv 2407.08608, algorithm 1. slots.cuh, turns.cuh and row_tiles.cuh are put before this text.
 //
 // Compile-time parameter: STAGES (tiles of K, and of V, on chip).
 
 constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
-
-// Slots in shared memory that one role fills and another reads, with two mbarriers each. Item n, counted from 0, is put into
-// slot n % COUNT.
-template <int COUNT> struct Slots {
-    u64 are_full[COUNT], are_empty[COUNT];
-
-    static __device__ __forceinline__ int slot(int n) { return n % COUNT; }
-    static __device__ __forceinline__ int phase(int n) { return n / COUNT & 1; }
-    __device__ __forceinline__ u64 &full(int n) { return are_full[slot(n)]; }
-
-    // A slot is empty once so many readers have released it.
-    __device__ __forceinline__ void init(int readers)
-    {
-        for (int slot = 0; slot < COUNT; ++slot) {
-            init_barrier(are_full[slot], 1);
-            init_barrier(are_empty[slot], readers);
-        }
-    }
-
-    // The role that fills: copies of so many bytes fill the slot.
-    __device__ __forceinline__ void wait_until_empty(int n) { wait(are_empty[slot(n)], phase(n) ^ 1); }
-    __device__ __forceinline__ void expect(int n, int bytes) { arrive_and_expect(full(n), bytes); }
-
-    // The role that reads.
-    __device__ __forceinline__ void wait_until_full(int n) { wait(full(n), phase(n)); }
-    __device__ __forceinline__ void release(int n) { arrive(are_empty[slot(n)]); }
-};
 
 // The barriers. K and V have a slot for each stage; Q_i and O_i one, or one for each consumer; the tile of rows that comes next
 // has one.

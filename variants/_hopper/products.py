@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 
 KINDS = {"float16": "f16", "bfloat16": "bf16"}
 """Names of element types in instructions."""
@@ -35,7 +36,7 @@ def _products(keys: int, head_dim: int, depth: int, kind: str, along: str, acros
     """
     S, s = keys // 2, _numbers(0, keys // 2)
     O, o = head_dim // 2, _numbers(0, head_dim // 2)
-    return f"""{_line()}
+    return f"""{_line(_products)}
 // S = A B, over {depth} elements: A is 64 rows, B as many columns as there are keys, both in shared memory.
 __device__ __forceinline__ void multiply(float (&S)[{S}], u64 a, u64 b)
 {{
@@ -65,11 +66,34 @@ __device__ __forceinline__ void multiply_add(float (&O)[{O}], const unsigned *a,
 """
 
 
+def products_across(columns: int, dtype: str) -> str:
+    """The CUDA functions of X = A B over 16 rows of each of two tiles, in shared memory, with so many columns of B.
+
+    `multiply_across(X, A, B)` begins a sum, `multiply_add_across(X, A, B)` adds to it.
+    """
+    X, x, kind = columns // 2, _numbers(0, columns // 2), KINDS[dtype]
+
+    def function(name: str, adds: int, constraint: str) -> str:
+        return f"""
+__device__ __forceinline__ void {name}(float (&X)[{X}], u64 a, u64 b)
+{{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+                 "{{{x}}}, %{X}, %{X + 1}, {adds}, 1, 1, 1, 1;\\n"
+                 : {_outputs("X", X, constraint)}
+                 : "l"(a), "l"(b));
+}}
+"""
+
+    return f"""{_line(products_across)}
+// X = A B and X += A B, over 16 rows of tiles in shared memory: of both, columns are transposed by the product.
+{function("multiply_across", 0, "=f")}{function("multiply_add_across", 1, "+f")}"""
+
+
 @functools.cache
-def _line() -> str:
-    """The `#line` of the text above, which so has a place, and the same one in whatever folder one works."""
-    lines, first = inspect.getsourcelines(_products)
-    begins = next(number for number, line in enumerate(lines) if line.endswith('"""{_line()}\n'))
+def _line(function: Callable[..., str]) -> str:
+    """The `#line` of a function's text, which so has a place, and the same one in whatever folder one works."""
+    lines, first = inspect.getsourcelines(function)
+    begins = next(number for number, line in enumerate(lines) if line.endswith(f'"""{{_line({function.__name__})}}\n'))
     return f'#line {first + begins + 1} "variants/_hopper/products.py"'
 
 

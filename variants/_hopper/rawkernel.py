@@ -12,7 +12,7 @@ FOLDER = "_hopper"
 MMA: Files = (("_features", "scores.cuh"), ("_mma", "mma.cuh"))
 INSTRUCTIONS: Files = (*MMA, (FOLDER, "hopper.cuh"), (FOLDER, "softmax.cuh"))
 PIPELINE: Files = tuple(
-    (FOLDER, file) for file in ("key_tiles.cuh", "row_tiles.cuh", "pipeline.cuh", "registers.cuh", "output.cuh")
+    (FOLDER, f"{part}.cuh") for part in ("key_tiles", "row_tiles", "slots", "pipeline", "registers", "output")
 )
 """Files that use the types of features."""
 NUMBERS: Files = ((FOLDER, "e4m3.cuh"),)

@@ -24,6 +24,7 @@ from variants._mma import (
     tile_copy,
 )
 from variants._mma.rawkernel import COMMON_WITH_TILES
+from variants._mma_backward.stats import stats
 from variants._tiles import Tile, blocks, grid
 from variants._tiles.backward import BackwardSchedule
 from variants._tiles.grids import grid_side_by_side
@@ -35,7 +36,7 @@ NUMERICS = Numerics(scores="float32", weights="problem", functions="fast", sums=
 FOLDER = "_mma_backward"
 FRAGMENTS: Files = (("_features", "dropout_fragments.cuh"), (FOLDER, "not_finite.cuh"), (FOLDER, "anew.cuh"))
 """Parts of kernels that compute dS."""
-OWNING_KEYS: Files = tuple((FOLDER, f"{part}.cuh") for part in ("shares", "seen", "products", "scoring"))
+OWNING_KEYS: Files = tuple((FOLDER, f"{part}.cuh") for part in ("shares", "seen", "turns", "products", "scoring"))
 """Parts of keys.cu besides `FRAGMENTS`."""
 KEEPING_WARPS = 4
 """Maximum warps of a block that keep P and dS of their own keys. In larger blocks half sum dV and half dK."""
@@ -218,10 +219,11 @@ def keys_launch(problem: Problem, kernel: Any, tile: BackwardMmaTile, adds_dQ: b
     return Launch(kernel, keys_grid(p, tile), (32 * tile.warps,), args, tile.shared_bytes(p.head_dim, adds_dQ))
 
 
-def end_kernel(problem: Problem, name: str, adds_dQ: bool) -> Any:
+def end_kernel(problem: Problem, name: str, adds_dQ: bool, stats_of_tiles: bool = False) -> Any:
     """The kernel of prepare.cu or round.cu, `name`."""
     sizes = {"D": problem.head_dim, "BR": END_ROWS, "WARPS": END_WARPS}
-    return mma_kernel(FOLDER, f"{name}.cu", f"bwd_mma_{name}", problem, sizes, (gradient_of_Q(adds_dQ),))
+    types = (gradient_of_Q(adds_dQ), stats(stats_of_tiles))
+    return mma_kernel(FOLDER, f"{name}.cu", f"bwd_mma_{name}", problem, sizes, types)
 
 
 def prepare_launch(problem: Problem, kernel: Any, adds_dQ: bool) -> Launch:

@@ -1,4 +1,5 @@
-"""Which rows see the keys of a block, and which tiles of rows it visits. The CUDA twin is seen.cuh: same names."""
+"""Which rows see the keys of a block, and which tiles of rows it visits. The CUDA twins, seen.cuh and turns.cuh, have
+the same names."""
 
 from __future__ import annotations
 

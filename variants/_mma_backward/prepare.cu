@@ -1,5 +1,5 @@
 // What comes before gradients on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 2, lines 3 and 4. mma.cuh and tiles.cuh,
-// and dq.cuh with the type DQ, are put before this text. The Numba twin is in numba_ends.py.
+// and dq.cuh and stats.cuh with the types DQ and Stats, are put before this text. The Numba twin is in numba_ends.py.
 //
 // Compile-time parameters: D (elements per row), BR (rows per block), WARPS.
 
@@ -54,7 +54,14 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_mma_prepare(
     }
 
     // Line 4: D = rowsum(dO o O). And L = log2(e) lse.
-    for (int r = threadIdx.x; r < rows; r += THREADS) L[first + r] = 1.44269504f * lse[first + r];
+    const size_t first_stat = head * Stats::rows(q_len) + first_row;
+    for (int r = threadIdx.x; r < rows; r += THREADS) L[first_stat + r] = 1.44269504f * lse[first + r];
+    if (first_row + BR >= q_len) {
+        for (int r = rows + threadIdx.x; r < Stats::rows(q_len) - first_row; r += THREADS) {
+            L[first_stat + r] = __int_as_float(0x7f800000);  // infinity: P = 0
+            delta[first_stat + r] = 0.0f;
+        }
+    }
     wait_for_copies<0>();
     __syncthreads();
     float *const sums = reinterpret_cast<float *>(O_tile + 2 * BR * ROW_BYTES);
@@ -63,5 +70,5 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_mma_prepare(
         if (threadIdx.x % LANES == 0) sums[r] = sum;
     }
     __syncthreads();
-    for (int r = threadIdx.x; r < rows; r += THREADS) delta[first + r] = sums[r];
+    for (int r = threadIdx.x; r < rows; r += THREADS) delta[first_stat + r] = sums[r];
 }

@@ -1,0 +1,96 @@
+// What a block has on chip: tiles, the barriers that announce them, and which warpgroup computes what of them. slots.cuh,
+// seen.cuh and the products are put before this text.
+//
+// Compile-time parameters: D and HEAD_DIM (elements per row, on chip and in memory), BR and BC (rows and keys per tile), STAGES
+// (tiles of Q, and of dO, on chip).
+
+constexpr int CONSUMERS = BC / 64;
+constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
+constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
+constexpr int ALL_CONSUMERS = 1;  // number of a named barrier
+
+constexpr int ROWS_BYTES = BR * D * (int)sizeof(stored);  // of Q_i, and of dO_i
+constexpr int KEYS_BYTES = BC * D * (int)sizeof(stored);  // of K_j, and of V_j
+constexpr int STAT_BYTES = BR * (int)sizeof(float);       // of L_i, and of D_i
+
+// dS^T is in boxes of 64 rows: BC keys of 128 bytes each, in the order in which copies leave rows.
+constexpr int KEY_BYTES = 128;
+constexpr int DS_BOX_BYTES = BC * KEY_BYTES;
+constexpr int DS_BYTES = BR / 64 * DS_BOX_BYTES;
+
+// dQ_i = dS K_j: a warpgroup has 64 rows of it. Where these are all, the two take turns: one has dQ_i of this tile, the other
+// of the next.
+constexpr bool TAKE_TURNS = BR == 64;
+static_assert(TAKE_TURNS || BR == 64 * CONSUMERS, "each warpgroup has 64 rows of dQ_i");
+constexpr int FRAGMENT = 128;                  // floats of 16 rows and 8 columns (_mma_backward/dq.cuh)
+constexpr int FRAGMENTS = (HEAD_DIM + 7) / 8;  // side by side
+constexpr int WARP_DQ_BYTES = FRAGMENTS * FRAGMENT * (int)sizeof(float);  // 16 rows
+
+// In the layout of products: keys g and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next, which are rows
+// 8 j + 2 q and the next; or elements of a row.
+typedef float Scores[BR / 2];      // S^T and dP^T, then P^T and dS^T
+typedef unsigned Weights[BR / 4];  // A: P^T or dS^T, four registers for 16 rows
+typedef float Sums[D / 2];         // dK_j, dV_j, or 64 rows of dQ_i
+
+// Addresses. Tiles of dS^T are two, so that one is written while the other warpgroup reads the one before.
+struct Chip {
+    unsigned K_tile;
+    __device__ __forceinline__ unsigned V_tile() const { return K_tile + KEYS_BYTES; }
+    __device__ __forceinline__ unsigned Q_tile(int n) const { return K_tile + 2 * KEYS_BYTES + n % STAGES * ROWS_BYTES; }
+    __device__ __forceinline__ unsigned dO_tile(int n) const { return Q_tile(n) + STAGES * ROWS_BYTES; }
+    __device__ __forceinline__ unsigned dS_tile(int n) const
+    {
+        return K_tile + 2 * KEYS_BYTES + 2 * STAGES * ROWS_BYTES + n % 2 * DS_BYTES;
+    }
+    // Of 16 rows, on their way out.
+    __device__ __forceinline__ unsigned dQ(int sixteen) const
+    {
+        return K_tile + 2 * KEYS_BYTES + 2 * STAGES * ROWS_BYTES + 2 * DS_BYTES + sixteen * WARP_DQ_BYTES;
+    }
+    __device__ __forceinline__ unsigned L(int n) const { return dQ(BR / 16) + n % STAGES * STAT_BYTES; }
+    __device__ __forceinline__ unsigned delta(int n) const { return L(n) + STAGES * STAT_BYTES; }
+};
+
+// Q_i comes with L_i, dO_i with D_i.
+struct Barriers {
+    Slots<1> K, V;
+    Slots<STAGES> Q, dO;
+
+    // By one thread.
+    __device__ __forceinline__ void init()
+    {
+        K.init(1);
+        V.init(1);
+        Q.init(CONSUMERS);
+        dO.init(CONSUMERS);
+        publish_barriers();
+    }
+};
+
+// The tiles of rows that a block visits: those with a row that sees one of its keys, of all heads that share the keys.
+struct Visits {
+    int first_tile, tiles, count;
+
+    // Rows `first` to `end` - 1 see the keys.
+    static __device__ __forceinline__ Visits of(int first, int end, int heads)
+    {
+        const int tile = first / BR, tiles = first < end ? (end + BR - 1) / BR - tile : 0;
+        return {tile, tiles, heads * tiles};
+    }
+};
+
+// One of them.
+struct Visit {
+    int number, head, tile;  // the head is counted from the first of those that share the keys
+    __device__ __forceinline__ int first_row() const { return tile * BR; }
+
+    static __device__ __forceinline__ Visit first(const Visits &all) { return {0, 0, all.first_tile}; }
+    __device__ __forceinline__ void next(const Visits &all)
+    {
+        ++number;
+        if (++tile == all.first_tile + all.tiles) {
+            tile = all.first_tile;
+            ++head;
+        }
+    }
+};

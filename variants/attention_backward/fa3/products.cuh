@@ -1,0 +1,74 @@
+// Products of a warpgroup, and what goes to memory. chip.cuh and wgmma for the tile's sizes (products.py) are put before this
+// text.
+
+// The tile of dS^T is transposed by the product, which sums over its keys.
+constexpr u64 DS_STRIDES = (u64)(8 * KEY_BYTES / 16) << 32 | (u64)1 << 62;
+
+// X^T = Y Z_i^T over a row's elements, for the warpgroup's keys Y, rows of a tile of BC, and all rows Z_i; under way.
+__device__ __forceinline__ void multiply_rows(Scores &X, unsigned keys, unsigned rows)
+{
+    const u64 A = along_rows(keys), B = along_rows(rows);
+    begin_products();
+    multiply(X, A, B);
+#pragma unroll
+    for (int k = 1; k < D / 16; ++k) multiply_add(X, A + steps_along<BC>(k), B + steps_along<BR>(k));
+    commit_products();
+}
+
+// dY += W^T Z_i, over rows; under way.
+__device__ __forceinline__ void add_product(Sums &dY, const Weights &W, unsigned rows)
+{
+    const u64 B = across_rows<BR>(rows);
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < BR / 16; ++k) multiply_add(dY, W + 4 * k, B + steps_across(k));
+    commit_products();
+}
+
+// dQ_i = dS K_j, over all keys, for 64 rows, which are a box of dS^T; under way.
+__device__ __forceinline__ void multiply_dS_K(Sums &dQ, unsigned dS_box, unsigned K_tile)
+{
+    const u64 A = first_place(dS_box) | DS_STRIDES, B = across_rows<BC>(K_tile);
+    begin_products();
+    multiply_across(dQ, A, B);
+#pragma unroll
+    for (int k = 1; k < BC / 16; ++k) multiply_add_across(dQ, A + k * KEY_BYTES, B + steps_across(k));
+    commit_products();
+}
+
+// Floats of dQ of one head, in fragments.
+__device__ __forceinline__ size_t floats_of_head(int q_len) { return (size_t)((q_len + 15) / 16) * FRAGMENTS * FRAGMENT; }
+
+// The warp's 16 rows, of the 64 from `row` of the tile on -> their place on chip, and from there added to dQ of the head.
+__device__ __forceinline__ void add_dQ(const Sums &dQ, const Chip &chip, float *dQ_head, int row, int first_row, int q_len)
+{
+    const int thread = unknown(threadIdx.x), lane = thread % 32;
+    row += thread % WARPGROUP / 32 * 16;
+    const unsigned place = chip.dQ(row / 16);
+    float4 *const to = reinterpret_cast<float4 *>(shared_pointer(place)) + lane;
+#pragma unroll
+    for (int j = 0; j < FRAGMENTS; ++j) to[32 * j] = make_float4(dQ[4 * j], dQ[4 * j + 1], dQ[4 * j + 2], dQ[4 * j + 3]);
+    publish_to_async();
+    __syncwarp();
+    const size_t fragment = (first_row + row) / 16 * FRAGMENTS;
+    if (lane == 0 && first_row + row < q_len) add_run(dQ_head + fragment * FRAGMENT, place, WARP_DQ_BYTES);
+}
+
+// The warpgroup's keys of dK_j or dV_j, times `factor`, rounded to 16 bits -> its rows of the tile -> memory.
+__device__ __forceinline__ void write_keys(const Sums &dY, float factor, unsigned tile, int consumer, const TensorMap &map,
+                                           int first_key, int kv_head)
+{
+    const unsigned rows = tile + 64 * consumer * ROW_BYTES;
+    const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 16;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+        unsigned y[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) y[c] = packed(dY[8 * k + 2 * c] * factor, dY[8 * k + 2 * c + 1] * factor);
+        const int box = 16 * k / COLUMNS, piece = 2 * k % (COLUMNS / 8) + threadIdx.x % 32 / 16;
+        store_matrices(rows + box * BC * ROW_BYTES + piece_of_row(row, piece), y);
+    }
+    publish_to_async();
+    sync_threads(ALL_CONSUMERS + 1 + consumer, WARPGROUP);
+    if (threadIdx.x % WARPGROUP == 0) store_tile<BC>(rows, map, first_key + 64 * consumer, kv_head);
+}
