@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -48,11 +49,11 @@ def _kernel_text(kernel: Any) -> list[str]:
 
 
 def _triton_text(kernel: TritonKernel) -> list[str]:
-    """The function without those that it calls, and what it is compiled for."""
+    """The function without those that it calls, what it is compiled for, and Triton's version, which orders its sums."""
     chosen = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     chosen |= {**kernel.constexprs, **kernel.types, **kernel.options}
     text = python_text(inspect.getsource(kernel.function.fn))
-    return [text, *(f"{name}={chosen[name]!r}" for name in sorted(chosen))]
+    return [text, *(f"{name}={chosen[name]!r}" for name in sorted(chosen)), importlib.metadata.version("triton")]
 
 
 def _numbers(extents: tuple[int, ...]) -> tuple[int, ...]:
