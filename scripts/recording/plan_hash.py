@@ -49,7 +49,7 @@ def _kernel_text(kernel: Any) -> list[str]:
 
 
 def _triton_text(kernel: TritonKernel) -> list[str]:
-    """The function without those that it calls, what it is compiled for, and Triton's version, which orders its sums."""
+    """The function without those that it calls, what it is compiled for, and the version of Triton."""
     chosen = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages}
     chosen |= {**kernel.constexprs, **kernel.types, **kernel.options}
     text = python_text(inspect.getsource(kernel.function.fn))
