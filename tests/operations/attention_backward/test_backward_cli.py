@@ -28,7 +28,7 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     ("variants", "count"),
     [
         ("bwd-fa2-cupy,bwd-three-pass-cupy", 2),
-        pytest.param("bwd-fa*-cupy,bwd-three-pass-cupy", 4, marks=pytest.mark.thorough),
+        pytest.param("bwd-fa[12]*-cupy,bwd-three-pass-cupy", 4, marks=pytest.mark.thorough),
     ],
 )
 def test_compare_ranks_by_what_is_moved_and_names_the_operation(
