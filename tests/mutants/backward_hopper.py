@@ -1,0 +1,111 @@
+"""Gradients on warpgroups: roles, barriers, bulk copies and reductions, and what goes wrong in any backward pass."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+
+FOLDER = "attention_backward/fa3"
+PLAN, KERNEL, CHIP, PRODUCTS, SCORING = (
+    f"{FOLDER}/{name}" for name in ("__init__.py", "kernel.cu", "chip.cuh", "products.cuh", "scoring.cuh")
+)
+
+
+def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-fa3-cupy", (Patch(file, old, new),), sanitize)
+
+
+_FORMULAS = (
+    _in(SCORING, "statistics of the row beside, on warpgroups", "e % 2 ? of[e / 4].y", "e % 2 ? of[e / 4].x"),
+    _in(SCORING, "L added to scores, on warpgroups", "fmaf(S[e], tau2, -L[e])", "fmaf(S[e], tau2, L[e])"),
+    _in(SCORING, "D missing from dS, on warpgroups", "P[e] * (dP[e] - delta[e])", "P[e] * dP[e]"),
+    _in(KERNEL, "scale missing on dK, on warpgroups", "write_keys(dK_j, tau,", "write_keys(dK_j, 1.0f,"),
+    _in(KERNEL, "scale on dV, on warpgroups", "write_keys(dV_j, 1.0f,", "write_keys(dV_j, tau,"),
+    _in(
+        KERNEL,
+        "group's heads mapped by tiling, on warpgroups",
+        "const int head = block.first_head + visit.head;",
+        "const int head = block.first_head / 2 + visit.head;",
+    ),
+)
+_MASKS = (
+    Mutant(
+        "rows and keys of the mask mixed up",
+        "bwd-fa3-cupy",
+        (
+            Patch(PLAN, "has_spans, mirrored_limits, stored", "has_spans, limits, mirrored_limits, stored"),
+            Patch(PLAN, "return mirrored_limits(problem), stats", "return limits(problem), stats"),
+        ),
+    ),
+    _in(SCORING, "causal off by one in tiles that are masked", "8 * j + e >= first &&", "8 * j + e > first &&"),
+    _in(SCORING, "the second eight keys masked like the first", "warps_key + 8 * h + lane / 4", "warps_key + lane / 4"),
+    _in(KERNEL, "tiles on an edge of the mask taken for whole", "all_see(block.seeing, pairs) && ", ""),
+    _in(CHIP, "the last tile of rows left out", "(end + BR - 1) / BR - tile : 0", "end / BR - tile : 0"),
+    _in(KERNEL, "dS not masked, on warpgroups", "            mask(dP, block.seeing, first_key, row);\n", ""),
+)
+_NOT_FINITE = (
+    _in(
+        KERNEL,
+        "rows that are not finite multiplied by zeros, on warpgroups",
+        "            clear_rows_not_finite(chip, n);\n",
+        "",
+    ),
+    _in(
+        KERNEL,
+        "keys that are not finite multiplied by zeros, on warpgroups",
+        "const bool keys_not_finite = move_not_finite(chip);",
+        "const bool keys_not_finite = false;",
+    ),
+)
+_ROLES = (
+    _in(
+        KERNEL,
+        "statistics not waited for",
+        "barriers.dO.expect(n, ROWS_BYTES + STAT_BYTES);",
+        "barriers.dO.expect(n, ROWS_BYTES);",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "a stage of Q filled while it is read, on warpgroups",
+        "        barriers.Q.wait_until_empty(n);\n",
+        "",
+        sanitize=True,
+    ),
+    _in(CHIP, "one consumer speaks for both", "dO.init(CONSUMERS);", "dO.init(1);", sanitize=True),
+    _in(
+        KERNEL,
+        "dS multiplied before the other consumer has stored it",
+        "        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);\n        if (!TAKE_TURNS",
+        "        if (!TAKE_TURNS",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "dS not published",
+        "        publish_to_async();\n        if (threadIdx.x % 32 == 0) wait",
+        "        if (threadIdx.x % 32 == 0) wait",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "a part of dQ overwritten while it is added",
+        "        if (threadIdx.x % 32 == 0) wait_until_read();                   // dQ",
+        "        // dQ",
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "dQ of every tile by one consumer only",
+        "n % CONSUMERS == consumer",
+        "n % CONSUMERS == 0 && consumer == 0",
+    ),
+    _in(
+        KERNEL,
+        "dQ read before it is there",
+        "wait_for_products<1>(dQ_i);",
+        "wait_for_products<2>(dQ_i);",
+        sanitize=True,
+    ),
+    _in(PRODUCTS, "dQ added to the rows beside", "(first_row + row) / 16 * FRAGMENTS", "row / 16 * FRAGMENTS"),
+)
+MUTANTS = (*_FORMULAS, *_MASKS, *_NOT_FINITE, *_ROLES)
