@@ -91,6 +91,14 @@ class _OnlyViews(TorchDispatchMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
+def _prepare(interface: Any, stack: contextlib.ExitStack) -> None:
+    """Let FlashAttention-4 launch what it compiles, and compile anew: what it keeps belongs to another context."""
+    stack.enter_context(patch.object(interface, "is_fake_mode", lambda: False))
+    for function in list(vars(interface).values()):
+        if hasattr(function, "compile_cache"):
+            stack.enter_context(patch.object(function, "compile_cache", {}))
+
+
 @contextlib.contextmanager
 def torch_tensors(device: Device) -> Iterator[TorchTensors]:
     """Let functions that `cute.compile` compiles within the context run on the device.
@@ -103,8 +111,8 @@ def torch_tensors(device: Device) -> Iterator[TorchTensors]:
         stack.enter_context(
             patch.object(cute, "compile", lambda *given, **options: tensors.compile(original, *given, **options))
         )
-        if _FLASH_ATTENTION in sys.modules:  # it would compile and not launch
-            stack.enter_context(patch.object(sys.modules[_FLASH_ATTENTION], "is_fake_mode", lambda: False))
+        if _FLASH_ATTENTION in sys.modules:
+            _prepare(sys.modules[_FLASH_ATTENTION], stack)
         stack.enter_context(FakeTensorMode())
         stack.enter_context(_OnlyViews())
         yield tensors

@@ -18,7 +18,8 @@ def rows(values: Any) -> Any:
     return np.asarray(values, np.float64).transpose(0, 2, 1, 3)
 
 
-def test_flash_attention_is_called_as_on_a_gpu() -> None:
+@pytest.mark.parametrize("turn", ["first", "second"])  # on another device of the same process
+def test_flash_attention_is_called_as_on_a_gpu(turn: str) -> None:
     _cute.recorder()  # sets the environment
     from flash_attn.cute import flash_attn_func
 
