@@ -28,6 +28,7 @@ from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import draw_inputs  # noqa: E402
 from harness.operations.attention_backward.problem import BackwardProblem  # noqa: E402
 from scripts.schedule_picture import schedule_svg  # noqa: E402
+from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
 PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {
     "attention": Problem,
@@ -35,8 +36,6 @@ PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {
     "softmax": SoftmaxProblem,
 }
 DRAWN_SIZES = {"attention": {"heads": 1}, "attention-backward": {"heads": 1}, "softmax": {"rows": 8}}
-ALGORITHM_PREFIX = {"attention_backward": "bwd-", "softmax": "softmax-"}
-"""What the names of variants begin with, by the folder of an operation that one page describes."""
 HALF_PRECISION = "float16"
 _FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)
@@ -59,12 +58,14 @@ class Algorithm:
     @functools.cached_property
     def variant(self) -> Variant:
         """Its CUDA variant."""
-        return discover().registry.get(_variant_name(self.page, self.folder))
+        return _cuda_variants()[self.folder]
 
 
-def _variant_name(page: Path, folder: Path) -> str:
-    prefix = "" if folder == page.parent else ALGORITHM_PREFIX[page.parent.name]
-    return f"{prefix}{folder.name.replace('_', '-')}-cupy"
+@functools.cache
+def _cuda_variants() -> dict[Path, Variant]:
+    """The CUDA variant of each folder of kernels."""
+    variants = [variant for variant in discover().registry if variant.backend == "cupy"]
+    return {VARIANTS / folder_of(variant.algorithm): variant for variant in variants}
 
 
 def algorithm_pages() -> list[Path]:
@@ -75,12 +76,11 @@ def algorithm_pages() -> list[Path]:
 @functools.cache
 def algorithms() -> list[Algorithm]:
     """All algorithms that have a page."""
-    found, names = [], {variant.name for variant in discover().registry}
+    found = []
     for page in algorithm_pages():
         describes_operation = page.parent.parent.name == "variants"
-        modules = sorted(page.parent.glob("*/__init__.py" if describes_operation else "__init__.py"))
-        folders = [module.parent for module in modules]
-        found += [Algorithm(page, each) for each in folders if _variant_name(page, each) in names]
+        folders = sorted(page.parent.iterdir()) if describes_operation else [page.parent]
+        found += [Algorithm(page, each) for each in folders if each in _cuda_variants()]
     return found
 
 

@@ -7,8 +7,6 @@ The picture of a report needs Chromium (`scripts/browser`).
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +17,7 @@ if __name__ == "__main__":
 
 from harness.cli import main  # noqa: E402
 from scripts.shown_outputs import blocks, harness_arguments  # noqa: E402
+from tests.browser import browser, open_page, why_no_browser  # noqa: E402
 
 GALLERY = ROOT / "docs" / "gallery"
 
@@ -33,16 +32,14 @@ def draw_report(picture: Path) -> None:
     """Write a picture of the upper part of the report's page. Raises `SystemExit` without a browser."""
     from PIL import Image
 
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        sys.exit("no browser: run scripts/browser first")
-    with tempfile.TemporaryDirectory() as folder:
+    reason = why_no_browser()
+    if reason is not None:
+        sys.exit(f"{reason}; run scripts/browser first")
+    with tempfile.TemporaryDirectory() as folder, browser() as driver:
         page, screenshot = Path(folder, "page.html"), Path(folder, "page.png")
         main(["report", "--variants", "fa1-cupy,fa2-cupy", "--output", str(page)])
-        switches = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1200,1000"]
-        subprocess.run(
-            [browser, *switches, f"--screenshot={screenshot}", page.as_uri()], check=True, capture_output=True
-        )
+        open_page(driver, page, width=1200)
+        driver.save_screenshot(str(screenshot))
         Image.open(screenshot).convert("RGB").quantize().save(picture, optimize=True)
 
 

@@ -7,13 +7,12 @@ its data in DATA.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.functions.memory_requests import (
     SHAPES,
+    Bodies,
+    access_bodies,
     add_counts,
     call,
     data,
@@ -43,16 +42,12 @@ _LOCATED = "{ i64, i64, <32 x i32> }"
 
 def global_accesses_ir() -> str:
     """All functions as LLVM IR."""
-    bodies: dict[str, Callable[[VectorIRBuilder], None]] = {
+    others: Bodies = {
         "internal i64 @count_distinct(<32 x i32> %offsets) noinline": _distinct,
         f"internal {_LOCATED} @locate(i64 %ctx, i64 %warp, i64 %site, i64 %mask, i64 %size) noinline": _locate,
         f"i64 @sandbox_{TRANSLATE}(i64 %ctx, i64 %warp, i64 %site, i64 %space, i64 %mask, i64 %size)": _hosts,
     }
-    for table, body in ((GLOBAL_LOADS, _load), (GLOBAL_STORES, _store)):
-        for shape, name in table.items():
-            head = f"i64 @sandbox_{name}(i64 %ctx, i64 %warp, i64 %site, i64 %space, i64 %mask)"
-            bodies[head] = partial(body, shape=shape)
-    return functions_ir(bodies)
+    return functions_ir(others | access_bodies(GLOBAL_LOADS, _load) | access_bodies(GLOBAL_STORES, _store))
 
 
 def _shuffled(v: VectorIRBuilder, value: str, lanes: list[int]) -> str:

@@ -6,13 +6,11 @@ Spills and arrays whose index is the same in all lanes are like this. Anything e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.functions.memory_requests import (
     SHAPES,
+    access_bodies,
     add_counts,
     data,
     end,
@@ -32,12 +30,7 @@ LOCAL_STORES = {(element, count): f"store_local_{element}x{count}" for element, 
 
 def local_accesses_ir() -> str:
     """All functions as LLVM IR."""
-    bodies: dict[str, Callable[[VectorIRBuilder], None]] = {}
-    for table, body in ((LOCAL_LOADS, _load), (LOCAL_STORES, _store)):
-        for shape, name in table.items():
-            head = f"i64 @sandbox_{name}(i64 %ctx, i64 %warp, i64 %site, i64 %space, i64 %mask)"
-            bodies[head] = partial(body, shape=shape)
-    return functions_ir(bodies)
+    return functions_ir(access_bodies(LOCAL_LOADS, _load) | access_bodies(LOCAL_STORES, _store))
 
 
 def _located(v: VectorIRBuilder, size_bytes: int) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
@@ -10,6 +11,8 @@ from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, sp
 
 SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i64", 2), ("i32", 4))
 """Element types and numbers of elements per lane that have functions of their own."""
+Bodies = dict[str, Callable[[VectorIRBuilder], None]]
+"""What emits the body of a function, by head."""
 _SLOW = {
     "translate_lanes": ("ctx", "warp", "site", "space", "mask", "size", "0", "0"),
     "gather": ("warp", "mask", "item", "count"),
@@ -18,8 +21,14 @@ _SLOW = {
 """Arguments of the functions that handle all other requests."""
 
 
-def functions_ir(bodies: Mapping[str, Callable[[VectorIRBuilder], None]]) -> str:
-    """LLVM IR of functions: what emits the body, by head."""
+def access_bodies(names: Mapping[tuple[str, int], str], emit: Callable[..., None]) -> Bodies:
+    """Functions of one kind of access: names by shape, and what emits the body for a `shape`."""
+    arguments = "i64 %ctx, i64 %warp, i64 %site, i64 %space, i64 %mask"
+    return {f"i64 @sandbox_{name}({arguments})": partial(emit, shape=shape) for shape, name in names.items()}
+
+
+def functions_ir(bodies: Bodies) -> str:
+    """LLVM IR of functions."""
     functions: list[str] = []
     declarations = {f"declare i64 @sandbox_{name}({', '.join('i64' for _ in given)})" for name, given in _SLOW.items()}
     for head, emit in bodies.items():
