@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import warnings
@@ -144,24 +145,24 @@ def _key(*of_function: str) -> tuple[str, ...]:
     return (*(versions() or ()), *of_function)
 
 
-@functools.lru_cache(maxsize=1)
-def _functions() -> tuple[_Functions, ...]:
-    """Put the caches of this module in place of the interface's."""
-    stages = []
-    for stage, (name, scratch) in STAGES.items():
-        stages.append(_Functions(stage, scratch))
-        getattr(interface, name).compile_cache = stages[-1]
-    return tuple(stages)
+@functools.cache
+def _functions() -> dict[str, _Functions]:
+    """The compiled functions, by the function of the interface that compiles them."""
+    return {name: _Functions(stage, scratch) for stage, (name, scratch) in STAGES.items()}
 
 
 def record(call: Callable[[Any, Recording], None]) -> Plan:
     """Return the plan of what `call` calls in the interface, its first argument, with tensors of the second."""
     recording = Recording()
-    for each in _functions():
-        each.recording = recording
-    # The interface compiles and calls nothing under fake tensors; it has to see none.
-    pretends = patch.object(interface, "is_fake_mode", lambda: False)
-    with FakeTensorMode(), _NotesZeros(recording), pretends, warnings.catch_warnings():
+    with contextlib.ExitStack() as stack:
+        for name, functions in _functions().items():
+            functions.recording = recording
+            stack.enter_context(patch.object(getattr(interface, name), "compile_cache", functions))
+        # The interface compiles and calls nothing under fake tensors; it has to see none.
+        stack.enter_context(patch.object(interface, "is_fake_mode", lambda: False))
+        stack.enter_context(FakeTensorMode())
+        stack.enter_context(_NotesZeros(recording))
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         call(interface, recording)
     return recording.plan()
