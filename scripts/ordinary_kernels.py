@@ -1,4 +1,4 @@
-"""Six ordinary Numba kernels, and three hard ones: `bench_emulator.py` times them here and in Numba's simulator.
+"""Nine ordinary Numba kernels, which `bench_emulator.py` times on the emulator and in Numba's simulator.
 
 The simulator runs every thread as a thread of Python. It therefore gets a smaller grid of the same blocks, and the two
 are compared by operation.
@@ -37,8 +37,6 @@ class OrdinaryKernel:
     expected: Callable[[Arrays], np.ndarray]
     small: int
     large: int
-    is_hard: bool = False
-    """Whether the emulator does not have to be 1000 times as fast."""
 
 
 def matrix_product() -> Any:
@@ -294,14 +292,14 @@ KERNELS = (
         "indirect loads", "loads", indirect_sum, _indirect_arrays,
         lambda n: (n, THREADS), lambda n: n * THREADS * STEPS,
         lambda arrays: arrays["x"][arrays["places"]][_visited(len(arrays["sums"]))].sum(axis=1, dtype=float),
-        2, 610, is_hard=True,
+        2, 610,
     ),
     OrdinaryKernel(
         "atomic maxima", "atomics", maxima, _maxima_arrays,
-        lambda n: (n, THREADS), lambda n: n * THREADS * STEPS, _maxima, 2, 610, is_hard=True,
+        lambda n: (n, THREADS), lambda n: n * THREADS * STEPS, _maxima, 2, 610,
     ),
     OrdinaryKernel(
         "one iteration", "steps", iteration, lambda n: {"x": np.zeros(n * THREADS)},
-        lambda n: (n, THREADS), lambda n: n * THREADS * STEPS, _iterated, 16, 610, is_hard=True,
+        lambda n: (n, THREADS), lambda n: n * THREADS * STEPS, _iterated, 16, 610,
     ),
 )  # fmt: skip

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen.functions.global_accesses import ARGUMENTS, result_of
+from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.native.llvm_compiler import compile_ir
 from harness.emulator.native.object_loading import load_part, native_address
@@ -61,6 +63,35 @@ class Memory:
         """What is in the rows of active lanes, `size` bytes per lane."""
         whole = self.warp[start : start + size * at.LANES].reshape(at.LANES, size)
         return [whole[lane].tobytes() for lane in range(at.LANES) if mask >> lane & 1]
+
+
+def native_access(name: str, shape: tuple[str, int]) -> Any:
+    """A load or store of global memory, of context, warp, site, space and mask: addresses and data are in the warp."""
+    load_part("core")
+    result, symbol = result_of(name, shape), f"call_{name}"
+    kinds, names = zip(*(argument.rsplit(" ", 1) for argument in ARGUMENTS))
+    parameters = ", ".join(ARGUMENTS[:-1])
+    lines = [
+        f"declare {result} @sandbox_{name}({', '.join(kinds)})",
+        f"define i64 @{symbol}({parameters}) {{",
+        "  %pointer = inttoptr i64 %warp to ptr",
+        f"  %place = getelementptr i8, ptr %pointer, i64 {at.ADDRESSES}",
+        f"  {names[-1]} = load {kinds[-1]}, ptr %place, align 64",
+        f"  %result = call {result} @sandbox_{name}({', '.join(ARGUMENTS)})",
+    ]
+    if result == "i64":
+        lines += ["  ret i64 %result", "}"]
+    else:
+        lines += [
+            f"  %row = extractvalue {result} %result, 1",
+            f"  %data = getelementptr i8, ptr %pointer, i64 {at.DATA}",
+            f"  store {vector(shape[0])} %row, ptr %data, align 64",
+            f"  %failed = extractvalue {result} %result, 0",
+            "  ret i64 %failed",
+            "}",
+        ]
+    address = native_address(symbol, compile_ir("\n".join([*lines, ""])))
+    return ctypes.CFUNCTYPE(*[ctypes.c_int64] * len(ARGUMENTS))(address)
 
 
 def native(name: str, arguments: int, part: str = "core") -> Any:

@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen.cpu import ANY_CPU, Cpu
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.functions.prelude import PRELUDE
@@ -68,7 +69,9 @@ class KernelCode:
         return self.body.replace("@warp(", f"@{symbol}(", 1)
 
 
-def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outlined: bool = False) -> KernelCode:
+def generate(
+    module: Module, entry: str, instruments: Instruments = PLAIN, outlined: bool = False, cpu: Cpu = ANY_CPU
+) -> KernelCode:
     """Emit one entry with the instruments compiled in. `outlined` is for a compiler that does not optimize.
 
     Raises `CompileError` if the PTX is invalid, and `UnsupportedInstruction` if it contains unsupported instructions.
@@ -94,7 +97,11 @@ def generate(module: Module, entry: str, instruments: Instruments = PLAIN, outli
     plain = not outlined and not instruments.sanitizer
     uniform = uniform_registers(flat, graph, live) if plain else frozenset[str]()
     registers = Registers(flat.registers, flushed_registers(flat), lasting, uniform)
-    lanes = (OutliningEmitter if outlined else WarpEmitter)(registers, storage, instruments, clusters.knows)
+    lanes = (
+        OutliningEmitter(registers, storage, instruments, clusters.knows)
+        if outlined
+        else WarpEmitter(registers, storage, instruments, clusters.knows, cpu)
+    )
     products = ProductRegisters(lanes, flat, graph)
     read_first = live.before[0] & flat.registers.keys()
     _Writer(lanes, graph, live.behind, products, UndefinedRegisters(lanes, graph, read_first)).write()

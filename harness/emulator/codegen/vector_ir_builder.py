@@ -7,6 +7,8 @@ A value is the name of a vector of 32 elements; the caller knows its element typ
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 
 INTEGER = {1: "i1", 8: "i8", 16: "i16", 32: "i32", 64: "i64"}
 FLOAT = {32: "float", 64: "double"}
@@ -118,3 +120,22 @@ class VectorIRBuilder:
     def widen(self, scalar: str) -> str:
         """Zero-extend i32 to i64."""
         return self.op(f"zext i32 {scalar} to i64")
+
+
+@dataclass(frozen=True)
+class Prelude:
+    """One function: LLVM types of its arguments and result, and the function that emits its body."""
+
+    arguments: tuple[str, ...]
+    result: str
+    build: Callable[..., str]
+    attributes: str = "noinline"
+
+    def text(self, name: str) -> tuple[list[str], set[str]]:
+        """Its definition, and the declarations that it needs."""
+        v = VectorIRBuilder()
+        names = [f"%a{i}" for i in range(len(self.arguments))]
+        result = self.build(v, *names)
+        parameters = ", ".join(f"{t} {n}" for t, n in zip(self.arguments, names))
+        head = f"define internal {self.result} @{name}({parameters}) {self.attributes} {{"
+        return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations

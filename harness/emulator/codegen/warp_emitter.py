@@ -12,19 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.context import SLOT
+from harness.emulator.codegen.cpu import ANY_CPU, Cpu
 from harness.emulator.codegen.functions.prelude import PRELUDE
 from harness.emulator.codegen.instructions.special_registers import special_register
 from harness.emulator.codegen.storage import Registers, Storage
 from harness.emulator.codegen.uniform_values import UniformValues
-from harness.emulator.codegen.vector_ir_builder import (
-    BITS,
-    FLOAT,
-    INTEGER,
-    float_from_bits,
-    splat,
-    splat_float,
-    vector,
-)
+from harness.emulator.codegen.vector_ir_builder import BITS, FLOAT, INTEGER, float_from_bits, splat, splat_float, vector
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.ptx.blocks import Block
 from harness.ptx.instructions import SINK, Address, Imm, Instruction, Not, Operand, Reg, Symbol
@@ -43,9 +36,11 @@ class WarpEmitter(UniformValues):
         storage: Storage,
         instruments: Instruments = PLAIN,
         knows_clusters: bool = False,
+        cpu: Cpu = ANY_CPU,
     ) -> None:
         """`knows_clusters`: whether addresses of shared memory contain their block's rank, see `abi/layout.py`."""
         super().__init__()
+        self.cpu = cpu
         self.knows_clusters = knows_clusters
         self.storage = storage
         self.instruments = instruments

@@ -52,10 +52,10 @@ def build_kernel(ptx: str, entry: str, instruments: Instruments, tier: Tier) -> 
     """
     # Imported here, so that a process that only reads cached kernels does not load the code generator.
     from harness.emulator.codegen.kernel import generate
-    from harness.emulator.native.llvm_compiler import compile_ir
+    from harness.emulator.native.llvm_compiler import compile_ir, host_cpu
     from harness.emulator.native.runtime_parts import parts_of
 
-    code = generate(_parsed(ptx), entry, instruments, outlined=tier is Tier.BASELINE)
+    code = generate(_parsed(ptx), entry, instruments, tier is Tier.BASELINE, host_cpu())
     # One process may load both tiers of a kernel.
     symbol = f"{code.symbol}_{tier.value}"
     native = compile_ir(code.ir_as(symbol), tier)

@@ -7,6 +7,7 @@ from functools import lru_cache
 import llvmlite
 import llvmlite.binding as llvm
 
+from harness.emulator.codegen.cpu import Cpu
 from harness.emulator.native.tier import Tier
 from harness.support.errors import CompileError
 
@@ -20,6 +21,12 @@ def host_key() -> tuple[str, ...]:
 def host() -> tuple[str, str, str]:
     """Return the target triple, the CPU's name and its features."""
     return llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+def host_cpu() -> Cpu:
+    """Return this machine's CPU."""
+    _, name, features = host()
+    return Cpu(name, frozenset(word[1:] for word in features.split(",") if word.startswith("+")))
 
 
 @lru_cache(maxsize=1)

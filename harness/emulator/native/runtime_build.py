@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import llvmlite.binding as llvm
 
-from harness.emulator.native.llvm_compiler import host, host_key, initialize, optimize, optimize_calls, target_machine
+from harness.emulator.native.llvm_compiler import (
+    host,
+    host_cpu,
+    host_key,
+    initialize,
+    optimize,
+    optimize_calls,
+    target_machine,
+)
 from harness.emulator.native.source_key import source_hash
 
 
@@ -29,8 +37,9 @@ def build_part(name: str) -> bytes:
     )
     module.triple = host()[0]
     optimize_calls(module, machine)
-    for emit in part.ir:
-        own = llvm.parse_assembly(emit(), context=context)
+    texts = [emit() for emit in part.ir] + [emit(host_cpu()) for emit in part.tuned_ir]
+    for text in texts:
+        own = llvm.parse_assembly(text, context=context)
         own.triple = module.triple
         optimize(own, machine)
         module.link_in(own)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from harness.emulator.codegen.cpu import Cpu
 from harness.emulator.codegen.functions.atomic_rounds import FIRST_OF_EACH, GATHERS, SCATTERS, atomic_rounds_ir
+from harness.emulator.codegen.functions.distinct_offsets import distinct_offsets_ir
 from harness.emulator.codegen.functions.global_accesses import (
     GLOBAL_LOADS,
     GLOBAL_STORES,
@@ -39,6 +41,8 @@ class Part:
     """Names of functions that are written in LLVM IR."""
     ir: tuple[Callable[[], str], ...] = ()
     """Each returns the LLVM IR of some of these functions."""
+    tuned_ir: tuple[Callable[[Cpu], str], ...] = ()
+    """Each returns that of a function that these call, which depends on the CPU."""
 
 
 PARTS = {
@@ -49,6 +53,7 @@ PARTS = {
             TRANSLATE,
         ),
         ir=(shared_loads_ir, global_accesses_ir),
+        tuned_ir=(distinct_offsets_ir,),
     ),
     "local accesses": Part(
         emitted=(*LOCAL_LOADS.values(), *LOCAL_STORES.values()),

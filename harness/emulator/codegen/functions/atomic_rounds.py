@@ -1,4 +1,4 @@
-"""Emits what atomics call: which lanes have addresses of their own, and copies of these lanes' words.
+"""Emits what additions to 16-bit floats and vectors call: which lanes have addresses of their own, and copies of words.
 
 Atomics of one instruction at different addresses do not affect each other, so all can be done at once. `translate` has
 left the lanes' host addresses in HOSTS; words are copied to and from DATA.
@@ -15,7 +15,7 @@ from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, sp
 
 FIRST_OF_EACH = "first_of_each"
 """Function that takes a warp and a mask, and returns the lanes in it of which no lower one has the same address."""
-_ELEMENTS = ("i16", "i32", "i64")
+_ELEMENTS = ("i16", "i32")
 GATHERS = {element: f"gather_{element}" for element in _ELEMENTS}
 """Function by element type that copies the words of the lanes in a mask to DATA. It takes a warp and a mask."""
 SCATTERS = {element: f"scatter_{element}" for element in _ELEMENTS}

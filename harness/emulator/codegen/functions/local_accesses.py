@@ -6,16 +6,17 @@ Spills and arrays whose index is the same in all lanes are like this. Anything e
 
 from __future__ import annotations
 
+from functools import partial
+
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.functions.memory_requests import (
     SHAPES,
-    access_bodies,
     add_counts,
     data,
-    end,
     functions_ir,
     gathered,
+    handled,
     pointer,
     population,
     scatter,
@@ -24,13 +25,21 @@ from harness.emulator.codegen.functions.memory_requests import (
 from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, vector
 
 LOCAL_LOADS = {(element, count): f"load_local_{element}x{count}" for element, count in SHAPES}
-"""Function by element type and number of elements per lane, with arguments and result as in `GLOBAL_LOADS`."""
+"""Function by element type and number of elements per lane. It takes context, warp, site, code of the state space and
+mask, and returns 1 on a fault, else 0."""
 LOCAL_STORES = {(element, count): f"store_local_{element}x{count}" for element, count in SHAPES}
 
 
 def local_accesses_ir() -> str:
     """All functions as LLVM IR."""
-    return functions_ir(access_bodies(LOCAL_LOADS, _load) | access_bodies(LOCAL_STORES, _store))
+    arguments = "i64 %ctx, i64 %warp, i64 %site, i64 %space, i64 %mask"
+    return functions_ir(
+        {
+            f"i64 @sandbox_{name}({arguments})": partial(emit, shape=shape)
+            for names, emit in ((LOCAL_LOADS, _load), (LOCAL_STORES, _store))
+            for shape, name in names.items()
+        }
+    )
 
 
 def _located(v: VectorIRBuilder, size_bytes: int) -> tuple[str, str]:
@@ -73,7 +82,8 @@ def _load(v: VectorIRBuilder, shape: tuple[str, int]) -> None:
         row = gathered(v, element, pointer(v, base, item * item_bytes), distances)
         v.do(f"store {vector(element)} {row}, ptr {data(v, element, item)}, align 32")
     v.do("ret i64 0")
-    end(v, "gather", element, count)
+    v.label("otherwise")
+    v.do(f"ret i64 {handled(v, 'gather', element, count)}")
 
 
 def _store(v: VectorIRBuilder, shape: tuple[str, int]) -> None:
@@ -85,4 +95,5 @@ def _store(v: VectorIRBuilder, shape: tuple[str, int]) -> None:
         row = v.op(f"load {vector(element)}, ptr {data(v, element, item)}, align 32")
         scatter(v, element, row, pointer(v, base, item * item_bytes), distances, active)
     v.do("ret i64 0")
-    end(v, "scatter", element, count)
+    v.label("otherwise")
+    v.do(f"ret i64 {handled(v, 'scatter', element, count)}")

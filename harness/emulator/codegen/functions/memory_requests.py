@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
-from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, splat, vector
+from harness.emulator.codegen.vector_ir_builder import BITS, VectorIRBuilder, vector
 
 SHAPES = (("i8", 1), ("i16", 1), ("i32", 1), ("i64", 1), ("i32", 2), ("i64", 2), ("i32", 4))
 """Element types and numbers of elements per lane that have functions of their own."""
@@ -19,12 +18,6 @@ _SLOW = {
     "scatter": ("warp", "mask", "item", "count"),
 }
 """Arguments of the functions that handle all other requests."""
-
-
-def access_bodies(names: Mapping[tuple[str, int], str], emit: Callable[..., None]) -> Bodies:
-    """Functions of one kind of access: names by shape, and what emits the body for a `shape`."""
-    arguments = "i64 %ctx, i64 %warp, i64 %site, i64 %space, i64 %mask"
-    return {f"i64 @sandbox_{name}({arguments})": partial(emit, shape=shape) for shape, name in names.items()}
 
 
 def functions_ir(bodies: Bodies) -> str:
@@ -51,12 +44,12 @@ def add_counts(v: VectorIRBuilder, column: str, requested: str, sectors: str, un
         v.do(f"store i64 {total}, ptr {counter}")
 
 
-def gathered(v: VectorIRBuilder, element: str, start: str, offsets: str) -> str:
-    """The elements at 32 offsets, i32, from a pointer."""
-    places = v.op(f"getelementptr i8, ptr {start}, <32 x i32> {offsets}")
-    kind, align = vector(element), str(BITS[element] // 8)
-    arguments = ("<32 x ptr>", places), ("i32", align), ("<32 x i1>", splat("i1", 1)), (kind, "poison")
-    return v.intrinsic(f"llvm.masked.gather.v32{element}.v32p0", kind, *arguments)
+def gathered(v: VectorIRBuilder, element: str, start: str, offsets: str, lanes: int = at.LANES) -> str:
+    """The elements at offsets, i32, from a pointer."""
+    places = v.op(f"getelementptr i8, ptr {start}, <{lanes} x i32> {offsets}")
+    kind, align = f"<{lanes} x {element}>", str(BITS[element] // 8)
+    arguments = (f"<{lanes} x ptr>", places), ("i32", align), (f"<{lanes} x i1>", "splat (i1 true)"), (kind, "poison")
+    return v.intrinsic(f"llvm.masked.gather.v{lanes}{element}.v{lanes}p0", kind, *arguments)
 
 
 def scatter(v: VectorIRBuilder, element: str, values: str, start: str, offsets: str, active: str) -> None:
@@ -89,17 +82,16 @@ def call(v: VectorIRBuilder, name: str, **constants: int | str) -> str:
     return v.op(f"call i64 @sandbox_{name}({', '.join(f'i64 {value}' for value in values)})")
 
 
-def end(v: VectorIRBuilder, copy: str, element: str, count: int) -> None:
-    """Emit the label `otherwise`: leave the request to functions that handle all of them."""
+def handled(v: VectorIRBuilder, copy: str, element: str, count: int) -> str:
+    """Leave the request to functions that handle all of them. Returns whether it failed."""
     item = BITS[element] // 8
-    v.label("otherwise")
     failed = call(v, "translate_lanes", size=item * count)
     v.do(f"br i1 {v.op(f'icmp eq i64 {failed}, 0')}, label %copy, label %failed")
     v.label("copy")
     call(v, copy, item=item, count=count)
     v.do("br label %failed")
     v.label("failed")
-    v.do(f"ret i64 {failed}")
+    return failed
 
 
 def data(v: VectorIRBuilder, element: str, item: int) -> str:

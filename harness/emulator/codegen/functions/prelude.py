@@ -9,30 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from harness.emulator.codegen.vector_ir_builder import BITS, INTEGER, VectorIRBuilder, splat, splat_float, vector
+from harness.emulator.codegen.functions.lane_atomics import LANE_ATOMICS
+from harness.emulator.codegen.vector_ir_builder import (
+    BITS,
+    INTEGER,
+    Prelude,
+    VectorIRBuilder,
+    splat,
+    splat_float,
+    vector,
+)
 
 V16, V32, VF, VD = (vector(t) for t in ("i16", "i32", "float", "double"))
-
-
-@dataclass(frozen=True)
-class Prelude:
-    """One function: LLVM types of its arguments and result, and the function that emits its body."""
-
-    arguments: tuple[str, ...]
-    result: str
-    build: Callable[..., str]
-    attributes: str = "noinline"
-
-    def text(self, name: str) -> tuple[list[str], set[str]]:
-        """Its definition, and the declarations that it needs."""
-        v = VectorIRBuilder()
-        names = [f"%a{i}" for i in range(len(self.arguments))]
-        result = self.build(v, *names)
-        parameters = ", ".join(f"{t} {n}" for t, n in zip(self.arguments, names))
-        head = f"define internal {self.result} @{name}({parameters}) {self.attributes} {{"
-        return [head, *v.lines, f"  ret {self.result} {result}", "}"], v.declarations
 
 
 def half_to_float(v: VectorIRBuilder, half: str) -> str:
@@ -289,4 +278,5 @@ PRELUDE: dict[str, Prelude] = {
     "flush_bfloat": Prelude((V16,), V16, _flush("i16", 0x7F80)),
     "transpose_matrix": Prelude((V32,), V32, _transpose_matrix),
     "permute_bytes": Prelude((V32, V32, V32), V32, _permute_bytes),
+    **LANE_ATOMICS,
 }

@@ -6,10 +6,13 @@ of CPU cores; within a block warps take turns. No host atomics are needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.functions.atomic_rounds import FIRST_OF_EACH, GATHERS, SCATTERS
+from harness.emulator.codegen.functions.lane_atomics import COMPARED
 from harness.emulator.codegen.instructions.halves import from_float, to_float
 from harness.emulator.codegen.instructions.memory import generic_addresses, translate
 from harness.emulator.codegen.instrumentation.watched import watch_memory
@@ -60,16 +63,18 @@ def atomic(lanes: WarpEmitter, instruction: Instruction) -> None:
         raise instruction.unsupported()
     if elements > 1 and not (operation == "add" and space in ("global", "generic") and _is_vector_of(kind, elements)):
         raise instruction.unsupported()
-    items = [[item] for item in _elements(values[0])] if elements > 1 else [values]
-    olds_to = _elements(destination) if elements > 1 and destination is not None else [destination]
+    items = _elements(values[0])
+    olds_to = _elements(destination) if destination is not None else ()
     if len(items) != elements or (destination is not None and len(olds_to) != elements):
         raise instruction.unsupported("its operands do not fit its form")
     addresses = generic_addresses(lanes, address, space) if space == "shared::cluster" else lanes.address(address)
     space = "generic" if space == "shared::cluster" else space.removesuffix("::cta")
-    olds = _in_rounds(lanes, instruction, space, operation, kind, addresses, items)
+    if elements > 1 or (kind.is_float and kind.bits == 16):
+        olds = _in_rounds(lanes, instruction, space, kind, addresses, items)
+    else:
+        olds = [_one_by_one(lanes, instruction, space, operation, kind, addresses, values)]
     for register, old in zip(olds_to, olds):
-        if register is not None:
-            lanes.put(register, old, INTEGER[kind.total_bits])
+        lanes.put(register, old, INTEGER[kind.total_bits])
 
 
 def _is_vector_of(kind: PtxType, elements: int) -> bool:
@@ -81,23 +86,46 @@ def _elements(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
-def _in_rounds(
+def _one_by_one(
     lanes: WarpEmitter,
     instruction: Instruction,
     space: str,
     operation: str,
     kind: PtxType,
     addresses: str,
-    items: list[list[Operand]],
-) -> list[str]:
-    """Loop until all active lanes are done: read, combine, write. Returns the old values of each element, by lane.
+    values: list[Operand],
+) -> str:
+    """Call one of `LANE_ATOMICS`. Returns the old values."""
+    element = INTEGER[kind.total_bits]
+    rows = [lanes.use(value, element) for value in values]
+    flushes = "0"
+    if operation in ("min", "max"):
+        operation += ".s" if kind.kind == "s" else ".u"
+    elif kind.is_float:
+        operation += ".f"
+        flushed = _flushed_lanes(lanes, space, addresses) if kind.bits == 32 else None
+        if flushed is not None:
+            operation, flushes = operation + ".ftz", lanes.bits_of(flushed)
+    mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes)
+    watch_memory(lanes, instruction, space, mask64, (str(kind.size_bytes), "1"))
+    for row, place in zip(reversed(rows), (at.DATA, COMPARED)):
+        lanes.warp_store(vector(element), row, place)
+    mask = lanes.op(f"trunc i64 {mask64} to i32")
+    lanes.prelude(f"atomic.{operation}{kind.total_bits}", "%warp", mask, flushes)
+    return lanes.warp_load(vector(element), at.DATA)
 
-    Each iteration is for the lowest lane of each address.
+
+def _in_rounds(
+    lanes: WarpEmitter, instruction: Instruction, space: str, kind: PtxType, addresses: str, items: Sequence[Operand]
+) -> list[str]:
+    """Add to floats of 16 bits, or vectors of floats. Returns the old values of each element, by lane.
+
+    Loops until all active lanes are done: read, add, write. Each iteration is for the lowest lane of each address.
     """
     element = INTEGER[kind.total_bits]
     shape = (str(kind.size_bytes), str(len(items)))
-    operands = [[lanes.use(value, element) for value in values] for values in items]
-    flushed = _flushed_lanes(lanes, space, addresses) if (operation, kind.name) == ("add", "f32") else None
+    operands = [lanes.use(value, element) for value in items]
+    flushed = _flushed_lanes(lanes, space, addresses) if kind.bits == 32 else None
     mask64 = translate(lanes, instruction, space, addresses, kind.size_bytes * len(items))
     watch_memory(lanes, instruction, space, mask64, shape)
     mask = lanes.op(f"trunc i64 {mask64} to i32")
@@ -117,14 +145,10 @@ def _in_rounds(
         lanes.runtime(GATHERS[element], "%warp", chosen64)
     else:
         lanes.runtime("gather", "%warp", chosen64, *shape)
-    for index, (values, (so_far, with_lane)) in enumerate(zip(operands, olds)):
+    for index, (value, (so_far, with_lane)) in enumerate(zip(operands, olds)):
         place = at.DATA + index * at.LANES * kind.size_bytes
         old = lanes.warp_load(vector(element), place)
-        if kind.is_float and operation == "add":
-            new = _float_add(lanes, kind, element, old, values[0], flushed)
-        else:
-            new = _combine(lanes, operation, kind, element, old, values)
-        lanes.warp_store(vector(element), new, place)
+        lanes.warp_store(vector(element), _float_add(lanes, kind, element, old, value, flushed), place)
         either = f"select <32 x i1> {lanes.lanes_of(chosen)}, {vector(element)} {old}, {vector(element)} {so_far}"
         lanes.do(f"{with_lane} = {either}")
     if len(items) == 1:
@@ -136,26 +160,6 @@ def _in_rounds(
     lanes.do(f"br i1 {again}, label %{loop}, label %{after}")
     lanes.label(after)
     return [with_lane for _, with_lane in olds]
-
-
-def _combine(lanes: WarpEmitter, operation: str, kind: PtxType, element: str, old: str, values: list[str]) -> str:
-    value = values[0]
-    if operation == "exch":
-        return value
-    if operation == "cas":
-        return lanes.select(element, lanes.compare("eq", element, old, value), values[1], old)
-    if operation in ("add", "and", "or", "xor"):
-        return lanes.binary(operation, element, old, value)
-    if operation in ("min", "max"):
-        order = ("s" if kind.kind == "s" else "u") + ("lt" if operation == "min" else "gt")
-        return lanes.select(element, lanes.compare(order, element, old, value), old, value)
-    if operation == "inc":
-        wraps = lanes.compare("uge", element, old, value)
-        return lanes.select(element, wraps, splat(element, 0), lanes.binary("add", element, old, splat(element, 1)))
-    zero = lanes.compare("eq", element, old, splat(element, 0))
-    above = lanes.compare("ugt", element, old, value)
-    resets = lanes.binary("or", "i1", zero, above)
-    return lanes.select(element, resets, value, lanes.binary("sub", element, old, splat(element, 1)))
 
 
 def _flushed_lanes(lanes: WarpEmitter, space: str, addresses: str) -> str | None:

@@ -7,6 +7,9 @@ Approximate opcodes are rounded correctly or nearly so, which is more precise th
 
 from __future__ import annotations
 
+import struct
+
+from harness.emulator.codegen import literal_divisors, square_roots
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.flushed_registers import is_flushed
 from harness.emulator.codegen.forms import Form
@@ -154,6 +157,8 @@ def div_rcp_sqrt(lanes: WarpEmitter, instruction: Instruction) -> None:
         result = lanes.prelude(f"{name}_double_{form.rounding}", *values)
     elif instruction.opcode == "sqrt":
         result = _square_root(lanes, element, values[0])
+    elif (divisor := _literal_divisor(lanes, instruction, form)) is not None:
+        result = literal_divisors.divide(lanes, values[0], divisor)
     else:
         result = lanes.binary("fdiv", element, values[0], values[1])
         if form.approximate == "approx" and instruction.opcode == "div":
@@ -161,6 +166,17 @@ def div_rcp_sqrt(lanes: WarpEmitter, instruction: Instruction) -> None:
     if form.is_directed and form.element == "float":
         result = lanes.prelude(f"double_to_float_{form.rounding}", result)
     form.put(lanes, instruction.operands[0], result)
+
+
+def _literal_divisor(lanes: WarpEmitter, instruction: Instruction, form: _FloatForm) -> float | None:
+    """The divisor of a double, if it is a literal that need not be divided by."""
+    divisor = instruction.operands[-1]
+    if instruction.opcode != "div" or form.element != "double" or not lanes.cpu.multiplies_quotients:
+        return None
+    if not isinstance(divisor, Imm) or divisor.float_bits != 64:
+        return None
+    (value,) = struct.unpack("<d", divisor.value.to_bytes(8, "little"))
+    return value if literal_divisors.is_suitable(value) else None
 
 
 def _divide_by_huge(lanes: WarpEmitter, a: str, b: str, quotient: str) -> str:
@@ -173,6 +189,8 @@ def _divide_by_huge(lanes: WarpEmitter, a: str, b: str, quotient: str) -> str:
 
 
 def _square_root(lanes: WarpEmitter, element: str, value: str) -> str:
+    if element == "double" and lanes.cpu.multiplies_roots:
+        return square_roots.square_root(lanes, value)
     kind = vector(element)
     return lanes.intrinsic(f"llvm.sqrt.v32f{64 if element == 'double' else 32}", kind, (kind, value))
 

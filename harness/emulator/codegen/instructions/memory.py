@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.functions.global_accesses import GLOBAL_LOADS, GLOBAL_STORES
+from harness.emulator.codegen.functions.global_accesses import ARGUMENTS, GLOBAL_LOADS, GLOBAL_STORES, result_of
 from harness.emulator.codegen.functions.local_accesses import LOCAL_LOADS, LOCAL_STORES
 from harness.emulator.codegen.functions.shared_loads import SHARED_LOADS
 from harness.emulator.codegen.instrumentation.watched import watch_memory, watch_shared
@@ -114,12 +114,26 @@ def _at_once(lanes: WarpEmitter, space: str, access: Access, loads: bool) -> str
     return functions.get((access.element, len(access.items)))
 
 
-def _access_at_once(lanes: WarpEmitter, instruction: Instruction, function: str, space: str, addresses: str) -> None:
-    store_addresses(lanes, addresses)
+def _access_at_once(
+    lanes: WarpEmitter, instruction: Instruction, access: Access, function: str, space: str, addresses: str
+) -> str | None:
+    """Call the function. Returns what it has loaded, unless that is in DATA."""
     mask = lanes.widen(lanes.active_bits())
-    site = lanes.number(lanes.site(instruction))
-    failed = lanes.runtime(function, "%ctx", "%warp", site, _code(instruction, space), mask)
+    arguments = ["%ctx", "%warp", lanes.number(lanes.site(instruction)), _code(instruction, space), mask]
+    if space == "local":
+        store_addresses(lanes, addresses)
+        failed, loaded = lanes.runtime(function, *arguments), None
+    else:
+        result = result_of(function, (access.element, len(access.items)))
+        lanes.called.add(function)
+        kinds = [argument.rsplit(" ", 1)[0] for argument in ARGUMENTS]
+        lanes.declarations.add(f"declare {result} @sandbox_{function}({', '.join(kinds)})")
+        given = ", ".join(f"{kind} {value}" for kind, value in zip(kinds, [*arguments, addresses]))
+        failed, loaded = lanes.op(f"call {result} @sandbox_{function}({given})"), None
+        if result != "i64":
+            failed, loaded = (lanes.op(f"extractvalue {result} {failed}, {number}") for number in range(2))
     lanes.stop_if(lanes.op(f"icmp ne i64 {failed}, 0"))
+    return loaded
 
 
 def _code(instruction: Instruction, space: str) -> str:
@@ -167,14 +181,15 @@ def load(lanes: WarpEmitter, instruction: Instruction) -> None:
         values = load_shared(lanes, instruction, offsets, access.element, len(access.items))
     else:
         space, addresses = _translated(lanes, access)
+        loaded = None
         function = _at_once(lanes, space, access, loads=True)
         if function is None:
             mask = translate(lanes, instruction, space, addresses, access.size_bytes)
             lanes.runtime("gather", "%warp", mask, *access.shape)
             watch_memory(lanes, instruction, space, mask, access.shape)
         else:
-            _access_at_once(lanes, instruction, function, space, addresses)
-        values = _read_data(lanes, access.element, len(access.items))
+            loaded = _access_at_once(lanes, instruction, access, function, space, addresses)
+        values = [loaded] if loaded else _read_data(lanes, access.element, len(access.items))
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
 
@@ -250,7 +265,7 @@ def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     function = _at_once(lanes, space, access, loads=False)
     if function is not None:
         _write_data(lanes, access, values)
-        _access_at_once(lanes, instruction, function, space, addresses)
+        _access_at_once(lanes, instruction, access, function, space, addresses)
         return
     mask = translate(lanes, instruction, space, addresses, access.size_bytes)
     _write_data(lanes, access, values)

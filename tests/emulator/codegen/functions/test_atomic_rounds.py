@@ -1,4 +1,4 @@
-"""Atomics are done for several lanes at once: which, and that lanes with one address keep their order."""
+"""Which lanes do atomics at once, where several do, and that lanes with one address keep their order."""
 
 from __future__ import annotations
 

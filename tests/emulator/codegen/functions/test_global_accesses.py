@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
-from warp_requests import BUFFER_BYTES, SITE, Memory, native
+from warp_requests import BUFFER_BYTES, SITE, Memory, native, native_access
 
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.functions.global_accesses import GLOBAL_LOADS, GLOBAL_STORES, TRANSLATE
@@ -80,7 +80,7 @@ def _place(row: bytes, starts: list[int]) -> tuple[int, int]:
 @pytest.mark.parametrize(("shape", "name"), GLOBAL_LOADS.items(), ids=GLOBAL_LOADS.values())
 def test_loads(shape: tuple[str, int], name: str) -> None:
     item, count = BITS[shape[0]] // 8, shape[1]
-    function = native(name, 5)
+    function = native_access(name, shape)
     for addresses, mask in requests(item * count):
         ours, expected = Memory(), Memory()
         ours.request(addresses)
@@ -100,7 +100,7 @@ def test_loads(shape: tuple[str, int], name: str) -> None:
 def test_stores(shape: tuple[str, int], name: str) -> None:
     """Of lanes that store to one place, the highest wins."""
     item, count = BITS[shape[0]] // 8, shape[1]
-    function = native(name, 5)
+    function = native_access(name, shape)
     for addresses, mask in requests(item * count):
         ours, expected = Memory(), Memory()
         ours.request(addresses)
