@@ -32,11 +32,12 @@ from harness.emulator.launch.module_memory import LoadedModules
 from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
+from harness.model.cases.regime import require_seed
 from harness.model.plan import Launch, map_leaves
 from harness.model.tensor_map import TensorMap
 from harness.ptx.targets import Target
 from harness.support.cores import usable_cores
-from harness.support.errors import KernelFault, PlanError, UsageError
+from harness.support.errors import PlanError, UsageError
 from harness.support.gpu_data_sheets import gpu as gpu_named
 
 if TYPE_CHECKING:
@@ -51,16 +52,16 @@ class Device:
 
     `arch` is the architecture that kernels are compiled for, by default that of `gpu`. The size of the latter limits
     how many blocks that wait for each other are resident at a time. With `sanitize`, every launch looks for races and
-    reads of unwritten memory, and blocks run on one core. A `seed` other than 0 permutes the turns of a block's warps.
-    `step_limit` is the maximum number of instructions of a warp, and `threads` the number of CPU threads (default: one
-    per core); results do not depend on it.
+    reads of unwritten memory, and blocks run on one core. A `seed` other than 0 permutes the turns of a block's warps
+    and, with `sanitize`, the order of blocks. `step_limit` is the maximum number of instructions of a warp, and
+    `threads` the number of CPU threads (default: one per core); results do not depend on it.
 
     If `lenient`, what is undefined and yet accepted by an H100 is noted in the result of the launch, and no fault: a
-    `bar.warp.sync` that names lanes on another path, a barrier of the block after lanes have returned and, without
-    `sanitize`, loads beyond shared memory and arrivals at an mbarrier of a block that has ended.
+    `bar.warp.sync` that names lanes on another path, a barrier of the block after lanes or warps have returned and,
+    without `sanitize`, loads beyond shared memory and arrivals at an mbarrier of a block that has ended.
 
-    As a context manager, a device frees its memory at the end. Raises `UsageError` if `arch` is not an architecture, or
-    `gpu` unknown.
+    As a context manager, a device frees its memory at the end. Raises `UsageError` if `arch` is not an architecture,
+    `gpu` unknown or `seed` negative.
     """
 
     def __init__(
@@ -78,10 +79,13 @@ class Device:
         self.arch = self.gpu.multiprocessor.arch if arch is None else arch
         if Target.named(self.arch) is None:
             raise UsageError(f"arch is {arch!r}; it has to look like sm_90")
+        require_seed(seed)
         self.instruments = Instruments(sanitizer=sanitize, lenient=lenient)
         self.memory = DeviceMemory(watched=sanitize)
         self.modules = LoadedModules()
-        self._options = LaunchOptions(step_limit or MOST_STEPS, threads or usable_cores(), seed)
+        self._options = LaunchOptions(
+            step_limit or MOST_STEPS, threads or usable_cores(), seed, shuffle=sanitize and seed != 0
+        )
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def __enter__(self) -> Device:
@@ -227,8 +231,8 @@ class Device:
         up to three, in blocks, threads, and blocks; `shared_bytes` is dynamic shared memory per block.
 
         In a `cooperative` launch all blocks are resident together, so that they may wait for each other (`grid.sync()`
-        of cooperative groups). Such a launch of several blocks has no findings. Kernels of Numba that call it, and of
-        CuPy with `enable_cooperative_groups`, are always launched so.
+        of cooperative groups). Kernels of Numba that call it, and of CuPy with `enable_cooperative_groups`, are
+        always launched so.
 
         Arguments are arrays of this device, tensor maps, NumPy scalars, structures as bytes or NumPy structured
         scalars, tuples (structs in CUDA and PTX), and addresses as integers. A kernel with types in its source (CUDA,
@@ -332,33 +336,9 @@ class Device:
         self, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...], step: Launch, names: dict[int, str],
         cooperative: bool,
     ) -> LaunchResult:  # fmt: skip
-        module = kernel.memory_of(compiled)
         geometry = replace(Geometry.of(step), cooperative=cooperative or compiled.cooperative)
-        # The sanitizer does not support blocks that wait for each other.
-        unwatched = replace(self.instruments, sanitizer=False)
-        instruments = unwatched if geometry.cooperative and geometry.blocks > 1 else self.instruments
-        before = None
-        if instruments.sanitizer and self.facts(compiled).ordered:
-            before = self.memory.snapshot(), module.snapshot()
-        try:
-            report, findings = self._launched(instruments, kernel, compiled, words, geometry, names)
-        except KernelFault as fault:
-            if before is None or not fault.may_be_awaiting:
-                raise
-            self.memory.restore(before[0])
-            module.restore(before[1])
-            report, findings = self._launched(unwatched, kernel, compiled, words, geometry, names)
-        self._seconds[compiled.ptx, compiled.entry] += report.seconds or 0.0
-        return LaunchResult(
-            kernel.name, step.grid, step.block, step.shared_bytes, step.cluster, report, findings, compiled
-        )
-
-    def _launched(
-        self, instruments: Instruments, kernel: Kernel, compiled: CompiledKernel, words: tuple[bytes, ...],
-        geometry: Geometry, names: dict[int, str],
-    ) -> Any:  # fmt: skip
         with _as_usage_error():
-            return EmulatedGpu(instruments=instruments, gpu=self.gpu).launch(
+            report, findings = EmulatedGpu(instruments=self.instruments, gpu=self.gpu).launch(
                 compiled,
                 words,
                 geometry,
@@ -368,6 +348,10 @@ class Device:
                 name=kernel.name,
                 tier=self._tier(compiled),
             )
+        self._seconds[compiled.ptx, compiled.entry] += report.seconds or 0.0
+        return LaunchResult(
+            kernel.name, step.grid, step.block, step.shared_bytes, step.cluster, report, findings, compiled
+        )
 
     def _names(self, names: tuple[str, ...], given: tuple[Any, ...]) -> dict[int, str]:
         """The kernel's own names of the buffers that no call has named, by slot, if each has only one."""

@@ -216,14 +216,3 @@ class DeviceMemory:
     def named(self, names: dict[int, str]) -> list[DeviceBuffer]:
         """The buffers of a launch, some of them by another name than that of their allocation, by slot."""
         return [replace(b, name=names[slot]) if slot in names else b for slot, b in enumerate(self.buffers)]
-
-    def snapshot(self) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]]:
-        """Copies of all bytes and of their states, for `restore`."""
-        return [(b.data.copy(), None if b.written is None else b.written.copy()) for b in self.buffers]
-
-    def restore(self, snapshot: list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]]) -> None:
-        """Undo all changes since the snapshot. Nothing may have been allocated or freed since."""
-        for buffer, (data, written) in zip(self.buffers, snapshot):
-            buffer.data[:] = data
-            if buffer.written is not None and written is not None:
-                buffer.written[:] = written

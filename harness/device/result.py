@@ -49,7 +49,7 @@ class LaunchResult:
     report: LaunchReport = field(repr=False)
     """The counts as the sandbox's other results have them."""
     findings: tuple[Finding, ...] | None
-    """The sanitizer's findings. None if it is off, or could not run because blocks wait for each other."""
+    """The sanitizer's findings. None if it is off."""
     compiled: CompiledKernel = field(repr=False)
     """The kernel's PTX."""
 

@@ -75,18 +75,8 @@ class EmulatorExecutor:
         self._runtime = RuntimeAhead()
 
     def run(self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]) -> Execution:
-        """Run `plan` on `inputs` and return its outputs, counts and findings.
-
-        Raises what `Executor.run` raises. If blocks wait for each other, which the sanitizer does not support, the plan
-        runs without it, and `findings` is None.
-        """
-        try:
-            return self._run(problem, plan, inputs, None)
-        except KernelFault as fault:
-            if not fault.may_be_awaiting:
-                raise
-        plain = EmulatorExecutor(replace(self._settings, caches=None), progress=self._progress)
-        return plain.run(problem, plan, inputs)
+        """Run `plan` on `inputs` and return its outputs, counts and findings. Raises what `Executor.run` raises."""
+        return self._run(problem, plan, inputs, None)
 
     def observe(
         self,

@@ -21,8 +21,8 @@ class Instruments:
 
     lenient: bool = False
     """Record a note, in place of a fault, for what is undefined and yet accepted by an H100: a `bar.warp.sync` that
-    names lanes on another path, a barrier of the block after lanes have returned and, without the sanitizer, loads
-    beyond shared memory and arrivals at an mbarrier of a block that has ended."""
+    names lanes on another path, a barrier of the block after lanes or whole warps have returned and, without the
+    sanitizer, loads beyond shared memory and arrivals at an mbarrier of a block that has ended."""
 
 
 PLAIN = Instruments()

@@ -83,9 +83,6 @@ class KernelFault(SandboxError):
         self.kind = kind
         self.findings: tuple[Any, ...] = ()
         """The sanitizer's findings before the fault, as `harness.model.finding.Finding`."""
-        self.may_be_awaiting = False
-        """Whether the block at fault may have waited in a loop for a block that had not started, since blocks ran one
-        by one."""
 
 
 class CountersUnavailable(SandboxError):

@@ -28,17 +28,17 @@ def findings_by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
     return found
 
 
-def findings_in_words(findings: Sequence[Finding], known: str | None) -> Iterator[str]:
-    """Yield a text per cause. Findings whose message ends `known`, the reason of a verdict, are left out."""
+def findings_in_words(findings: Sequence[Finding], known: str | None, most: int | None = MOST_SHOWN) -> Iterator[str]:
+    """Yield a text per cause, at most that many, except findings whose message ends `known`, a verdict's reason."""
     causes = findings_by_cause(findings)
     texts = []
     for first, *others in causes:
         text = _with_places(finding_text(first), others)
         if others or known is None or not known.endswith(first.message):
             texts.append(text)
-    yield from texts[:MOST_SHOWN]
-    if len(texts) > MOST_SHOWN:
-        yield f"and {len(texts) - MOST_SHOWN} findings more; --format json has all"
+    yield from texts[:most]
+    if most is not None and len(texts) > most:
+        yield f"and {len(texts) - most} findings more; --format json has all"
 
 
 def finding_text(finding: Finding) -> str:

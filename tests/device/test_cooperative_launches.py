@@ -41,6 +41,18 @@ def shift(device: Device, grid: int, cooperative: bool, kernel: cupy.RawKernel |
     return x.numpy().tolist()
 
 
+def test_a_missing_sync_is_found() -> None:
+    device = Device(sanitize=True)
+    x, y = device.array(np.arange(300, dtype=np.int32)), device.empty(300, np.int32)
+    args = (x, y, np.int32(300), np.int32(2))
+    assert device.launch(cupy.RawKernel(SHIFTS, "shifts"), 5, 64, args, cooperative=True).findings == ()
+    for place in (0, 1):
+        parts = SHIFTS.split("grid.sync();")
+        source = "grid.sync();".join([*parts[:place], parts[place] + parts[place + 1], *parts[place + 2 :]])
+        found = device.launch(cupy.RawKernel(source, "shifts"), 5, 64, args, cooperative=True).findings
+        assert found and all(finding.kind.endswith("race") for finding in found)
+
+
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_all_blocks_of_a_grid_meet_at_each_sync(sanitize: bool) -> None:
     expected = [(i + 4) % 300 for i in range(300)]

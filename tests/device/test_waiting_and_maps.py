@@ -53,8 +53,41 @@ def test_a_map_that_no_gpu_has_is_refused() -> None:
         device.tensor_map(device.zeros((4, 5)), (4, 4))
 
 
-def test_blocks_that_wait_for_each_other_run_without_the_sanitizer_as_if_it_had_not_tried() -> None:
+def test_blocks_that_wait_for_each_other_are_sanitized() -> None:
     device = Device(sanitize=True, step_limit=1 << 20)
     flags, count = device.array([0, 0], np.int32), device.array([0], np.int32)
     result = device.launch(WAITS, 2, 1, (flags, count))
-    assert (flags.numpy().tolist(), count.numpy().tolist(), result.findings) == ([7, 1], [1], None)
+    assert (flags.numpy().tolist(), count.numpy().tolist(), result.findings) == ([7, 1], [1], ())
+
+
+LOCKED = cupy.RawKernel(
+    r"""
+__device__ int lock;
+extern "C" __global__ void locked(int* x) {
+    while (atomicCAS(&lock, 0, 1));
+    if (blockIdx.x) __threadfence();
+    x[0] = blockIdx.x;
+    __threadfence();
+    atomicExch(&lock, 0);
+}
+""",
+    "locked",
+)
+
+
+def test_a_seed_runs_blocks_in_another_order() -> None:
+    """Block 0 lacks a fence, which shows only if block 1 had the lock before."""
+    orders = []
+    for seed in range(8):
+        device = Device(sanitize=True, seed=seed)
+        x = device.array([0], np.int32)
+        result = device.launch(LOCKED, 2, 1, (x,))
+        orders.append((x.numpy().tolist(), [finding.kind for finding in result.findings or ()]))
+    assert orders[0] == ([1], [])
+    assert ([0], ["WAW race"]) in orders
+    assert all(order in (([1], []), ([0], ["WAW race"])) for order in orders)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(UsageError, match="seed is -1; it has to be a whole number of at least 0"):
+        Device(seed=-1)

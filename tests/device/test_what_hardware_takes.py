@@ -102,6 +102,34 @@ def test_a_lenient_device_faults_where_lanes_skip_a_barrier_of_the_block() -> No
         run(skipped, lenient=True)
 
 
+WARPS_RETURN = r"""
+extern "C" __global__ void k(int* x, int first, int last) {
+    int warp = threadIdx.x / 32;
+    if (warp == first) return;
+    int seen = __syncthreads_count(1);
+    if (warp == last) return;
+    __syncthreads();
+    x[threadIdx.x] = seen;
+}
+"""
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (3, 0), (1, 2)])
+def test_a_lenient_device_passes_a_barrier_of_the_block_after_whole_warps_have_returned(first: int, last: int) -> None:
+    kernel, args = cupy.RawKernel(WARPS_RETURN, "k"), (np.int32(first), np.int32(last))
+    device = Device()
+    with pytest.raises(KernelFault, match=f"barrier deadlock: .*warps {first} have exited"):
+        device.launch(kernel, 1, 128, (device.zeros(128, np.int32), *args))
+    for sanitize in (False, True):
+        device = Device(lenient=True, sanitize=sanitize)
+        x = device.zeros(128, np.int32)
+        result = device.launch(kernel, 1, 128, (x, *args))
+        expected = [0 if warp in (first, last) else 96 for warp in range(4)]
+        assert x.numpy().reshape(4, 32).max(axis=1).tolist() == expected
+        assert len(result.report.notes) == 1 and "have returned" in result.report.notes[0]
+        assert [finding.kind for finding in result.findings or ()] == ["divergent barrier"] * sanitize
+
+
 READS = r"""
 extern "C" __global__ void reads(int* y, int first) {
     extern __shared__ int values[];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ def find(
     seed: int = 0,
     shuffle: bool = False,
     cluster: tuple[int, int, int] | None = None,
+    resident: Callable[[], int] | None = None,
+    step_limit: int = 10_000_000,
 ) -> tuple[Finding, ...]:
     """The findings. `kernel` is CUDA source of a kernel `k`, or a Numba function; `unwritten` names scratch buffers."""
     if isinstance(kernel, str):
@@ -52,9 +55,10 @@ def find(
     values = tuple(pointers[a] if isinstance(a, str) else a for a in args)
     compiled = compile_kernel(kernel, values, "sm_90")
     native = native_kernel(compiled.ptx, compiled.entry, instruments=SANITIZER)
-    options = LaunchOptions(10_000_000, threads, seed, shuffle)
+    options = LaunchOptions(step_limit, threads, seed, shuffle)
     geometry = Geometry(grid, block, shared_bytes, cluster)
-    found = launch(native, compiled.name, geometry, compiled.pack(values), memory, options).findings
+    launched = launch(native, compiled.name, geometry, compiled.pack(values), memory, options, resident=resident)
+    found = launched.findings
     assert found is not None
     return found
 

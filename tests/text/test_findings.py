@@ -47,3 +47,4 @@ def test_a_finding_that_is_the_reason_is_not_repeated_unless_it_has_more_places(
 def test_of_many_causes_five_are_shown():
     many = [replace(NOT_WRITTEN, message=f"number {i}") for i in range(8)]
     assert list(findings_in_words(many, None))[-1] == "and 3 findings more; --format json has all"
+    assert [text[-8:] for text in findings_in_words(many, None, most=None)] == [f"number {i}" for i in range(8)]

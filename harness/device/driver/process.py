@@ -58,9 +58,10 @@ class _ThreadState(threading.local):
 class Driver:
     """What the programs of this process have created through the driver."""
 
-    def __init__(self, gpu: str, *, sanitize: bool = False) -> None:
-        self.device = Device(gpu=gpu, sanitize=sanitize, lenient=True)
+    def __init__(self, gpu: str, *, sanitize: bool = False, seed: int = 0) -> None:
+        self.device = Device(gpu=gpu, sanitize=sanitize, lenient=True, seed=seed)
         self.gpu = self.device.gpu
+        self.options = self.gpu, sanitize, seed
         self.log = LaunchLog()
         self.library: SharedLibrary | None = None
         self.initialized = False
@@ -222,7 +223,7 @@ def _is_loaded(soname: str) -> bool:
 _installed: Driver | None = None
 
 
-def install(gpu_name: str = "h100", *, sanitize: bool = False) -> Driver:
+def install(gpu_name: str = "h100", *, sanitize: bool = False, seed: int = 0) -> Driver:
     """Put the emulated driver in front of the libraries of this process, for the rest of its life.
 
     Call it before any library that uses CUDA is imported. A second call returns the same driver. Raises `SandboxError`
@@ -233,9 +234,9 @@ def install(gpu_name: str = "h100", *, sanitize: bool = False) -> Driver:
         from harness.device.driver import functions
 
         functions.load()
-        driver = Driver(gpu_name, sanitize=sanitize)
+        driver = Driver(gpu_name, sanitize=sanitize, seed=seed)
         driver.install()
         _installed = driver
-    elif _installed.device.instruments.sanitizer != sanitize or _installed.gpu is not gpu(gpu_name):
+    elif _installed.options != (gpu(gpu_name), sanitize, seed):
         raise SandboxError("the emulated driver of this process already runs with other options")
     return _installed

@@ -1,7 +1,10 @@
 """Memory layout of the sanitizer: the slots of its state, and the words of its shadow cells, in bytes.
 
-Time is the number of requests and synchronizations so far in this launch. One worker runs all blocks, so a time
-identifies the block, and a time from before the current block began belongs to another block.
+Each worker has a state, for the cluster that it runs (usually one block). All states refer to the launch's tables.
+
+A time is the number of a cluster, in the order in which they begin, above bit `CLUSTER_SHIFT`, and below it the number
+of requests and synchronizations of this cluster so far. So a time identifies the cluster, and only times of one cluster
+can be compared.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from harness.emulator.abi import layout as machine
 
 SLOTS = (
     "TIME",
-    "BLOCK_START",  # time at which the current block began
+    "BLOCK_START",  # time at which the current cluster began
     "FLOOR",  # time up to which all threads of the block know its actions: its last full barrier
     "WARPS",
     "SHARED_CELLS",
@@ -36,7 +39,7 @@ SLOTS = (
     "VIEWS",  # [warp][view]: when it acquired that clock
     "VIEW_COUNT",  # number of views of the current cluster's warps
     "RECORDS",  # what was released at cells of global memory, see `sanitizer/global_sync.py`
-    "RECORD_COUNT",
+    "OWN_RECORDS",  # the same, to threads of the current cluster
     "RECORD_LIMIT",
     "BARRIER_CLOCKS",  # [barrier]: clock and fences of the arrived warps
     "CLUSTER_FENCED",  # [warp]: time of its last fence of at least cluster scope
@@ -47,15 +50,17 @@ SLOTS = (
     "KNOWN_AT_END",  # [block]: what its returned warps knew
     "MET",  # [block]: time of its last cluster barrier
     "FINDINGS",
-    "FINDING_COUNT",
-    "LOST",  # number of findings that did not fit
-    "BLOCK_LOG",  # (time, block) at each block's beginning
-    "BLOCK_COUNT",
+    "CLUSTERS",  # clusters in the order in which they began
+    "COUNTS",  # of the launch, see below
     "SITE_BYTES",  # a byte per instruction: size of the elements that it accesses, 0 if it is not to be compared
     "MODIFIED_MAPS",  # tensor maps that were modified and not fenced, see `MODIFIED_MAP_BYTES`
     "SHARED_ARRAYS",  # per variable in shared memory: where it begins, and ends
 )
 SLOT = {name: 8 * number for number, name in enumerate(SLOTS)}
+CLUSTER_COUNT, RECORD_COUNT, FINDING_COUNT, LOST = range(0, 32, 8)
+"""Counts of a launch: clusters that have begun, records, findings, and findings that did not fit."""
+CLUSTER_SHIFT = 36
+"""A cluster has fewer requests and synchronizations than 1 << this; a launch has up to 1 << 25 clusters."""
 
 # A clock has three words for each warp: the time up to which the actions of all its lanes are known; the time up to
 # which those of some lanes are known; and the mask of these lanes. The same three words follow for what lies before a
@@ -133,9 +138,12 @@ PENDING_BLOCK, PENDING_CLUSTER, PENDING_GRID = 1, 2, 4
 PENDING_BYTES = 16
 WARP_VIEWS = 4
 """Grid clocks of a warp: the pending one, and those that it has acquired, by time."""
-RELEASED_IN_BLOCK, RELEASED_IN_CLUSTER, RELEASED_IN_GRID, RELEASING_BLOCK, RECORD_HEADER = range(0, 40, 8)
-"""In a record: the beginning of the cluster that released to its block, and to itself, or 0; whether anything was
-released to the grid; the block's number in its cluster. Their clocks follow."""
+GENERATION, RELEASED_IN_GRID, RECORD_HEADER = range(0, 24, 8)
+"""In a record: number of stores that have replaced what was released; whether anything was released to the grid since.
+Two grid clocks follow: what clusters released of themselves, and what they released of others."""
+RELEASED_SINCE, OWN_GENERATION, RELEASED_IN_CLUSTER, RELEASING_BLOCK, OWN_RECORD_HEADER = range(0, 40, 8)
+"""In a cluster's own record: the beginning of the cluster; the record's generation at the time; whether anything was
+released to the cluster; the releasing block's number in it. The clocks for the block and the cluster follow."""
 RECORD_LIMIT = 1 << 14
 MOST_RECORD_BYTES = 1 << 26
 MOST_GRID_WORDS = 4096

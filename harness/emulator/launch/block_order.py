@@ -3,11 +3,13 @@
 Blocks that cannot communicate run concurrently, each to its end. Blocks that can (by atomics, or volatile and acquiring
 loads of global memory) run in order on one core, so that results do not depend on the number of cores. There a cluster
 that spins is suspended and the next ones run, as many at a time as a GPU holds; then suspended clusters take turns.
-Each suspended cluster has its own `Worker`, whose memory is its complete state.
+Each suspended cluster has its own `Worker`, whose memory is its complete state. For the sanitizer, most turns are short
+and of random lengths, so that clusters that wait for each other overtake each other everywhere.
 """
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 from collections import deque
@@ -31,6 +33,11 @@ _MOST_AT_ONCE = 64
 """Number of clusters that a core takes at a time."""
 _FUTILE_PASSES = 3
 """Number of passes without progress over all waiting clusters after which they are considered deadlocked."""
+_SANITIZED = 1 / 8
+"""Share of `PATIENCE_STEPS` after which the sanitizer suspends a cluster, since its instructions take longer."""
+_LONG_TURNS = 0.25
+_SHORTEST, _LONGEST = 0, 8
+"""If turns are of random lengths: the share of long ones, and bounds of the binary logarithm of the others."""
 _SPINNING_SHARE = 8
 """The deadlock also requires 1 / this of a warp's step limit, since stores of spinning warps may have an effect."""
 
@@ -50,7 +57,10 @@ class _SpinCount:
 
 
 class GridRun:
-    """The execution of one launch. `new_worker` creates a core's memory; `workers` has all that were created."""
+    """The execution of one launch. `new_worker` creates a core's memory; `workers` has all that were created.
+
+    `lengths` draws the lengths of turns of suspended clusters; without it, all turns are long.
+    """
 
     def __init__(
         self,
@@ -60,12 +70,17 @@ class GridRun:
         new_worker: Callable[[], Worker],
         listener: BlockListener | None,
         progress: Progress | None,
+        lengths: random.Random | None = None,
     ) -> None:
         self._geometry, self._stop_at, self._run_blocks = geometry, stop_at, run_blocks
         self._new_worker, self._listener, self._progress = new_worker, listener, progress
+        self._lengths = lengths
+        self._patience = at.PATIENCE_STEPS if lengths is None else int(at.PATIENCE_STEPS * _SANITIZED)
         self.workers: list[Worker] = []
-        self.spinning = 0
-        """Number of deadlocked clusters, if that is why one of them was stopped; else 0."""
+        self.deadlocked: tuple[Worker, ...] = ()
+        """The workers of clusters that wait for each other, if that is why one of them was stopped."""
+        self.not_started = 0
+        """The number of clusters that could not start then."""
         self._faults: list[tuple[int, Worker]] = []
         self._lock = threading.Lock()
         self._next = self._done = 0
@@ -138,8 +153,10 @@ class GridRun:
         while self._next < clusters or waiting:
             if self._next < clusters and (most is None or len(waiting) < most):
                 worker = idlers.pop() if idlers else self._worker()
+                if self._lengths is not None and most is not None:
+                    worker.set("WAITS", 1)
                 first, last = self._next, min(self._next + _MOST_AT_ONCE, clusters)
-                worker.set("PATIENCE", at.PATIENCE_STEPS)
+                worker.set("PATIENCE", self._patience)
                 outcome = self._run(worker, first, last)
                 self._next = last if outcome == at.ENDED else worker.get("PLACE") + 1
                 self._done += self._next - first - (outcome != at.ENDED)
@@ -148,9 +165,13 @@ class GridRun:
                 worker = waiting.popleft()
                 first, before = worker.get("PLACE"), worker.get("CLUSTER_STEPS")
                 state = worker.get("SPINNING_STATE")
+                steps = self._turn_steps(is_stuck=spins.times > len(waiting))
+                worker.set("PATIENCE", steps)
                 outcome = self._run(worker, first, first + 1)
                 self._done += outcome == at.ENDED
-                if outcome == at.SPINS and worker.get("SPINNING_STATE") == state:
+                if steps < self._patience and outcome == at.PAUSES:
+                    pass
+                elif outcome == at.SPINS and worker.get("SPINNING_STATE") == state:
                     spins.add(worker.get("CLUSTER_STEPS") - before)
                 else:
                     spins.clear()
@@ -164,9 +185,20 @@ class GridRun:
                 most = max(1, resident()) if most is None else most
             limit = worker.get("STEP_LIMIT") // _SPINNING_SHARE
             if spins.steps > limit and spins.times > _FUTILE_PASSES * len(waiting):
-                self.spinning = len(waiting)
-                waiting[0].set("STEP_LIMIT", 0)
+                if most is not None and self._next < clusters and worker.get("PLACES"):
+                    # A GPU may have started others first: only an ascending order is expected to suffice.
+                    most *= 2
+                    spins.clear()
+                else:
+                    self.deadlocked, self.not_started = tuple(waiting), clusters - self._next
+                    waiting[0].set("STEP_LIMIT", 0)
             self._tell(tell)
+
+    def _turn_steps(self, is_stuck: bool) -> int:
+        """Instructions of the next turn of a suspended cluster. Only long turns show that a cluster spins."""
+        if self._lengths is None or is_stuck or self._lengths.random() < _LONG_TURNS:
+            return self._patience
+        return int(2 ** self._lengths.uniform(_SHORTEST, _LONGEST))
 
     def _note_fault(self, worker: Worker) -> None:
         cluster = self._geometry.cluster_of(worker.get("FAULT_BLOCK"))

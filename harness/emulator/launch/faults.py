@@ -23,6 +23,17 @@ class Cluster:
 
 
 @dataclass(frozen=True)
+class Deadlock:
+    """Clusters that wait for each other in loops."""
+
+    clusters: int
+    not_started: int
+    """Number of clusters that cannot start before one of them ends."""
+    places: dict[str, list[int]]
+    """The blocks that are in a loop, by place in the source."""
+
+
+@dataclass(frozen=True)
 class Fault:
     """The runtime's record of a fault, with the data needed to explain it."""
 
@@ -47,8 +58,8 @@ class Fault:
     buffers: tuple[tuple[str, int], ...]
     variables: tuple[tuple[str, int], ...]
     local_bytes: int
-    spinning: int = 0
-    """Number of deadlocked clusters, if that is why one of them was stopped; else 0."""
+    deadlock: Deadlock | None = None
+    """If one of several clusters that wait for each other was stopped: which ones, and where they wait."""
     assertion: str = ""
     """The text of a failed assertion."""
     lacks_grid_barrier: bool = False
@@ -362,17 +373,33 @@ def _copy_size(fault: Fault) -> str:
     )
 
 
+_MOST_NAMED = 8
+"""Number of places, and of blocks at each, that a message about a deadlock names."""
+
+
+def _waits(fault: Fault, deadlock: Deadlock, owner: str) -> str:
+    """Which blocks wait for each other, where, and for which others there is no room."""
+    if deadlock.clusters == 1 and not deadlock.not_started:
+        return f"the {owner} waits in a loop for something that no other {owner} is left to do"
+    who = "the {0} waits in a loop" if deadlock.clusters == 1 else f"{deadlock.clusters} {{0}}s wait in loops"
+    where = []
+    for place, blocks in [*deadlock.places.items()][:_MOST_NAMED]:
+        named = ", ".join(str(at.coordinates(block, fault.grid)) for block in blocks[:_MOST_NAMED])
+        more = f" and {len(blocks) - _MOST_NAMED} more" if len(blocks) > _MOST_NAMED else ""
+        where.append(f"block{'s' * (len(blocks) > 1)} {named}{more} at {place}")
+    more = f"; and at {len(deadlock.places) - _MOST_NAMED} more places" if len(deadlock.places) > _MOST_NAMED else ""
+    rest = "no other is left"
+    if deadlock.not_started:
+        rest = f"the other {deadlock.not_started:,} cannot start before one of them ends, since the GPU holds no more"
+    return f"{who.format(owner)}, and none goes on ({'; '.join(where)}{more}); {rest}"
+
+
 def _step_limit(fault: Fault) -> str:
     """`size_bytes` is the instruction limit of the cluster's warps, if that limit was reached."""
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
     who = f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped"
     if fault.size_bytes:
         who = f"the warps of the {owner} together ran past {fault.size_bytes} instructions and were stopped"
-    if fault.spinning == 1:
-        who = f"the {owner} waits in a loop for something that no other {owner} is left to do"
-    elif fault.spinning:
-        who = (
-            f"{fault.spinning} {owner}s wait for each other in loops, and none goes on; no other can start before one "
-            "of them ends"
-        )
+    if fault.deadlock is not None:
+        who = _waits(fault, fault.deadlock, owner)
     return f"{who}; if it is not an endless loop, raise --step-limit (a Device: step_limit)"

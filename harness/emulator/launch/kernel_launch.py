@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from harness.emulator.launch.block_order import GridRun
 from harness.emulator.launch.configuration import MOST_BLOCKS, Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
-from harness.emulator.launch.faults import Cluster, Fault, describe, waits_at_mbarrier
+from harness.emulator.launch.faults import Cluster, Deadlock, Fault, describe, waits_at_mbarrier
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.printing import PrintedText, Printer, assertion_of
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
@@ -112,15 +113,14 @@ def launch(
     block_of_parameters = parameter_block(facts, name, parameters)
     tables = BufferTables(facts, buffers, module or ModuleMemory())
     recorder = _recorder(kernel, name, geometry, buffers, tables)
-    one_after_another = facts.ordered or recorder is not None or options.shuffle
+    takes_turns = facts.ordered or recorder is not None
+    one_after_another = takes_turns or options.shuffle
     places = np.random.default_rng(options.seed).permutation(geometry.clusters) if options.shuffle else None
     count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
     watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
 
-    # The sanitizer supports only blocks that run one after the other.
-    takes_turns = facts.ordered and recorder is None
-    text = PrintedText(holds=facts.ordered and not takes_turns)
+    text = PrintedText()
     printers: list[Printer] = []
 
     def new_worker() -> Worker:
@@ -132,7 +132,8 @@ def launch(
         worker.set("PLACES", 0 if places is None else places.ctypes.data)
         worker.set("GRID_BARRIER", at.buffer_address(len(buffers) - 1) if geometry.cooperative else 0)
         worker.set("LENIENT", int(kernel.instruments.lenient and recorder is None))
-        worker.set("SANITIZER", 0 if recorder is None else recorder.address)
+        worker.set("LENIENT_BARRIERS", int(kernel.instruments.lenient))
+        worker.set("SANITIZER", 0 if recorder is None else recorder.memory.new_state())
         tables.attach(worker)
         if facts.prints:
             printers.append(Printer(worker, text))
@@ -144,7 +145,8 @@ def launch(
             worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
         return worker
 
-    run = GridRun(geometry, stop_at, run_blocks, new_worker, listener, progress)
+    lengths = None if recorder is None else random.Random(options.seed)
+    run = GridRun(geometry, stop_at, run_blocks, new_worker, listener, progress, lengths)
     started = time.perf_counter()
     faults = run.run(count, (resident or _unlimited) if takes_turns else None)
     workers = run.workers
@@ -153,11 +155,10 @@ def launch(
         watcher.finish(failed=bool(faults))
     if faults:
         _, worker = min(faults, key=lambda pair: pair[0])
-        fault = describe(_fault_of(worker, facts, name, geometry, buffers, run.spinning))
+        deadlock = _deadlock_of(run, facts, geometry)
+        fault = describe(_fault_of(worker, facts, name, geometry, buffers, deadlock))
         fault.findings = () if recorder is None else recorder.findings()
-        fault.may_be_awaiting = fault.kind == "step limit" and facts.ordered and not takes_turns
-        if not fault.may_be_awaiting:
-            text.flush()
+        text.flush()
         raise fault
     text.flush()
     return LaunchCounts(
@@ -276,7 +277,7 @@ def _fault_of(
     name: str,
     geometry: Geometry,
     buffers: Sequence[DeviceBuffer],
-    spinning: int,
+    deadlock: Deadlock | None,
 ) -> Fault:
     is_deadlock = worker.get("FAULT_KIND") == at.FAULT["barrier deadlock"]
     return Fault(
@@ -309,11 +310,38 @@ def _fault_of(
         buffers=tuple((b.name, b.data.nbytes) for b in buffers),
         variables=tuple((v.name, v.size_bytes) for v in facts.variables),
         local_bytes=facts.local_bytes,
-        spinning=spinning,
+        deadlock=deadlock,
         lacks_grid_barrier=facts.grid_barrier and not geometry.cooperative,
         assertion=assertion_of(worker) if worker.get("FAULT_KIND") == at.FAULT["assertion"] else "",
         left_at=_left_at(worker, facts, worker.get("FAULT_ADDRESS")),
     )
+
+
+def _deadlock_of(run: GridRun, facts: KernelFacts, geometry: Geometry) -> Deadlock | None:
+    """Where each of the clusters that wait for each other spins."""
+    if not run.deadlocked:
+        return None
+    places: dict[str, list[int]] = {}
+    for worker in run.deadlocked:
+        cluster = geometry.cluster_of(worker.get("BLOCK"))
+        for rank in range(geometry.blocks_per_cluster):
+            block = geometry.block_of(cluster, rank)
+            for warp in range(rank * worker.warp_pitch, rank * worker.warp_pitch + geometry.warps):
+                place = _spins_at(worker, facts, warp)
+                if place is not None and block not in places.setdefault(place, []):
+                    places[place].append(block)
+    return Deadlock(len(run.deadlocked), run.not_started, {place: sorted(blocks) for place, blocks in places.items()})
+
+
+def _spins_at(worker: Worker, facts: KernelFacts, warp: int) -> str | None:
+    """Where a warp, identified by its number in its cluster, runs; None if it waits at a barrier or has exited."""
+    site = facts.blocks[_pc(worker, warp)] if worker.warp_word(warp, at.STATUS) == at.READY else None
+    return None if site is None else site.where()
+
+
+def _pc(worker: Worker, warp: int) -> int:
+    """The basic block at which the lowest lane of a warp would continue."""
+    return min(worker.warp_word(warp, at.PCS + 4 * lane) for lane in range(at.LANES))
 
 
 def _left_at(worker: Worker, facts: KernelFacts, address: int) -> Site | None:
@@ -356,6 +384,4 @@ def _site_of(worker: Worker, facts: KernelFacts) -> Site | None:
         return facts.sites[number]
     if worker.get("FAULT_KIND") != at.FAULT["step limit"]:
         return None
-    warp = worker.get("FIRST_WARP") + worker.get("FAULT_WARP")
-    pc = min(worker.warp_word(warp, at.PCS + 4 * lane) for lane in range(at.LANES))
-    return facts.blocks[pc]
+    return facts.blocks[_pc(worker, worker.get("FIRST_WARP") + worker.get("FAULT_WARP"))]

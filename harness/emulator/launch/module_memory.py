@@ -40,18 +40,6 @@ class ModuleMemory:
         """Record the current contents, to which `altered` compares."""
         self._found = {name: own.tobytes() for name, own in self._bytes.items()}
 
-    def snapshot(self) -> dict[str, bytes]:
-        """Copies of all variables, for `restore`."""
-        return {name: own.tobytes() for name, own in self._bytes.items()}
-
-    def restore(self, snapshot: dict[str, bytes]) -> None:
-        """Undo all changes since the snapshot. Variables that are not in it get their initial values again."""
-        for name in [*self._bytes]:
-            if name in snapshot:
-                self._bytes[name][:] = np.frombuffer(snapshot[name], np.uint8)
-            else:
-                del self._bytes[name], self._found[name]
-
     def altered(self) -> set[str]:
         """Names of the variables whose contents have changed since `begin_run`."""
         return {name for name, own in self._bytes.items() if own.tobytes() != self._found[name]}

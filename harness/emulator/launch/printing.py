@@ -34,16 +34,17 @@ class AddressError(Exception):
 
 
 class PrintedText:
-    """What the kernels of a launch print. `holds`: keep all of it until `flush`, in case the launch is repeated."""
+    """What the kernels of a launch print."""
 
-    def __init__(self, holds: bool) -> None:
-        self._holds, self._parts, self._length = holds, [], 0  # type: ignore[var-annotated]
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._length = 0
 
     def add(self, text: str) -> None:
         """Append text."""
         self._parts.append(text)
         self._length += len(text)
-        if self._length > _KEPT_CHARACTERS and not self._holds:
+        if self._length > _KEPT_CHARACTERS:
             self.flush()
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Python's side of the sanitizer: its memory for one launch, and its findings in words."""
+"""The sanitizer's findings of one launch in words."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
+from harness.emulator.launch.sanitizer_memory import SanitizerMemory
 from harness.model.finding import Finding, Place
 from harness.ptx.instructions import source_name
 from harness.ptx.opcodes import TEXTURE
@@ -22,11 +23,9 @@ Extents = tuple[int, int, int]
 
 
 class LaunchRecorder:
-    """The sanitizer's state during one launch, and the findings after it.
+    """The sanitizer's memory during one launch, and the findings after it.
 
-    `buffers` are names and sizes; `written` has for each a map of its bytes (`NEVER_WRITTEN`, `GIVEN` or 0, see
-    `sanitizer_layout`), which outlives the launch and is updated. `variables` has for each variable of the module the
-    index of the buffer with the same bytes, if there is one.
+    `buffers` are names and sizes; the other parameters are those of `SanitizerMemory`.
     """
 
     def __init__(
@@ -41,80 +40,18 @@ class LaunchRecorder:
         self._facts, self._kernel = facts, kernel
         self._geometry = geometry
         self._buffers = buffers
-        self._memory: list[npt.NDArray[np.int64] | npt.NDArray[np.uint8]] = list(written)
-        self._state = np.zeros(len(at.SLOTS), dtype=np.int64)
-        blocks = geometry.blocks_per_cluster
-        warps = geometry.warp_pitch * blocks
-        self._shared_pitch = geometry.shared_pitch(facts.shared_bytes + geometry.dynamic_shared_bytes)
-        shift = _granule(facts.sites, "shared").bit_length() - 1
-        cells = (self._shared_pitch * blocks >> shift) + 1
-        self._words("SHARED_CELLS", cells * (at.READERS + at.ENTRY_BYTES * warps) // 8)
-        for slot in ("SHARED_SYNC", "PHASE_SYNC"):
-            self._words(slot, cells * at.CLOCK_WORDS * warps)
-        for slot in ("CLOCKS", "FEW_CLOCKS"):
-            self._words(slot, warps * at.CLOCK_WORDS * warps)
-        self._words("RELEASED", warps * at.RELEASED_WORDS)
-        self._words("LANE_CLOCKS", warps * machine.LANES**2)
-        for slot in ("FEW_LANES", "LANE_SYNC", "CLUSTER_FENCED"):
-            self._words(slot, warps)
-        self._words("FENCES", at.SCOPES * warps)
-        self._words("PENDING", at.PENDING_BYTES // 8 * warps)
-        self._words("PENDING_CLOCKS", 2 * warps * at.CLOCK_WORDS * warps)
-        grid_words = geometry.clusters if geometry.clusters <= at.MOST_GRID_WORDS else 1
-        self._set("GRID_WORDS", grid_words)
-        self._words("GRID_CLOCKS", at.WARP_VIEWS * warps * grid_words)
-        self._words("VIEWS", at.WARP_VIEWS * warps)
-        record_words = at.RECORD_HEADER // 8 + 2 * at.CLOCK_WORDS * warps + grid_words
-        records = min(at.RECORD_LIMIT, at.MOST_RECORD_BYTES // (8 * record_words))
-        self._set("RECORD_LIMIT", records)
-        self._words("RECORDS", records * record_words)
-        barriers = machine.BARRIER_SLOTS * blocks + at.CLUSTER_BARRIERS
-        self._words("BARRIER_CLOCKS", barriers * (at.CLOCK_WORDS * warps + at.SCOPES))
-        self._findings = self._words("FINDINGS", at.FINDING_LIMIT * at.FINDING_WORDS)
-        self._blocks = self._words("BLOCK_LOG", 2 * geometry.clusters)
-        of_blocks = (("REMOTE", warps * at.REMOTE_BYTES // 8), ("KNOWN_AT_END", at.CLOCK_WORDS * warps), ("MET", 1))
-        for slot, count in of_blocks:
-            self._words(slot, blocks * count)
-        self._words("MODIFIED_MAPS", at.MOST_MODIFIED_MAPS * at.MODIFIED_MAP_BYTES // 8)
-        ends = facts.shared_bytes + geometry.dynamic_shared_bytes
-        extents = self._words("SHARED_ARRAYS", 2 * len(facts.shared_variables)).reshape(-1, 2)
-        for extent, variable in zip(extents, facts.shared_variables):
-            extent[:] = variable.offset, variable.offset + variable.size_bytes if variable.size_bytes else ends
-        self._set("CLUSTER_BLOCKS", blocks)
-        self._set("BLOCK_WARPS", geometry.warp_pitch)
-        self._set("SHARED_PITCH", self._shared_pitch)
-        self._set("WARPS", warps)
-        self._set("SHARED_SHIFT", shift)
-        site_bytes = np.array([_element_bytes(site) for site in facts.sites], dtype=np.uint8)
-        self._memory.append(site_bytes)
-        self._set("SITE_BYTES", site_bytes.ctypes.data)
-        local_bytes = facts.local_bytes * machine.LANES * warps
-        local = np.zeros(local_bytes, dtype=np.uint8)
-        self._memory.append(local)
-        self._set("LOCAL_MAP", local.ctypes.data)
-        self._set("LOCAL_BYTES", local_bytes)
-        shift = _granule(facts.sites, "global").bit_length() - 1
-        self._set("GLOBAL_SHIFT", shift)
-        maps = [m.ctypes.data for m in written]
-        cells_of = self._table("BUFFERS", [size for _, size in buffers], maps, shift)
-        of_variables = self._table("VARIABLES", [v.size_bytes for v in facts.variables], [0] * len(variables), shift)
-        for row, buffer in zip(of_variables, variables):
-            if buffer is not None:
-                row[:] = cells_of[buffer]
-
-    @property
-    def address(self) -> int:
-        """Address of the state, for the worker's context."""
-        return self._state.ctypes.data
+        sizes = [size for _, size in buffers]
+        granules = _granule(facts.sites, "shared"), _granule(facts.sites, "global")
+        element_bytes = [_element_bytes(site) for site in facts.sites]
+        self.memory = SanitizerMemory(facts, geometry, sizes, written, variables, granules, element_bytes)
 
     def findings(self) -> tuple[Finding, ...]:
         """Findings in order of occurrence; one per kind and pair of source lines.
 
         Of several races of two lines, one between threads of different warps is shown if there is one.
         """
-        table = self._findings.reshape(-1, at.FINDING_WORDS)[: self._get("FINDING_COUNT")]
         merged: dict[tuple[object, ...], Finding] = {}
-        for row in table:
+        for row in self.memory.findings():
             finding = self._finding(*(int(word) for word in row))
             key = (finding.kind, finding.target, _line(finding.place), _line(finding.other))
             first = merged.setdefault(key, finding)
@@ -133,30 +70,6 @@ class LaunchRecorder:
             for place in (finding.place, finding.other)
         )
         return first == second
-
-    # Memory ---------------------------------------------------------------------------------------------------------
-
-    def _set(self, slot: str, value: int) -> None:
-        self._state[at.SLOTS.index(slot)] = value
-
-    def _get(self, slot: str) -> int:
-        return int(self._state[at.SLOTS.index(slot)])
-
-    def _words(self, slot: str, count: int) -> npt.NDArray[np.int64]:
-        words = np.zeros(count, dtype=np.int64)
-        self._memory.append(words)
-        self._set(slot, words.ctypes.data)
-        return words
-
-    def _table(self, slot: str, sizes: Sequence[int], maps: Sequence[int], shift: int) -> npt.NDArray[np.int64]:
-        """Make shadow cells for objects of these sizes, and a table of them and of the maps."""
-        table = self._words(slot, 2 * len(sizes)).reshape(-1, 2)
-        for row, size, map_address in zip(table, sizes, maps):
-            # Pages of zeros that are never accessed use no physical memory.
-            cells = np.zeros(((size >> shift) + 1) * at.GLOBAL_CELL_BYTES // 8, dtype=np.int64)
-            self._memory.append(cells)
-            row[:] = cells.ctypes.data, map_address
-        return table
 
     # Words ----------------------------------------------------------------------------------------------------------
 
@@ -254,7 +167,7 @@ class LaunchRecorder:
     def _outside_its_array(self, what: str, address: int, array: int, target: str, offset: int) -> str:
         """Describe an access at `offset` of `target` whose address was computed from that of another array."""
         variable = self._facts.shared_variables[array]
-        within = (address & machine.OFFSET_MASK) % self._shared_pitch - variable.offset
+        within = (address & machine.OFFSET_MASK) % self.memory.shared_pitch - variable.offset
         name, _ = _shared_target((variable,), variable.offset)
         size = f"which has {variable.size_bytes} bytes" if variable.size_bytes else "before its beginning"
         there = "between arrays" if target == "shared memory" else f"in {target}, at offset {offset}"
@@ -318,8 +231,7 @@ class LaunchRecorder:
         return f"{self._facts.sites[site].where()}, block {place.block}, thread {place.thread}"
 
     def _place(self, site: int, time: int, thread: int) -> Place:
-        log = self._blocks.reshape(-1, 2)[: self._get("BLOCK_COUNT")]
-        cluster = int(log[np.searchsorted(log[:, 0], time, side="right") - 1, 1])
+        cluster = self.memory.cluster_at(time)
         rank, own = divmod(thread, machine.LANES * self._geometry.warp_pitch)
         block = self._geometry.block_of(cluster, rank)
         file, line = self._facts.sites[site].file_and_line
@@ -334,7 +246,7 @@ class LaunchRecorder:
         """The object at an address that a thread at `here` accesses, and the offset in it."""
         window, offset = address >> machine.WINDOW_BITS, address & machine.OFFSET_MASK
         if window == machine.SHARED_WINDOW:
-            rank, offset = divmod(offset, self._shared_pitch)
+            rank, offset = divmod(offset, self.memory.shared_pitch)
             name, offset = _shared_target(self._facts.shared_variables, offset)
             owner = self._neighbour(here, rank)
             return name if owner == here.block else f"{name} of block {owner}", offset

@@ -6,7 +6,7 @@ from harness.emulator.abi import context
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.cluster_memory import warp_number
-from harness.emulator.abi.fault_record import set_fault
+from harness.emulator.abi.fault_record import note_first, set_fault
 from harness.emulator.abi.raw_memory import call_host, call_warp, fill_ones, load32, load64, store32, store64
 from harness.emulator.abi.sanitizer_layout import CLUSTER_BARRIERS
 from harness.emulator.memory.trace import NO_SITE, barrier_clock, note, note_now, note_step, set_forward, start_clocks
@@ -18,7 +18,7 @@ from harness.emulator.runtime.clusters import (
     leave_block,
     wait_for_cluster,
 )
-from harness.emulator.runtime.spinning import COOPERATIVE_TURN, FIRST_LOOK, ROUNDS_COMPARED, SHORT_TURN, state_of
+from harness.emulator.runtime.spinning import FIRST_LOOK, ROUNDS_COMPARED, SHORT_TURN, WAITING_TURN, state_of
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, leave_barrier, reset_barrier
 from harness.emulator.sanitizer.vector_clock import begin_cluster as begin_watched_cluster
 
@@ -131,7 +131,7 @@ def waits_at(warp: int, number: int) -> bool:
 
 
 def arrive(ctx: int, warp: int) -> None:
-    """Count a warp at its barrier; when the barrier is complete, release all waiting warps and compute their vote."""
+    """Count a warp at its barrier, which may complete it."""
     number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
     slot = load64(ctx + context.BARRIERS) + 8 * number
     sanitizer = load64(ctx + context.SANITIZER)
@@ -141,12 +141,36 @@ def arrive(ctx: int, warp: int) -> None:
         note_arrival(ctx, warp, number)
     wanted = load32(warp + at.BARRIER_THREADS)
     if wanted == 0:
-        wanted = load64(ctx + context.WARP_COUNT) * 32
+        wanted = 32 * warps_of_barrier(ctx)
     arrived = load64(slot) + 32
     store64(slot, arrived)
-    if arrived < wanted:
-        return
-    store64(slot, 0)
+    if arrived >= wanted:
+        complete(ctx, number)
+
+
+def warps_of_barrier(ctx: int) -> int:
+    """Warps for which a barrier of all threads waits. Hardware does not wait for those that have returned."""
+    if load64(ctx + context.LENIENT_BARRIERS):
+        return load32(load64(ctx + context.LIVE_WARPS) + 4 * load64(ctx + context.CLUSTER_RANK))
+    return load64(ctx + context.WARP_COUNT)
+
+
+def complete_without(ctx: int) -> None:
+    """A warp has returned: complete the barriers of all threads that waited for it alone, and note them."""
+    width = load64(ctx + context.WARP_BYTES)
+    for index in range(load64(ctx + context.WARP_COUNT)):
+        warp = load64(ctx + context.WARPS) + index * width
+        if load32(warp + at.STATUS) != at.AT_BARRIER or load32(warp + at.BARRIER_THREADS):
+            continue
+        number = load32(warp + at.BARRIER_ID) & (at.BARRIER_SLOTS - 1)
+        if load64(load64(ctx + context.BARRIERS) + 8 * number) >= 32 * warps_of_barrier(ctx):
+            complete(ctx, number)
+
+
+def complete(ctx: int, number: int) -> None:
+    """Release the warps that wait at a barrier, and compute their vote."""
+    sanitizer = load64(ctx + context.SANITIZER)
+    store64(load64(ctx + context.BARRIERS) + 8 * number, 0)
     votes, all_of, any_of, released = 0, 1, 0, 0
     latest = 0
     if load64(ctx + context.EVENT_CLOCKS):
@@ -155,6 +179,8 @@ def arrive(ctx: int, warp: int) -> None:
     for index in range(load64(ctx + context.WARP_COUNT)):
         other = load64(ctx + context.WARPS) + index * width
         if waits_at(other, number):
+            if warps_of_barrier(ctx) < load64(ctx + context.WARP_COUNT) and load32(other + at.BARRIER_THREADS) == 0:
+                note_first(ctx + context.ABSENT_LANES, load32(other + at.BARRIER_SITE))
             started = load32(other + at.STARTED)
             bits = load32(other + at.VOTE_BITS) & started
             votes += population(bits)
@@ -227,11 +253,13 @@ def run_cluster(ctx: int) -> int:
     order = load64(ctx + context.ORDER)
     exited, spent = load64(ctx + context.EXITED_WARPS), load64(ctx + context.CLUSTER_STEPS)
     limit, patience = load64(ctx + context.CLUSTER_LIMIT), load64(ctx + context.PATIENCE)
-    cooperative = load64(ctx + context.GRID_BARRIER) != 0
-    short_turn = COOPERATIVE_TURN if cooperative else SHORT_TURN
-    pause_at, gap, looks, seen = spent + patience, short_turn if spent or cooperative else FIRST_LOOK, 0, 0
+    waits = load64(ctx + context.GRID_BARRIER) != 0 or load64(ctx + context.WAITS) != 0
+    short_turn = WAITING_TURN if waits else SHORT_TURN
+    if patience:
+        short_turn = min(short_turn, patience)
+    pause_at, gap, looks, seen = spent + patience, short_turn if spent or waits else FIRST_LOOK, 0, 0
     look_at = spent + gap
-    short = (spent > 0 or cooperative) and load64(ctx + context.PLACES) == 0
+    short = (spent > 0 or waits) and load64(ctx + context.PLACES) == 0
     futile_rounds = 0
     while exited < warps:
         progress = 0
@@ -272,6 +300,8 @@ def run_cluster(ctx: int) -> int:
                 note_now(ctx, NO_SITE, event.ENDS, 0)
                 exited += 1
                 leave_block(ctx, warp)
+                if load64(ctx + context.LENIENT_BARRIERS):
+                    complete_without(ctx)
             elif status == at.YIELDED:
                 if load64(ctx + context.STEPS) > load64(ctx + context.STEP_LIMIT):
                     set_fault(ctx, PAST_LIMIT, -1, lowest_lane(load32(warp + at.ALIVE)), 0, 0)
@@ -297,12 +327,14 @@ def run_cluster(ctx: int) -> int:
             set_fault(ctx, DEADLOCK, -1, 0, 0, 0)
             return at.STOPPED
         if patience and exited < warps and spent >= look_at:
-            state = state_of(ctx)
+            pauses = spent >= pause_at
+            state = state_of(ctx) if looks or not pauses else 0
             spins = looks > 0 and state == seen
-            if spins or spent >= pause_at:
+            if spins or pauses:
                 store64(ctx + context.EXITED_WARPS, exited)
                 store64(ctx + context.CLUSTER_STEPS, spent)
-                store64(ctx + context.SPINNING_STATE, state)
+                if spins:
+                    store64(ctx + context.SPINNING_STATE, state)
                 return at.SPINS if spins else at.PAUSES
             if looks == 0:
                 seen = state

@@ -20,8 +20,9 @@ time."""
 SHORT_TURN = 1 << 12
 """Instructions per turn of a warp, and until the state is stored, in a cluster that was suspended before: it probably
 spins again, or others wait for it."""
-COOPERATIVE_TURN = 1 << 9
-"""The same in a cooperative launch, whose blocks are expected to wait for each other."""
+WAITING_TURN = 1 << 9
+"""The same in a cooperative launch, whose blocks are expected to wait for each other, and for the sanitizer in one of
+whose clusters has waited."""
 ROUNDS_COMPARED = 4
 """Number of rounds compared. A round is a turn of each warp; at barriers two states may alternate."""
 

@@ -8,9 +8,10 @@ from harness.emulator.abi.raw_memory import load64, store64
 
 CLOCK_WORDS = at.CLOCK_WORDS
 FULL_MASK = machine.FULL_MASK
-TIME, FLOOR, WARPS, CLOCKS, FEW_CLOCKS, FEW_LANES = (
-    at.SLOT[name] for name in ("TIME", "FLOOR", "WARPS", "CLOCKS", "FEW_CLOCKS", "FEW_LANES")
+TIME, BLOCK_START, FLOOR, WARPS, CLOCKS, FEW_CLOCKS, FEW_LANES = (
+    at.SLOT[name] for name in ("TIME", "BLOCK_START", "FLOOR", "WARPS", "CLOCKS", "FEW_CLOCKS", "FEW_LANES")
 )
+PENDING, CLUSTER_SHIFT = at.PENDING, at.CLUSTER_SHIFT
 
 
 # A clock: up to which time each warp's actions are known, and which of them are before a proxy fence. Usually knowledge
@@ -98,6 +99,11 @@ def tick(state: int) -> int:
     time = load64(state + TIME) + 1
     store64(state + TIME, time)
     return int(time)
+
+
+def is_own(state: int, when: int) -> bool:
+    """Whether a time, possibly of an access that is pending, belongs to the current cluster."""
+    return bool((when & (PENDING - 1)) >> CLUSTER_SHIFT == load64(state + BLOCK_START) >> CLUSTER_SHIFT)
 
 
 def clock_of(state: int, warp: int) -> int:

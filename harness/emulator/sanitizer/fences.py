@@ -42,19 +42,28 @@ def pending_clock(state: int, warp: int, flag: int) -> int:
     return int(load64(state + PENDING_CLOCKS) + clock_bytes(load64(state + WARPS)) * number)
 
 
-def note_pending(state: int, warp: int, flag: int, clock: int) -> None:
-    """A warp has read what was released with this clock, a grid clock for `PENDING_GRID`."""
+def flag_pending(state: int, warp: int, flag: int) -> bool:
+    """A warp has read something that it acquires by its next fence. Returns whether it had read such a thing before."""
     word = pending_word(state, warp)
-    if load64(word) == 0:
+    flags = load64(word)
+    if flags == 0:
         store64(word + 8, load64(state + TIME))
-    if flag == PENDING_GRID:
-        add_pending(state, warp, clock)
-    else:
-        warps, own = load64(state + WARPS), pending_clock(state, warp, flag)
-        if not load64(word) & flag:
-            clear_clock(own, warps)
-        merge(own, clock, warps)
-    store64(word, load64(word) | flag)
+    store64(word, flags | flag)
+    return bool(flags & flag)
+
+
+def note_pending(state: int, warp: int, flag: int, clock: int) -> None:
+    """A warp has read what was released to its block or its cluster with this clock."""
+    warps, own = load64(state + WARPS), pending_clock(state, warp, flag)
+    if not flag_pending(state, warp, flag):
+        clear_clock(own, warps)
+    merge(own, clock, warps)
+
+
+def note_pending_grid(state: int, warp: int, released: int, passed: int) -> None:
+    """A warp has read what was released with these grid clocks."""
+    flag_pending(state, warp, PENDING_GRID)
+    add_pending(state, warp, released, passed)
 
 
 def fence(state: int, warp: int, scope: int) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
 
-TIME, FINDINGS, FINDING_COUNT, LOST = (at.SLOT[n] for n in ("TIME", "FINDINGS", "FINDING_COUNT", "LOST"))
+TIME, FINDINGS, COUNTS = (at.SLOT[n] for n in ("TIME", "FINDINGS", "COUNTS"))
+FINDING_COUNT, LOST = at.FINDING_COUNT, at.LOST
 RAW, WAW = at.RAW, at.WAW
 LIMIT, STRIDE = at.FINDING_LIMIT, 8 * at.FINDING_WORDS
 
@@ -29,7 +30,8 @@ def report(
 ) -> None:
     """Count a finding: `thread` accesses now at `site`, and thread `other` did at `when` at site `before`."""
     table = load64(state + FINDINGS)
-    count = load64(state + FINDING_COUNT)
+    counts = load64(state + COUNTS)
+    count = load64(counts + FINDING_COUNT)
     for index in range(count):
         entry = table + STRIDE * index
         if load64(entry) == kind and load64(entry + 8) == site and load64(entry + 16) == before:
@@ -39,7 +41,7 @@ def report(
                 describe(state, entry, thread, address, size, when, other)
             return
     if count == LIMIT:
-        store64(state + LOST, load64(state + LOST) + 1)
+        store64(counts + LOST, load64(counts + LOST) + 1)
         return
     entry = table + STRIDE * count
     store64(entry, kind)
@@ -47,4 +49,4 @@ def report(
     store64(entry + 16, before)
     store64(entry + 24, 1)
     describe(state, entry, thread, address, size, when, other)
-    store64(state + FINDING_COUNT, count + 1)
+    store64(counts + FINDING_COUNT, count + 1)

@@ -1,43 +1,44 @@
 """Grid clocks: up to which time the actions of each other cluster of the launch are known.
 
-Clusters (usually blocks) run one after the other, so a time identifies the cluster that ran then. A grid clock has a
-word for each cluster, in order of their beginnings; in launches of very many clusters one word for all of them, by
-which races may be missed.
+A grid clock has a word for each cluster (usually a block), in order of their beginnings; in launches of very many
+clusters one word for all of them, by which races may be missed.
 
 What a warp acquires from other clusters is a view: a grid clock and the time at which it was acquired. Acquiring is an
 action of the warp, so whoever knows that action knows the view, by whatever way its own cluster was synchronised. The
 first view of a warp is pending: it has been read, but no fence followed.
+
+What a warp acquires of its own cluster, because another cluster has acquired it before, becomes part of its own clock.
 """
 
 from __future__ import annotations
 
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load64, store64
-from harness.emulator.sanitizer.clock_words import TIME, WARPS, knows_warp, raise_to
-
-GRID_WORDS, GRID_CLOCKS, VIEW_TIMES, VIEW_COUNT, PENDING, BLOCK_LOG, BLOCK_COUNT = (
-    at.SLOT[n] for n in ("GRID_WORDS", "GRID_CLOCKS", "VIEWS", "VIEW_COUNT", "PENDING", "BLOCK_LOG", "BLOCK_COUNT")
+from harness.emulator.sanitizer.clock_words import (
+    BLOCK_START,
+    TIME,
+    WARPS,
+    clock_of,
+    fenced_part,
+    knows_warp,
+    raise_to,
 )
-PENDING_GRID, PENDING_BYTES, WARP_VIEWS = at.PENDING_GRID, at.PENDING_BYTES, at.WARP_VIEWS
+
+GRID_WORDS, GRID_CLOCKS, VIEW_TIMES, VIEW_COUNT, COUNTS = (
+    at.SLOT[n] for n in ("GRID_WORDS", "GRID_CLOCKS", "VIEWS", "VIEW_COUNT", "COUNTS")
+)
+CLUSTER_COUNT, CLUSTER_SHIFT = at.CLUSTER_COUNT, at.CLUSTER_SHIFT
+WARP_VIEWS = at.WARP_VIEWS
 
 
 def words_in_use(state: int) -> int:
     """Number of words of a grid clock that have a meaning so far."""
-    return int(min(load64(state + GRID_WORDS), load64(state + BLOCK_COUNT)))
+    return int(min(load64(state + GRID_WORDS), load64(load64(state + COUNTS) + CLUSTER_COUNT)))
 
 
 def word_of(state: int, when: int) -> int:
-    """Index of the word for the cluster that ran at `when`."""
-    if load64(state + GRID_WORDS) == 1:
-        return 0
-    first, end = 0, load64(state + BLOCK_COUNT)
-    while end - first > 1:
-        middle = (first + end) // 2
-        if load64(load64(state + BLOCK_LOG) + 16 * middle) <= when:
-            first = middle
-        else:
-            end = middle
-    return first
+    """Index of the word for the cluster to which a time belongs."""
+    return 0 if load64(state + GRID_WORDS) == 1 else (when >> CLUSTER_SHIFT) - 1
 
 
 def view_of(state: int, warp: int, number: int) -> int:
@@ -50,51 +51,71 @@ def view_time(state: int, warp: int, number: int) -> int:
     return int(load64(state + VIEW_TIMES) + 8 * (WARP_VIEWS * warp + number))
 
 
-def merge_grid(state: int, clock: int, source: int) -> None:
-    """Merge the grid clock `source` into `clock`."""
-    for word in range(words_in_use(state)):
-        raise_to(clock + 8 * word, load64(source + 8 * word))
-
-
 def clear_grid(state: int, clock: int) -> None:
     """Forget what the grid clock knows."""
     for word in range(words_in_use(state)):
         store64(clock + 8 * word, 0)
 
 
-def is_news(state: int, warp: int, clock: int) -> bool:
-    """Whether the clock knows something that is in no view of the warp."""
+def known_in(state: int, released: int, passed: int, word: int) -> int:
+    """A word of a record's two grid clocks. What the current cluster released itself is in its own record."""
+    known = load64(passed + 8 * word)
+    if load64(state + GRID_WORDS) == 1 or word != word_of(state, load64(state + BLOCK_START)):
+        known = max(known, load64(released + 8 * word))
+    return int(known)
+
+
+def is_news(state: int, warp: int, released: int, passed: int) -> bool:
+    """Whether the clocks know something that is in no view of the warp."""
     for word in range(words_in_use(state)):
         known = 0
         for number in range(1, WARP_VIEWS):
             if load64(view_time(state, warp, number)):
                 known = max(known, load64(view_of(state, warp, number) + 8 * word))
-        if load64(clock + 8 * word) > known:
+        if known_in(state, released, passed, word) > known:
             return True
     return False
 
 
-def add_view(state: int, warp: int, clock: int) -> None:
-    """The warp acquires the grid clock now. If it has no room for a view, the last one gets older than it is."""
-    if not is_news(state, warp, clock):
+def add_view(state: int, warp: int, released: int, passed: int) -> None:
+    """The warp acquires a record's grid clocks now.
+
+    If it has no room for a view, the last one gets older than it is.
+    """
+    know_own(state, warp, load64(passed + 8 * word_of(state, load64(state + BLOCK_START))))
+    if not is_news(state, warp, released, passed):
         return
     number = 1
     while number < WARP_VIEWS - 1 and load64(view_time(state, warp, number)):
         number += 1
-    _extend(state, warp, number, clock)
+    extend(state, warp, number, released, passed)
 
 
-def add_pending(state: int, warp: int, clock: int) -> None:
-    """The warp has read what was released with this grid clock, and acquires it by a later fence."""
-    _extend(state, warp, 0, clock)
+def know_own(state: int, warp: int, until: int) -> None:
+    """The warp learns from another cluster what its own cluster did up to a time."""
+    known = min(until, load64(state + TIME))
+    if known <= load64(state + BLOCK_START):
+        return
+    warps, clock = load64(state + WARPS), clock_of(state, warp)
+    for other in range(warps):
+        raise_to(clock + 8 * other, known)
+        raise_to(fenced_part(clock, warps) + 8 * other, known)
 
 
-def _extend(state: int, warp: int, number: int, clock: int) -> None:
+def add_pending(state: int, warp: int, released: int, passed: int) -> None:
+    """The warp has read what was released with these grid clocks, and acquires it by a later fence."""
+    extend(state, warp, 0, released, passed)
+
+
+def extend(state: int, warp: int, number: int, released: int, passed: int) -> None:
+    """Merge a record's grid clocks into a view of the warp, which is made if there is none."""
+    view = view_of(state, warp, number)
     if load64(view_time(state, warp, number)) == 0:
         store64(view_time(state, warp, number), load64(state + TIME))
         store64(state + VIEW_COUNT, load64(state + VIEW_COUNT) + 1)
-        clear_grid(state, view_of(state, warp, number))
-    merge_grid(state, view_of(state, warp, number), clock)
+        clear_grid(state, view)
+    for word in range(words_in_use(state)):
+        raise_to(view + 8 * word, known_in(state, released, passed, word))
 
 
 def acquire_pending_views(state: int, warp: int) -> None:
@@ -102,18 +123,21 @@ def acquire_pending_views(state: int, warp: int) -> None:
     for other in range(load64(state + WARPS)):
         when = load64(view_time(state, other, 0))
         if when and knows_warp(state, warp, other, when):
-            add_view(state, warp, view_of(state, other, 0))
+            view = view_of(state, other, 0)
+            add_view(state, warp, view, view)
 
 
-def release_views(state: int, warp: int, clock: int) -> None:
-    """Merge what a warp knows of other clusters into `clock`."""
+def release_views(state: int, warp: int, until: int, clock: int) -> None:
+    """Merge what a warp knew of other clusters at the time `until` into `clock`."""
     if load64(state + VIEW_COUNT) == 0:
         return
     for other in range(load64(state + WARPS)):
         for number in range(1, WARP_VIEWS):
             when = load64(view_time(state, other, number))
-            if when and knows_warp(state, warp, other, when):
-                merge_grid(state, clock, view_of(state, other, number))
+            if when and when <= until and knows_warp(state, warp, other, when):
+                view = view_of(state, other, number)
+                for word in range(words_in_use(state)):
+                    raise_to(clock + 8 * word, load64(view + 8 * word))
 
 
 def knows_cluster(state: int, warp: int, when: int) -> bool:

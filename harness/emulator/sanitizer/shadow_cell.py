@@ -10,12 +10,11 @@ from __future__ import annotations
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import load8, load64, store64
+from harness.emulator.sanitizer.clock_words import is_own
 from harness.emulator.sanitizer.finding_table import report
 from harness.emulator.sanitizer.vector_clock import met_until, not_released_since, unordered
 
-BLOCK_START, FLOOR, WARPS, LANE_CLOCKS, LANE_SYNC = (
-    at.SLOT[n] for n in ("BLOCK_START", "FLOOR", "WARPS", "LANE_CLOCKS", "LANE_SYNC")
-)
+FLOOR, LANE_CLOCKS, LANE_SYNC = (at.SLOT[n] for n in ("FLOOR", "LANE_CLOCKS", "LANE_SYNC"))
 RAW, WAR, WAW = at.RAW, at.WAR, at.WAW
 STRENGTH_AT, STRENGTH_MASK, WARPGROUP_BIT = at.STRENGTH_AT, at.STRENGTH_MASK, at.WARPGROUP_BIT
 BLOCK_WARPS, SITE_BYTES = at.SLOT["BLOCK_WARPS"], at.SLOT["SITE_BYTES"]
@@ -41,7 +40,7 @@ def includes_both(state: int, scope: int, warp: int, when: int, info: int) -> bo
     """Whether a scope includes both a thread of `warp` and the one that accessed at `when`."""
     if scope == GPU_SCOPE:
         return True
-    if when % PENDING <= load64(state + BLOCK_START):
+    if not is_own(state, when):
         return False
     width = load64(state + BLOCK_WARPS)
     return scope == CLUSTER_SCOPE or (scope == BLOCK_SCOPE and warp // width == (info & WARP_MASK) // width)
@@ -115,19 +114,24 @@ def note_reader(state: int, entry: int, warp: int, lanes: int, site: int, streng
 
 
 def global_reader(state: int, cell: int, warp: int) -> int:
-    """The entry for a reader of this warp; 0 if both entries are used by others."""
-    start, floor = load64(state + BLOCK_START), load64(state + FLOOR)
+    """The entry for a reader of this warp; 0 if both entries are used by others of its cluster.
+
+    A reader of another cluster makes room, and becomes the cell's earlier reader.
+    """
     free = 0
     for index in range(GLOBAL_READERS):
         entry = cell + READERS + ENTRY_BYTES * index
         when = load64(entry)
-        if when > start and load64(entry + 8) & WARP_MASK == warp:
-            return entry
-        if when <= floor:
+        if not is_own(state, when):
             free = entry
-    if free and 0 < load64(free) <= start and load64(free) > load64(cell + EARLIER_READER):
-        store64(cell + EARLIER_READER, load64(free))
+        elif load64(entry + 8) & WARP_MASK == warp:
+            return entry
+        elif when <= load64(state + FLOOR):
+            free = entry
+    if free and load64(free) and not is_own(state, load64(free)):
+        store64(cell + EARLIER_READER, load64(free) & (PENDING - 1))
         store64(cell + EARLIER_READER + 8, load64(free + 8))
+        store64(free, 0)
     return free
 
 

@@ -23,6 +23,7 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.raw_memory import fill_ones, load64, store64
 from harness.emulator.sanitizer.clock_words import (
+    BLOCK_START,
     FEW_LANES,
     FLOOR,
     FULL_MASK,
@@ -33,6 +34,7 @@ from harness.emulator.sanitizer.clock_words import (
     fenced_part,
     few_clock_of,
     few_lanes,
+    is_own,
     lanes_known,
     latest,
     lowest,
@@ -46,17 +48,18 @@ from harness.emulator.sanitizer.fences import fence, fenced, forget_fences, note
 from harness.emulator.sanitizer.grid_clock import forget_views, knows_cluster
 
 (
-    BLOCK_START, SHARED_SYNC, PHASE_SYNC, RELEASED, LANE_CLOCKS, LANE_SYNC, BARRIER_CLOCKS, BLOCK_LOG, BLOCK_COUNT,
-    LOCAL_MAP, LOCAL_BYTES, CLUSTER_FENCED,
+    SHARED_SYNC, PHASE_SYNC, RELEASED, LANE_CLOCKS, LANE_SYNC, BARRIER_CLOCKS, CLUSTERS, COUNTS, LOCAL_MAP,
+    LOCAL_BYTES, CLUSTER_FENCED,
 ) = (
     at.SLOT[name]
     for name in (
-        "BLOCK_START", "SHARED_SYNC", "PHASE_SYNC", "RELEASED", "LANE_CLOCKS", "LANE_SYNC", "BARRIER_CLOCKS",
-        "BLOCK_LOG", "BLOCK_COUNT", "LOCAL_MAP", "LOCAL_BYTES", "CLUSTER_FENCED",
+        "SHARED_SYNC", "PHASE_SYNC", "RELEASED", "LANE_CLOCKS", "LANE_SYNC", "BARRIER_CLOCKS", "CLUSTERS", "COUNTS",
+        "LOCAL_MAP", "LOCAL_BYTES", "CLUSTER_FENCED",
     )
 )  # fmt: skip
 RELEASED_BYTES = 8 * at.RELEASED_WORDS
 PENDING, WARP_MASK = at.PENDING, at.WARP_MASK
+CLUSTER_COUNT, CLUSTER_SHIFT = at.CLUSTER_COUNT, at.CLUSTER_SHIFT
 PENDING_BLOCK, BLOCK_SCOPE, SCOPES = at.PENDING_BLOCK, at.BLOCK_SCOPE, at.SCOPES
 ACQUIRES, AWAITS_FENCE, NEEDS_FENCE = at.ACQUIRES, at.AWAITS_FENCE, at.NEEDS_FENCE
 PROXY_BIT, WARPGROUP_BIT, WARPGROUP_WARPS = at.PROXY_BIT, at.WARPGROUP_BIT, machine.WARPGROUP_WARPS
@@ -75,10 +78,10 @@ def lane_clock(state: int, warp: int, lane: int, other: int) -> int:
 def unordered(state: int, warp: int, lanes: int, when: int, info: int) -> int:
     """A lane among `lanes` that does not know the access `info` at `when`, plus 32 x the accessing lane; else -1."""
     if when >= PENDING:
-        # The end of a copy in flight is unknown; copies that an earlier block did not wait for are discarded.
-        if when - PENDING <= load64(state + BLOCK_START):
+        # The end of a copy in flight is unknown; those of other clusters are ignored.
+        if not is_own(state, when):
             return -1
-    elif when <= load64(state + BLOCK_START):
+    elif not is_own(state, when):
         if knows_cluster(state, warp, when):
             return -1
     elif when <= load64(state + FLOOR):
@@ -134,14 +137,15 @@ def knows_warpgroup(state: int, warp: int, lanes: int, first: int, when: int) ->
 
 
 def begin_cluster(state: int, cluster: int) -> None:
-    """Begin a cluster: earlier accesses belong to other clusters' blocks."""
-    time = tick(state)
-    store64(state + BLOCK_START, time)
-    store64(state + FLOOR, time)
-    entry = load64(state + BLOCK_LOG) + 16 * load64(state + BLOCK_COUNT)
-    store64(entry, time)
-    store64(entry + 8, cluster)
-    store64(state + BLOCK_COUNT, load64(state + BLOCK_COUNT) + 1)
+    """Begin a cluster: its times are later than those of earlier ones that used this state."""
+    counts = load64(state + COUNTS)
+    number = load64(counts + CLUSTER_COUNT)
+    store64(load64(state + CLUSTERS) + 8 * number, cluster)
+    store64(counts + CLUSTER_COUNT, number + 1)
+    start = (number + 1) << CLUSTER_SHIFT
+    store64(state + TIME, start)
+    store64(state + BLOCK_START, start)
+    store64(state + FLOOR, start)
     fill_ones(load64(state + LOCAL_MAP), load64(state + LOCAL_BYTES))
     # Other clocks contain times from before this block, which have no effect.
     forget_fences(state)

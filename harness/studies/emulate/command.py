@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from harness.model.operation import Operation
-from harness.options.command import Command, add_fields_of, flag, option
+from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, flag, option
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.request import Request
 from harness.support.errors import UsageError
@@ -25,6 +25,9 @@ class EmulateRequest(Request):
 
     gpu: str = option("NAME", f"the GPU that the program sees: {', '.join(GPUS)} (default: h100)", default="h100")
     sanitize: bool = flag("report races and reads of unwritten memory at the end; kernels take longer")
+    seed: int = option(
+        "N", "with --sanitize, another order of blocks and warps than the ascending one", type=WHOLE_NUMBER, default=0
+    )
     summary: bool = flag("show at the end what each kernel moved, by buffer and source line")
     module: list[str] | None = None
     program: list[str] | None = None
@@ -39,7 +42,7 @@ def run_emulate(request: EmulateRequest) -> int:
         raise UsageError(f"there is no file {words[0]}; name the script, or use -m MODULE")
     from harness.studies.emulate.emulation import emulate
 
-    emulation = emulate(gpu=request.gpu, sanitize=request.sanitize)
+    emulation = emulate(gpu=request.gpu, sanitize=request.sanitize, seed=request.seed)
     status = run_program(words, is_module=bool(request.module))
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -86,7 +89,7 @@ def _of_program(trace: TracebackType | None) -> TracebackType | None:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """Add the options of `emulate`."""
-    add_fields_of(EmulateRequest, parser, "gpu", "sanitize", "summary")
+    add_fields_of(EmulateRequest, parser, "gpu", "sanitize", "seed", "summary")
     parser.add_argument(
         "-m", dest="module", metavar="MODULE [ARGS]", nargs=argparse.REMAINDER, help="run a module as a program"
     )

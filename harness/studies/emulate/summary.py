@@ -25,5 +25,5 @@ def _kernel_text(kernel: KernelLog) -> str:
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """The findings in words; a sentence if there are none."""
-    return "\n".join(findings_in_words(findings, None)) or "the sanitizer found nothing"
+    """All findings in words; a sentence if there are none."""
+    return "\n".join(findings_in_words(findings, None, most=None)) or "the sanitizer found nothing"
