@@ -1,4 +1,5 @@
-"""Gradients on warpgroups: roles, barriers, bulk copies and reductions, and what goes wrong in any backward pass."""
+"""Gradients on warpgroups: roles, barriers, bulk copies and reductions, and what goes wrong in any backward pass.
+The twin from Python: backward_hopper_numba.py."""
 
 from __future__ import annotations
 
@@ -27,15 +28,13 @@ _FORMULAS = (
         "const int head = block.first_head / 2 + visit.head;",
     ),
 )
+SWAPPED_ROLES = (
+    Patch(PLAN, "has_spans, mirrored_limits, stored", "has_spans, limits, mirrored_limits, stored"),
+    Patch(PLAN, "return mirrored_limits(problem), stats", "return limits(problem), stats"),
+)
+"""Of the plan, which both languages have."""
 _MASKS = (
-    Mutant(
-        "rows and keys of the mask mixed up",
-        "bwd-fa3-cupy",
-        (
-            Patch(PLAN, "has_spans, mirrored_limits, stored", "has_spans, limits, mirrored_limits, stored"),
-            Patch(PLAN, "return mirrored_limits(problem), stats", "return limits(problem), stats"),
-        ),
-    ),
+    Mutant("rows and keys of the mask mixed up", "bwd-fa3-cupy", SWAPPED_ROLES),
     _in(SCORING, "causal off by one in tiles that are masked", "8 * j + e >= first &&", "8 * j + e > first &&"),
     _in(SCORING, "the second eight keys masked like the first", "warps_key + 8 * h + lane / 4", "warps_key + lane / 4"),
     _in(KERNEL, "tiles on an edge of the mask taken for whole", "all_see(block.seeing, pairs) && ", ""),

@@ -6,6 +6,7 @@ from tests.mutants import (
     addressing,
     backward,
     backward_hopper,
+    backward_hopper_numba,
     backward_spans,
     backward_tensor_cores,
     backward_tensor_cores_numba,
@@ -55,7 +56,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "pages, tables and lengths": paged.MUTANTS,
     "backward pass": backward.MUTANTS,
     "documents and prefixes of the backward pass": backward_spans.MUTANTS,
-    "backward pass on warpgroups": backward_hopper.MUTANTS,
+    "backward pass on warpgroups": (*backward_hopper.MUTANTS, *backward_hopper_numba.MUTANTS),
     "backward pass on tensor cores": (*backward_tensor_cores.MUTANTS, *backward_tensor_cores_numba.MUTANTS),
 }
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for family in FAMILIES.values() for mutant in family}

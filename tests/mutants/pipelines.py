@@ -7,6 +7,7 @@ from tests.mutants.patching import Mutant, Patch
 FOLDER = "attention/fa3"
 KERNEL, NOT_FINITE = f"{FOLDER}/kernel.cu", f"{FOLDER}/not_finite.cuh"
 PIPELINE, ROWS, KEYS = "_hopper/pipeline.cuh", "_hopper/row_tiles.cuh", "_hopper/key_tiles.cuh"
+INSPECTION = "_hopper/inspection.cuh"
 HOPPER, SOFTMAX, LIMITS = "_hopper/hopper.cuh", "_hopper/softmax.cuh", "_hopper/limits.cuh"
 
 
@@ -30,7 +31,7 @@ def _raced(file: str, bug: str, *changes: tuple[str, str]) -> Mutant:
 
 _RELEASE_V = "        if (consumer.leads) consumer.V.release(older);             // line 15, V\n"
 _WAIT_FOR_O = "        wait_for_products<0>(rows.O);                              // line 14\n"
-_CORRECT = "        correct(rows.O, correction);\n"
+_CORRECT = "        if (!CORRECTS_BESIDE_S) correct(rows.O, correction);\n"
 _ROUND = "        round_weights(P, S);                                       // line 16\n"
 
 _BARRIERS = (
@@ -47,7 +48,12 @@ _BARRIERS = (
         "wait(K.slots.are_empty[step % STAGES], Slots<STAGES>::phase(step));",
     ),
     _in(PIPELINE, "a stage of V filled while it is read", "            V.slots.wait_until_empty(step);\n", ""),
-    _in(PIPELINE, "one consumer speaks for all", "V.init(CONSUMERS * readers);", "V.init(CONSUMERS * readers - 1);"),
+    _in(
+        PIPELINE,
+        "one consumer speaks for all",
+        "V.init(CONSUMERS * readers + VInspection::WARPS);",
+        "V.init(CONSUMERS * readers + VInspection::WARPS - 1);",
+    ),
     _in_second_tile(PIPELINE, "one arrival too many awaited", "readers / Q_SLOTS);", "readers / Q_SLOTS + 1);"),
     _in(
         PIPELINE, "half of the bytes expected", "V.slots.expect(step, KV_BYTES);", "V.slots.expect(step, KV_BYTES / 2);"
@@ -106,12 +112,19 @@ _BARRIERS = (
         ("        work.wait_until_full(round);", "        if (threadIdx.x % 32 == 0) work.wait_until_full(round);"),
     ),
     _raced(
-        NOT_FINITE,
-        "V looked through by each warp for itself",
-        (
-            "if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;",
-            "if (!__any_sync(~0u, found)) return;",
-        ),
+        INSPECTION,
+        "V taken for inspected before it is",
+        ("        wait(are_inspected[slot(step)], Slots<STAGES>::phase(step));\n", ""),
+    ),
+    _raced(
+        INSPECTION,
+        "marks of V read too late",
+        ("static constexpr int WARPS = 3;", "static constexpr int WARPS = 0, INSPECTORS = 3;"),
+        ("init_barrier(barrier, WARPS)", "init_barrier(barrier, INSPECTORS)"),
+        ("found[STAGES][WARPS];", "found[STAGES][INSPECTORS];"),
+        ("e += 32 * WARPS)", "e += 32 * INSPECTORS)"),
+        ("warp < WARPS; ++warp", "warp < INSPECTORS; ++warp"),
+        ("                V.release(step);\n", ""),
     ),
     _raced(
         KERNEL,
@@ -203,14 +216,14 @@ _WORK = (
     _in(
         PIPELINE,
         "no Q for rows that see no key",
-        "            if (j == rows.keys.end - 1) {",
-        "            if (sees_keys && j == rows.keys.end - 1) {",
+        "            if (is_first) {",
+        "            if (sees_keys && is_first) {",
     ),
     _in(
         PIPELINE,
         "grouped heads by tiling instead of repetition",
-        "rows.pack / p.packs.per_kv_head",
-        "rows.pack % (p.packs.count / p.packs.per_kv_head)",
+        "unknown(rows.pack) / p.packs.per_kv_head",
+        "unknown(rows.pack) % (p.packs.count / p.packs.per_kv_head)",
     ),
     _in(KERNEL, "a pack's second row always 8 rows on", "(mine + 8 & last)", "(mine & last) + 8"),
     _in(KERNEL, "lse of a pack's first head alone", " + (mine + 8 * h >> shift)", ""),
@@ -232,7 +245,8 @@ _SOFTMAX = (
     _in(KERNEL, "O not rescaled", _CORRECT, ""),
     _in(SOFTMAX, "P relative to the old maximum", "rows.m[h] = m;", "minus_m[h] = -rows.m[h], rows.m[h] = m;"),
     _in(KERNEL, "l summed in one lane only", "const float l = quad_sum(rows.l[h]);", "const float l = rows.l[h];"),
-    _in(KERNEL, "V behind the mask not looked at", "    if (!is_whole()) look_at_V();\n", ""),
+    _in(KERNEL, "V behind the mask not looked at", "    if (!whole.has(at)) take_V();\n", ""),
+    _in(INSPECTION, "one warp's part of V alone looked at", "warp < WARPS; ++warp", "warp < 1; ++warp"),
     _in(NOT_FINITE, "NaN and infinity in V dropped", "    add_not_finite(O, P, V_tile, keys, seen);\n", ""),
     _in(KERNEL, "maximum before a negative scale", "if (sign != 1) apply_sign", "if (sign == 0) apply_sign"),
 )
@@ -262,7 +276,7 @@ _SPANS = (
 )
 _VISITS = (
     _in(ROWS, "the first head's list", "pack % p.packs.per_sequence, row_tile", "0, row_tile"),
-    _in(KERNEL, "a mixed tile taken for whole", "return !at.is_mixed() && whole.has", "return whole.has"),
+    _in(ROWS, "a mixed tile taken for whole", "return !tile.is_mixed() && has(", "return has("),
     _in(
         KEYS,
         "notes of the first consumer",
@@ -276,7 +290,7 @@ _VISITS = (
         "return in_run;",
     ),
     _in(KEYS, "notes of the quad's first columns", ">> j % 4 * 8 + threadIdx.x % 4 * 2", ">> j % 4 * 8"),
-    _in(PIPELINE, "V of the tile's place in the list", "load_V(V.tile(step), first_key", "load_V(V.tile(step), j * BC"),
+    _in(PIPELINE, "V of the tile's place in the list", "load_V(V.tile(step), tile.first_key()", "load_V(V.tile(step), j * BC"),
 )
 
 MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX, *_SPANS, *_VISITS)

@@ -8,6 +8,7 @@ from tests.mutants.pipelines import ONE_BLOCK
 FOLDER = "attention/fa3"
 KERNEL, ATTEND, BLOCK = (f"{FOLDER}/numba_{name}.py" for name in ("kernel", "attend", "block"))
 PRODUCER, NOT_FINITE = f"{FOLDER}/numba_producer.py", f"{FOLDER}/numba_not_finite.py"
+INSPECTION = f"{FOLDER}/numba_inspection.py"
 HOPPER, SOFTMAX = "_hopper/numba_hopper.py", "_hopper/numba_softmax.py"
 
 
@@ -25,7 +26,8 @@ def _raced(bug: str, *changes: tuple[str, str, str]) -> Mutant:
 
 
 _RELEASE_V = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V\n"
-_WAIT_FOR_O, _CORRECT = "        wait_for_O(O)  # line 14\n", "        correct(O, correction)\n"
+_WAIT_FOR_O = "        wait_for_O(O)  # line 14\n"
+_CORRECT = "        if not CORRECTS_BESIDE_S:\n            correct(O, correction)\n"
 _ROUND = "        round_weights(P, S)  # line 16\n"
 _RELEASE_K = "        if consumer.leads:\n            arrive(barrier_of(chip.barriers, K_EMPTY, step))\n"
 _WAIT_FOR_V = "        wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10\n"
@@ -54,8 +56,8 @@ _BARRIERS = (
     _in(
         BLOCK,
         "one consumer speaks for all",
-        "init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS)",
-        "init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS - 1)",
+        "init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS +",
+        "init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS - 1 +",
     ),
     _in_second_tile(
         BLOCK,
@@ -128,12 +130,13 @@ _BARRIERS = (
         ),
     ),
     _raced(
-        "V looked through by each warp for itself",
-        (
-            NOT_FINITE,
-            "if any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, int32(found)) != 0:",
-            "if cuda.any_sync(ALL_LANES, found):",
-        ),
+        "V taken for inspected before it is",
+        (INSPECTION, "        wait(barrier_of(barriers, INSPECTED, step), phase(step))\n", ""),
+    ),
+    _raced(
+        "marks of V read too late",
+        (BLOCK, " + (INSPECTORS if HIDES_LAST else 0))", ")"),
+        (INSPECTION, "                arrive(barrier_of(barriers, V_EMPTY, step))\n", ""),
     ),
     _raced(
         "O written while the last one leaves",
@@ -199,8 +202,8 @@ _FENCES = (
     _in(
         NOT_FINITE,
         "no proxy fence after zeros in V",
-        "            publish_to_async()\n            sync_threads(ALL_CONSUMERS",
-        "            sync_threads(ALL_CONSUMERS",
+        "        publish_to_async()\n        sync_threads(ALL_CONSUMERS",
+        "        sync_threads(ALL_CONSUMERS",
         sanitize=True,
     ),
 )
@@ -257,14 +260,14 @@ _WORK = (
     _in(
         PRODUCER,
         "no Q for rows that see no key",
-        "                if j == int32(rows.end - 1):\n",
-        "                if sees_keys and j == int32(rows.end - 1):\n",
+        "                if is_first:\n",
+        "                if sees_keys and is_first:\n",
     ),
     _in(
         PRODUCER,
         "grouped heads by tiling instead of repetition",
-        "uint32(rows.pack) // uint32(p.packs.per_kv_head)",
-        "uint32(rows.pack) % (uint32(p.packs.count) // uint32(p.packs.per_kv_head))",
+        "uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head)",
+        "uint32(unknown(rows.pack)) % (uint32(p.packs.count) // uint32(p.packs.per_kv_head))",
     ),
     _in(
         KERNEL,
@@ -305,15 +308,16 @@ _SOFTMAX = (
         ATTEND,
         "V behind the mask not looked at",
         "        if HIDES_LAST and not whole_from <= j < whole_to:\n"
-        "            look_at_V(rows, chip, step, row, int32(j * BC), p)\n",
+        "            take_V(rows, chip, step, row, int32(j * BC), p)\n",
         "",
     ),
     _in(
         NOT_FINITE,
         "NaN and infinity in V dropped",
-        "            add_not_finite(O, P, V_tile, int32(p.kv_len - first_key), first, end)\n",
+        "        add_not_finite(O, P, V_tile, int32(p.kv_len - first_key), first, end)\n",
         "",
     ),
+    _in(INSPECTION, "one warp's part of V alone looked at", "for warp in range(INSPECTORS):", "for warp in range(1):"),
     _in(KERNEL, "maximum before a negative scale", "            if sign != 1:\n", "            if sign == 0:\n"),
 )
 

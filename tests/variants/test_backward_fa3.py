@@ -11,6 +11,7 @@ from kernel_resources import LARGEST_BLOCK_BYTES, used
 from lanes import exhaustive_unless
 
 from harness.compilers import DevicePointer
+from harness.compilers.numba.function_identity import function_identity
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
@@ -24,7 +25,10 @@ from harness.support.errors import PlanError
 from variants._hopper import STATIC_BYTES
 from variants.attention_backward.fa3 import BackwardWarpgroupTile, default_tile, tiles
 
-VARIANT = discover().registry.get("bwd-fa3-cupy")
+VARIANT, NUMBA = (discover().registry.get(f"bwd-fa3-{backend}") for backend in ("cupy", "numba"))
+BACKENDS = pytest.mark.parametrize(
+    "variant", exhaustive_unless(lambda variant: variant is VARIANT, [VARIANT, NUMBA]), ids=lambda variant: variant.name
+)
 EXECUTOR = emulator()
 SANITIZER = EmulatorSanitizer(shuffled_runs=1)
 HALVES, TURNS = 64, 128
@@ -64,8 +68,11 @@ def problem(head_dim: int, **fields: Any) -> BackwardProblem:
     ),
 )
 @pytest.mark.parametrize("head_dim", [HALVES, TURNS])
-def test_masks_end_on_and_beside_the_edges_of_tiles(head_dim: int, q_len: int, kv_len: int, mask: str):
-    holds(problem(head_dim, q_len=q_len, kv_len=kv_len, mask=mask))
+@BACKENDS
+def test_masks_end_on_and_beside_the_edges_of_tiles(
+    variant: Variant, head_dim: int, q_len: int, kv_len: int, mask: str
+):
+    holds(problem(head_dim, q_len=q_len, kv_len=kv_len, mask=mask), variant=variant)
 
 
 # Boxes of 32 and of 64 columns; rows that fill them and that do not.
@@ -80,23 +87,25 @@ def test_documents_of_each_sequence_are_its_own(head_dim: int):
 
 
 @pytest.mark.parametrize("head_dim", [HALVES, TURNS])
-def test_no_races_and_nothing_read_that_was_not_written(head_dim: int):
+@BACKENDS
+def test_no_races_and_nothing_read_that_was_not_written(variant: Variant, head_dim: int):
     asked = problem(head_dim, q_len=200, kv_len=140, mask="causal")
-    findings = SANITIZER.check(VARIANT, asked, VARIANT.plan(asked), draw_inputs(asked, "non-finite-gradient", 1))
+    findings = SANITIZER.check(variant, asked, variant.plan(asked), draw_inputs(asked, "non-finite-gradient", 1))
     assert findings == (), [finding.message for finding in findings]
 
 
 @pytest.mark.parametrize("name", exhaustive_unless(lambda name: name in ("K", "dO"), ("Q", "K", "V", "dO")))
 @pytest.mark.parametrize("head_dim", [HALVES, pytest.param(TURNS, marks=pytest.mark.thorough)])
-def test_what_is_not_finite_reaches_those_who_see_it_and_nobody_else(head_dim: int, name: str):
+@BACKENDS
+def test_what_is_not_finite_reaches_those_who_see_it_and_nobody_else(variant: Variant, head_dim: int, name: str):
     asked = problem(head_dim, heads=1, q_len=200, kv_len=260, mask="causal")
     visible = asked.mask.visible(np.arange(200)[:, None], np.arange(260)[None], 200, 260)
     inputs = draw_inputs(asked, "normal", 4)
-    clean = EXECUTOR.run(asked, VARIANT.plan(asked), inputs).outputs
+    clean = EXECUTOR.run(asked, variant.plan(asked), inputs).outputs
     for place in (3, 127, 199):
         dirty = {**inputs, name: inputs[name].copy()}
         dirty[name][0, 0, place, -1] = np.inf
-        found = EXECUTOR.run(asked, VARIANT.plan(asked), dirty).outputs
+        found = EXECUTOR.run(asked, variant.plan(asked), dirty).outputs
         rows = visible[:, place] if name in "KV" else np.arange(200) == place
         keys = visible[rows].any(axis=0)
         for output, reached in (("dK", keys), ("dV", keys)):
@@ -114,9 +123,10 @@ def test_what_is_not_finite_reaches_those_who_see_it_and_nobody_else(head_dim: i
         [(d, mask) for d in (HALVES, TURNS) for mask in ("none", "causal", "documents:20+44")],
     ),
 )
-def test_nothing_spills(head_dim: int, mask: str):
+@pytest.mark.parametrize("variant", [VARIANT, NUMBA], ids=lambda variant: variant.name)
+def test_nothing_spills(variant: Variant, head_dim: int, mask: str):
     asked = problem(head_dim, q_len=64, kv_len=64, mask=mask)
-    plan = VARIANT.plan(asked)
+    plan = variant.plan(asked)
     buffers = plan.all_buffers(asked)
 
     def resolved(arg: Any) -> Any:
@@ -128,6 +138,38 @@ def test_nothing_spills(head_dim: int, mask: str):
     found = used(type(launch)(launch.kernel, launch.grid, launch.block, resolved(tuple(launch.args))))
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
     assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
+
+
+# Same tiles, same products, same order of everything; only subnormal numbers are flushed by CuPy's compiler and not by
+# Numba's. A head has at most two tiles of keys: what these add to dQ has the same sum in either order.
+@pytest.mark.parametrize(
+    ("head_dim", "fields", "regime"),
+    exhaustive_unless(
+        lambda case: case[0] == TURNS,
+        [
+            (HALVES, {"mask": "causal", "kv_len": 128}, "normal"),
+            (TURNS, {"mask": "causal", "kv_len": 128}, "normal"),
+            (HALVES, {"mask": "documents:90+60", "kv_len": 150, "batch": 2}, "normal"),
+            (TURNS, {"mask": "window:30,11", "kv_len": 200}, "non-finite-gradient"),
+            (72, {"mask": "causal+prefix:20", "kv_len": 203, "scale": -0.25}, "rising"),
+            (40, {"dtype": "bfloat16", "kv_len": 203}, "large-gradient"),
+            (96, {"dtype": "bfloat16", "mask": "causal", "kv_len": 90}, "hot"),
+        ],
+    ),
+    ids=str,
+)
+def test_both_backends_give_the_same_bits(head_dim: int, fields: dict[str, Any], regime: str):
+    asked = problem(head_dim, q_len=150, **fields)
+    inputs = draw_inputs(asked, regime, 1)
+    cupy, numba = (EXECUTOR.run(asked, variant.plan(asked), inputs) for variant in (VARIANT, NUMBA))
+    for name in ("dQ", "dK", "dV"):
+        assert cupy.outputs[name].tobytes() == numba.outputs[name].tobytes(), name
+    assert (cupy.read_bytes, cupy.write_bytes) == (numba.read_bytes, numba.write_bytes)
+
+
+def test_the_kernel_in_numba_can_be_cached():
+    identities = [function_identity(NUMBA.plan(problem(d)).launches[1].kernel) for d in (HALVES, TURNS)]
+    assert None not in identities and len(set(identities)) == len(identities)
 
 
 @pytest.mark.parametrize(("head_dim", "at_least"), [(32, 4), (HALVES, 3), (96, 2), (TURNS, 1)])

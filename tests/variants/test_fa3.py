@@ -403,7 +403,7 @@ def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: in
         ({"Br": 128, "Bc": 40, "stages": 2, "turns": 0}, "multiple of 16"),
         ({"Br": 128, "Bc": 272, "stages": 2, "turns": 0}, "at most 256"),
         ({"Br": 128, "Bc": 64, "stages": 1, "turns": 0}, "at least 2"),
-        ({"Br": 192, "Bc": 64, "stages": 2, "turns": 1}, "two warpgroups"),
+        ({"Br": 192, "Bc": 64, "stages": 2, "turns": 2}, "turns has to be 0 or 1"),
     ],
 )
 def test_a_tile_that_no_kernel_can_have_is_refused(sizes: dict[str, int], reason: str):

@@ -21,8 +21,9 @@ from harness.model.operation import draw_inputs
 from harness.model.plan import Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
-from variants._hopper.numba_hopper import any_of_threads, atomic_increment, module_variable
+from variants._hopper.numba_hopper import any_of_threads
 from variants._hopper.numba_limits import warpgroup_band
+from variants._hopper.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_mma import thread_index
 from variants.attention import fa3
 from variants.attention.fa3.numba_kernel import fa3_kernel

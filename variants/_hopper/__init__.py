@@ -7,7 +7,7 @@ kernels use them:
 - softmax.cuh: what comes between two products
 - limits.cuh, turns.cuh: types that the plan chooses
 - key_tiles.cuh, row_tiles.cuh: which tiles of keys and of rows a block visits, and what rows see of them
-- slots.cuh, pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
+- slots.cuh, inspection.cuh, pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
 - registers.cuh, output.cuh: registers of a warpgroup; O on its way out
 - e4m3.cuh, e4m3_tiles.cuh: numbers of 8 bits, tiles of them and their products
 """
@@ -53,9 +53,9 @@ BC_CHOICES = (64, 80, 96, 112, 128, 144, 176, 208)
 class WarpgroupTile:
     """Sizes of tiles on warpgroups. Raises `PlanError` where no kernel here can have them."""
 
-    largest_part: ClassVar[Mapping[int, int]] = {2: 190, 3: 110}
+    largest_part: ClassVar[Mapping[int, int]] = {2: 190, 3: 128}
     """Registers of S, P and O that a thread may have, by the number of consumer warpgroups: what `setmaxnreg` leaves
-    each thread (fa3 takes 232 and 152), less addresses, l, m and the edges of a window."""
+    each thread (fa3 takes 232 and 160), less addresses, l, m and the edges of a window."""
 
     Br: int
     """Query rows: 64 for each consumer warpgroup, of one head or of those that share K and V."""
@@ -64,7 +64,7 @@ class WarpgroupTile:
     stages: int
     """Tiles of K, and of V, on chip at once."""
     turns: int
-    """1: two consumer warpgroups take turns with the tensor cores, one has its softmax meanwhile. 0: as it comes."""
+    """1: consumer warpgroups take turns with the tensor cores, others have their softmax meanwhile. 0: as it comes."""
 
     def __post_init__(self) -> None:
         if self.Br not in [WARPGROUP_ROWS * consumers for consumers in self.largest_part]:
@@ -73,8 +73,8 @@ class WarpgroupTile:
             raise PlanError(f"{self}: Bc has to be a multiple of {DEPTH}, at most 256: the columns of one product")
         if self.stages < 2:
             raise PlanError(f"{self}: stages has to be at least 2: one tile of keys is read while the next arrives")
-        if self.turns not in (0, 1) or (self.turns and self.consumers != 2):
-            raise PlanError(f"{self}: turns has to be 0, or 1 where Br is 128: it is two warpgroups that take turns")
+        if self.turns not in (0, 1):
+            raise PlanError(f"{self}: turns has to be 0 or 1, whether warpgroups take turns")
 
     @property
     def consumers(self) -> int:
@@ -100,7 +100,7 @@ class WarpgroupTile:
 
     def part(self, head_dim: int) -> int:
         """Registers of S, P and O in a thread."""
-        return self.Bc // 2 + self.Bc // 4 + padded(head_dim) // 2
+        return self.Bc // 2 + self.Bc // 4 + head_dim // 2
 
     def fits(self, head_dim: int, noted_bytes: int = 0) -> bool:
         """Whether a block's shared memory, of which it notes what rows see in so much, and registers suffice."""
@@ -115,7 +115,7 @@ def warpgroup_tile_space(
 
     `noted_bytes`: see `visits.noted_bytes`.
     """
-    sizes = [WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 0)) for Bc in BC_CHOICES]
+    sizes = [WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 1), (192, 0)) for Bc in BC_CHOICES]
     candidates = (tile for tile in (replace(default, stages=3), *sizes) if tile != default)
     others = (tile for tile in candidates if tile.fits(head_dim, noted_bytes(tile)))
     return [asdict(tile) for tile in (default, *others)]

@@ -2,7 +2,7 @@
 // count arrivals and bytes (mbarrier), products of four warps on tiles in shared memory (wgmma). sm_90a alone. mma.cuh
 // is put before this text, the products of the tile's sizes behind it (_hopper/products.py).
 //
-// Compile-time parameter: D (elements per row of a tile, padded to a multiple of 32).
+// Compile-time parameters: HEAD_DIM (elements per row), D (the same padded to a multiple of 32: a row of a tile).
 //
 // A tile of R rows is D / COLUMNS boxes, one behind the other, of R rows of COLUMNS elements each. Within 8 rows of a
 // box pieces of 16 bytes are exchanged, as the copies leave them and the products expect them.
@@ -17,7 +17,12 @@ struct __align__(64) TensorMap {
 constexpr int COLUMNS = D % 64 == 0 ? 64 : 32;
 constexpr int ROW_BYTES = COLUMNS * (int)sizeof(stored);  // of a box; also its swizzle
 constexpr int BOXES = D / COLUMNS;
-constexpr int WARPGROUP = 128;  // threads
+constexpr int DEPTHS = (HEAD_DIM + 15) / 16;  // products that sum over a row: padding behind these is not multiplied
+constexpr int WARPGROUP = 128;                // threads
+
+// x, which all lanes of a warp have: the compiler may keep what follows from it in uniform registers, where products have their
+// descriptors.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffff, x, 0); }
 
 // What shared_address() came from.
 __device__ __forceinline__ unsigned char *shared_pointer(unsigned address)
@@ -189,6 +194,15 @@ __device__ __forceinline__ void store_matrices(unsigned address, const unsigned 
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x[0]), "r"(x[1]),
                  "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+// And back (PTX ISA: ldmatrix).
+__device__ __forceinline__ void load_matrices(unsigned *x, unsigned address)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
                  : "memory");
 }
 

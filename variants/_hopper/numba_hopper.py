@@ -11,14 +11,13 @@ import functools
 from types import SimpleNamespace
 from typing import Any
 
-from llvmlite import ir
-from numba import cuda, uint32, uint64
+from numba import cuda, int32, uint32, uint64
 from numba.cuda import types
 from numba.cuda.extending import intrinsic
 
 from variants._hopper import ELEMENT_BYTES, box_columns
-from variants._mma.numba_assembly import GLOBAL, I32, U32, U64, assembly, assembly_in_place
-from variants._mma.numba_mma import CHUNK_BYTES
+from variants._mma.numba_assembly import I32, U32, U64, assembly, assembly_in_place
+from variants._mma.numba_mma import ALL_LANES, CHUNK_BYTES
 
 WARPGROUP = 128  # threads
 
@@ -33,30 +32,11 @@ def set_registers(change: str, REGISTERS: int) -> Any:
     return set_max_registers
 
 
-# --- A variable of the module: what __device__ is to CUDA -------------------------------------------------------------
-
-
-# Where a uint32 lies in global memory that is 0 when the module is loaded, and stays what launches leave there. A
-# kernel asks for it in one place.
-@functools.cache
-def module_variable(name: str) -> Any:
-    @intrinsic
-    def variable_address(typing_context):
-        def emit(context, builder, signature, arguments):
-            variable = ir.GlobalVariable(builder.module, ir.IntType(32), name, addrspace=GLOBAL)
-            variable.initializer = ir.Constant(ir.IntType(32), 0)
-            variable.linkage = "internal"
-            return builder.ptrtoint(variable, ir.IntType(64))
-
-        return U64(), emit
-
-    return variable_address
-
-
-# What was there; it becomes one more, or 0 where it was `most` (PTX ISA: atom.inc).
-@intrinsic
-def atomic_increment(typing_context, at, most):
-    return assembly("atom.global.inc.u32 $0, [$1], $2;", U32(U64, U32), ordered=True)
+# x, which all lanes of a warp have: the compiler may keep what follows from it in uniform registers, where products
+# have their descriptors.
+@cuda.jit(device=True, forceinline=True)
+def uniform(x):
+    return uint32(cuda.shfl_sync(ALL_LANES, int32(x), 0))
 
 
 # --- Barriers (PTX ISA: mbarrier) ------------------------------------------------------------------------------------
@@ -134,6 +114,12 @@ def load_box(typing_context, tile, tensor_map, column, row, head, barrier):
     return assembly(ptx, types.void(U32, U64, I32, I32, I32, U32), together=True)
 
 
+@intrinsic
+def store_box(typing_context, tensor_map, column, row, head, tile):
+    ptx = "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [$0, {$1, $2, $3}], [$4];"
+    return assembly(ptx, types.void(U64, I32, I32, I32, U32), together=True)
+
+
 # Of a map of packs, from `row` of each of a pack's heads on.
 @intrinsic
 def load_packed_box(typing_context, rows, tensor_map, column, row, pack, barrier):
@@ -147,6 +133,20 @@ def load_packed_box(typing_context, rows, tensor_map, column, row, pack, barrier
 def store_packed_box(typing_context, tensor_map, column, row, pack, rows):
     ptx = "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [$0, {$1, $2, 0, $3}], [$4];"
     return assembly(ptx, types.void(U64, I32, I32, I32, U32), together=True)
+
+
+# A run of bytes, a multiple of 16 (PTX ISA: cp.async.bulk): memory -> shared memory.
+@intrinsic
+def load_run(typing_context, to, source, bytes, barrier):
+    ptx = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];"
+    return assembly(ptx, types.void(U32, U64, I32, U32), together=True)
+
+
+# Floats are added to those in memory (PTX ISA: cp.reduce.async.bulk).
+@intrinsic
+def add_run(typing_context, to, source, bytes):
+    ptx = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2; cp.async.bulk.commit_group;"
+    return assembly(ptx, types.void(U64, U32, I32), together=True)
 
 
 @intrinsic
@@ -227,6 +227,14 @@ def numba_hopper(D: int) -> SimpleNamespace:
         for box in range(BOXES):
             load_box(uint32(tile + box * rows * ROW_BYTES), tensor_map, box * COLUMNS, row, head, barrier)
 
+    # The first rows of a tile of `rows` rows -> as many rows of a head as a box of the map has; what lies outside is
+    # left out.
+    @cuda.jit(device=True, forceinline=True)
+    def store_tile(tile, rows, tensor_map, row, head):
+        for box in range(BOXES):
+            store_box(tensor_map, box * COLUMNS, row, head, uint32(tile + box * rows * ROW_BYTES))
+        commit_stores()
+
     # A warpgroup's 64 rows of a tile of `extent` rows come from the heads of a pack, from `row` of each on. The map is
     # `packed_map`.
     @cuda.jit(device=True, forceinline=True)
@@ -274,6 +282,7 @@ def numba_hopper(D: int) -> SimpleNamespace:
         ROW_BYTES=ROW_BYTES,
         BOXES=BOXES,
         load_tile=load_tile,
+        store_tile=store_tile,
         load_rows=load_rows,
         store_rows=store_rows,
         piece_of_row=piece_of_row,

@@ -22,10 +22,10 @@ ZERO = np.float32(0)
 
 
 @functools.cache
-def numba_softmax(D: int, keys: int, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
-    """For rows of `D` elements and tiles of so many keys."""
+def numba_softmax(head_dim: int, keys: int, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
+    """For rows of `head_dim` elements and tiles of so many keys."""
     TN = keys // 8  # tiles of 8 keys
-    TD = D // 8  # tiles of 8 elements of O
+    TD = head_dim // 8  # tiles of 8 elements of O
     HIDES_FIRST, first_of_lane, end_of_lane = limits.HIDES_FIRST, limits.first_of_lane, limits.end_of_lane
     packed = numba_mma(dtype).packed
 

@@ -10,7 +10,7 @@ __device__ __forceinline__ void stage_output(const Output &O, const PerRow &fact
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
             const int e = 4 * j + 2 * c;
-            o[c] = packed(O[e] * factor[c % 2], O[e + 1] * factor[c % 2]);
+            o[c] = e < HEAD_DIM / 2 ? packed(O[e] * factor[c % 2], O[e + 1] * factor[c % 2]) : 0;  // a row may end in the pair
         }
         const int box = 8 * j / COLUMNS, piece = j % (COLUMNS / 8) + lane / 16;
         const unsigned at = rows + box * BR * ROW_BYTES + piece_of_row(16 * warp + lane % 16, piece);

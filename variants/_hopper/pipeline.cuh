@@ -1,5 +1,6 @@
 // The pipeline between a producer, one lane that fetches tiles, and consumers, warpgroups of 64 rows each that multiply them:
-// Shah et al. 2024, arXiv 2407.08608, algorithm 1. slots.cuh, turns.cuh and row_tiles.cuh are put before this text.
+// Shah et al. 2024, arXiv 2407.08608, algorithm 1. slots.cuh, turns.cuh, row_tiles.cuh and inspection.cuh are put before this
+// text.
 //
 // Compile-time parameter: STAGES (tiles of K, and of V, on chip).
 
@@ -7,18 +8,20 @@ constexpr int THREADS = WARPGROUP + CONSUMER_THREADS;
 
 // The barriers. K and V have a slot for each stage; Q_i and O_i one, or one for each consumer; the tile of rows that comes next
 // has one.
-template <int Q_SLOTS> struct Pipeline {
+template <int Q_SLOTS, class VInspection> struct Pipeline {
     Slots<STAGES> K, V;
     Slots<1> Q[Q_SLOTS], work;
     int index;  // of the next tile of rows
+    VInspection inspection;
 
     // Line 1, by one thread: `readers` threads of each consumer release what it has read.
     __device__ __forceinline__ void init(int readers)
     {
         K.init(CONSUMERS * readers);
-        V.init(CONSUMERS * readers);
+        V.init(CONSUMERS * readers + VInspection::WARPS);
         for (int q = 0; q < Q_SLOTS; ++q) Q[q].init(CONSUMERS * readers / Q_SLOTS);
         work.init(CONSUMER_THREADS);
+        inspection.init();
         publish_barriers();
     }
 
@@ -40,6 +43,7 @@ template <int Q_SLOTS> struct Pipeline {
 
 // K or V on chip: a circular buffer of tiles of BYTES bytes. Item `step` is the tile that the block visits as its `step`-th.
 template <int BYTES> struct TileBuffer {
+    static constexpr int PIECES = BYTES / 16;
     Slots<STAGES> &slots;
     unsigned tiles;
     __device__ __forceinline__ unsigned tile(int step) const { return tiles + step % STAGES * BYTES; }
@@ -53,27 +57,32 @@ __device__ unsigned taken;
 
 // Lines 4 to 10, by one lane: tiles are fetched in the order in which consumers ask for them. `load_Q(slot, tile, barrier)`
 // begins to copy Q_i, `load_K` and `load_V(to, first_key, kv_head, barrier)` a tile of keys.
-template <int Q_BYTES, int KV_BYTES, int Q_SLOTS, class LoadQ, class LoadK, class LoadV>
-__device__ __forceinline__ void produce(Pipeline<Q_SLOTS> &pipeline, const TileBuffer<KV_BYTES> &K,
+template <int Q_BYTES, int KV_BYTES, int Q_SLOTS, class VInspection, class LoadQ, class LoadK, class LoadV>
+__device__ __forceinline__ void produce(Pipeline<Q_SLOTS, VInspection> &pipeline, const TileBuffer<KV_BYTES> &K,
                                         const TileBuffer<KV_BYTES> &V, const Problem &p, const LoadQ &load_Q,
                                         const LoadK &load_K, const LoadV &load_V)
 {
     int index = blockIdx.x;
     for (int round = 0, step = 0;; ++round) {
         pipeline.announce(round, index);
-        if (index >= p.packs.tiles()) return;
+        if (index >= p.packs.tiles()) return pipeline.inspection.end(V.slots, step);
         const RowTile rows = row_tile(index, p);
-        const int kv_head = rows.pack / p.packs.per_kv_head;
-        int j = rows.keys.end - 1, first_key = 0;
+        WholeTiles whole = {};
+        if (rows.sees_some_key()) whole = whole_tiles(rows, p);
+        const auto kv_head = [&] { return unknown(rows.pack) / p.packs.per_kv_head; };
+        int j = rows.keys.end - 1;
+        bool is_first = true;
+        KeyTiles<TileOrder>::Tile tile = {};
         do {
             const bool sees_keys = j >= rows.keys.first;  // rows that see no key have a Q_i nevertheless
             if (sees_keys) {
-                first_key = rows.keys[j].first_key();
+                tile = rows.keys[j];
                 K.slots.wait_until_empty(step);
                 K.slots.expect(step, KV_BYTES);
-                load_K(K.tile(step), first_key, kv_head, K.slots.full(step));
+                load_K(K.tile(step), tile.first_key(), kv_head(), K.slots.full(step));
             }
-            if (j == rows.keys.end - 1) {
+            if (is_first) {
+                is_first = false;
 #pragma unroll 1
                 for (int q = 0; q < Q_SLOTS; ++q) {
                     pipeline.Q[q].wait_until_empty(round);
@@ -83,8 +92,9 @@ __device__ __forceinline__ void produce(Pipeline<Q_SLOTS> &pipeline, const TileB
             }
             if (!sees_keys) break;
             V.slots.wait_until_empty(step);
+            pipeline.inspection.mark(step, whole.has(tile));
             V.slots.expect(step, KV_BYTES);
-            load_V(V.tile(step), first_key, kv_head, V.slots.full(step));
+            load_V(V.tile(step), tile.first_key(), kv_head(), V.slots.full(step));
             ++step;
         } while (--j >= rows.keys.first);
         index = gridDim.x + atomicInc(&taken, p.packs.tiles() - 1);

@@ -89,6 +89,29 @@ __device__ __forceinline__ void {name}(float (&X)[{X}], u64 a, u64 b)
 {function("multiply_across", 0, "=f")}{function("multiply_add_across", 1, "+f")}"""
 
 
+def products_of_registers(columns: int, dtype: str) -> str:
+    """The CUDA functions of X = A B over 16 elements, with A in registers and so many rows of B, its columns.
+
+    `multiply_kept(X, A, B)` begins a sum, `multiply_add_kept(X, A, B)` adds to it.
+    """
+    X, x, kind = columns // 2, _numbers(0, columns // 2), KINDS[dtype]
+
+    def function(name: str, adds: int, constraint: str) -> str:
+        return f"""
+__device__ __forceinline__ void {name}(float (&X)[{X}], const unsigned *a, u64 b)
+{{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+                 "{{{x}}}, {{{_numbers(X, 4)}}}, %{X + 4}, {adds}, 1, 1, 0;\\n"
+                 : {_outputs("X", X, constraint)}
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}}
+"""
+
+    return f"""{_line(products_of_registers)}
+// X = A B and X += A B, over 16 elements: A is in registers, 64 rows in the layout of S, B in shared memory.
+{function("multiply_kept", 0, "=f")}{function("multiply_add_kept", 1, "+f")}"""
+
+
 @functools.cache
 def _line(function: Callable[..., str]) -> str:
     """The `#line` of a function's text, which so has a place, and the same one in whatever folder one works."""

@@ -12,7 +12,7 @@ FOLDER = "_hopper"
 MMA: Files = (("_features", "scores.cuh"), ("_mma", "mma.cuh"))
 INSTRUCTIONS: Files = (*MMA, (FOLDER, "hopper.cuh"), (FOLDER, "softmax.cuh"))
 PIPELINE: Files = tuple(
-    (FOLDER, f"{part}.cuh") for part in ("key_tiles", "row_tiles", "slots", "pipeline", "registers", "output")
+    (FOLDER, f"{part}.cuh") for part in ("key_tiles", "row_tiles", "registers", "slots", "inspection", "pipeline", "output")
 )
 """Files that use the types of features."""
 NUMBERS: Files = ((FOLDER, "e4m3.cuh"),)
@@ -34,7 +34,7 @@ def hopper_kernel(
 
     `generated`: text behind the types of the features, such as the products of the tile's sizes.
     """
-    sizes = {"D": padded(head_dim), "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
+    sizes = {"HEAD_DIM": head_dim, "D": padded(head_dim), "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
     files, using = declarations(features)
     parts = (*PIPELINE, *parts, (folder, "not_finite.cuh"))

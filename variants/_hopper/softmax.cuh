@@ -1,14 +1,14 @@
 // Softmax of what products of a warpgroup leave in registers. hopper.cuh is put before this text.
 //
-// Compile-time parameters: D (elements per row, padded), BC (keys per tile).
+// Compile-time parameters: HEAD_DIM (elements per row, a multiple of 8), BC (keys per tile).
 
-constexpr int TN = BC / 8;  // tiles of 8 keys
-constexpr int TD = D / 8;   // tiles of 8 elements of O
+constexpr int TN = BC / 8;        // tiles of 8 keys
+constexpr int TD = HEAD_DIM / 8;  // tiles of 8 elements of O
 
 // The layout of sums of products: rows g = lane / 4 and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the
 // next.
 typedef float Scores[BC / 2];
-typedef float Output[D / 2];
+typedef float Output[HEAD_DIM / 2];
 typedef float PerRow[2];
 typedef unsigned Weights[BC / 4];  // A: P, four registers for 16 keys
 
@@ -22,7 +22,7 @@ struct Rows {
 __device__ __forceinline__ void clear(Rows &rows)
 {
 #pragma unroll
-    for (int e = 0; e < D / 2; ++e) rows.O[e] = 0.0f;
+    for (int e = 0; e < HEAD_DIM / 2; ++e) rows.O[e] = 0.0f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         rows.m[h] = MINUS_INFINITY;

@@ -8,18 +8,21 @@ constexpr int CONSUMER_THREADS = WARPGROUP * CONSUMERS;
 
 // Numbers of named barriers. 0 is __syncthreads().
 constexpr int ALL_CONSUMERS = 1;
-constexpr int TURN = 2;  // and the next: of the first consumer and of the second
-constexpr int OWN = 4;   // and the next ones: of one warpgroup
+constexpr int OWN = 2;   // and the next ones: of one warpgroup
+constexpr int TURN = 5;  // and the next ones: of one consumer
 
-// Two consumers take turns with the tensor cores: one has its softmax while the other multiplies (the paper's section 3.1).
+// Consumers take turns with the tensor cores: others have their softmax while one multiplies (the paper's section 3.1).
 // The first one begins.
 struct InTurns {
     static __device__ __forceinline__ void start(int consumer)
     {
-        if (consumer == 1) end(consumer);
+        if (consumer == CONSUMERS - 1) end(consumer);
     }
-    static __device__ __forceinline__ void begin(int consumer) { sync_threads(TURN + consumer, CONSUMER_THREADS); }
-    static __device__ __forceinline__ void end(int consumer) { arrive_threads(TURN + 1 - consumer, CONSUMER_THREADS); }
+    static __device__ __forceinline__ void begin(int consumer) { sync_threads(TURN + consumer, 2 * WARPGROUP); }
+    static __device__ __forceinline__ void end(int consumer)
+    {
+        arrive_threads(TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
+    }
 };
 
 struct NoTurns {

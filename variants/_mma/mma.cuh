@@ -145,6 +145,13 @@ __device__ __forceinline__ bool not_finite(unsigned both)
     return (both & EXPONENT) == EXPONENT || (both >> 16 & EXPONENT) == EXPONENT;
 }
 
+// Bit 15 where the low half is infinity or NaN, bit 31 where the high half is; the other bits mean nothing. An exponent of all
+// ones carries over.
+__device__ __forceinline__ unsigned carry(unsigned both)
+{
+    return (both & EXPONENT * 0x10001u) + (EXPONENT & -EXPONENT) * 0x10001u;
+}
+
 // Both halves, each 0 if it is infinity or NaN.
 __device__ __forceinline__ unsigned finite_or_zero(unsigned both)
 {

@@ -298,6 +298,12 @@ def numba_mma(dtype: str) -> SimpleNamespace:
     def not_finite(both):
         return (both & EXPONENT) == EXPONENT or ((both >> 16) & EXPONENT) == EXPONENT
 
+    # Bit 15 where the low half is infinity or NaN, bit 31 where the high half is; the other bits mean nothing. An
+    # exponent of all ones carries over.
+    @cuda.jit(device=True, forceinline=True)
+    def carry(both):
+        return uint32(uint32(both & uint32(EXPONENT * 0x10001)) + uint32((EXPONENT & -EXPONENT) * 0x10001))
+
     # Both halves, each 0 if it is infinity or NaN.
     @cuda.jit(device=True, forceinline=True)
     def finite_or_zero(both):
@@ -310,5 +316,6 @@ def numba_mma(dtype: str) -> SimpleNamespace:
         packed=packed,
         unpacked=unpacked,
         not_finite=not_finite,
+        carry=carry,
         finite_or_zero=finite_or_zero,
     )

@@ -33,10 +33,12 @@ from variants._mma.numba_mma import (
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
 from variants._mma_backward import DQ_COLUMNS, END_ROWS, END_WARPS
 from variants._mma_backward.numba_dq import FLOAT_BYTES, FRAGMENT, ZERO, as_float, load_fragment, to_lane
+from variants._mma_backward.numba_stats import numba_stats
 
 BR, WARPS = END_ROWS, END_WARPS  # rows per block
 LANES = 8  # that share a row: each phase of a warp's loads has all chunks of one line
 CHUNK = CHUNK_BYTES // STORED_BYTES
+INFINITY = np.uint32(0x7F800000)
 NOTHINGS = (np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0))
 load_word, store_word, load_chunk, store_chunk = load_shared(4), store_shared(4), load_shared(16), store_shared(16)
 load_number, store_number, store_numbers = load_global(4), store_global(4), store_global(16)
@@ -52,14 +54,18 @@ def first_fragment(dQ, q_len, first_row, DQ_TILES):
 
 
 @functools.cache
-def end_kernels(head_dim: int, dtype: str, adds_dQ: bool) -> SimpleNamespace:
-    """The kernels `bwd_mma_prepare` and `bwd_mma_round`; `adds_dQ`: blocks add their parts to dQ in memory."""
+def end_kernels(head_dim: int, dtype: str, adds_dQ: bool, stats_of_tiles: bool = False) -> SimpleNamespace:
+    """The kernels `bwd_mma_prepare` and `bwd_mma_round`; `adds_dQ`: blocks add their parts to dQ in memory.
+
+    `stats_of_tiles`: see `stats`.
+    """
     D = head_dim
     tiles, mma = numba_tiles(D, WARPS, dtype), numba_mma(dtype)
     THREADS, ROW_BYTES, copy_tile, store_tile = tiles.THREADS, tiles.ROW_BYTES, tiles.copy_tile, tiles.store_tile
     packed, unpacked = mma.packed, mma.unpacked
     TILE_BYTES = BR * ROW_BYTES
     DQ_TILES = -(-D // DQ_COLUMNS)
+    stat_rows = numba_stats(stats_of_tiles)
 
     # The sum of what the lanes have that share a row.
     @cuda.jit(device=True, forceinline=True)
@@ -101,6 +107,17 @@ def end_kernels(head_dim: int, dtype: str, adds_dQ: bool) -> SimpleNamespace:
                 store_numbers(to + uint64(uint32(e)) * uint64(16), NOTHINGS)
                 e = int32(e + THREADS)
 
+    # What fills the head's last tile of L and D, behind its last row: P = 0.
+    @cuda.jit(device=True, forceinline=True)
+    def fill_stats(L, delta, q_len, first_row, rows, first_stat):
+        if stats_of_tiles and int32(first_row + BR) >= q_len:
+            r = int32(rows + thread_index())
+            while r < int32(stat_rows(q_len) - first_row):
+                at = (first_stat + uint64(uint32(r))) * uint64(FLOAT_BYTES)
+                store_number(global_address(L) + at, INFINITY)
+                store_number(global_address(delta) + at, NOTHINGS[0])
+                r = int32(r + THREADS)
+
     # Dao 2023, arXiv 2307.08691, algorithm 2, lines 3 and 4. And L = log2(e) lse.
     @cuda.jit(launch_bounds=THREADS)
     def bwd_mma_prepare(O, dO, lse, L, delta, q_len, dQ):
@@ -117,11 +134,13 @@ def end_kernels(head_dim: int, dtype: str, adds_dQ: bool) -> SimpleNamespace:
         copy_tile(dO_tile, BR, global_address(dO) + first * uint64(D * STORED_BYTES), rows)
         commit_copies()
         clear_dQ(dQ, q_len, first_row, rows)
-        thread = thread_index()
+        thread, first_stat = thread_index(), head_index() * uint64(stat_rows(q_len)) + uint64(first_row)
         of_row = (first + uint64(thread)) * uint64(FLOAT_BYTES)
+        stat_of_row = (first_stat + uint64(thread)) * uint64(FLOAT_BYTES)
         if thread < rows:
             lse_of_row = as_float(load_number(global_address(lse) + of_row))
-            store_number(global_address(L) + of_row, uint32(libdevice.float_as_int(LOG2_E * lse_of_row)))
+            store_number(global_address(L) + stat_of_row, uint32(libdevice.float_as_int(LOG2_E * lse_of_row)))
+        fill_stats(L, delta, q_len, first_row, rows, first_stat)
         wait_for_all()
         cuda.syncthreads()
 
@@ -129,7 +148,7 @@ def end_kernels(head_dim: int, dtype: str, adds_dQ: bool) -> SimpleNamespace:
         sum_rows(sums, O_tile, dO_tile)
         cuda.syncthreads()
         if thread < rows:
-            store_number(global_address(delta) + of_row, load_word(sums + uint32(thread) * uint32(4)))
+            store_number(global_address(delta) + stat_of_row, load_word(sums + uint32(thread) * uint32(4)))
 
     # Line 20: return dQ, which is times tau, in the problem's own dtype and order.
     @cuda.jit(launch_bounds=THREADS)

@@ -1,4 +1,4 @@
-// Where L and D of rows lie. The plan chooses one of the two types below as `Stats`.
+// Where L and D of rows lie. The plan chooses one of the two types below as `Stats`. The Numba twin is numba_stats.py.
 
 // One row after the other, of all heads.
 struct StatsOfRows {

@@ -71,39 +71,41 @@ def head_tile(problem: Problem, tile: WarpgroupTile) -> HeadTile:
 
 ROUNDS_OF_MASKED = 7
 """Masked work is of all lengths, the longest first. So many rounds of it even out; fewer end earlier in narrow tiles:
-of 16 heads x 2, 5,000 rows (6.5 rounds of 192) by 4 %, while 6,144 rows (7.8) take 2 % longer."""
+of 16 heads x 2 with 2,048 rows (2.7 rounds of 192) by 4 %."""
 
 
 def default_tile(problem: Problem) -> WarpgroupTile:
-    """The fastest on an H200 at head_dim 64, 96, 128, 192 and 256, bfloat16, 4096 keys and more.
+    """The fastest on an H200, bfloat16, at head_dim 40, 64, 72, 80, 96, 104, 120, 128, 160, 192 and 256.
 
-    As many keys as registers have room for beside O. At head_dim 64 a third consumer has room, too, without which
-    windows are faster, which have few tiles of keys for each tile of rows, and so is what would leave many
-    multiprocessors without work at the end. Beyond 192 the first key of a window, which masked tiles have to know,
-    leaves room for fewer. Blocks of a mask that is no run are mostly whole numbers of 64 or 128 keys: other tiles would
-    be mixed.
+    As many keys as registers have room for beside O. Up to head_dim 80 a third consumer has room, too, but that leaves
+    many multiprocessors without work at the end where there are few tiles of rows. Beyond 128 the first key of a
+    window, which masked tiles have to know, leaves room for fewer. Blocks of a mask that is no run are mostly whole
+    numbers of 64 or 128 keys: other tiles would be mixed.
     """
-    width = padded(problem.head_dim)
+    head_dim, window = problem.head_dim, windowed(problem)
     if not problem.mask.is_run:
-        return WarpgroupTile(Br=128, Bc=128 if width <= 128 else 64, stages=2, turns=1)
-    if width <= 64 and not windowed(problem):
-        wide = WarpgroupTile(Br=192, Bc=96, stages=2, turns=0)
+        return WarpgroupTile(Br=128, Bc=128 if head_dim <= 128 else 64, stages=2, turns=1)
+    if head_dim <= 64:
+        wide, narrow = (WarpgroupTile(Br, Bc=128, stages=2, turns=1) for Br in (192, 128))
         if masked(problem):
             is_soon_over = tiles_of_rows(problem, wide) < ROUNDS_OF_MASKED * MULTIPROCESSORS
-            return WarpgroupTile(Br=128, Bc=128, stages=2, turns=1) if is_soon_over else wide
-        narrow = WarpgroupTile(Br=128, Bc=208, stages=2, turns=0)
+            return narrow if is_soon_over else wide
         return narrow if _ends_earlier(problem, narrow, wide) else wide
-    widest = 64 if windowed(problem) else 80
-    choices = ((64, 128), (96, 144), (128, 128), (192, 112), (256, widest))
-    return WarpgroupTile(Br=128, Bc=next(Bc for most, Bc in choices if width <= most), stages=2, turns=1)
+    if head_dim <= 80 and not window:
+        return WarpgroupTile(Br=192, Bc=128 if head_dim <= 72 else 112, stages=2, turns=1)
+    most_keys = ((96, 128), (120, 128 if window else 160), (128, 128), (160, 112 if window else 128), (192, 112))
+    widest = 64 if window else 80
+    return WarpgroupTile(
+        Br=128, Bc=next((Bc for most, Bc in most_keys if head_dim <= most), widest), stages=2, turns=1
+    )
 
 
 def _ends_earlier(problem: Problem, narrow: WarpgroupTile, wide: WarpgroupTile) -> bool:
-    """Whether narrower tiles, a little slower each, fill the last round of all multiprocessors so much better.
+    """Whether narrower tiles, slower for each row, fill the last round of all multiprocessors so much better.
 
-    (16 heads x 2 of 4096 rows: 5.3 rounds of 192 rows take as long as 6, 7.8 of 128 rows as long as 8.)
+    (16 heads x 4 of 512 rows: 1.5 rounds of 192 rows take as long as 2, 1.9 of 128 rows as 2 shorter ones.)
     """
-    slower = 1 / 0.95
+    slower = 1 / 0.85
 
     def rounds(tile: WarpgroupTile) -> int:
         return int(blocks(tiles_of_rows(problem, tile), MULTIPROCESSORS))
@@ -128,9 +130,9 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     from variants._hopper.rawkernel import hopper_kernel
 
     p, head_dim = problem, problem.head_dim
-    begins = "+f" if masked(p) and not (windowed(p) and head_dim > 128) else "=f"  # the faster one, without spills
+    begins = "=f" if windowed(p) and head_dim > 128 else "+f"  # the faster one, without spills
     O_apart = f"constexpr bool O_APART = {str(tile.keeps_O_apart(head_dim)).lower()};\n"
-    text = O_apart + products(tile.Bc, padded(head_dim), p.dtype, begins=begins)
+    text = O_apart + products(tile.Bc, head_dim, p.dtype, begins=begins)
     types = (*features_of(p, tile), turns(tile))
     kernel = hopper_kernel("attention/fa3", "fa3", head_dim, tile, p.dtype, types, text)
     return (kernel, *cuda_listing(p, tile))
@@ -142,7 +144,7 @@ def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     from variants.attention.fa3.numba_kernel import fa3_kernel
 
     limits_ = warpgroup_band(windowed(problem), masked(problem))
-    return (fa3_kernel(padded(problem.head_dim), tile, limits_, problem.dtype),)
+    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype),)
 
 
 LANGUAGES = {"cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS)), "numba": (numba_kernels, BAND_FEATURES)}
@@ -211,8 +213,8 @@ def limit_bytes(schedule: Schedule, tile: WarpgroupTile, visited: Integers) -> i
     """Bytes of reading what rows see from arrays, for each tile of rows of each pack.
 
     Its producer and all warps of its consumers read its first row's first key and its last one's end, where tiles of
-    keys are not listed. Where there are some for it, `visited` (see `Visits.counts`), those warps read the two other
-    ends, and each of them what its own rows see, eight rows at a time.
+    keys are not listed. Where there are some for it, `visited` (see `Visits.counts`), they read the two other ends, and
+    each warp reads what its own rows see, eight rows at a time.
     """
     p, packed = schedule.problem, packed_heads(schedule.problem)
     warps, row_tiles = 4 * tile.consumers, len(schedule.first_rows)
@@ -224,7 +226,7 @@ def limit_bytes(schedule: Schedule, tile: WarpgroupTile, visited: Integers) -> i
     touched = (sequences * p.q_len + np.minimum(rows, p.q_len - 1)) * INT32_BYTES // SECTOR_BYTES
     eights = np.sort(touched.reshape(p.batch, row_tiles, -1, ROWS_PER_REQUEST), axis=-1)
     distinct = 1 + (np.diff(eights, axis=-1) > 0).sum(axis=-1)
-    sectors = 2 * int(((warps + distinct.sum(axis=-1))[:, None] * some_keys).sum()) * packs_per_list
+    sectors = 2 * int(((1 + warps + distinct.sum(axis=-1))[:, None] * some_keys).sum()) * packs_per_list
     if p.mask.is_run:
         sectors += 2 * (1 + warps) * p.batch * row_tiles * packs_per_list
     return SECTOR_BYTES * sectors

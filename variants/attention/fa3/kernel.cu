@@ -10,11 +10,16 @@ constexpr int Q_BYTES = BR * D * (int)sizeof(stored);
 constexpr int KV_BYTES = BC * D * (int)sizeof(stored);  // of K_j, and of V_j
 
 // Registers per thread, of 65536 on a multiprocessor: addresses for the producer, S, P and O for consumers.
-constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 56;
-constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 152;
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;
 
-typedef Pipeline<CONSUMERS> Barriers;  // each consumer has its own rows of Q_i
+// Whether rows see other keys than all: they must not meet what is not finite in V_j of a key that they do not see.
+constexpr bool HIDES_KEYS = Limits::HIDES_LAST || KeyTiles<TileOrder>::ARE_LISTED;
+typedef Pipeline<CONSUMERS, Inspection<HIDES_KEYS>> Barriers;  // each consumer has its own rows of Q_i
 typedef TileBuffer<KV_BYTES> KeyBuffer;
+
+// O_i of long rows is corrected beside S_next, not between one tile's products and the next one's.
+constexpr bool CORRECTS_BESIDE_S = D > 128;
 
 // S_next = Q_i K_j^T for the warpgroup's rows, under way.
 __device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsigned K_tile)
@@ -23,7 +28,7 @@ __device__ __forceinline__ void multiply_Q_Kt(Scores &S, unsigned Q_rows, unsign
     begin_products();
     multiply(S, Q, K);
 #pragma unroll
-    for (int k = 1; k < D / 16; ++k) multiply_add(S, Q + steps_along<BR>(k), K + steps_along<BC>(k));
+    for (int k = 1; k < DEPTHS; ++k) multiply_add(S, Q + steps_along<BR>(k), K + steps_along<BC>(k));
     commit_products();
 }
 
@@ -62,7 +67,7 @@ __device__ __forceinline__ void apply_sign(const Consumer &consumer, int sign)
 // the last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is
 // released once S of the last tile is there.
 __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &consumer, const RowTile &tile,
-                                       const int (&row)[2], const Problem &p, float tau2, Slots<1> &Q)
+                                       const int (&row)[2], const Problem &p, float tau2, Barriers &barriers)
 {
     const auto &keys = tile.keys;
     const WholeTiles whole = whole_tiles(tile, p);
@@ -75,9 +80,12 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     auto at = keys[j];
     keys.compute_bits(at, p.kv_len);  // of pairs that the mask hides, before S takes the registers
     const auto seen = [&] { return keys_seen(lane, at.first_key(), keys.bits(at)); };
-    const auto is_whole = [&] { return !at.is_mixed() && whole.has(at.index()); };
-    // Rows must not meet what is not finite in V_j of a key that they do not see.
-    const auto look_at_V = [&] {
+    const auto take_V = [&] {
+        if (!barriers.inspection.finds(step)) return;
+        if (CORRECTS_BESIDE_S) {
+            correct(rows.O, correction);
+            correction[0] = correction[1] = 1.0f;
+        }
         consumer.V.wait_until_full(step);
         take_not_finite(rows.O, P, shared_pointer(consumer.V.tile(step)), p.kv_len - at.first_key(), seen());
     };
@@ -92,14 +100,16 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     mask(S, seen());
     exponentiate(rows, S, correction, tau2);
     round_weights(P, S);
-    if (!is_whole()) look_at_V();
+    if (!whole.has(at)) take_V();
 
     // Lines 8 to 16: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V.
     const auto visit = [&](bool masked) {
-        const int older = step++;
+        const int older = uniform(step);
+        step = older + 1;
         consumer.K.wait_until_full(step);                          // line 8
         Turns::begin(consumer.number);
         multiply_Q_Kt(S, consumer.Q_rows, consumer.K.tile(step));  // line 9
+        if (CORRECTS_BESIDE_S) correct(rows.O, correction);
         consumer.V.wait_until_full(older);                         // line 10
         add_P_V(rows.O, P, consumer.V.tile(older));                // line 11
         Turns::end(consumer.number);
@@ -109,9 +119,9 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
         exponentiate(rows, S, correction, tau2);                   // line 13
         wait_for_products<0>(rows.O);                              // line 14
         if (consumer.leads) consumer.V.release(older);             // line 15, V
-        correct(rows.O, correction);
+        if (!CORRECTS_BESIDE_S) correct(rows.O, correction);
         round_weights(P, S);                                       // line 16
-        if (masked) look_at_V();
+        if (masked) take_V();
     };
     // Line 7. Tiles that all rows see whole are in a loop of their own.
     --j;
@@ -119,7 +129,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
         for (; j >= keys.first; --j) {
             at = keys[j];
             keys.compute_bits(at, p.kv_len);
-            visit(!is_whole());
+            visit(!whole.has(at));
         }
     } else {
         for (; Limits::HIDES_LAST && j >= max(whole.to, keys.first); --j) {
@@ -134,7 +144,8 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     }
 
     // Lines 18 and 19: P V of the last tile.
-    if (O_APART && consumer.leads) Q.release(0);
+    if (O_APART && consumer.leads) barriers.Q[consumer.number].release(0);
+    if (CORRECTS_BESIDE_S) correct(rows.O, correction);
     consumer.V.wait_until_full(step);
     add_P_V(rows.O, P, consumer.V.tile(step));
     wait_for_products<0>(rows.O);
@@ -164,7 +175,7 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
         Q.wait_until_full(round);
         if (sign != 1) apply_sign(consumer, sign);
         if (tile.sees_some_key()) {
-            attend(rows, step, consumer, tile, row, p, tau2, Q);
+            attend(rows, step, consumer, tile, row, p, tau2, barriers);
         } else if (O_APART && consumer.leads) {
             Q.release(round);
         }
@@ -229,11 +240,13 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
                 load_tile<BC>(to, V, first_key, head, full);
             };
             produce<Q_BYTES>(barriers, K_tiles, V_tiles, p, load_Q, load_K, load_V);
+        } else if (threadIdx.x >= 32) {
+            barriers.inspection.inspect(V_tiles);
         }
     } else {
         // Lines 11 to 26.
         take_registers<CONSUMER_REGISTERS>();
-        const int number = threadIdx.x / WARPGROUP - 1;
+        const int number = uniform(threadIdx.x / WARPGROUP) - 1;
         const unsigned first_row = number * 64 * ROW_BYTES;
         const bool leads = threadIdx.x % WARPGROUP == 0;
         const Consumer consumer = {number, leads, Q_tile + first_row, O_tile + first_row, K_tiles, V_tiles};

@@ -38,24 +38,19 @@ __device__ __forceinline__ bool not_finite(const uint4 &v)
     return not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
 }
 
-// Before P V of a tile of keys that not all rows see all of: a row must not even multiply NaN or infinity by its zero weight.
-// All consumers look through V together. What is not finite is added one by one, and then counts as 0, so rows that see none
-// of it get the bits that they would get without.
+// Before P V of a tile of keys that not all rows see all of, with NaN or infinity in V: a row must not even multiply it by its
+// zero weight. By all consumers. What is not finite is added one by one, and then counts as 0, so rows that see none of it get the
+// bits that they would get without.
 template <class Bits>
 __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
                                                 const KeysSeen<Bits> &seen)
 {
     constexpr int PIECES = BC * D * (int)sizeof(stored) / 16;
-    const int thread = threadIdx.x - WARPGROUP;
     uint4 *const V = reinterpret_cast<uint4 *>(V_tile);
-    bool found = false;
-#pragma unroll 4
-    for (int e = thread; e < PIECES; e += CONSUMER_THREADS) found |= not_finite(V[e]);
-    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;
     add_not_finite(O, P, V_tile, keys, seen);
     sync_threads(ALL_CONSUMERS, CONSUMER_THREADS);
 #pragma unroll 1
-    for (int e = thread; e < PIECES; e += CONSUMER_THREADS) {
+    for (int e = threadIdx.x - WARPGROUP; e < PIECES; e += CONSUMER_THREADS) {
         const uint4 v = V[e];
         if (not_finite(v)) {
             V[e] = make_uint4(finite_or_zero(v.x), finite_or_zero(v.y), finite_or_zero(v.z), finite_or_zero(v.w));

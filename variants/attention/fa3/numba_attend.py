@@ -12,16 +12,19 @@ import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import cuda, int32, uint32
 
-from variants._hopper import WarpgroupTile
+from variants._hopper import WarpgroupTile, padded
 from variants._hopper.numba_hopper import (
+    WARPGROUP,
     arrive,
     arrive_threads,
     begin_products,
     commit_products,
     numba_hopper,
     sync_threads,
+    uniform,
     wait,
     wait_for_products,
 )
@@ -31,9 +34,11 @@ from variants._hopper.numba_softmax import numba_softmax
 from variants._mma.numba_mma import unknown
 from variants._mma.numba_unrolled import unrolled
 from variants.attention.fa3.numba_block import numba_block
+from variants.attention.fa3.numba_inspection import numba_inspection
 from variants.attention.fa3.numba_not_finite import numba_not_finite
 
-TURN = 2  # a named barrier, of the first consumer; the next is that of the second
+ONE = np.float32(1)
+TURN = 5  # a named barrier, of the first consumer; the next ones are those of the others
 
 
 class Consumer(NamedTuple):
@@ -58,24 +63,27 @@ class Rows(NamedTuple):
 
 
 @functools.cache
-def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
+def numba_attend(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
     """The device functions `attend` and those of turns; see `numba_block`."""
-    BR, BC, TURNS = tile.Br, tile.Bc, bool(tile.turns)
+    D = padded(head_dim)
+    BR, BC, CONSUMERS, TURNS = tile.Br, tile.Bc, tile.consumers, bool(tile.turns)
+    CORRECTS_BESIDE_S = D > 128
     HIDES_FIRST, HIDES_LAST = limits.HIDES_FIRST, limits.HIDES_LAST
-    hopper, products = numba_hopper(D), numba_products(BC, D, dtype)
+    hopper, products = numba_hopper(D), numba_products(BC, head_dim, dtype)
     along_rows, across_rows = hopper.along_rows, hopper.across_rows
     steps_along, steps_across = hopper.steps_along, hopper.steps_across
     multiply, multiply_add_along = products.multiply, products.multiply_add_along
     multiply_add = products.multiply_add
-    softmax = numba_softmax(D, BC, limits, dtype)
+    softmax = numba_softmax(head_dim, BC, limits, dtype)
     mask, exponentiate = softmax.mask, softmax.exponentiate
     correct, round_weights = softmax.correct, softmax.round_weights
     block = numba_block(D, tile, limits)
-    CONSUMER_THREADS, O_APART, Q_EMPTY = block.CONSUMER_THREADS, block.O_APART, block.Q_EMPTY
+    O_APART, Q_EMPTY = block.O_APART, block.Q_EMPTY
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
     phase, barrier_of, tile_of, whole_tiles = block.phase, block.barrier_of, block.tile_of, block.whole_tiles
-    take_not_finite = numba_not_finite(D, tile, limits, dtype)
-    SUMS, OUTPUTS = BC // 2, D // 2
+    finds = numba_inspection(D, tile, limits, dtype).finds
+    take_not_finite = numba_not_finite(head_dim, tile, limits, dtype)
+    SUMS, OUTPUTS = BC // 2, head_dim // 2
     wait_for_S_beside_O, wait_for_S = wait_for_products(1, SUMS), wait_for_products(0, SUMS)
     wait_for_O = wait_for_products(0, OUTPUTS)
 
@@ -83,7 +91,7 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
     def multiply_further(k, S, Q, K):
         multiply_add_along(S, Q + steps_along(BR, k + 1), K + steps_along(BC, k + 1))
 
-    multiply_all_further = unrolled(D // 16 - 1, multiply_further)
+    multiply_all_further = unrolled((head_dim + 15) // 16 - 1, multiply_further)
 
     # S_next = Q_i K_j^T for the warpgroup's rows, under way.
     @cuda.jit(device=True, forceinline=True)
@@ -109,16 +117,16 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
         add_all_steps(O, P, V)
         commit_products()
 
-    # With TURNS, products of one consumer are issued while the other has its softmax.
+    # With TURNS, products of one consumer are issued while others have their softmax.
     @cuda.jit(device=True, forceinline=True)
     def begin_turn(warpgroup):
         if TURNS:
-            sync_threads(int32(TURN + warpgroup), CONSUMER_THREADS)
+            sync_threads(int32(TURN + warpgroup), 2 * WARPGROUP)
 
     @cuda.jit(device=True, forceinline=True)
     def end_turn(warpgroup):
         if TURNS:
-            arrive_threads(int32(TURN + 1 - warpgroup), CONSUMER_THREADS)
+            arrive_threads(int32(TURN + uint32(warpgroup + 1) % uint32(CONSUMERS)), 2 * WARPGROUP)
 
     @cuda.jit(device=True, forceinline=True)
     def release_Q(barriers, consumer):
@@ -141,10 +149,13 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
     @cuda.jit(device=True, forceinline=True)
     def visit(is_masked, rows, consumer, chip, step, row, first_key, p, tau2):
         O, m, l, S, P, correction = rows
+        step = uniform(step)
         newer = uint32(step + uint32(1))
         wait(barrier_of(chip.barriers, K_FULL, newer), phase(newer))  # line 8
         begin_turn(consumer.number)
         multiply_Q_Kt(S, consumer.Q_rows, tile_of(chip.K_tiles, newer))  # line 9
+        if CORRECTS_BESIDE_S:
+            correct(O, correction)
         wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10
         add_P_V(O, P, tile_of(chip.V_tiles, step))  # line 11
         end_turn(consumer.number)
@@ -157,18 +168,26 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
         wait_for_O(O)  # line 14
         if consumer.leads:
             arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V
-        correct(O, correction)
+        if not CORRECTS_BESIDE_S:
+            correct(O, correction)
         round_weights(P, S)  # line 16
 
     # Rows must not meet what is not finite in V_j of a key that they do not see.
     @cuda.jit(device=True, forceinline=True)
-    def look_at_V(rows, chip, step, row, first_key, p):
+    def take_V(rows, chip, step, row, first_key, p):
+        if not finds(chip.barriers, step):
+            return
+        if CORRECTS_BESIDE_S:
+            correct(rows.O, rows.correction)
+            rows.correction[0] = rows.correction[1] = ONE
         wait(barrier_of(chip.barriers, V_FULL, step), phase(step))
         take_not_finite(rows.O, rows.P, tile_of(chip.V_tiles, step), row, first_key, p)
 
     # Lines 18 and 19: P V of the last tile.
     @cuda.jit(device=True, forceinline=True)
-    def end(O, P, consumer, chip, step):
+    def end(O, P, correction, consumer, chip, step):
+        if CORRECTS_BESIDE_S:
+            correct(O, correction)
         wait(barrier_of(chip.barriers, V_FULL, step), phase(step))
         add_P_V(O, P, tile_of(chip.V_tiles, step))
         wait_for_O(O)
@@ -187,7 +206,7 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
         exponentiate(m, l, S, correction, tau2)  # line 6
         round_weights(P, S)
         if HIDES_LAST and not whole_from <= j < whole_to:
-            look_at_V(rows, chip, step, row, int32(j * BC), p)
+            take_V(rows, chip, step, row, int32(j * BC), p)
         # Line 7. Tiles that all rows see whole are in a loop of their own.
         j = int32(j - 1)
         if HIDES_LAST:
@@ -195,7 +214,7 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
                 first_key = int32(j * BC)
                 visit(True, rows, consumer, chip, step, row, first_key, p, tau2)
                 j, step = int32(j - 1), uint32(step + uint32(1))
-                look_at_V(rows, chip, step, row, first_key, p)
+                take_V(rows, chip, step, row, first_key, p)
         while j >= max(whole_from, tile.first):
             visit(False, rows, consumer, chip, step, row, j, p, tau2)
             j, step = int32(j - 1), uint32(step + uint32(1))
@@ -204,10 +223,10 @@ def numba_attend(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: st
                 first_key = int32(j * BC)
                 visit(True, rows, consumer, chip, step, row, first_key, p, tau2)
                 j, step = int32(j - 1), uint32(step + uint32(1))
-                look_at_V(rows, chip, step, row, first_key, p)
+                take_V(rows, chip, step, row, first_key, p)
         if O_APART:
             release_Q(chip.barriers, consumer)
-        end(O, P, consumer, chip, step)
+        end(O, P, correction, consumer, chip, step)
         return uint32(step + uint32(1))
 
     return SimpleNamespace(attend=attend, release_Q=release_Q, end_turn=end_turn)

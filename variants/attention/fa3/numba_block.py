@@ -14,6 +14,10 @@ from variants._hopper.numba_hopper import WARPGROUP, init_barrier, publish_barri
 from variants._hopper.numba_limits import WarpgroupLimits
 
 
+INSPECTORS = 3
+"""Warps that look through V."""
+
+
 class Packs(NamedTuple):
     """Heads that share K and V are packed: a warpgroup has 1 << head_shift rows of each, one head after the other."""
 
@@ -75,7 +79,9 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = (8 * STAGES * number for number in range(4))
     Q_FULL, Q_EMPTY = (8 * (4 * STAGES + CONSUMERS * number) for number in range(2))
     WORK_FULL, WORK_EMPTY, INDEX = (8 * (4 * STAGES + 2 * CONSUMERS + number) for number in range(3))
-    BARRIERS = 4 * STAGES + 2 * CONSUMERS + 3
+    # Of inspection.cuh, for each stage: INSPECTED are barriers, MARKS and FOUND are none.
+    INSPECTED, MARKS, FOUND = (8 * (4 * STAGES + 2 * CONSUMERS + 3 + STAGES * number) for number in range(3))
+    BARRIERS = 4 * STAGES + 2 * CONSUMERS + 3 + STAGES * (2 + (INSPECTORS + 1) // 2)
 
     # Of the tile of keys that is a block's `step`-th: where it lies, and the parity of the phase in which it is there.
     @cuda.jit(device=True, forceinline=True)
@@ -108,7 +114,8 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
             init_barrier(barrier_of(barriers, K_FULL, s), 1)
             init_barrier(barrier_of(barriers, V_FULL, s), 1)
             init_barrier(barrier_of(barriers, K_EMPTY, s), CONSUMERS)
-            init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS)
+            init_barrier(barrier_of(barriers, V_EMPTY, s), CONSUMERS + (INSPECTORS if HIDES_LAST else 0))
+            init_barrier(barrier_of(barriers, INSPECTED, s), INSPECTORS)
         for w in range(CONSUMERS):
             init_barrier(uint32(barriers + Q_FULL + 8 * w), 1)
             init_barrier(uint32(barriers + Q_EMPTY + 8 * w), 1)
@@ -176,6 +183,10 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
         WORK_FULL=WORK_FULL,
         WORK_EMPTY=WORK_EMPTY,
         INDEX=INDEX,
+        INSPECTED=INSPECTED,
+        MARKS=MARKS,
+        FOUND=FOUND,
+        stage=stage,
         phase=phase,
         barrier_of=barrier_of,
         tile_of=tile_of,

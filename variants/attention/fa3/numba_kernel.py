@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda, float32, int32, uint32, uint64
 from numba.cuda import libdevice
 
-from variants._hopper import WARPGROUP_ROWS, WarpgroupTile
+from variants._hopper import WARPGROUP_ROWS, WarpgroupTile, padded
 from variants._hopper.numba_hopper import (
     WARPGROUP,
     arrive,
@@ -23,6 +23,7 @@ from variants._hopper.numba_hopper import (
     set_registers,
     store_matrices,
     sync_threads,
+    uniform,
     wait,
     wait_until_read,
 )
@@ -44,6 +45,7 @@ from variants._mma.numba_mma import (
 from variants._mma.numba_unrolled import unrolled
 from variants.attention.fa3.numba_attend import Consumer, Rows, numba_attend
 from variants.attention.fa3.numba_block import Packs, Problem, numba_block
+from variants.attention.fa3.numba_inspection import numba_inspection
 from variants.attention.fa3.numba_producer import numba_producer
 
 ZERO = np.float32(0)
@@ -53,15 +55,16 @@ load_word, store_word, store_result = load_shared(4), store_shared(4), store_glo
 
 # Registers per thread, of 65536 on a multiprocessor, by the number of consumers: addresses for the producer, S, P and O
 # for consumers.
-PRODUCER_REGISTERS = {2: 40, 3: 56}
-CONSUMER_REGISTERS = {2: 232, 3: 152}
+PRODUCER_REGISTERS = {2: 40, 3: 32}
+CONSUMER_REGISTERS = {2: 232, 3: 160}
 
-OWN = 4  # a named barrier, of one warpgroup; the next ones are those of the others
+OWN = 2  # a named barrier, of one warpgroup; the next ones are those of the others
 
 
 @functools.cache
-def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
-    """The kernel for rows of `D` elements, padded, and a tile's sizes."""
+def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
+    """The kernel for rows of `head_dim` elements and a tile's sizes."""
+    D = padded(head_dim)
     BR, BC, CONSUMERS, TURNS = tile.Br, tile.Bc, tile.consumers, bool(tile.turns)
     hopper = numba_hopper(D)
     COLUMNS, ROW_BYTES, BOXES = hopper.COLUMNS, hopper.ROW_BYTES, hopper.BOXES
@@ -72,11 +75,12 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
     Q_FULL, O_APART, O_PLACE = block.Q_FULL, block.O_APART, block.O_PLACE
     WORK_FULL, WORK_EMPTY, INDEX = block.WORK_FULL, block.WORK_EMPTY, block.INDEX
     chip_at, init_barriers, row_tile = block.chip_at, block.init_barriers, block.row_tile
-    attending = numba_attend(D, tile, limits, dtype)
+    attending = numba_attend(head_dim, tile, limits, dtype)
     attend, release_Q, end_turn = attending.attend, attending.release_Q, attending.end_turn
-    produce = numba_producer(D, tile, limits)
+    produce = numba_producer(D, tile, limits, dtype)
+    inspect = numba_inspection(D, tile, limits, dtype).inspect
 
-    SUMS, OUTPUTS, WEIGHTS = BC // 2, D // 2, BC // 4  # of S, O and P, per thread
+    SUMS, OUTPUTS, WEIGHTS = BC // 2, head_dim // 2, BC // 4  # of S, O and P, per thread
     THREADS = WARPGROUP + CONSUMER_THREADS
     keep_registers = set_registers("dec", PRODUCER_REGISTERS[CONSUMERS])
     take_registers = set_registers("inc", CONSUMER_REGISTERS[CONSUMERS])
@@ -122,23 +126,24 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
         o = (
             packed(O[4 * j] * inverse[0], O[4 * j + 1] * inverse[0]),
             packed(O[4 * j + 2] * inverse[1], O[4 * j + 3] * inverse[1]),
-            packed(O[4 * j + 4] * inverse[0], O[4 * j + 5] * inverse[0]),
-            packed(O[4 * j + 6] * inverse[1], O[4 * j + 7] * inverse[1]),
+            # A row may end in the pair of pieces.
+            packed(O[4 * j + 4] * inverse[0], O[4 * j + 5] * inverse[0]) if 8 * j + 8 < head_dim else uint32(0),
+            packed(O[4 * j + 6] * inverse[1], O[4 * j + 7] * inverse[1]) if 8 * j + 8 < head_dim else uint32(0),
         )
         box, piece = 8 * j // COLUMNS, uint32(j % (COLUMNS // 8)) + (lane >> uint32(4))
         row = uint32(warp * uint32(16) + (lane & uint32(15)))
         store_matrices(uint32(O_rows + uint32(box * BR * ROW_BYTES) + piece_of_row(row, piece)), o)
 
-    store_outputs = unrolled(D // 16, round_and_store)
+    store_outputs = unrolled((head_dim + 15) // 16, round_and_store)
 
     # Algorithm 1, lines 13 to 25, for one tile of rows after the other.
     @cuda.jit(device=True, forceinline=True)
     def consume(chip, O_map, lse, p, tau2, sign):
         Q_tile, _, _, barriers = chip
-        number = int32(uint32(thread_index()) // uint32(WARPGROUP) - 1)
+        number = int32(uniform(uint32(thread_index()) // uint32(WARPGROUP)) - 1)
         leads = uint32(thread_index()) % uint32(WARPGROUP) == 0  # for its warpgroup
         Q_rows = uint32(Q_tile + uint32(number) * uint32(WARPGROUP_ROWS * ROW_BYTES))
-        if TURNS and number == 1:
+        if TURNS and number == CONSUMERS - 1:
             end_turn(number)  # the first one begins
         O = cuda.local.array(OUTPUTS, float32)
         S = cuda.local.array(SUMS, float32)
@@ -217,6 +222,8 @@ def fa3_kernel(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str)
             keep_registers()
             if thread_index() == 0:
                 produce(chip, Q, K, V, p)
+            elif thread_index() >= 32:
+                inspect(chip)
         else:
             # Lines 11 to 26.
             take_registers()

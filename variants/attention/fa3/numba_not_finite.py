@@ -8,10 +8,9 @@ from typing import Any
 
 from numba import cuda, int32, uint32
 
-from variants._hopper import ELEMENT_BYTES, WarpgroupTile
+from variants._hopper import ELEMENT_BYTES, WarpgroupTile, padded
 from variants._hopper.numba_hopper import (
     WARPGROUP,
-    any_of_threads,
     numba_hopper,
     publish_to_async,
     sync_threads,
@@ -46,16 +45,17 @@ def move_up(count: int) -> Any:
 
 
 @functools.cache
-def numba_not_finite(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
+def numba_not_finite(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
     """The device function `take_not_finite`; see `numba_block`."""
     BC, CONSUMER_THREADS = tile.Bc, WARPGROUP * tile.consumers
+    D = padded(head_dim)
     PIECES = BC * D * ELEMENT_BYTES // 16  # of V_j
-    TD = D // 8  # tiles of 8 elements of O
+    TD = head_dim // 8  # tiles of 8 elements of O
     hopper, mma = numba_hopper(D), numba_mma(dtype)
     COLUMNS, ROW_BYTES, piece_of_row = hopper.COLUMNS, hopper.ROW_BYTES, hopper.piece_of_row
     unpacked, not_finite, finite_or_zero = mma.unpacked, mma.not_finite, mma.finite_or_zero
-    keys_seen = numba_softmax(D, BC, limits, dtype).keys_seen
-    move_up_weights, move_up_outputs = move_up(BC // 4), move_up(D // 2)
+    keys_seen = numba_softmax(head_dim, BC, limits, dtype).keys_seen
+    move_up_weights, move_up_outputs = move_up(BC // 4), move_up(head_dim // 2)
 
     # O += p v for each v of a tile of so many keys that is NaN or infinity, in rows that see its key. It is to be
     # short, and need not be fast.
@@ -89,27 +89,21 @@ def numba_not_finite(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype
     def piece_not_finite(v):
         return not_finite(v[0]) or not_finite(v[1]) or not_finite(v[2]) or not_finite(v[3])
 
-    # Before P V of a tile that holds keys which only some rows see: a row must not even multiply NaN or infinity by its
-    # zero weight. All consumers look through V together. What is not finite is added one by one, and then counts as 0,
-    # so rows that see none of it get the bits that they would get without.
+    # Before P V of a tile that holds keys which only some rows see, with NaN or infinity in V: a row must not even
+    # multiply it by its zero weight. By all consumers. What is not finite is added one by one, and then counts as 0, so
+    # rows that see none of it get the bits that they would get without.
     @cuda.jit(device=True, forceinline=True)
     def take_not_finite(O, P, V_tile, row, first_key, p):
-        thread = int32(thread_index() - WARPGROUP)
-        found = False
-        for e in range(thread, int32(PIECES), int32(CONSUMER_THREADS)):
-            found |= piece_not_finite(load_piece(V_tile + uint32(e) * uint32(16)))
-        if any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, int32(found)) != 0:
-            first, end = cuda.local.array(2, int32), cuda.local.array(2, int32)
-            keys_seen(first, end, row, first_key, p)
-            add_not_finite(O, P, V_tile, int32(p.kv_len - first_key), first, end)
-            sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
-            for e in range(thread, unknown(PIECES), int32(CONSUMER_THREADS)):
-                at = V_tile + uint32(e) * uint32(16)
-                v = load_piece(at)
-                if piece_not_finite(v):
-                    finite = finite_or_zero(v[0]), finite_or_zero(v[1]), finite_or_zero(v[2]), finite_or_zero(v[3])
-                    store_piece(at, finite)
-            publish_to_async()
-            sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
+        first, end = cuda.local.array(2, int32), cuda.local.array(2, int32)
+        keys_seen(first, end, row, first_key, p)
+        add_not_finite(O, P, V_tile, int32(p.kv_len - first_key), first, end)
+        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
+        for e in range(int32(thread_index() - WARPGROUP), unknown(PIECES), int32(CONSUMER_THREADS)):
+            at = V_tile + uint32(e) * uint32(16)
+            v = load_piece(at)
+            if piece_not_finite(v):
+                store_piece(at, (finite_or_zero(v[0]), finite_or_zero(v[1]), finite_or_zero(v[2]), finite_or_zero(v[3])))
+        publish_to_async()
+        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
 
     return take_not_finite

@@ -9,17 +9,12 @@ from typing import Any
 from numba import cuda, int32, uint32
 
 from variants._hopper import WARPGROUP_ROWS, WarpgroupTile
-from variants._hopper.numba_hopper import (
-    arrive,
-    arrive_and_expect,
-    atomic_increment,
-    module_variable,
-    numba_hopper,
-    wait,
-)
+from variants._hopper.numba_hopper import arrive, arrive_and_expect, numba_hopper, wait
 from variants._hopper.numba_limits import WarpgroupLimits
+from variants._hopper.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_mma import store_shared, unknown
 from variants.attention.fa3.numba_block import numba_block
+from variants.attention.fa3.numba_inspection import numba_inspection
 
 store_word = store_shared(4)
 
@@ -29,13 +24,16 @@ taken = module_variable("taken")
 
 
 @functools.cache
-def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
+def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
     """The device function `produce`; see `numba_block`."""
     BR, BC, CONSUMERS = tile.Br, tile.Bc, tile.consumers
     hopper = numba_hopper(D)
     load_tile, load_rows, ROW_BYTES = hopper.load_tile, hopper.load_rows, hopper.ROW_BYTES
     block = numba_block(D, tile, limits)
-    Q_BYTES, KV_BYTES, row_tile = block.Q_BYTES, block.KV_BYTES, block.row_tile
+    Q_BYTES, KV_BYTES = block.Q_BYTES, block.KV_BYTES
+    row_tile, whole_tiles = block.row_tile, block.whole_tiles
+    inspection = numba_inspection(D, tile, limits, dtype)
+    mark, end_inspection = inspection.mark, inspection.end
     phase, barrier_of, tile_of = block.phase, block.barrier_of, block.tile_of
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
     Q_FULL, Q_EMPTY = block.Q_FULL, block.Q_EMPTY
@@ -52,10 +50,17 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
             load_rows(rows, BR, Q, int32(first_row + int32(w << head_shift)), pack, full)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_keys(tiles, barriers, full, empty, tensor_map, first_key, kv_head, step):
+    def await_empty(barriers, empty, step):
         wait(barrier_of(barriers, empty, step), phase(step) ^ uint32(1))
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_keys(tiles, barriers, full, tensor_map, first_key, kv_head, step):
         arrive_and_expect(barrier_of(barriers, full, step), KV_BYTES)
         load_tile(tile_of(tiles, step), BC, tensor_map, first_key, kv_head, barrier_of(barriers, full, step))
+
+    @cuda.jit(device=True, forceinline=True)
+    def kv_head_of(rows, p):
+        return int32(uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head))
 
     # By one lane: tiles are fetched in the order in which consumers ask for them.
     @cuda.jit(device=True, forceinline=True)
@@ -68,19 +73,24 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> Any:
             store_word(uint32(barriers + INDEX), uint32(index))
             arrive(uint32(barriers + WORK_FULL))
             if index >= all_tiles:
+                end_inspection(barriers, step)
                 break
             rows = row_tile(index, p)
-            kv_head = int32(uint32(rows.pack) // uint32(p.packs.per_kv_head))
-            j = int32(rows.end - 1)
+            whole_from, whole_to = whole_tiles(rows, p)
+            j, is_first = int32(rows.end - 1), True
             while True:
                 sees_keys = j >= rows.first  # rows that see no key have a Q_i nevertheless
                 if sees_keys:
-                    load_keys(K_tiles, barriers, K_FULL, K_EMPTY, K, int32(j * BC), kv_head, step)
-                if j == int32(rows.end - 1):
+                    await_empty(barriers, K_EMPTY, step)
+                    load_keys(K_tiles, barriers, K_FULL, K, int32(j * BC), kv_head_of(rows, p), step)
+                if is_first:
+                    is_first = False
                     load_Q(Q_tile, barriers, Q, rows.first_row, rows.pack, p.packs.head_shift, parity)
                 if not sees_keys:
                     break
-                load_keys(V_tiles, barriers, V_FULL, V_EMPTY, V, int32(j * BC), kv_head, step)
+                await_empty(barriers, V_EMPTY, step)
+                mark(barriers, step, whole_from <= j < whole_to)
+                load_keys(V_tiles, barriers, V_FULL, V, int32(j * BC), kv_head_of(rows, p), step)
                 # A loop whose length can be told would be unrolled, for which there are no registers.
                 j, step = unknown(int32(j - 1)), uint32(step + uint32(1))
                 if j < rows.first:

@@ -17,7 +17,7 @@ constexpr float LARGEST_WEIGHT = 448.0f;
 constexpr float SMALLEST_FLOAT = 1.175494351e-38f, LARGEST_FLOAT = 3.402823466e38f;  // normal ones
 constexpr float LARGEST_ADDEND = LARGEST_FLOAT / TN;  // a thread has TN / 2 fours of a row to add up
 
-typedef Pipeline<1> Barriers;  // Q_i comes at once
+typedef Pipeline<1, Inspection<false>> Barriers;  // Q_i comes at once
 typedef TileBuffer<KV_BYTES> KeyBuffer;
 
 // A consumer warpgroup.
@@ -203,7 +203,7 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
         if (consumer.stores) wait_until_read();
         sync_threads(OWN + consumer.number, WARPGROUP);
 #pragma unroll
-        for (int e = 0; e < D / 2; ++e) rows.O[e] *= scale_of_V.y;
+        for (int e = 0; e < HEAD_DIM / 2; ++e) rows.O[e] *= scale_of_V.y;
         stage_output(rows.O, factor, consumer.O_rows);
         publish_to_async();
         sync_threads(OWN + consumer.number, WARPGROUP);

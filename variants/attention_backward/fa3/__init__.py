@@ -120,18 +120,30 @@ def cupy_kernels(problem: Problem, tile: BackwardWarpgroupTile) -> tuple[Any, ..
     return prepare, keys_kernel(problem, tile), rounding
 
 
+def numba_kernels(problem: Problem, tile: BackwardWarpgroupTile) -> tuple[Any, ...]:
+    """Numba kernels that compute D, then all gradients, then round dQ."""
+    from variants._mma_backward.numba_ends import end_kernels
+    from variants.attention_backward.fa3.numba_kernel import keys_kernel as numba_keys_kernel
+
+    ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True, stats_of_tiles=True)
+    return ends.bwd_mma_prepare, numba_keys_kernel(problem, tile), ends.bwd_mma_round
+
+
 def keys_kernel(problem: Problem, tile: BackwardWarpgroupTile) -> Any:
     """The kernel of kernel.cu."""
-    from variants._hopper.products import products, products_across
+    from variants._hopper.products import products, products_across, products_of_registers
     from variants._hopper.rawkernel import FOR_HOPPER, MMA
     from variants._tiles.rawkernel import raw_kernel
 
     width = padded(problem.head_dim)
     sizes = {"D": width, "HEAD_DIM": problem.head_dim, "BR": tile.Br, "BC": tile.Bc, "STAGES": tile.stages}
+    sizes["LARGEST_PART"] = LARGEST_PART
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
     files, using = declarations(features_of(problem))
     hopper = tuple(("_hopper", f"{part}.cuh") for part in ("hopper", "slots", "registers"))
-    text = products(tile.Br, width, problem.dtype, "=f") + products_across(width, problem.dtype)
+    text = products(tile.Br, problem.head_dim, problem.dtype, "=f")
+    text += products_across(problem.head_dim, problem.dtype)
+    text += products_of_registers(tile.Br, problem.dtype)
     own = tuple((FOLDER, f"{part}.cuh") for part in ("chip", "products", "scoring", "not_finite"))
     common = (*stored(problem.dtype), *MMA, *hopper, *files)
     return raw_kernel(FOLDER, "bwd_fa3", options, common, using + text, parts=(("_mma_backward", "seen.cuh"), *own))
@@ -237,12 +249,12 @@ def unsupported(problem: Problem) -> str | None:
 
 
 def register(registry: Registry) -> None:
-    """Add `bwd-fa3-cupy`."""
+    """Add `bwd-fa3-cupy` and `bwd-fa3-numba`."""
     register_languages(
         registry,
         "bwd-fa3",
         "FlashAttention-3 backward: a producer warp, TMA and wgmma; dQ summed by bulk reductions",
-        {"cupy": cupy_kernels},
+        {"cupy": cupy_kernels, "numba": numba_kernels},
         plan,
         claim,
         tiles,

@@ -23,14 +23,14 @@ constexpr int DS_BYTES = BR / 64 * DS_BOX_BYTES;
 constexpr bool TAKE_TURNS = BR == 64;
 static_assert(TAKE_TURNS || BR == 64 * CONSUMERS, "each warpgroup has 64 rows of dQ_i");
 constexpr int FRAGMENT = 128;                  // floats of 16 rows and 8 columns (_mma_backward/dq.cuh)
-constexpr int FRAGMENTS = (HEAD_DIM + 7) / 8;  // side by side
+constexpr int FRAGMENTS = HEAD_DIM / 8;  // side by side
 constexpr int WARP_DQ_BYTES = FRAGMENTS * FRAGMENT * (int)sizeof(float);  // 16 rows
 
 // In the layout of products: keys g and g + 8 of the warp's 16 are h = 0 and 1, at [4 j + 2 h] and the next, which are rows
 // 8 j + 2 q and the next; or elements of a row.
 typedef float Scores[BR / 2];      // S^T and dP^T, then P^T and dS^T
 typedef unsigned Weights[BR / 4];  // A: P^T or dS^T, four registers for 16 rows
-typedef float Sums[D / 2];         // dK_j, dV_j, or 64 rows of dQ_i
+typedef float Sums[HEAD_DIM / 2];  // dK_j, dV_j, or 64 rows of dQ_i
 
 // Addresses. Tiles of dS^T are two, so that one is written while the other warpgroup reads the one before.
 struct Chip {

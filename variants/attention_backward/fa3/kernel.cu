@@ -1,6 +1,7 @@
 // FlashAttention-3, backward pass: Shah et al. 2024, arXiv 2407.08608, algorithm 3 (roles), whose loop is lines 8 to 16 of
 // Dao 2023, arXiv 2307.08691, algorithm 2; line numbers below are those. What surrounds it is in _mma_backward/prepare.cu and
-// round.cu, what a tile of rows takes in scoring.cuh and products.cuh. Limits and Stats are types that the plan chooses.
+// round.cu, what a tile of rows takes in scoring.cuh and products.cuh. Limits and Stats are types that the plan chooses. The
+// Numba twin is numba_kernel.py.
 
 // What the consumers of a block need, K_j and V_j of one head.
 struct KeyBlock {
@@ -23,10 +24,12 @@ __device__ __forceinline__ void consume(Sums &dK, Sums &dV, const KeyBlock &bloc
     barriers.K.wait_until_full(0);
     barriers.V.wait_until_full(0);
     const bool keys_not_finite = move_not_finite(chip);
+    KeptKeys K;
+    keep_keys(K, chip.K_tile + own_keys);
     Visit visit = Visit::first(block.visits);
 #pragma unroll 1
     for (; visit.number < block.visits.count; visit.next(block.visits)) {
-        const int n = visit.number, row = visit.first_row();
+        const int n = uniform(visit.number), row = visit.first_row();
         Scores S, dP;
         Weights P, dS;
         barriers.Q.wait_until_full(n);
@@ -36,7 +39,7 @@ __device__ __forceinline__ void consume(Sums &dK, Sums &dV, const KeyBlock &bloc
             barriers.dO.wait_until_full(n);
             clear_rows_not_finite(chip, n);
         }
-        multiply_rows(S, chip.K_tile + own_keys, chip.Q_tile(n));       // line 10: S^T = K_j Q_i^T
+        multiply_K_Qt(S, K, chip.K_tile + own_keys, chip.Q_tile(n));    // line 10: S^T = K_j Q_i^T
         barriers.dO.wait_until_full(n);
         multiply_rows(dP, chip.V_tile() + own_keys, chip.dO_tile(n));   // line 13: dP^T = V_j dO_i^T
         wait_for_products<1>(S);
@@ -138,11 +141,11 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void bwd_fa3(
         if (threadIdx.x == 0) produce(block, barriers, Q, K, V, dO, L, delta, kv_head);
     } else {
         take_registers<240>();
-        const int consumer = __shfl_sync(0xffffffff, threadIdx.x / WARPGROUP, 0) - 1;
+        const int consumer = uniform(threadIdx.x / WARPGROUP) - 1;
         // Line 7: dK_j = 0, dV_j = 0, in registers, not yet times tau.
         Sums dK_j, dV_j;
 #pragma unroll
-        for (int e = 0; e < D / 2; ++e) dK_j[e] = dV_j[e] = 0.0f;
+        for (int e = 0; e < HEAD_DIM / 2; ++e) dK_j[e] = dV_j[e] = 0.0f;
         if (visits.count > 0) consume(dK_j, dV_j, block, barriers, consumer, dQ);
         // Line 18: write dK_j, which is times tau, and dV_j, by way of where V_j and K_j were.
         write_keys(dV_j, 1.0f, chip.V_tile(), consumer, dV, first_key, kv_head);

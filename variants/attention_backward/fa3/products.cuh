@@ -11,8 +11,37 @@ __device__ __forceinline__ void multiply_rows(Scores &X, unsigned keys, unsigned
     begin_products();
     multiply(X, A, B);
 #pragma unroll
-    for (int k = 1; k < D / 16; ++k) multiply_add(X, A + steps_along<BC>(k), B + steps_along<BR>(k));
+    for (int k = 1; k < DEPTHS; ++k) multiply_add(X, A + steps_along<BC>(k), B + steps_along<BR>(k));
     commit_products();
+}
+
+// K_j of the warpgroup's keys, as A of products: in registers, if there is room for it, so that shared memory is read less.
+constexpr bool KEEPS_K = D + BR + D / 4 <= LARGEST_PART;
+typedef unsigned KeptKeys[KEEPS_K ? D / 4 : 1];
+
+__device__ __forceinline__ void keep_keys(KeptKeys &K, unsigned keys)
+{
+    const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 16;
+#pragma unroll
+    for (int k = 0; KEEPS_K && k < DEPTHS; ++k) {
+        const int box = 16 * k / COLUMNS, piece = 2 * k % (COLUMNS / 8) + threadIdx.x % 32 / 16;
+        load_matrices(K + 4 * k, keys + box * BC * ROW_BYTES + piece_of_row(row, piece));
+    }
+}
+
+// S^T = K_j Q_i^T for the warpgroup's keys; under way.
+__device__ __forceinline__ void multiply_K_Qt(Scores &S, const KeptKeys &K, unsigned keys, unsigned rows)
+{
+    if constexpr (KEEPS_K) {
+        const u64 B = along_rows(rows);
+        begin_products();
+        multiply_kept(S, K, B);
+#pragma unroll
+        for (int k = 1; k < DEPTHS; ++k) multiply_add_kept(S, K + 4 * k, B + steps_along<BR>(k));
+        commit_products();
+    } else {
+        multiply_rows(S, keys, rows);
+    }
 }
 
 // dY += W^T Z_i, over rows; under way.
@@ -61,10 +90,13 @@ __device__ __forceinline__ void write_keys(const Sums &dY, float factor, unsigne
     const unsigned rows = tile + 64 * consumer * ROW_BYTES;
     const int row = threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 16;
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) {
+    for (int k = 0; k < DEPTHS; ++k) {
         unsigned y[4];
 #pragma unroll
-        for (int c = 0; c < 4; ++c) y[c] = packed(dY[8 * k + 2 * c] * factor, dY[8 * k + 2 * c + 1] * factor);
+        for (int c = 0; c < 4; ++c) {
+            const int e = 8 * k + 2 * c;
+            y[c] = e < HEAD_DIM / 2 ? packed(dY[e] * factor, dY[e + 1] * factor) : 0;  // a row may end in the pair of pieces
+        }
         const int box = 16 * k / COLUMNS, piece = 2 * k % (COLUMNS / 8) + threadIdx.x % 32 / 16;
         store_matrices(rows + box * BC * ROW_BYTES + piece_of_row(row, piece), y);
     }

@@ -1,0 +1,140 @@
+"""The mistakes of backward_hopper.py in bwd-fa3's twin from Python: the same bugs, by the same names."""
+
+from __future__ import annotations
+
+from tests.mutants.backward_hopper import FOLDER, SWAPPED_ROLES
+from tests.mutants.patching import Mutant, Patch
+
+KERNEL, CHIP, PRODUCTS, SCORING = (f"{FOLDER}/numba_{name}.py" for name in ("kernel", "chip", "products", "scoring"))
+
+
+def _in(file: str, bug: str, *changes: tuple[str, str], sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "bwd-fa3-numba", tuple(Patch(file, *change) for change in changes), sanitize)
+
+
+_FORMULAS = (
+    _in(SCORING, "statistics of the row beside, on warpgroups", ("tau2, -L_high)", "tau2, -L_low)")),
+    _in(
+        SCORING,
+        "L added to scores, on warpgroups",
+        ("tau2, -L_low)", "tau2, L_low)"),
+        ("tau2, -L_high)", "tau2, L_high)"),
+    ),
+    _in(
+        SCORING,
+        "D missing from dS, on warpgroups",
+        ("(dP[4 * j + 2 * h] - D_low)", "dP[4 * j + 2 * h]"),
+        ("(dP[4 * j + 2 * h + 1] - D_high)", "dP[4 * j + 2 * h + 1]"),
+    ),
+    _in(KERNEL, "scale missing on dK, on warpgroups", ("write_keys(dK_j, tau,", "write_keys(dK_j, ONE,")),
+    _in(KERNEL, "scale on dV, on warpgroups", ("write_keys(dV_j, ONE,", "write_keys(dV_j, tau,")),
+    _in(
+        KERNEL,
+        "group's heads mapped by tiling, on warpgroups",
+        (
+            "int32(visit.tile * BR), int32(block.first_head + visit.head)",
+            "int32(visit.tile * BR), int32(uint32(block.first_head) // uint32(2) + visit.head)",
+        ),
+    ),
+)
+_MASKS = (
+    Mutant("rows and keys of the mask mixed up", "bwd-fa3-numba", SWAPPED_ROLES),
+    _in(SCORING, "causal off by one in tiles that are masked", ("8 * j + e >= first and", "8 * j + e > first and")),
+    _in(
+        SCORING,
+        "the second eight keys masked like the first",
+        ("int32(warps_key + uint32(8 * h) + (lane", "int32(warps_key + (lane"),
+    ),
+    _in(
+        KERNEL,
+        "tiles on an edge of the mask taken for whole",
+        ("all_see(block.seeing, pairs) and not keys_not_finite", "not keys_not_finite"),
+    ),
+    _in(
+        CHIP,
+        "the last tile of rows left out",
+        ("uint32(end + BR - 1) // uint32(BR)", "uint32(end) // uint32(BR)"),
+    ),
+    _in(
+        KERNEL,
+        "dS not masked, on warpgroups",
+        ("            mask(dP, block.seeing, first_key, row)\n", ""),
+    ),
+)
+_NOT_FINITE = (
+    _in(
+        KERNEL,
+        "rows that are not finite multiplied by zeros, on warpgroups",
+        ("            clear_rows_not_finite(chip, n)\n", ""),
+    ),
+    _in(
+        KERNEL,
+        "keys that are not finite multiplied by zeros, on warpgroups",
+        ("keys_not_finite = move_not_finite(block.chip)", "keys_not_finite = False"),
+    ),
+)
+_ROLES = (
+    _in(
+        KERNEL,
+        "statistics not waited for",
+        ("expect_dO(barriers, n, ROWS_BYTES + STAT_BYTES)", "expect_dO(barriers, n, ROWS_BYTES)"),
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "a stage of Q filled while it is read, on warpgroups",
+        ("            wait_until_Q_is_empty(barriers, n)\n", ""),
+        sanitize=True,
+    ),
+    _in(
+        CHIP,
+        "one consumer speaks for both",
+        ("init_dO(barriers, CONSUMERS)", "init_dO(barriers, 1)"),
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "dS multiplied before the other consumer has stored it",
+        (
+            "        sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)\n        if not TAKE_TURNS",
+            "        if not TAKE_TURNS",
+        ),
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "dS not published",
+        ("        publish_to_async()\n        if lane_index()", "        if lane_index()"),
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "a part of dQ overwritten while it is added",
+        ("            wait_until_read()  # dQ, whose place the next one takes\n", "            pass\n"),
+        sanitize=True,
+    ),
+    _in(
+        KERNEL,
+        "dQ of every tile by one consumer only",
+        (
+            "int32(uint32(n) % uint32(CONSUMERS)) == consumer",
+            "int32(uint32(n) % uint32(CONSUMERS)) == 0 and consumer == 0",
+        ),
+    ),
+    _in(
+        KERNEL,
+        "dQ read before it is there",
+        (
+            "    keep_registers, take_registers =",
+            "    wait_for_sum_beside_two = wait_for_products(2, SUMS)\n    keep_registers, take_registers =",
+        ),
+        ("wait_for_sum_beside_one(dQ_i)", "wait_for_sum_beside_two(dQ_i)"),
+        sanitize=True,
+    ),
+    _in(
+        PRODUCTS,
+        "dQ added to the rows beside",
+        ("dQ_head + uint64(uint32(row) >>", "dQ_head + uint64(uint32(row - first_row) >>"),
+    ),
+)
+MUTANTS = (*_FORMULAS, *_MASKS, *_NOT_FINITE, *_ROLES)
