@@ -181,9 +181,8 @@ def options(problem: Problem) -> str:
     fields = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "dtype")
     words = [f"--{field.replace('_', '-')} {getattr(problem, field)}" for field in fields]
     words += [] if problem.mask == NO_MASK else [f"--mask {problem.mask.text}"]
-    words += [] if problem.softcap is None else [f"--softcap {problem.softcap}"]
-    words += [f"--{field}" for field in ("alibi", "sinks") if getattr(problem, field)]
-    words += [] if problem.bias is None else [f"--bias {','.join(problem.bias)}"]
+    values = {term.field.replace("_", "-"): problem.to_fields()[term.field] for term in problem.terms}
+    words += [f"--{option}" if value is True else f"--{option} {value}" for option, value in values.items()]
     words += [f"--dropout {problem.dropout}"] if problem.dropout else []
     return " ".join(words)
 

@@ -48,6 +48,10 @@ class Tensor:
     axes: tuple[str, ...]
     """Names of its axes, in messages and error maps."""
 
+    def axis(self, name: str) -> int | None:
+        """Return the index of the axis of this name; None if there is none."""
+        return self.axes.index(name) if name in self.axes else None
+
     @property
     def size_bytes(self) -> int:
         """Size of the array in bytes."""

@@ -9,7 +9,7 @@ _MIRRORED = '"Band", (after, before)'
 MUTANTS = (
     *in_kernel(
         "bwd-fa2", "next Q of the head before",
-        ("of_next_head ? first_q + q_len : first_q;", "first_q;"),
+        ("first_q + (of_next_head ? q_len : 0);", "first_q;"),
         ("next_head = head + 1 if of_next_head else head", "next_head = head"),
     ),
     *in_kernel(

@@ -6,7 +6,7 @@ from tests.mutants.planting import in_kernel, in_sweep
 
 _CUDA, _NUMBA = "        __syncthreads();\n", "            cuda.syncthreads()\n"
 """A barrier in the loop over tiles of keys."""
-_V_CUDA = "        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);\n"
+_V_CUDA = "        load_tile<BC>(KV_tile, V + first_kv + (size_t)first_key * D, keys);\n"
 _V_NUMBA = "            load_tile(KV_tile, BC, V_head, first_key, keys)\n"
 _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies();\n", "            wait_for_copies()\n"
 _COPIES = {

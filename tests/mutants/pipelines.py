@@ -290,7 +290,12 @@ _VISITS = (
         "return in_run;",
     ),
     _in(KEYS, "notes of the quad's first columns", ">> j % 4 * 8 + threadIdx.x % 4 * 2", ">> j % 4 * 8"),
-    _in(PIPELINE, "V of the tile's place in the list", "load_V(V.tile(step), tile.first_key()", "load_V(V.tile(step), j * BC"),
+    _in(
+        PIPELINE,
+        "V of the tile's place in the list",
+        "load_V(V.tile(step), tile.first_key()",
+        "load_V(V.tile(step), j * BC",
+    ),
 )
 
 MUTANTS = (*_BARRIERS, *_FENCES, *_PRODUCTS, *_WORK, *_SOFTMAX, *_SPANS, *_VISITS)

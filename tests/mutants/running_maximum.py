@@ -51,7 +51,7 @@ MUTANTS = (
     *in_kernel(
         "fa1", "P V not brought to the new maximum",
         ("weight_new[i] = correction * inverse;", "weight_new[i] = inverse;"),
-        ("weight_new[i] = correction * inverse", "weight_new[i] = inverse"),
+        ("= old_part * inverse, correction * inverse", "= old_part * inverse, inverse"),
     ),
     *in_kernel(
         "fa2", "sign of the correction inverted",

@@ -35,9 +35,9 @@ MUTANTS = (
         ("const float inverse = l_new[i] == 0.0f ? 0.0f : 1.0f / l_new[i];",
          "const float l_old = l_tile[tile_row(i)] == 0.0f ? l_new[i] : l_tile[tile_row(i)];\n"
          "                const float inverse = l_old == 0.0f ? 0.0f : 1.0f / l_old;"),
-        ("inverse = ZERO if l_new[i] == ZERO else ONE / l_new[i]",
-         "l_old = l_new[i] if l_tile[tile_row(i)] == ZERO else l_tile[tile_row(i)]\n"
-         "                    inverse = ZERO if l_old == ZERO else ONE / l_old"),
+        ("inverse = float32(0) if l_new[i] == 0 else float32(1) / l_new[i]",
+         "l_old = l_new[i] if l_tile[tile_row(i)] == 0 else l_tile[tile_row(i)]\n"
+         "                    inverse = float32(0) if l_old == 0 else float32(1) / l_old"),
     ),
     *in_kernel(
         "fa2", "never divided by l",
@@ -76,12 +76,12 @@ MUTANTS = (
     *in_kernel(
         "fa1", "O not initialised",
         ("if (start + t < block.rows * D) O[", "if (start + t < 0) O["),
-        ("if start + t < rows * D:", "if start + t < 0:"),
+        ("for e in range(t, block.rows * D, THREADS):", "for e in range(t, 0, THREADS):"),
     ),
     *in_kernel(
         "fa1", "l not initialised",
         ("        l[first_stat + t] = 0.0f;\n", ""),
-        ("            l_head[first_row + t] = ZERO\n", ""),
+        ("            l[block.batch, block.head, block.first_row + t] = 0\n", ""),
     ),
     *in_kernel(
         "fa2", "P of the first tile used for all",

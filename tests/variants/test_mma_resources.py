@@ -139,6 +139,35 @@ def test_nothing_spills_where_what_rows_see_is_read(variant: Variant, head_dim: 
     assert_fits(variant.plan(problem).launches[-1], default_tile(head_dim).blocks_per_sm)
 
 
+DOCUMENTS, WINDOW = "documents:128+128", "window:8"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    ("head_dim", "fields"),
+    exhaustive_unless(
+        lambda build: build[0] == 96,
+        [
+            (64, {"mask": WINDOW}),
+            (64, {"mask": WINDOW, "sinks": True}),
+            (96, {"mask": WINDOW, "sinks": True}),
+            (96, {"mask": DOCUMENTS}),
+            (96, {"mask": DOCUMENTS, "softcap": 20.0}),
+            (96, {"mask": DOCUMENTS, "sinks": True, "dropout": 0.1}),
+            (96, {"sinks": True, "dropout": 0.1}),
+            (128, {"mask": WINDOW, "sinks": True}),
+            (128, {"sinks": True, "dropout": 0.1}),
+            (128, {"mask": DOCUMENTS, "softcap": 20.0, "dropout": 0.1}),
+            (128, {"mask": DOCUMENTS, "alibi": True, "dropout": 0.1}),
+        ],
+    ),
+)
+def test_nothing_spills_with_several_features(variant: Variant, head_dim: int, fields: dict[str, object]):
+    problem = Problem(heads=2, q_len=256, kv_len=256, head_dim=head_dim, dtype="bfloat16", **fields)  # type: ignore[arg-type]
+    assert_fits(variant.plan(problem).launches[-1], default_tile(head_dim).blocks_per_sm)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ compiles to nothing. In Numba the kernel's maker gets device functions of the sa
 numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in
 CUDA a struct by value, and a feature that is off is empty.
 
-A new score term is a struct in scores.cuh, a function in numba_scores.py and a row of `TERMS`.
+A new score term is a struct in scores.cuh, two functions in numba_scores.py, and a row of the operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,45 +109,16 @@ def mirrored_limits(problem: Problem, name: str = "Limits") -> Feature:
 
 SCORE_FEATURES = ("softcap", "alibi", "sinks")
 """Features in `takes` of a variant whose kernels take all of them."""
-
-
-def _softcap(problem: Problem, unit: float) -> tuple[Any, ...]:
-    return (np.float32((problem.softcap or 0.0) * unit),)
-
-
-def _alibi(problem: Problem, unit: float) -> tuple[Any, ...]:
-    return ("slopes",)
-
-
-def _bias(problem: Problem, unit: float) -> tuple[Any, ...]:
-    if unit != 1.0:
-        raise PlanError(f"a bias is read from memory as it is, and cannot be a multiple of {unit:g}")
-    return ("bias", *map(np.int32, problem.bias_strides))
-
-
-@dataclass(frozen=True)
-class Term:
-    """A score term: a row of `TERMS`."""
-
-    feature: str
-    """Feature of the problem."""
-    cuda_type: str
-    """Struct in scores.cuh."""
-    argument: Callable[[Problem, float], tuple[Any, ...]]
-    """The struct's members for a problem. Scores are multiples of `unit`."""
-
-
-TERMS = (Term("softcap", "Softcap", _softcap), Term("alibi", "Alibi", _alibi), Term("bias", "Bias", _bias))
-"""All score terms, in the order in which they are applied."""
+ALL_SCORE_FEATURES = (*SCORE_FEATURES, *(t.field for t in Problem.TERMS if t.field not in SCORE_FEATURES))
+"""Features in `takes` of a variant whose kernels take any score term."""
 
 
 def scores(problem: Problem, unit: float = 1.0) -> Feature:
-    """Return what happens to a score before the softmax."""
-    terms = [term for term in TERMS if term.feature in problem.score_features]
+    """Return what happens to a score before the softmax. Scores are multiples of `unit`."""
     argument: tuple[Any, ...] = ()
-    for term in reversed(terms):
-        argument = (term.argument(problem, unit), argument)
-    names = ", ".join(term.cuda_type for term in terms)
+    for term in reversed(problem.score_terms):
+        argument = (term.members(problem, unit), argument)
+    names = ", ".join(type(term).__name__ for term in problem.score_terms)
     return Feature("Scores", f"Terms<{names}>", argument, ((FOLDER, "scores.cuh"),))
 
 
@@ -165,12 +135,16 @@ def factor(problem: Problem) -> float:
 
 def changes_scores(problem: Problem) -> bool:
     """Whether a problem has score terms. Sinks are none."""
-    return any(term.feature in problem.score_features for term in TERMS)
+    return bool(problem.score_terms)
 
 
-def slope_bytes(problem: Problem, readers: int) -> int:
-    """Return bytes of the slopes if `readers` warps read one each, at the `sectors` level; 0 without ALiBi."""
-    return readers * SECTOR_BYTES if problem.alibi else 0
+def term_bytes(problem: Problem, readers: int) -> int:
+    """Return bytes of score terms' inputs with an element per head if `readers` warps read one of each.
+
+    At the `sectors` level.
+    """
+    inputs = [tensor for term in problem.score_terms for tensor in term.inputs(problem) if tensor.axes == ("head",)]
+    return readers * SECTOR_BYTES * len(inputs)
 
 
 def sink_bytes(problem: Problem, readers: int) -> int:
@@ -205,6 +179,6 @@ def in_numba(problem: Problem, rows: int, keys: int, *, rule: Any = None, thread
     """Return the device functions of the features, a `NumbaFeatures`; arguments as for `numba_features`."""
     from variants._features.numba_features import numba_features
 
-    terms = tuple(term.feature for term in TERMS if term.feature in problem.score_features)
+    terms = tuple(term.field for term in problem.score_terms)
     dropout, sinks = problem.dropout > 0, "sinks" in problem.score_features
     return numba_features(has_spans(problem), rule, terms, sinks, dropout, rows, keys, threads)

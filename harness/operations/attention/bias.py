@@ -51,11 +51,6 @@ def axes_of_array(array: np.ndarray) -> Axes:
     return tuple(axis for axis, extent in zip(AXES, array.shape) if extent != 1) or AXES[-1:]
 
 
-def bias_in_words(axes: Axes | None) -> list[str]:
-    """Describe the bias of a problem; nothing if it has none."""
-    return [] if axes is None else [f"bias ({', '.join(axes)})"]
-
-
 # Drawing --------------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """Regimes of attention, which draw Q, K and V. To add one, write a function and add a line at the end.
 
-Every regime also draws a bias and sinks, if the problem has them.
+Every regime also draws the inputs of the problem's score terms and sinks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.cases.regime import Regime, by_name
-from harness.operations.attention.bias import drawn_bias
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.scores import drawn_sinks
 
 Float64Array = npt.NDArray[np.float64]
 Drawn = tuple[Float64Array, Float64Array, Float64Array]
@@ -154,11 +152,13 @@ def _non_finite(rng: np.random.Generator, problem: Problem) -> Drawn:
 
 
 def _with_scores(regime: Regime, rng: np.random.Generator, problem: Problem) -> Sequence[Float64Array]:
-    """Draw the inputs of a regime, and then a bias and sinks, so that Q, K and V do not depend on these."""
-    q, k, v = regime.draw(rng, problem)
-    bias = None if problem.bias is None else drawn_bias(regime.name, rng, problem)
-    drawn = [q, k, v, *([] if bias is None else [bias])]
-    return [*drawn, drawn_sinks(rng, problem, q, k, bias)] if problem.sinks else drawn
+    """Draw the inputs of a regime, and then those of terms, so that Q, K and V do not depend on these."""
+    drawn = dict(zip("QKV", regime.draw(rng, problem)))
+    for term in problem.terms:
+        if not term.inputs_follow:
+            (name,) = term.input_names
+            drawn[name] = term.draw(regime.name, rng, problem, drawn)
+    return list(drawn.values())
 
 
 def _all_inputs(regimes: Mapping[str, Regime]) -> Mapping[str, Regime]:

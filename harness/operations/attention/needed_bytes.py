@@ -13,29 +13,25 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.model.operation import IoBound
-from harness.operations.attention.bias import BIAS
 from harness.operations.attention.problem import Problem
 
 LARGEST = {"float32": 3e38, "bfloat16": 3e38, "float16": 6e4}
 """The largest finite value of each dtype, rounded down."""
-MOST_BIAS = 10.0
-"""Maximum magnitude of a bias, which changes a score less than the largest value of K's dtype does."""
 SMALLEST_FACTOR = 1e-3
 """Minimum |tau q| for which the largest value of K's dtype in one element of K determines a row's result."""
 
 
 def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int:
-    """Return the minimum bytes of Q, K and V that a correct kernel reads; 0 if unknown. A bias does not count."""
+    """Return the minimum bytes of Q, K and V that a correct kernel reads; 0 if unknown. Other inputs do not count."""
     q, k, v = (inputs[name].astype(np.float64) for name in ("Q", "K", "V"))
     if problem.tau == 0 or not all(np.isfinite(each).all() for each in (q, k, v)):
         return 0
-    if problem.softcap is not None:
-        return 0  # no element determines a row: near the cap, it may have no effect
     if problem.dropout:
         return 0  # unknown: dropped weights have no effect
-    largest_bias = 0.0 if problem.bias is None else np.abs(inputs[BIAS]).max().astype(np.float64)
-    if not largest_bias <= MOST_BIAS:
-        return 0  # unknown: keys whose bias is -inf have no effect
+    changes = [term.range_of_change(problem, inputs) for term in problem.score_terms]
+    if None in changes:
+        return 0  # unknown: near a cap, for example, an element may have no effect
+    least, most = (sum(ends) for ends in zip((0.0, 0.0), *changes))
     # If a row sees a single key, its result is that key's row of V for any Q and K.
     if not problem.mask.is_run:
         return 0  # unknown
@@ -55,14 +51,12 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
     # A huge element of V changes the answer unless its weight is so small that it may be treated as 0.
     longest = [np.sqrt((each**2).sum(axis=-1).max()) for each in (q, k)]
     largest_score = abs(problem.tau) * longest[0] * longest[1]
-    score_range = 2 * (largest_score + largest_bias)
-    if problem.alibi:
-        score_range += np.abs(inputs["slopes"]).max().astype(np.float64) * (problem.q_len + problem.kv_len)
+    score_range = 2 * largest_score + most - least
     smallest_weight = np.exp(-score_range) / problem.kv_len
     if problem.sinks:
         # A sink that exceeds the largest score by d reduces weights by e^-d.
         largest_sink = inputs["sinks"].max().astype(np.float64)
-        smallest_weight *= np.exp(-max(0.0, largest_sink + largest_score + largest_bias)) / 2
+        smallest_weight *= np.exp(-max(0.0, largest_sink + largest_score + most)) / 2
     if smallest_weight * LARGEST[problem.dtype] > 1e3 * max(1.0, np.abs(v).max()):
         needed += of_keys
     return int(needed) * problem.itemsize_bytes

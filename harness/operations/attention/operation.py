@@ -20,7 +20,6 @@ from harness.model.operation import (
     oracle_flops,
     part_flops,
 )
-from harness.operations.attention.bias import AXES, BIAS, axes_of_array, bias_in_words
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
@@ -40,9 +39,9 @@ from harness.operations.attention.masks.arrays import mask_arrays
 from harness.operations.attention.mistakes.known_mistakes import forward_hints, known_mistakes, trivial_answers
 from harness.operations.attention.needed_bytes import io_bound, needed_read_bytes
 from harness.operations.attention.oracle import attention
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.problem import SCORE_FEATURES, Problem
 from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention.scores import slope_arrays
+from harness.operations.attention.score_terms import TERMS
 from harness.operations.attention.sums import ordered_sums
 from harness.support.errors import UsageError
 
@@ -73,15 +72,11 @@ def _field_in_words(problem: Problem, name: str) -> list[str]:
     """One field for a headline, such as `heads 8`; nothing where it has its default."""
     if name == "mask":
         return [problem.mask.shown] if problem.mask.parts else []
-    if name == "softcap":
-        return [] if problem.softcap is None else [f"softcap {problem.softcap:g}"]
-    if name == BIAS:
-        return bias_in_words(problem.bias)
+    if name in SCORE_FEATURES:
+        return [term.in_words(problem) for term in problem.terms if term.field == name]
     if name in ("dropout", "dropout_seed"):
         said = f"dropout {problem.dropout:.4g}" if name == "dropout" else f"dropout seed {problem.dropout_seed}"
         return [said] if problem.dropout else []
-    if name in ("alibi", "sinks"):
-        return [{"alibi": "ALiBi"}.get(name, name)] if getattr(problem, name) else []
     if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
         return []
     return field_in_words(problem, name)
@@ -93,7 +88,8 @@ LARGEST_ROWS = 2**22
 
 
 def _derived_inputs(problem: Problem) -> Mapping[str, np.ndarray]:
-    return {**mask_arrays(problem), **slope_arrays(problem)}
+    of_terms = (term.derived(problem) for term in problem.terms)
+    return {**mask_arrays(problem), **{name: array for each in of_terms for name, array in each.items()}}
 
 
 def _hints(problem: Problem, output: str) -> Hints:
@@ -153,11 +149,9 @@ OPERATION = Operation(
     tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
     hints=_hints,
-    settings=("mask", "scale", "softcap", "alibi", "dropout", "dropout_seed"),
+    settings=("mask", "scale", *(term.field for term in TERMS if term.inputs_follow), "dropout", "dropout_seed"),
     further_inputs={
-        "slopes": FurtherInput("alibi", True),
-        BIAS: FurtherInput(BIAS, AXES, axes_of_array),
-        "sinks": FurtherInput("sinks", True),
+        name: FurtherInput(term.field, term.plain, term.value_of_array) for term in TERMS for name in term.input_names
     },
     problem_of_arrays=_problem_of_arrays,
     lengths={"seq_len": ("q_len", "kv_len")},

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.cases.property import DETERMINISM, Property, Trial, alignment_period, apart, on_grid, other_outputs
-from harness.operations.attention.bias import BIAS
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
 
@@ -44,13 +43,14 @@ def batch_invariance(trial: Trial) -> str | None:
 
 
 def key_order(trial: Trial) -> str | None:
-    """Permuting keys together with their values and biases does not change O and lse beyond both budgets."""
+    """Permuting keys together with all that they have does not change O and lse beyond both budgets."""
     p = trial.problem
-    if p.mask != NO_MASK or p.alibi or p.dropout:  # these depend on the order
+    if p.mask != NO_MASK or p.dropout or any(term.depends_on_distance for term in p.terms):  # these depend on the order
         return None
     order = np.random.Generator(np.random.Philox(trial.problem.kv_len)).permutation(trial.problem.kv_len)
-    of_keys = ("K", "V", BIAS) if "kv_len" in (p.bias or ()) else ("K", "V")
-    moved = {name: np.ascontiguousarray(trial.inputs[name][:, :, order]) for name in of_keys}
+    of_terms = {tensor.name: tensor.axis("key") for term in p.terms for tensor in term.inputs(p)}
+    of_keys = {"K": 2, "V": 2} | {name: axis for name, axis in of_terms.items() if axis is not None}
+    moved = {name: np.ascontiguousarray(trial.inputs[name].take(order, axis)) for name, axis in of_keys.items()}
     other = {**trial.inputs, **moved}
     allowed_errors, errors_of_permuted = trial.begin_allowed(trial.inputs), trial.begin_allowed(other)
     permuted = trial.run(trial.problem, other)
@@ -65,10 +65,10 @@ def key_order(trial: Trial) -> str | None:
 def score_shift(trial: Trial) -> str | None:
     """Adding a vector x to every key adds tau q.x to all scores of a row, so O is unchanged and lse changes by tau q.x.
 
-    Does not apply to capped scores or with sinks, which would not change.
+    Does not apply to terms that change a shift, such as a cap, or with sinks, which would not be shifted.
     """
     problem = trial.problem
-    if problem.softcap is not None or problem.sinks:
+    if not all(term.keeps_shifts for term in problem.terms):
         return None
     K = on_grid(trial.inputs["K"])
     # Signs alternate, so that no single element dominates q.x.
@@ -106,7 +106,7 @@ def value_sum(trial: Trial) -> str | None:
 def convex_hull(trial: Trial) -> str | None:
     """O lies between the smallest and the largest value that the row sees, within its budget.
 
-    The value of a sink is 0, and so is that of a dropped weight. O is 0 if a bias of -inf hides all keys of a row.
+    The value of a sink is 0, and so is that of a dropped weight. O is 0 if a term hides all keys of a row.
     """
     problem = trial.problem
     V = trial.inputs["V"].astype(np.float64).repeat(problem.group, axis=1)
@@ -119,7 +119,7 @@ def convex_hull(trial: Trial) -> str | None:
         ]
         low, high = (np.concatenate(each) for each in zip(*parts))
         low, high = problem.kept_factor * low, problem.kept_factor * high
-        may_hide = problem.bias is not None and np.isneginf(trial.inputs[BIAS]).any()
+        may_hide = any(term.may_hide(trial.inputs) for term in problem.terms)
         if problem.sinks or problem.dropout or may_hide:
             low, high = np.minimum(low, 0), np.maximum(high, 0)
     O = trial.outputs["O"].astype(np.float64)

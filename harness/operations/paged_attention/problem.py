@@ -18,7 +18,7 @@ from harness.model.problem import (
     option,
     require_extents,
 )
-from harness.operations.attention.problem import checked_scale, require_groups
+from harness.operations.attention.sizes import checked_scale, require_groups
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number, whole_number
 from harness.support.override import override

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.operations.attention.problem import default_scale, heads_in_words
+from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
 

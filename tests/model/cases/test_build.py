@@ -9,9 +9,10 @@ import pytest
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.operation import operation_named
-from harness.operations.attention.problem import COMPILED_FEATURES
+from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT
+from harness.operations.attention.score_terms import TERMS
 
-WITHOUT = {"softcap": None, "alibi": False, "bias": None, "sinks": False, "dropout": 0.0}
+WITHOUT = {**{term.field: term.off for term in TERMS}, DROPOUT: 0.0}
 
 
 @pytest.mark.parametrize("operation", ["attention", "attention-backward", "paged-attention", "softmax"])

@@ -354,7 +354,7 @@ def test_a_seed_has_64_bits(seed: object):
 
 
 def test_a_problem_says_what_it_has():
-    scores = {"softcap": 2.0, "alibi": True, "bias": "kv_len", "sinks": True}
+    scores = {term.field: term.plain for term in Problem.TERMS}
     problem = Problem(mask="causal", **scores, dropout=0.1, dropout_seed=2**60)
     assert problem.features == ("causal", *COMPILED_FEATURES)
     assert problem.build_key == ("float32", 64, *COMPILED_FEATURES)

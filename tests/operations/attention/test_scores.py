@@ -21,7 +21,7 @@ from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import COMPILED_FEATURES, Problem
-from harness.operations.attention.scores import alibi_slopes
+from harness.operations.attention.score_terms import alibi_slopes
 from harness.support.errors import PluginError, ProblemError, UsageError
 
 pytestmark = pytest.mark.compiles(False)

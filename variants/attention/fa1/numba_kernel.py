@@ -9,27 +9,14 @@ from __future__ import annotations
 import functools
 from types import SimpleNamespace
 
-from numba import cuda, float32, int32
+from numba import cuda, float32, int32, uint32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
+from variants._features.numba_scores import MINUS_INFINITY
 from variants._features.numba_stored import conversions
 from variants._tiles import Tile
-from variants._tiles.numba_tiles import (
-    MINUS_INFINITY,
-    ONE,
-    THREADS,
-    ZERO,
-    batch_index,
-    copies,
-    exp_below,
-    head_index,
-    kv_head_index,
-    numba_tiles,
-    row_sum,
-    thread_column,
-    thread_index,
-)
+from variants._tiles.numba_tiles import THREADS, copies, exp_below, numba_tiles, row_sum, thread_column, thread_index
 from variants.attention.fa1.numba_rows_seeing import rows_seeing_in
 
 
@@ -40,8 +27,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
     `spans`: whether what rows see is read from arrays.
     """
     D, BR, BC = head_dim, tile.Br, tile.Bc
-    load_tile, _ = copies(D, dtype)
-    load_running_tile, store_running_tile = copies(D, "float32")
+    (load_tile, _), (load_running_tile, store_running_tile) = copies(D, dtype), copies(D, "float32")
     _, _, narrow = conversions(dtype)
     tiles, rows_seeing = numba_tiles(head_dim, tile, features), rows_seeing_in(spans, features, tile)
     TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
@@ -54,42 +40,32 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
     # Line 2: O = 0, l = 0, m = -inf in global memory.
     @cuda.jit
     def fa1_initialise(O, l, m, q_len):
-        block = own_rows(q_len)
-        first_row, rows, t = block.first_row, block.rows, thread_index()
-        O_head = O[block.batch, block.head]
-        l_head, m_head = l[block.batch, block.head], m[block.batch, block.head]
-        for start in range(0, rows * D, THREADS):
-            if start + t < rows * D:
-                O_head[first_row + (start + t) // D, (start + t) % D] = ZERO
-        if t < rows:
-            l_head[first_row + t] = ZERO
-            m_head[first_row + t] = MINUS_INFINITY
+        block, t = own_rows(q_len), thread_index()
+        for e in range(t, block.rows * D, THREADS):
+            O[block.batch, block.head, block.first_row + e // D, e % D] = 0
+        if t < block.rows:
+            l[block.batch, block.head, block.first_row + t] = 0
+            m[block.batch, block.head, block.first_row + t] = MINUS_INFINITY
 
     # Lines 3 to 15: one block per head.
     @cuda.jit
     def fa1(Q, K, V, O, l, m, q_len, kv_len, group, tau, limits):
-        K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
-        V_tile = cuda.shared.array((BC, LD), float32, alignment=16)
-        Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
-        O_tile = cuda.shared.array((BR, LD), float32, alignment=16)
-        P_tile = cuda.shared.array((P_ROWS, LP), float32, alignment=16)
-        l_tile = cuda.shared.array(BR, float32)
-        m_tile = cuda.shared.array(BR, float32)
-        S = cuda.local.array((TM, TN), float32)
-        PV = cuda.local.array((TM, TD), float32)
-        l_new = cuda.local.array(TM, float32)
-        m_new = cuda.local.array(TM, float32)
-        weight_old = cuda.local.array(TM, float32)
-        weight_new = cuda.local.array(TM, float32)
+        K_tile, V_tile = cuda.shared.array((BC, LD), float32, 16), cuda.shared.array((BC, LD), float32, 16)
+        Q_tile, O_tile = cuda.shared.array((BR, LD), float32, 16), cuda.shared.array((BR, LD), float32, 16)
+        P_tile = cuda.shared.array((P_ROWS, LP), float32, 16)
+        l_tile, m_tile = cuda.shared.array(BR, float32), cuda.shared.array(BR, float32)
+        S, PV = cuda.local.array((TM, TN), float32), cuda.local.array((TM, TD), float32)
+        l_new, m_new = cuda.local.array(TM, float32), cuda.local.array(TM, float32)
+        weight_old, weight_new = cuda.local.array(TM, float32), cuda.local.array(TM, float32)
         bounds = cuda.local.array((2, TM), int32)
 
-        t, batch, head, kv_head = thread_index(), batch_index(), head_index(), kv_head_index(group)
+        t, own = thread_index(), own_rows(q_len)
+        batch, head, kv_head = own.batch, own.head, uint32(own.head) // uint32(group)
         Q_head, K_head, V_head = Q[batch, head], K[batch, kv_head], V[batch, kv_head]
         O_head, l_head, m_head = O[batch, head], l[batch, head], m[batch, head]
 
         # Line 5: for all K_j, V_j with a key that some row sees.
-        run = limits_of_sequence(limits, batch, q_len, kv_len)
-        first_seeing = 0
+        run, first_seeing = limits_of_sequence(limits, batch, q_len, kv_len), 0
         for first_key in range(first(run, 0) // BC * BC, end(run, q_len - 1), BC):
             # Line 6: load K_j, V_j.
             keys = min(BC, kv_len - first_key)
@@ -106,7 +82,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
                 load_tile(Q_tile, BR, Q_head, first_row, rows)
                 load_running_tile(O_tile, BR, O_head, first_row, rows)
                 if t < BR:
-                    l_tile[t] = l_head[first_row + t] if t < rows else ZERO
+                    l_tile[t] = l_head[first_row + t] if t < rows else float32(0)
                     m_tile[t] = m_head[first_row + t] if t < rows else MINUS_INFINITY
                 cuda.syncthreads()
 
@@ -118,7 +94,7 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
                 for i in range(TM):
                     # Line 10: m~ = rowmax(S), P~ = exp(S - m~), l~ = rowsum(P~).
                     m_here = row_max(S, i)
-                    total = ZERO
+                    total = float32(0)
                     for j in range(TN):
                         p = exp_below(S[i, j], m_here)
                         P_tile[row_of(i), key_of(j)] = p
@@ -133,15 +109,14 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
                     l_new[i] = old_part + correction * l_here
 
                     # What line 12 multiplies O and P~ V by. While a row has seen nothing, O stays 0.
-                    inverse = ZERO if l_new[i] == ZERO else ONE / l_new[i]
-                    weight_old[i] = old_part * inverse
-                    weight_new[i] = correction * inverse
+                    inverse = float32(0) if l_new[i] == 0 else float32(1) / l_new[i]
+                    weight_old[i], weight_new[i] = old_part * inverse, correction * inverse
                 cuda.syncthreads()
 
                 # Line 12: O_i = diag(l_new)^-1 (diag(l) exp(m - m_new) O_i + exp(m~ - m_new) P~ V_j).
                 for i in range(TM):
                     for j in range(TD):
-                        PV[i, j] = ZERO
+                        PV[i, j] = 0
                 add_P_V(PV, P_tile, V_tile, keys, seen_here)
                 for i in range(TM):
                     if has_row(i):
@@ -150,25 +125,20 @@ def fa1_kernels(head_dim: int, tile: Tile, dtype: str, spans: bool, features: Nu
                                 O_ij = O_tile[row_of(i), element_of(j)]
                                 O_tile[row_of(i), element_of(j)] = weight_old[i] * O_ij + weight_new[i] * PV[i, j]
                         if thread_column() == 0:
-                            l_tile[row_of(i)] = l_new[i]
-                            m_tile[row_of(i)] = m_new[i]
+                            l_tile[row_of(i)], m_tile[row_of(i)] = l_new[i], m_new[i]
                 cuda.syncthreads()
 
                 # Lines 12 and 13: write O_i, l_i, m_i. Each thread reads back only what it wrote itself.
                 store_running_tile(O_head, first_row, O_tile, rows)
                 if t < rows:
-                    l_head[first_row + t] = l_tile[t]
-                    m_head[first_row + t] = m_tile[t]
+                    l_head[first_row + t], m_head[first_row + t] = l_tile[t], m_tile[t]
 
     # Line 16: return O, in the problem's dtype.
     @cuda.jit
     def fa1_round(O_running, O, q_len):
         block = own_rows(q_len)
-        first_row, rows = block.first_row, block.rows
-        running_head, O_head = O_running[block.batch, block.head], O[block.batch, block.head]
-        for start in range(0, rows * D, THREADS):
-            e = start + thread_index()
-            if e < rows * D:
-                O_head[first_row + e // D, e % D] = narrow(running_head[first_row + e // D, e % D])
+        for e in range(thread_index(), block.rows * D, THREADS):
+            row, column = block.first_row + e // D, e % D
+            O[block.batch, block.head, row, column] = narrow(O_running[block.batch, block.head, row, column])
 
     return SimpleNamespace(fa1_initialise=fa1_initialise, fa1=fa1, fa1_round=fa1_round)

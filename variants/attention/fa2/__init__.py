@@ -26,7 +26,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
+from variants._features import Feature, arguments, has_spans, sink_bytes, term_bytes
 from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
 from variants._tiles.bias import bias_bytes
 from variants._tiles.copies import tile_copy
@@ -94,7 +94,7 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     return (kernel, *numba_listing(problem, tile))
 
 
-TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.SCORE_FEATURES, "bias", features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.ALL_SCORE_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -123,7 +123,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     visits = Visits(schedule)
     mask_and_keys, listed_bytes = visits.traffic(WARPS, entry_reads=1, copy=copy)
     readers = WARPS * schedule.owners
-    score_bytes = slope_bytes(p, readers) + bias_bytes(visits) + sink_bytes(p, readers)
+    score_bytes = term_bytes(p, readers) + bias_bytes(visits) + sink_bytes(p, readers)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + score_bytes
     return Traffic(read_bytes=int(read_bytes), write_bytes=int(o_bytes + lse_bytes) + listed_bytes)
 

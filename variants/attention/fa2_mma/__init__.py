@@ -32,7 +32,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import Feature, arguments, band, declarations, has_spans, sink_bytes, slope_bytes, stored
+from variants._features import Feature, arguments, band, declarations, has_spans, sink_bytes, stored, term_bytes
 from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, tile_copy, unsupported_on_tensor_cores
 from variants._tiles.grids import beyond_y, grid_side_by_side
 from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering, row_order
@@ -156,7 +156,7 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
     from variants.attention.fa2_mma.numba_kernel import fa2_mma_kernel
 
     p, chosen = problem, features.in_numba(problem, tile.Br, tile.Bc, threads=32 * tile.warps)
-    terms = tuple(term.feature for term in features.TERMS if term.feature in p.score_features)
+    terms = tuple(term.field for term in p.score_terms)
     kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype, has_spans(p), terms, chosen)
     return (kernel, *numba_ordering(p, tile))
 
@@ -205,7 +205,7 @@ def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_
     order_read, order_written = LongestFirst(schedule).traffic(tile.warps)
     read_bytes = q_bytes + mask_and_keys + schedule.limit_bytes().sum() + order_read
     warps = schedule.owners * tile.warps
-    score_bytes = slope_bytes(p, warps) + sink_bytes(p, warps)
+    score_bytes = term_bytes(p, warps) + sink_bytes(p, warps)
     return Traffic(
         read_bytes=int(read_bytes) + score_bytes, write_bytes=int(o_bytes + lse_bytes) + listed_bytes + order_written
     )

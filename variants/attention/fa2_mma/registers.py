@@ -27,6 +27,7 @@ def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, 
     """Return the compile-time parameters of registers.cuh."""
     one_body = has_one_body(problem, tile)
     warps_write = one_body or (has_spans(problem) and 112 < problem.head_dim <= 128)
+    warps_write = warps_write or (ends_at_once and problem.head_dim <= 64)
     return {
         "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
         "ONE_BODY": int(one_body),
@@ -57,7 +58,8 @@ def sums(problem: Problem, ends_at_once: bool) -> int:
     """Sums in which a lane looks for NaN in V: each addition waits for the one before in the same sum."""
     reads_what_rows_see = has_spans(problem) or not problem.mask.is_run
     has_room = problem.head_dim <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi)
-    return 2 if problem.dropout or has_room else 1
+    crowded = has_spans(problem) and problem.alibi and 112 < problem.head_dim <= 128
+    return 2 if (problem.dropout and not crowded) or has_room else 1
 
 
 def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
@@ -70,8 +72,13 @@ def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
     of_sinks, capped = spans and problem.sinks, problem.softcap is not None
     of_lists = bool(problem.dropout) and not problem.mask.is_run
     keys = of_sinks or of_lists or (narrow and problem.alibi and not capped and not problem.sinks)
-    keys = keys or (problem.sinks and not narrow)
+    drops = problem.dropout > 0
+    has_room = ends_at_once or (drops and (80 < problem.head_dim <= 96 or 112 < problem.head_dim <= 128))
+    keys = keys or (problem.sinks and not narrow and not has_room)
+    of_caps = spans and capped and drops and 112 < problem.head_dim <= 128
     output = of_sinks or of_lists or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
     output = output or (problem.alibi and not narrow and (problem.sinks or problem.head_dim <= 112))
-    rows = of_sinks or (not spans and (problem.blocks is None or problem.head_dim != 128))
-    return {"ROW_AGAIN": int(rows), "KV_AGAIN": int(keys), "STAT_AGAIN": int(output)}
+    output = output or (spans and 64 < problem.head_dim <= 96 and not set(problem.compiled_features) - {"softcap"})
+    rows = of_sinks and (problem.head_dim <= 80 or not drops)
+    rows = rows or (not spans and (problem.blocks is None or problem.head_dim != 128))
+    return {"ROW_AGAIN": int(rows), "KV_AGAIN": int(keys or of_caps), "STAT_AGAIN": int(output or of_caps)}

@@ -32,7 +32,6 @@ from variants._hopper import (
     masked,
     packed_heads,
     packed_map,
-    padded,
     rows_map,
     turns,
     unsupported_on_hopper,
@@ -95,9 +94,7 @@ def default_tile(problem: Problem) -> WarpgroupTile:
         return WarpgroupTile(Br=192, Bc=128 if head_dim <= 72 else 112, stages=2, turns=1)
     most_keys = ((96, 128), (120, 128 if window else 160), (128, 128), (160, 112 if window else 128), (192, 112))
     widest = 64 if window else 80
-    return WarpgroupTile(
-        Br=128, Bc=next((Bc for most, Bc in most_keys if head_dim <= most), widest), stages=2, turns=1
-    )
+    return WarpgroupTile(Br=128, Bc=next((Bc for most, Bc in most_keys if head_dim <= most), widest), stages=2, turns=1)
 
 
 def _ends_earlier(problem: Problem, narrow: WarpgroupTile, wide: WarpgroupTile) -> bool:

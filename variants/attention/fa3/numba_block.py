@@ -13,7 +13,6 @@ from variants._hopper import ELEMENT_BYTES, WarpgroupTile
 from variants._hopper.numba_hopper import WARPGROUP, init_barrier, publish_barriers
 from variants._hopper.numba_limits import WarpgroupLimits
 
-
 INSPECTORS = 3
 """Warps that look through V."""
 

@@ -102,7 +102,9 @@ def numba_not_finite(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits
             at = V_tile + uint32(e) * uint32(16)
             v = load_piece(at)
             if piece_not_finite(v):
-                store_piece(at, (finite_or_zero(v[0]), finite_or_zero(v[1]), finite_or_zero(v[2]), finite_or_zero(v[3])))
+                store_piece(
+                    at, (finite_or_zero(v[0]), finite_or_zero(v[1]), finite_or_zero(v[2]), finite_or_zero(v[3]))
+                )
         publish_to_async()
         sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
 

@@ -118,8 +118,8 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
         stat = index * _rows(p) + first
         Q = copy.bytes(first * d, there * tile_rows * d)
         O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (d, 1))
-        slopes = WARPS * SECTOR_BYTES * (there * slope_sectors).sum() if p.alibi else 0
-        return Q.sum() + slopes, (O + 2 * l).sum()
+        of_terms = features.term_bytes(p, WARPS * (there * slope_sectors).sum())
+        return Q.sum() + of_terms, (O + 2 * l).sum()
 
     # Splits are whole tiles of 16 keys, and each of those is copied by itself.
     kv_bytes = sum(_key_bytes(p, heads * p.kv_len, *run).sum() for run in (low, high))

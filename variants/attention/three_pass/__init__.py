@@ -19,7 +19,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
+from variants._features import Feature, arguments, has_spans, sink_bytes, term_bytes
 from variants._tiles import BLOCK, SHARED_BYTES, WARPS, Tile, blocks, default_tile, grid
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
@@ -117,7 +117,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     limit_bytes = 2 * schedule.limit_bytes().sum() + (2 * SECTOR_BYTES * rows if has_spans(p) else 0)
     read_bytes = q_bytes + kv_bytes + limit_bytes + (count * (row_bytes + again_bytes + tiles_bytes)).sum()
     seeing_blocks = p.heads * p.batch // len(p.spans[0]) * int(np.count_nonzero(schedule.visits))
-    read_bytes += slope_bytes(p, WARPS * seeing_blocks) + sink_bytes(p, rows)
+    read_bytes += term_bytes(p, WARPS * seeing_blocks) + sink_bytes(p, rows)
     write_bytes = q_bytes + (count * (tiles_bytes + row_bytes)).sum()
     return Traffic(int(read_bytes), int(write_bytes))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import Feature, arguments, has_spans, sink_bytes, slope_bytes
+from variants._features import Feature, arguments, has_spans, sink_bytes, term_bytes
 from variants._tiles import BLOCK, WARPS, Tile, blocks, default_tile, grid
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import Schedule
@@ -72,7 +72,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     q_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
     kv_bytes = 3 * (schedule.key_visits * schedule.key_tile_bytes()).sum()
     read_bytes = q_bytes + kv_bytes + schedule.limit_bytes().sum()
-    score_bytes = slope_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
+    score_bytes = term_bytes(p, WARPS * schedule.owners) + sink_bytes(p, WARPS * schedule.owners)
     return Traffic(read_bytes=int(read_bytes) + score_bytes, write_bytes=int(q_bytes))
 
 

@@ -14,12 +14,12 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
     // The block owns Q_i and O_i of one head.
     const RowBlock block = own_rows(q_len);
     const size_t first_element = (head_index() * q_len + block.first_row) * D;
-    const stored *const K_head = K + kv_head_index(group) * kv_len * D, *const V_head = V + kv_head_index(group) * kv_len * D;
+    const size_t first_kv = kv_head_index(group) * kv_len * D;
     const auto seen = limits.of_block<BR>(block, q_len, kv_len);
     load_tile<BR>(Q_tile, Q + first_element, block.rows);
     const auto score = scores.of_head(block.head, q_len, kv_len);
     const auto sweep = [&](const auto &step) {
-        sweep_keys(Q_tile, KV_tile, K_head, block.first_row, kv_len, tau, score, seen, step);
+        sweep_keys(Q_tile, KV_tile, K + first_kv, block.first_row, kv_len, tau, score, seen, step);
     };
 
     // Lines 1 and 2: m = -inf, l = 0. A sink is a key before all others, without a value.
@@ -65,7 +65,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void two_pass(
 
         // O_i = O_i + P V_j, with V_j in the place of K_j once no thread reads that any more.
         __syncthreads();
-        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);
+        load_tile<BC>(KV_tile, V + first_kv + (size_t)first_key * D, keys);
         __syncthreads();
         add_P_V(O_acc, P_tile, KV_tile, keys, seen_in_tile(seen, block.first_row, first_key, keys));
     });

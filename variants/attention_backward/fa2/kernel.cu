@@ -30,14 +30,15 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     // rows see them under a causal mask.
     const RowBlock block = own_keys_across(kv_len);
     const int keys = block.rows;
-    const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x, first_kv = kv_head * kv_len + block.first_row;
+    const unsigned kv_head = blockIdx.z * gridDim.x + blockIdx.x;
+    const size_t first_kv = (size_t)kv_head * kv_len + block.first_row;
     const auto seeing = rows_seeing(limits, block, q_len, kv_len);
 
     // Line 6: load K_j, V_j, if any row sees one of the keys. Line 9 for the first tile: load Q_i.
     if (seeing.exist()) {
         load_tile<KEYS>(K_tile, K + first_kv * D, keys);
         load_tile<KEYS>(V_tile, V + first_kv * D, keys);
-        const size_t first_q = kv_head * group * q_len + seeing.start_row;
+        const size_t first_q = (size_t)kv_head * group * q_len + seeing.start_row;
         copy_tile<ROWS>(Q_tile, Q + first_q * D, min(ROWS, q_len - seeing.start_row));
     }
 
@@ -46,7 +47,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
 
     // Line 8: for all Q_i with a row that sees some key of the tile, of all `group` heads that share K_j and V_j.
     for (int member = 0; member < group; ++member) {
-        const size_t first_q = (kv_head * group + member) * q_len;
+        const size_t first_q = (size_t)(kv_head * group + member) * q_len;
         for (int first_row = seeing.start_row; first_row < seeing.end_row; first_row += ROWS) {
             // Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
             const int rows = min(ROWS, q_len - first_row);
@@ -74,7 +75,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
             __syncthreads();
             const bool of_next_head = first_row + ROWS >= seeing.end_row;
             if (!of_next_head || member + 1 < group) {
-                const size_t next_head = of_next_head ? first_q + q_len : first_q;
+                const size_t next_head = first_q + (of_next_head ? q_len : 0);
                 const int next_row = of_next_head ? seeing.start_row : first_row + ROWS;
                 copy_tile<ROWS>(Q_tile, Q + (next_head + next_row) * D, min(ROWS, q_len - next_row));
             }

@@ -22,7 +22,7 @@ c_j is the error of the score, which both sums share; a_j and b_j are the errors
         + n u                                           a sum over n keys in any order
     |a_j| also <= ... + 2u                              1 / l, and its product
 
-and the rounding of P if it is stored. A cap, ALiBi, a bias and sinks change c_j (`score_errors`). With dropout, each
+and the rounding of P if it is stored. Score terms and sinks change c_j (`score_errors`). With dropout, each
 row has its own values (`distances`). Common factors of all weights cancel in (1): any number may be subtracted from the
 scores, so an error of the computed maximum has no effect. A key's weight is multiplied by several exponentials (its
 own, then one per rise of the running maximum, or when parts with separate maxima are combined). Their arguments add up
@@ -93,10 +93,11 @@ from harness.operations.attention.budget.e4m3_factors import RoundedFactors, exp
 from harness.operations.attention.budget.exact_answers import exact_elements, unconstrained_elements
 from harness.operations.attention.budget.product_errors import product_errors
 from harness.operations.attention.budget.rounding_sizes import NORMAL_WEIGHT, Roundings
-from harness.operations.attention.budget.score_errors import ScoreErrors, errors_after_rule
+from harness.operations.attention.budget.score_errors import errors_after_rule, seen
 from harness.operations.attention.oracle import Block, answer_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.products import finite
+from harness.operations.attention.score_term import ScoreErrors
 
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
@@ -257,7 +258,7 @@ def _score_errors(block: Block, rounding: Roundings, factors: RoundedFactors | N
     of_products = product_errors(products, np.float32(abs(block.tau)), rounding, factors)
     errors = errors_after_rule(block.rule, block.finite_scores, products.values, of_products, rounding)
     # Keys that a row does not see may be arbitrarily large.
-    return errors if block.visible.all() else errors.where(block.visible)
+    return errors if block.visible.all() else seen(errors, block.visible)
 
 
 def _odds_of_last(p: Array) -> Array:

@@ -114,19 +114,18 @@ def unconstrained_elements(
     if (tau * (q * k).sum(axis=-1)).max() > largest:
         scores |= np.any((tau * (np.abs(block.q) @ np.abs(finite(block.k)).mT) > largest) & block.visible, axis=-1)
     if problem.dtype == "float16" and numerics.scores == "problem":
-        magnitude = np.abs(block.scores)
-        if block.rule.bias is not None:  # S may also be stored before the bias is added
-            magnitude = np.fmax(magnitude, np.abs(block.scores - finite(block.rule.bias)))
+        magnitude = block.rule.largest_stored(block.scores)
         folded = LOG2_E if numerics.scaled_q else 1.0
         over = folded * magnitude * (1 + 2 * UNIT_ROUNDOFF["float16"]) > LARGEST["float16"]
         scores |= np.any(over & np.isfinite(magnitude), axis=-1)
     if problem.dtype == "float16" and numerics.scaled_q:
         scores |= LOG2_E * tau * np.abs(block.q).max(axis=-1) * 1.01 > LARGEST["float16"]
     scores |= (n > 0) & (block.row_maxima == -np.inf) & ~block.blind
-    if block.rule.bias is not None:
+    if not block.rule.keeps_products:
         scores |= np.isfinite(block.row_maxima) & (np.abs(block.row_maxima) > largest)
-        # Some kernels compute NaN - inf, and others do not compute a score that the bias hides.
-        scores |= np.any(np.isneginf(block.rule.bias) & np.isnan(block.scores), axis=-1)
+    if (hides := block.rule.hides(block.scores.shape[-1])) is not None:
+        # Some kernels compute NaN - inf, and others do not compute a score that a term hides.
+        scores |= np.any(hides & np.isnan(block.scores), axis=-1)
     finite_v = np.isfinite(block.v)
     # A weight of 0 times NaN: some kernels skip keys with weight 0, and some skip dropped weights.
     skipped = np.zeros((), np.bool_)

@@ -1,12 +1,12 @@
 """Sizes of a kernel's single roundings, given its variant's declarations; u = 2^-24.
 
 Roundings of all operations, and their sources, are in `harness.model.arithmetic.rounding`. In addition, the CUDA C++
-Programming Guide gives logf 1 ulp, __logf 2^-21.41 absolute near 1, tanhf 2 ulp, and the PTX manual gives
-tanh.approx.f32 2^-11.
+Programming Guide gives logf 1 ulp, __logf 2^-21.41 absolute near 1.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -37,13 +37,6 @@ Array = npt.NDArray[np.float32]
 
 E4M3_WEIGHT = 2.0**6
 """Minimum value to which P of the maximum is scaled before it is rounded to e4m3."""
-TANH = {"accurate": 4 * U, "fast": 2.0**-11}
-"""Relative error of a hyperbolic tangent: of tanhf, or of tanh.approx."""
-TANH_ABSOLUTE = {"accurate": 0.0, "fast": 17 * U}
-"""Absolute error of a hyperbolic tangent computed as 1 - 2 / (E + 1), E = exp(2 x). An error delta E of E changes it by
-2 delta E / (E + 1)^2 = delta / (2 cosh^2 x), with delta <= 4u + |2 x| 6u (`EXP`, `ARGUMENT`): at most 4u. The sum is
-rounded by u, the quotient, at most 2, by 5u (`division`), and the difference by u: 2 (u + 5u) + u. The error of
-(E - 1) / (E + 1) is smaller."""
 NORMAL_WEIGHT = E4M3_SMALLEST_NORMAL / E4M3_WEIGHT
 """The smallest weight, relative to the maximum's, that is a normal number of e4m3."""
 MOST_IDLE_STEPS = 32
@@ -55,6 +48,10 @@ truncate its sum. Tiles have up to 256 keys, and blocks up to 256 rows."""
 class Roundings:
     """Largest errors of single roundings, relative unless stated otherwise."""
 
+    numerics: Numerics
+    """The declarations, for what score terms round."""
+    fast: bool
+    """Whether a kernel works in powers of two, with fast functions."""
     scores: float
     """Storing S."""
     scores_step: float
@@ -92,17 +89,8 @@ class Roundings:
     division: float
     """The quotient O / l."""
     score_roundings: int
-    """Number of roundings of a score in addition to one per element of q.k: scale, its product, log2 e, cap."""
-    tanh: float
-    """A capped score: the hyperbolic tangent, its product with the cap, the cap itself, log2 e."""
-    tanh_absolute: float
-    """A capped score whose tanh is computed from exponentials; absolute, per unit of the cap."""
-    penalty: float
-    """ALiBi's penalty."""
-    bias: float
-    """The bias, before it is added."""
-    added: float
-    """A score after ALiBi's penalty is subtracted, or after the bias is added."""
+    """Number of roundings of a score in addition to one per element of q.k: scale, its product, log2 e, those of
+    terms."""
     log: float
     """lse, per unit of lse."""
     log_of_sum: float
@@ -122,6 +110,8 @@ class Roundings:
         e4m3 = numerics.factors == "e4m3"
         weight, weight_step = (E4M3_UNIT_ROUNDOFF, E4M3_SMALLEST_STEP / E4M3_WEIGHT) if e4m3 else (u, step)
         return cls(
+            numerics=numerics,
+            fast=fast,
             scores=u if stores_scores else 0.0,
             scores_step=step if stores_scores else 0.0,
             query=(1 + u) ** scalings - 1,
@@ -144,14 +134,7 @@ class Roundings:
             # With dropout, the roundings of the factor on kept weights and of its product.
             # Reciprocal and product, although in float32 that product is the output's rounding.
             division=division(numerics) + (2 * U if problem.dropout else 0.0),
-            score_roundings=(3 if fast else 2) + (2 if problem.softcap is not None else 0),
-            tanh=TANH[numerics.tanh] + 4 * U,
-            tanh_absolute=TANH_ABSOLUTE[numerics.tanh],
-            # The slope times log2 e, log2 e itself; the distance if it exceeds 2^24, and its product.
-            penalty=4 * U,
-            # If fast, log2 e and its product with it; with ALiBi, its sum with the penalty, if that comes first.
-            bias=(2 * U if fast else 0.0) + (U if problem.alibi else 0.0),
-            added=U,
+            score_roundings=(3 if fast else 2) + sum(term.product_roundings for term in problem.terms),
             # Sum; if fast, also the product with ln 2, ln 2 itself, and the maximum's product with log2 e.
             log=4 * U if fast else U,
             log_of_sum=4 * U if fast else 2 * U,
@@ -175,11 +158,13 @@ class Roundings:
 
 
 NUMERICS_USED = (
-    "scores", "weights", "functions", "tanh", "sums", "one_score", "divides_last", "scaled_q", "factors",
+    "scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q", "factors",
 )  # fmt: skip
-"""The fields of `Numerics` that errors of attention depend on."""
+"""The fields of `Numerics` that errors of attention depend on, besides those of its score terms."""
+NUMERICS = tuple(field.name for field in dataclasses.fields(Numerics))
 
 
 def numerics_used(problem: Problem) -> tuple[str, ...]:
-    """Return the fields of `Numerics` that affect errors on this problem; `tanh` only with a cap."""
-    return tuple(name for name in NUMERICS_USED if name != "tanh" or problem.softcap is not None)
+    """Return the fields of `Numerics` that affect errors on this problem."""
+    of_terms = [name for term in problem.terms for name in term.numerics]
+    return tuple(name for name in NUMERICS if name in NUMERICS_USED or name in of_terms)

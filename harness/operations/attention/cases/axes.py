@@ -11,22 +11,16 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME, Choice, Item, NamedAxes
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
-from harness.operations.attention.bias import BIAS
-from harness.operations.attention.cases.build import PLAIN_BIAS, AttentionBuild
+from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.cases.case_values import (
-    ALIBI,
     BESIDE_EDGES,
-    BIASES,
     CAUSAL,
-    DROPOUTS,
     PRODUCT_ROWS,
     SCALES,
-    SOFTCAPS,
     about_square,
     depends_on_distances,
     differs_by_tiles,
@@ -35,7 +29,7 @@ from harness.operations.attention.cases.case_values import (
     fewer_rows_beside_edges,
     masks_by_kind,
     one_edit,
-    steep_slopes,
+    term_edits,
     tile_edges,
     window_beside_edges,
 )
@@ -230,10 +224,10 @@ class AttentionAxes(NamedAxes):
             dtype=build.dtype,
             mask=mask,
             scale=rng.choice(SCALES[choice[SCALE]]),
-            **_fields_of_features(build, rng),
+            **build.drawn_features(rng.choice),
         )
         edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
-        edits = (*steep_slopes(rng.choice, problem), *edits)
+        edits = (*term_edits(rng.choice, problem), *edits)
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
 
     def _found_lengths(
@@ -253,14 +247,6 @@ class AttentionAxes(NamedAxes):
         """Those of no more tiles than were asked for; 1 where there are none."""
         most = self._most_tiles
         return lengths if most is None else [n for n in lengths if math.prod(tiles(n)) <= most] or (1,)
-
-
-def _fields_of_features(build: AttentionBuild, rng: random.Random) -> dict[str, Any]:
-    if not build.features:
-        return {}
-    softcap, dropout = rng.choice(SOFTCAPS), rng.choice(DROPOUTS)
-    # Drawn only if there is one, so that other cases do not depend on it.
-    return build.fields_of_features(softcap, dropout, rng.choice(BIASES) if BIAS in build.features else PLAIN_BIAS)
 
 
 @functools.cache
@@ -324,9 +310,9 @@ def _at_edges(
 
     The key at a row's own place then lies next to an edge of a matrix product.
     """
-    is_done = ALIBI in build.features and not {FEW, MANY}.isdisjoint((choice[Q_LEN], choice[KV_LEN]))
-    # Without ALiBi half as often, since lengths at the edges of tiles are needed, too.
-    beside = rng.choice(BESIDE_EDGES if ALIBI in build.features else (*BESIDE_EDGES, *(None,) * len(BESIDE_EDGES)))
+    is_done = build.depends_on_distance and not {FEW, MANY}.isdisjoint((choice[Q_LEN], choice[KV_LEN]))
+    # Without such a term half as often, since lengths at the edges of tiles are needed, too.
+    beside = rng.choice(BESIDE_EDGES if build.depends_on_distance else (*BESIDE_EDGES, *(None,) * len(BESIDE_EDGES)))
     if is_done or beside is None or choice[KV_LEN] == SQUARE or not depends_on_distances(build, mask):
         return q_len, kv_len
     keys = range(0) if choice[KV_LEN] == LONG else _near(choice[KV_LEN], kv_len, build.tile_keys)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.model.cases.axes import Pick
 from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.bias import AXES, BIAS, Axes
 from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
+from harness.operations.attention.score_terms import TERMS
 from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
 
@@ -22,9 +23,9 @@ lengths are drawn around: several of them, and all that is in one, are then met 
 TILE_NAMES = {"row": ROWS, "key": KEYS}
 """What variants call the rows and the keys of a tile."""
 PLAIN_LENGTH = 128
-PLAIN_SOFTCAP = 1.0
 PLAIN_DROPOUT = 0.5
-PLAIN_BIAS = AXES
+DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
+"""Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
 USUAL_HEAD_DIMS = (64, 80, 128)
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
@@ -115,19 +116,27 @@ class AttentionBuild(HeadBuild):
         """One head of `PLAIN_LENGTH` rows and keys."""
         return Problem(
             heads=1, q_len=PLAIN_LENGTH, kv_len=PLAIN_LENGTH, head_dim=self.head_dim, dtype=self.dtype,
-            **self.fields_of_features(PLAIN_SOFTCAP, (PLAIN_DROPOUT, 0), PLAIN_BIAS),
+            **self._fields_of_features({}, (PLAIN_DROPOUT, 0)),
         )  # fmt: skip
 
-    def fields_of_features(self, softcap: float, dropout: tuple[float, int], bias: Axes) -> dict[str, Any]:
-        """The fields of a problem that has its features, with that cap, share and seed of dropout, and bias."""
-        on: dict[str, Any] = dict.fromkeys(self.features, True)
-        if "softcap" in on:
-            on["softcap"] = softcap
-        if BIAS in on:
-            on[BIAS] = bias
-        if DROPOUT in on:
-            on |= dict(zip((DROPOUT, "dropout_seed"), dropout))
-        return on
+    def drawn_features(self, pick: Pick) -> dict[str, Any]:
+        """The fields of a problem that has its features, with values drawn for them."""
+        if not self.features:
+            return {}
+        always = {term.field: pick(term.values) for term in TERMS if term.is_drawn_always}
+        dropout = pick(DROPOUTS)
+        # Drawn only if they are there, so that other cases do not depend on them.
+        others = [term for term in TERMS if term.values and not term.is_drawn_always and term.field in self.features]
+        return self._fields_of_features(always | {term.field: pick(term.values) for term in others}, dropout)
+
+    def _fields_of_features(self, values: Mapping[str, Any], dropout: tuple[float, int]) -> dict[str, Any]:
+        on = {term.field: values.get(term.field, term.plain) for term in TERMS if term.field in self.features}
+        return on | (dict(zip((DROPOUT, "dropout_seed"), dropout)) if DROPOUT in self.features else {})
+
+    @property
+    def depends_on_distance(self) -> bool:
+        """Whether scores depend on distances."""
+        return any(term.depends_on_distance and term.field in self.features for term in TERMS)
 
     @override
     def with_tile(self, tile: TileSizes, text: str | None) -> AttentionBuild:

@@ -14,28 +14,19 @@ import numpy as np
 
 from harness.model.cases.axes import Pick
 from harness.model.cases.case import Case, Edit
-from harness.operations.attention.bias import AXES, BIAS
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.masks import NO_MASK, Mask, band_limits, mask_kinds
 from harness.operations.attention.masks.window import Window
-from harness.operations.attention.problem import SINKS, SLOPES, Problem
+from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import SCORE_SHIFT
 
 CAUSAL, TWO_KINDS = "causal", "two kinds"
-ALIBI = "alibi"
-"""The feature, of `SCORE_FEATURES`, by which scores depend on distances."""
 SCALES: Mapping[str, tuple[float | None, ...]] = {
     "default": (None,),
     "other": (1.0, 0.25),
     "negative": (-0.25,),
     "0": (0.0,),
 }
-SOFTCAPS = (1.0, 30.0, 4.0, 0.5)
-"""Most scores of a normal draw are beyond the least, and none near 30."""
-DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
-"""Shares and seeds. 1 / (1 - P) is a power of two for most, so that some answers are exact."""
-BIASES = (AXES, ("heads", "kv_len"), ("q_len", "kv_len"), AXES, ("kv_len",), ("q_len",), ("heads",), ("heads", "q_len"))
-"""Axes of a bias: its own for each score, as for relative positions; for each key, as for padding; and all others."""
 PRODUCT_ROWS = 32
 """Rows of a warp, 16 or 32 on tensor cores: those all before a key, or all behind it, may be taken together."""
 BESIDE_EDGES = (None, -2, 2, 2, -2, 2, -2, 2)
@@ -44,12 +35,8 @@ ONE_KEY_LESS = 2
 """Distance of a diagonal from an edge for which rows of a product see a whole tile, except for one key of one row."""
 BESIDE_SQUARES = ((0, 0), (0, 2), (2, 0), (2, 0), (0, 2))
 """How many rows and keys less."""
-STEEP_SLOPES = (1.0, 0.5)
-"""Slopes of ALiBi. With few heads, the paper's take 1 / 256 or 1 / 16 off per key, which roundings hide."""
 SPECIAL_VALUES = (0.0, 1.0, -1.0, -0.0, 1e-40, 6e-8, 1e-3, 60.0, -60.0)
 """Nothing, signs, subnormal in float32 and in float16, and what stands out of a normal draw."""
-BIAS_VALUES = (-math.inf, -1e9, 1e3)
-"""For a bias: what hides a key, what models use in its place, and what outweighs all other keys."""
 LARGE_VALUES = (6e4, -6e4)
 """For V: O stays below them. Scores that overflow would have no answer."""
 
@@ -69,13 +56,13 @@ def fewer_rows_beside_edges(pick: Pick, build: AttentionBuild, q_len: int, kv_le
 
 def about_square(pick: Pick, build: AttentionBuild, length: int) -> tuple[int, int]:
     """As many rows as keys, or two less of one of them where scores depend on distances."""
-    fewer_rows, fewer_keys = pick(BESIDE_SQUARES) if ALIBI in build.features else (0, 0)
+    fewer_rows, fewer_keys = pick(BESIDE_SQUARES) if build.depends_on_distance else (0, 0)
     return max(1, length - fewer_rows), max(1, length - fewer_keys)
 
 
 def depends_on_distances(build: AttentionBuild, mask: Mask) -> bool:
-    """Whether a key before a row's own place is treated differently from one behind it: by ALiBi, or by the mask."""
-    return ALIBI in build.features or (mask.is_band and band_limits(mask)[1] == 0)
+    """Whether a key before a row's own place is treated differently from one behind it: by a term, or by the mask."""
+    return build.depends_on_distance or (mask.is_band and band_limits(mask)[1] == 0)
 
 
 def differs_by_tiles(mask: Mask, q_len: int, kv_len: int, tile_keys: int) -> bool:
@@ -134,7 +121,7 @@ def ends_lie_apart(mask: Mask, build: AttentionBuild, q_len: int, kv_len: int) -
 
 
 def _fewer(pick: Pick, build: AttentionBuild, length: int, beyond: Callable[[int], int]) -> int:
-    beside = pick(BESIDE_EDGES) if ALIBI in build.features else None
+    beside = pick(BESIDE_EDGES) if build.depends_on_distance else None
     less = 0 if beside is None else beyond(beside) % PRODUCT_ROWS
     return length - less if less < length else length
 
@@ -179,31 +166,32 @@ def _largest_prime_below(limit: int) -> int:
     return next((n for n in candidates if all(n % d for d in range(2, math.isqrt(n) + 1))), 1)
 
 
-def steep_slopes(pick: Pick, problem: Problem) -> tuple[Edit, ...]:
-    """In half of the problems with ALiBi, one head's slope is as steep as those of many heads are."""
-    if not problem.alibi or not pick((False, True)):
-        return ()
-    return (Edit(SLOPES, (pick(range(problem.heads)),), pick(STEEP_SLOPES)),)
+def term_edits(pick: Pick, problem: Problem) -> tuple[Edit, ...]:
+    """The edits that score terms make."""
+    return tuple(edit for term in problem.terms for edit in term.edits(pick, problem))
 
 
 def one_edit(pick: Pick, problem: Problem) -> Edit:
-    """One element of Q, K or V with a special value, or of slopes, a bias or sinks."""
+    """One element of Q, K or V, or of an input of a score term or sinks, with a special value."""
     shapes = {tensor.name: tensor.shape for tensor in problem.inputs}
-    others = [name for name in (SLOPES, BIAS, SINKS) if name in shapes]
+    of_terms = {tensor.name: (term, tensor) for term in problem.terms for tensor in term.inputs(problem)}
     # What a mask hides is V above all: scores are hidden by what stands in their place.
-    array = pick((*(("V", "V") if problem.mask != NO_MASK else ("V",)), "K", "Q", *others))
+    array = pick((*(("V", "V") if problem.mask != NO_MASK else ("V",)), "K", "Q", *of_terms))
     index = tuple(pick(range(extent)) for extent in shapes[array])
-    values = SPECIAL_VALUES + {"V": LARGE_VALUES, BIAS: BIAS_VALUES}.get(array, ())
-    of_keys = array in "KV" or (array == BIAS and "kv_len" in (problem.bias or ()))
-    is_masked = problem.mask != NO_MASK and of_keys
-    if is_masked and pick((False, True)):
-        if array == BIAS:
-            head, row, key = index
-            rows = (row,) if shapes[BIAS][1] > 1 else range(problem.q_len)
-            index = (head, row, _key_beside_run(pick, problem, 0, rows, key))
-        else:
-            sequence, head, key, column = index
-            index = (sequence, head, _key_beside_run(pick, problem, sequence, range(problem.q_len), key), column)
+    values: tuple[float, ...] = SPECIAL_VALUES
+    key_axis: int | None = None
+    sequence, rows = 0, range(problem.q_len)
+    if array in "KV":
+        values, key_axis, sequence = values + (LARGE_VALUES if array == "V" else ()), 2, index[0]
+    elif array in of_terms:
+        term, tensor = of_terms[array]
+        values, key_axis = values + term.special_values, tensor.axis("key")
+        if (row_axis := tensor.axis("row")) is not None:
+            rows = range(index[row_axis], index[row_axis] + 1)
+    is_masked = problem.mask != NO_MASK and key_axis is not None
+    if key_axis is not None and is_masked and pick((False, True)):
+        key = _key_beside_run(pick, problem, sequence, rows, index[key_axis])
+        index = (*index[:key_axis], key, *index[key_axis + 1 :])
     # Behind a mask a NaN must not reach the rows that do not see it; without one it hides all else.
     nans = len(values) if is_masked else 1
     return Edit(array, index, pick(values + (math.nan,) * nans))

@@ -16,11 +16,11 @@ from typing import Any
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.operations.attention.bias import BIAS, bias_in_words
-from harness.operations.attention.cases.build import PLAIN_BIAS, PLAIN_DROPOUT, PLAIN_SOFTCAP, AttentionBuild
+from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.problem import DROPOUT, Problem, default_scale, heads_in_words
+from harness.operations.attention.problem import DROPOUT, Problem
+from harness.operations.attention.sizes import default_scale, heads_in_words
 
 RISING = "rising"
 """Inputs under which every further tile matters: tried where fewer tiles hide a mistake."""
@@ -50,7 +50,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         len(p.mask.text),
         p.mask.text,
         len(p.compiled_features),
-        len(p.bias or ()),
+        sum(len(term.axes(p)) for term in p.terms),
         p.scale != default_scale(p.head_dim),
         p.dropout_seed,
         *builds.input_size(case),
@@ -72,9 +72,9 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     yield from _fewer_heads(case)
     for feature in p.compiled_features:
         yield _with_features(case, [name for name in p.compiled_features if name != feature])
-    if p.bias is not None and len(p.bias) > 1:
-        for axis in p.bias:
-            yield _changed(case, bias=tuple(other for other in p.bias if other != axis))
+    for term, axes in ((term, term.axes(p)) for term in p.terms if len(term.axes(p)) > 1):
+        for axis in axes:
+            yield _changed(case, **{term.field: tuple(other for other in axes if other != axis)})
     for part in p.mask.parts:
         yield _changed(case, mask=p.mask.without(part.kind))
     if p.mask != NO_MASK:
@@ -137,9 +137,7 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
     if problem.mask != NO_MASK:
         named = "a causal mask" if problem.mask.text == "causal" else f"the mask {problem.mask}"
         takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
-    if problem.softcap is not None:
-        takes.append(f"softcap {problem.softcap:g}")
-    takes += [*(["ALiBi"] * problem.alibi), *bias_in_words(problem.bias), *(["sinks"] * problem.sinks)]
+    takes += [term.in_words(problem) for term in problem.terms]
     takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
@@ -226,14 +224,13 @@ def _rebuilt(case: Case, build: AttentionBuild, plainer: AttentionBuild) -> Case
 
 
 def _with_features(case: Case, features: Sequence[str]) -> Case:
-    """With these features of scores and weights; a cap, a bias and dropout stay what they are."""
+    """With these features of scores and weights; those that the problem has stay what they are."""
     p = case.problem
-    softcap = (p.softcap or PLAIN_SOFTCAP) if "softcap" in features else None
+    kept = {term.field: getattr(p, term.field) for term in p.terms}
+    fields = {term.field: kept.get(term.field, term.plain) if term.field in features else term.off for term in p.TERMS}
     dropout = (p.dropout or PLAIN_DROPOUT) if DROPOUT in features else 0.0
     seed = p.dropout_seed if dropout else 0
-    bias = (p.bias or PLAIN_BIAS) if BIAS in features else None
-    flags = {name: name in features for name in ("alibi", "sinks")}
-    return _changed(case, softcap=softcap, bias=bias, **flags, dropout=dropout, dropout_seed=seed)
+    return _changed(case, **fields, dropout=dropout, dropout_seed=seed)
 
 
 def shorter(problem: Any) -> Iterator[tuple[str, Any]]:

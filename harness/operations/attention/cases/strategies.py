@@ -25,24 +25,19 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hypothesis import strategies as st
 
 from harness.model.cases.axes import Item
 from harness.model.cases.case import Case, Edit
-from harness.operations.attention.bias import BIAS
-from harness.operations.attention.cases.build import BUILDS, PLAIN_BIAS, AttentionBuild
+from harness.operations.attention.cases.build import BUILDS, AttentionBuild
 from harness.operations.attention.cases.case_values import (
-    BIASES,
-    DROPOUTS,
     SCALES,
-    SOFTCAPS,
     fewer_keys_beside_edges,
     filled,
     masks_by_kind,
     one_edit,
-    steep_slopes,
+    term_edits,
     tile_edges,
 )
 from harness.operations.attention.inputs import REGIMES
@@ -116,15 +111,8 @@ def problems(
         dtype=build.dtype,
         mask=mask.clipped_to(batch, kv_len),
         scale=scale,
-        **_features(draw, build),
+        **build.drawn_features(lambda values: draw(_sampled(values))),
     )
-
-
-def _features(draw: st.DrawFn, build: AttentionBuild) -> dict[str, Any]:
-    if not build.features:
-        return {}
-    softcap, dropout = draw(_sampled(SOFTCAPS[:2])), draw(_sampled(DROPOUTS))
-    return build.fields_of_features(softcap, dropout, draw(_sampled(BIASES)) if BIAS in build.features else PLAIN_BIAS)
 
 
 @functools.cache
@@ -163,7 +151,7 @@ def edits(draw: st.DrawFn, problem: Problem, most: int = 3) -> tuple[Edit, ...]:
         return picked
 
     count = draw(_sampled((*(0,) * 9, *range(1, most + 1))))
-    return (*steep_slopes(pick, problem), *(one_edit(pick, problem) for _ in range(count)))
+    return (*term_edits(pick, problem), *(one_edit(pick, problem) for _ in range(count)))
 
 
 _problems_of = functools.cache(problems)

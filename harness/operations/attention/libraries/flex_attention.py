@@ -7,37 +7,47 @@ seconds; a block mask, made once, tells it which tiles of keys it may leave out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.model.contenders.torch_contender import Tensors
-from harness.operations.attention.bias import AXES, BIAS
 from harness.operations.attention.libraries.scaled_dot_product import OWN_MASKS
 from harness.operations.attention.libraries.torch_attention import TorchAttention
 from harness.operations.attention.masks import BLOCKS, Rule, rule_of_arrays
-from harness.operations.attention.problem import SCORE_FEATURES, SINKS, SLOPES, Problem
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.score_term import ScoreTerm
+from harness.operations.attention.score_terms import SINKS, TERMS
 from harness.support.errors import UnsupportedProblem
 from harness.support.override import override
 
 NAME = "torch-flex"
+FEATURES = tuple(t.field for t in TERMS if type(t).score_mod is not ScoreTerm.score_mod or not t.changes_scores)
 TILE = 128
 """Rows, and keys, of a tile that its kernel may leave out: as many as PyTorch takes unless told otherwise."""
 
 
 class FlexAttention(TorchAttention):
-    """Any mask, caps, ALiBi and a bias in the kernel; sinks by its log-sum-exp, in a second pass over O."""
+    """Any mask and score terms in the kernel; sinks by its log-sum-exp, in a second pass over O."""
 
     def __init__(self, stage: Any) -> None:
         problem: Problem = stage.problem
         if problem.mask.text in OWN_MASKS and not problem.compiled_features:
             raise UnsupportedProblem(NAME, f"mask {problem.mask} is one that PyTorch's other rows have")
-        super().__init__(NAME, stage, takes=SCORE_FEATURES)
+        super().__init__(NAME, stage, takes=FEATURES)
 
     @override
     def attend(self, given: Tensors) -> Any:
-        return self._compiled(given["Q"], given["K"], given["V"], given.get(BIAS), given.get(SINKS))
+        return self._compiled(given["Q"], given["K"], given["V"], given.get(SINKS), *self._drawn(given))
+
+    def _drawn(self, given: Tensors) -> list[Any]:
+        """The inputs of score terms that each set of inputs has of its own."""
+        return [given[name] for name in self._drawn_names]
+
+    @functools.cached_property
+    def _drawn_names(self) -> list[str]:
+        return [name for term in self._problem.score_terms if not term.inputs_follow for name in term.input_names]
 
     def attend_with_lse(self, given: Tensors) -> tuple[Any, Any]:
         """O and the natural logarithm of sum exp(scores), (batch, heads, q_len) in float32, without sinks."""
@@ -51,10 +61,10 @@ class FlexAttention(TorchAttention):
 
         options, rule = self._options, self._score_rule
 
-        def attend(Q: Any, K: Any, V: Any, bias: Any, sinks: Any) -> Any:
+        def attend(Q: Any, K: Any, V: Any, sinks: Any, *drawn: Any) -> Any:
             if sinks is None:
-                return flex_attention(Q, K, V, score_mod=rule(bias), **options)
-            O, lse = with_lse(Q, K, V, bias)
+                return flex_attention(Q, K, V, score_mod=rule(*drawn), **options)
+            O, lse = with_lse(Q, K, V, *drawn)
             return (O * share_beside_sinks(torch, lse, sinks)[..., None]).to(O.dtype)
 
         return self._compile(attend)
@@ -69,8 +79,8 @@ class FlexAttention(TorchAttention):
 
         options, rule = self._options, self._score_rule
 
-        def attend(Q: Any, K: Any, V: Any, bias: Any = None) -> tuple[Any, Any]:
-            O, aux = flex_attention(Q, K, V, score_mod=rule(bias), return_aux=AuxRequest(lse=True), **options)
+        def attend(Q: Any, K: Any, V: Any, *drawn: Any) -> tuple[Any, Any]:
+            O, aux = flex_attention(Q, K, V, score_mod=rule(*drawn), return_aux=AuxRequest(lse=True), **options)
             return O, aux.lse
 
         return attend
@@ -94,8 +104,8 @@ class FlexAttention(TorchAttention):
         }
 
     @functools.cached_property
-    def _score_rule(self) -> Callable[[Any], Callable[..., Any] | None]:
-        return score_rule(self._torch, self._problem, self._inputs[0].get(SLOPES))
+    def _score_rule(self) -> Callable[..., Callable[..., Any] | None]:
+        return score_rule(self._torch, self._problem, self._inputs[0], self._drawn_names)
 
     def _block_mask(self) -> Any:
         """Which tiles of keys have to be read; None: all."""
@@ -147,33 +157,26 @@ class FlexAttention(TorchAttention):
         return count, order
 
 
-def score_rule(torch: Any, problem: Problem, slopes: Any) -> Callable[[Any], Callable[..., Any] | None]:
-    """Return a function from the bias to a `score_mod` of `flex_attention`, which changes scores before the mask.
+def score_rule(
+    torch: Any, problem: Problem, inputs: Tensors, drawn_names: Sequence[str]
+) -> Callable[..., Callable[..., Any] | None]:
+    """Return a function from the inputs `drawn_names` to a `score_mod` of `flex_attention`.
 
-    The `score_mod` is None if scores do not change. `slopes` are those of the heads and the bias has three axes, both
-    on the GPU; None if the problem has none. Slopes follow from the problem, but each set of inputs has its own bias.
+    A `score_mod` changes scores before the mask; it is None if scores do not change. Other `inputs`, on the GPU, are
+    those of every call.
     """
-    softcap, diagonal = problem.softcap, problem.diagonal
-    # An index has to be a tensor, so axes over which the bias does not vary are left out.
-    varies = tuple(axis in (problem.bias or ()) for axis in AXES)
-    whole = tuple(slice(None) if each else 0 for each in varies)
+    terms = problem.score_terms
 
-    def rule(bias: Any) -> Callable[..., Any] | None:
-        if softcap is None and slopes is None and bias is None:
-            return None
-        values = None if bias is None else bias[whole]
+    def rule(*drawn: Any) -> Callable[..., Any] | None:
+        given = {**inputs, **dict(zip(drawn_names, drawn))}
+        changes = [term.score_mod(torch, problem, given) for term in terms]
 
         def becomes(score: Any, batch: Any, head: Any, row: Any, key: Any) -> Any:
-            if softcap is not None:
-                score = softcap * torch.tanh(score / softcap)
-            if slopes is not None:
-                score = score - slopes[head] * torch.abs(row + diagonal - key)
-            if values is not None:
-                place = [index for index, each in zip((head, row, key), varies) if each]
-                score = score + values[tuple(place)]
+            for change in changes:
+                score = change(score, head, row, key)
             return score
 
-        return becomes
+        return becomes if changes else None
 
     return rule
 

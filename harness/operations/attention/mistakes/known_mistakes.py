@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import Hints, Part, TrivialAnswer
-from harness.operations.attention.bias import BIAS
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
@@ -29,8 +28,9 @@ def known_mistakes(problem: Problem, inputs: Mapping[str, np.ndarray], tile_keys
     yield from _without_some_keys(problem, inputs, tile_keys)
     for name, other in _other_problems(problem):
         yield f"the answer {name}", attention(other, inputs)
-    for name, bias in _other_biases(problem, inputs):
-        yield f"the answer with {name}", attention(problem, {**inputs, BIAS: bias})
+    for term in problem.terms:
+        for name, mistaken in term.mistakes(problem, inputs):
+            yield f"the answer with {name}", attention(problem, {**inputs, **mistaken})
     ungrouped = dataclasses.replace(problem, kv_heads=problem.heads)
     for name, heads in _other_heads(problem):
         of_heads = {array: inputs[array][:, heads] for array in ("K", "V")}
@@ -98,29 +98,13 @@ def _other_problems(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """The problem without one of its features."""
     left_out = {
         "without the mask": {"mask": NO_MASK} if problem.mask != NO_MASK else {},
-        "without the soft cap": {"softcap": None} if problem.softcap is not None else {},
-        "without ALiBi": {"alibi": False} if problem.alibi else {},
-        "without the bias": {"bias": None} if problem.bias is not None else {},
-        "without sinks": {"sinks": False} if problem.sinks else {},
+        **{f"without {term.label}": {term.field: term.off} for term in problem.terms},
         "without dropout": {"dropout": 0.0, "dropout_seed": 0} if problem.dropout else {},
         "with a scale of 1": {"scale": 1.0} if problem.tau != 1.0 else {},
     }
     for name, fields in left_out.items():
         if fields:
-            yield name, dataclasses.replace(problem, **fields)  # type: ignore[arg-type]
-
-
-def _other_biases(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Biases that are mistaken for the right one."""
-    if problem.bias is None:
-        return
-    bias = inputs[BIAS]
-    if problem.tau not in (0.0, 1.0):
-        yield "the bias added before the scale", bias * bias.dtype.type(problem.tau)
-    yield "the bias subtracted", -bias
-    for axis, (extent, name) in enumerate(zip(bias.shape, ("head", "row", "key"))):
-        if extent > 1:
-            yield f"the bias of the next {name}", np.roll(bias, -1, axis)
+            yield name, dataclasses.replace(problem, **fields)
 
 
 def _other_heads(problem: Problem) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:

@@ -17,10 +17,12 @@ from harness.operations.attention.bias import AXES
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.product_errors import ProductErrors
 from harness.operations.attention.budget.rounding_sizes import Roundings
-from harness.operations.attention.budget.score_errors import ScoreErrors, errors_after_rule
+from harness.operations.attention.budget.score_errors import errors_after_rule
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
+from harness.operations.attention.score_term import ScoreErrors
+from harness.operations.attention.score_terms import Biased, Penalized
 from harness.operations.attention.scores import ScoreRule
 
 pytestmark = pytest.mark.compiles(False)
@@ -135,7 +137,8 @@ def score_errors(
     products: np.ndarray, bias: np.ndarray, penalty: np.ndarray | None, numerics: Numerics
 ) -> tuple[np.ndarray, ScoreErrors]:
     """Scores in float64, and their errors if the products have none."""
-    rule = ScoreRule(None, None if penalty is None else penalty[None], bias[None], None)
+    alibi = () if penalty is None else (Penalized(penalty[None]),)
+    rule = ScoreRule((*alibi, Biased(bias[None], penalty is not None)), None)
     products = products[None, None]
     scores = rule.scores(products)
     none = np.zeros(products.shape, f32)

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from harness.model.cases.case import Case
 from harness.operations.attention.cases.axes import AttentionAxes
 from harness.operations.attention.cases.build import BUILDS, AttentionBuild
-from harness.operations.attention.cases.case_values import BIASES, PRODUCT_ROWS, STEEP_SLOPES, one_edit
+from harness.operations.attention.cases.case_values import PRODUCT_ROWS, one_edit
 from harness.operations.attention.cases.strategies import cases, edits, problems, regimes, seeds
 from harness.operations.attention.inputs import REGIMES
-from harness.operations.attention.problem import SLOPES, Problem
+from harness.operations.attention.problem import Problem
+from harness.operations.attention.score_terms import SLOPES, STEEP_SLOPES, Bias
 
 BUILD = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32)
 
@@ -154,7 +155,7 @@ def test_biases_vary_over_every_set_of_axes():
     with_bias = AttentionBuild("float32", 16, tile_rows=64, tile_keys=32, features=("bias",))
     for found in (chosen(with_bias, {}), drawn(200, builds=(with_bias,))):
         met = {case.problem.bias for case in found}
-        assert met == {*BIASES} and len(met) == 7
+        assert met == {*Bias.values} and len(met) == 7
     # Other values do not depend on it.
     for one, other in zip(chosen(with_bias, {}, 1), chosen(dataclasses.replace(with_bias, features=("sinks",)), {}, 1)):
         assert (one.problem.q_len, one.problem.kv_len) == (other.problem.q_len, other.problem.kv_len)

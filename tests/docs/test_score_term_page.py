@@ -1,0 +1,91 @@
+"""The code on the page about score terms, pasted where the page says, is all that a term needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.shown_outputs import ROOT
+
+PAGE = ROOT / "docs" / "adding-a-score-term.md"
+CUDA, NUMBA = Path("variants/_features/scores.cuh"), Path("variants/_features/numba_scores.py")
+OPERATION = Path("harness/operations/attention/score_terms.py")
+COMPARE = ("compare", "--variants", "fa2-cupy,fa2-numba", "--heads", "3", "--seq-len", "70", "--head-dim", "16")
+
+
+def code(language: str) -> list[str]:
+    """The page's blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    """Put the text before the only occurrence of `before`."""
+    whole = path.read_text()
+    assert whole.count(before) == 1
+    path.write_text(whole.replace(before, text + before))
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the repository in which the page was followed."""
+    copy = tmp_path_factory.mktemp("repository")
+    for folder in ("harness", "variants"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (cuda,) = code("cuda")
+    functions_and_row, field, classes_and_list = code("python")
+    insert(copy / CUDA, "// All of a problem's terms,", cuda)
+    functions, row = functions_and_row.split("TERMS = {...,")
+    insert(copy / NUMBA, "\nTERMS = {\n", functions)
+    insert(copy / NUMBA, '}\n"""For each feature', row.rstrip().removesuffix("}") + ",\n")
+    classes, terms = classes_and_list.split("TERMS = ")
+    insert(copy / OPERATION, "    sinks: bool = option(", field)
+    insert(copy / OPERATION, "# exp(sink[h])", classes)
+    whole = (copy / OPERATION).read_text()
+    (copy / OPERATION).write_text(re.sub(r"(?m)^(TERMS: .*?) = \(.*$", rf"\1 = {terms.strip()}", whole))
+    return copy
+
+
+def harness(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+
+
+def verdicts(copy: Path, *options: str) -> dict[str, tuple[str, bool]]:
+    done = harness(copy, *COMPARE, "--format", "json", "--temperature", *options)
+    assert "temperature" in json.loads(done.stdout)["problem"], done.stderr
+    return {row["variant"]: (row["verdict"], row["claim_holds"]) for row in json.loads(done.stdout)["rows"]}
+
+
+@pytest.mark.parametrize("options", [(), ("--causal", "--softcap", "5", "--alibi", "--bias", "--sinks")])
+def test_kernels_with_the_term_pass(followed: Path, options: tuple[str, ...]) -> None:
+    right = ("pass", True)
+    assert verdicts(followed, *options) == {"fa2-cupy": right, "fa2-numba": right}
+
+
+def test_a_kernel_that_leaves_the_term_out_fails(followed: Path, tmp_path: Path) -> None:
+    shutil.copytree(followed, tmp_path, dirs_exist_ok=True)
+    kernel = tmp_path / CUDA
+    kernel.write_text(kernel.read_text().replace("return temperature * s;", "return s;"))
+    found = verdicts(tmp_path)
+    assert found["fa2-cupy"][0] == "fail" and found["fa2-numba"][0] == "pass"
+
+
+@pytest.mark.thorough
+def test_problems_with_the_term_are_drawn(followed: Path) -> None:
+    done = harness(followed, "fuzz", "fa2-cupy", "--examples", "20", "--seed", "1", "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (campaign,) = json.loads(done.stdout)["campaigns"]
+    assert campaign["failure"] is None and "temperature with others" not in campaign["not_met"]
+
+
+def test_the_term_is_described(followed: Path) -> None:
+    assert "an input, a temperature per head" in " ".join(harness(followed, "compare", "--help").stdout.split())
+    assert ", temperature, " in harness(followed, *COMPARE, "--temperature").stdout.splitlines()[0]
