@@ -1,4 +1,4 @@
-"""The dependencies of the package for the CUDA version in the environment variable SANDBOX_CUDA, 12 or 13.
+"""The dependencies of the package for the CUDA version in the environment variable SANDBOX_CUDA: 12, 12.6 or 13.
 
 An extra cannot replace a dependency, and the CuPy packages for CUDA 12 and 13 exclude each other.
 """
@@ -35,6 +35,18 @@ CUDA_DEPENDENCIES = {
         "nvidia-cuda-nvcc-cu12",
         "nvidia-cuda-cccl-cu12",
     ],
+    # The compilers of CUDA 12.6 do not know Blackwell GPUs, and take 250 MB less: those of 12.8 and later contain two
+    # versions of LLVM. They cannot be the default, because builds of PyTorch pin other versions of the same packages.
+    "12.6": [
+        "cupy-cuda12x>=14.0",
+        "numba-cuda[cu12]>=0.23",
+        "cuda-toolkit==12.6.*",
+        "nvidia-cuda-nvrtc-cu12==12.6.*",
+        "nvidia-cuda-runtime-cu12==12.6.*",
+        "nvidia-cuda-nvcc-cu12==12.6.*",
+        "nvidia-cuda-cccl-cu12==12.6.*",
+        "nvidia-nvjitlink-cu12==12.6.*",
+    ],
     "13": [
         "cupy-cuda13x>=14.0",
         "numba-cuda[cu13]>=0.23",
@@ -50,7 +62,7 @@ CUDA_DEPENDENCIES = {
 def dependencies(cuda: str) -> list[str]:
     """Return the requirements of the package with this CUDA version. Exits with one line for an unknown version."""
     if cuda not in CUDA_DEPENDENCIES:
-        raise SystemExit(f"SANDBOX_CUDA is {cuda!r}; set it to {' or '.join(CUDA_DEPENDENCIES)}, or unset it (12)")
+        raise SystemExit(f"SANDBOX_CUDA is {cuda!r}; set it to 12, 12.6 or 13, or unset it (12)")
     return [*DEPENDENCIES, *CUDA_DEPENDENCIES[cuda]]
 
 

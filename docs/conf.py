@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-project = "Attention sandbox"
+project = "Attention Sandbox"
 html_title = project
 html_theme = "furo"
 html_theme_options = {

@@ -1,6 +1,6 @@
 # Sourced by the scripts beside it. `prepare FILE...` sets $python to an interpreter that has these requirements:
 # the one in .venv, built on first use and brought up to date when a file changed, or $SANDBOX_PYTHON as it is.
-# $SANDBOX_CUDA, 12 or 13, selects the CUDA packages of .venv: by default those that it has, or 12.
+# $SANDBOX_CUDA, 12, 12.6 or 13, selects the CUDA packages of .venv: by default those that it has, or 12.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
@@ -21,8 +21,8 @@ prepare() {
     : "${SANDBOX_CUDA:=$(cat "$venv/cuda" 2>/dev/null || echo 12)}"
     export SANDBOX_CUDA
     case "$SANDBOX_CUDA" in
-        12 | 13) ;;
-        *) fail "SANDBOX_CUDA is '$SANDBOX_CUDA'; set it to 12 or 13, or unset it" ;;
+        12 | 12.6 | 13) ;;
+        *) fail "SANDBOX_CUDA is '$SANDBOX_CUDA'; set it to 12, 12.6 or 13, or unset it" ;;
     esac
     is_ready "$@" && return
     # One at a time: the lock is on the repository's folder, so it leaves no file behind.

@@ -27,7 +27,7 @@ def test_a_word_that_is_no_command_names_what_does_that(
 @pytest.mark.compiles(False)
 def test_an_unknown_variant_may_lack_its_plugin(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuzz", "zzz"]) == 2
-    assert "A variant in a file of your own needs --plugin FILE.py" in capsys.readouterr().err
+    assert "For a variant in your own file, add --plugin FILE.py" in capsys.readouterr().err
     assert main(["fuzz", "zzz", "--plugin", str(PLUGINS / "one_thread_per_row.py")]) == 2
     assert "--plugin" not in capsys.readouterr().err
 

@@ -102,7 +102,7 @@ class Attempt:
         if self.power is None or self.power.decides:
             return None
         remedy = "" if self.remedy is None else f"; {self.remedy}"
-        return f"inconclusive on these inputs: {self.power.in_words}{remedy}"
+        return f"inconclusive on these inputs, because {self.power.in_words}{remedy}"
 
     @property
     def failure(self) -> str | None:

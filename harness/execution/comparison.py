@@ -88,7 +88,7 @@ def compare(
     loaded. `known` maps names of variants that need not run again to their rows. Failures of a variant become its row
     and do not affect the others. Raises `UsageError` for a bad regime or seed.
     """
-    step("the oracle")
+    step("the reference result")
     inputs = draw_inputs(problem, settings.regime, settings.seed)
     rows = dict(known)
     with Preparation([v for v in variants if v.name not in known], problem, executor, counter) as preparation:

@@ -55,7 +55,7 @@ class RunSettings:
     sanitize: bool = False
     """Whether the sanitizer looks for races, uninitialized reads and the like."""
     count: str = "auto"
-    """When the emulator counts bytes: `always`, `never`, or `auto`, where that takes seconds."""
+    """When the emulator counts bytes: `always`, `never`, or `auto`, if that takes no more than a few seconds."""
     caches: CacheModel | None = None
     """The caches that the emulator models. None for no cache model."""
     effort: Effort = Effort()

@@ -42,7 +42,7 @@ class Variant:
     idea: str = ""
     """One line for the command `list`."""
     supports: Callable[[Any], str | None] = field(default=_supports_all)
-    """Returns the reason why a problem is not supported, or None if it is."""
+    """Returns None if a problem is supported, or else a string that states what is supported."""
     claim: Callable[..., Traffic | None] | None = None
     """Closed form of the bytes that it moves, called with the arguments of `plan`. None to claim nothing; it may return
     None for problems that the formula does not cover."""
@@ -122,8 +122,8 @@ class Registry:
         if name in self._left_out:
             raise UsageError(f"variant {name!r} is not available: {self._left_out[name]}")
         own = any(origin.startswith(PLUGIN_ORIGIN) for origin in self._origins.values())
-        hint = "" if own else " A variant in a file of your own needs --plugin FILE.py;"
-        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants)}{hint} 'list' shows all")
+        hint = "" if own else " For a variant in your own file, add --plugin FILE.py;"
+        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants)}{hint} 'list' shows all variants")
 
     def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
         """Return the variants that match one of the comma-separated patterns, or all if `patterns` is None.
@@ -137,7 +137,7 @@ class Registry:
         chosen: dict[str, Variant] = {}
         wanted = [part.strip() for part in patterns.split(",") if part.strip()]
         if not wanted:
-            raise UsageError(f"{patterns!r} names no variant; 'list' shows all")
+            raise UsageError(f"{patterns!r} names no variant; 'list' shows all variants")
         for pattern in wanted:
             matches = [v for v in offered if fnmatchcase(v.name, pattern)]
             if not matches:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.execution.results.place import keeps_always
-from harness.options.command import add_fields_of, option
+from harness.options.command import add_fields_of, flag, option
 from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.keep import keep_result
 from harness.options.standard_streams import print_result, print_styled
@@ -40,6 +40,7 @@ class ReportOptions:
         None, "whether verdicts are coloured; auto: only on a terminal, see NO_COLOR and FORCE_COLOR",
         choices=("auto", "always", "never"), default="auto",
     )  # fmt: skip
+    explain: bool = flag("explain every column of the tables")
     keep: bool | None = None
     """Whether the result is stored; None if the command has nothing to store."""
 
@@ -50,8 +51,8 @@ class ReportOptions:
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """Add --format, --output and --color."""
-    add_fields_of(ReportOptions, parser.add_argument_group("report"), "format", "output", "color")
+    """Add --format, --output, --color and --explain."""
+    add_fields_of(ReportOptions, parser.add_argument_group("report"), "format", "output", "color", "explain")
 
 
 def check_output(*paths: Path | None, inputs: Iterable[Path] = ()) -> None:
@@ -81,9 +82,9 @@ def conclude(report: ReportOptions, shown: StudyResult[Any]) -> int:
 def publish(report: ReportOptions, shown: Report | str) -> None:
     """Print a report or a text, or write it to `--output`. Unprintable characters are escaped."""
     if report.output is not None:
-        text = shown if isinstance(shown, str) else shown.render(report.format)
+        text = shown if isinstance(shown, str) else shown.render(report.format, explain=report.explain)
         replace_files({report.output: printable(text).encode()})
     elif isinstance(shown, str):
         print_result(shown)
     else:
-        print_styled(shown.render(report.format, terminal_of(sys.stdout, report.color)))
+        print_styled(shown.render(report.format, terminal_of(sys.stdout, report.color), report.explain))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from harness.execution.run_settings import RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.standard_streams import complain
+from harness.support.durations import duration_in_words
 from harness.support.errors import UsageError
 from harness.support.memory import available_bytes
 
@@ -21,7 +22,6 @@ EMULATED_FLOPS_PER_SECOND = 1e9
 fast."""
 LONG_SECONDS = 120.0
 """No message is printed for commands that take less time."""
-_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
 
 
 def check_size(settings: RunSettings, problems: Iterable[BaseProblem], variants: int, *, emulated: bool = True) -> None:
@@ -40,7 +40,7 @@ def check_size(settings: RunSettings, problems: Iterable[BaseProblem], variants:
     if seconds > LONG_SECONDS:
         where = f", {variants} {'variant' if variants == 1 else 'variants'} on the emulator" if emulated else ""
         complain(
-            f"this takes about {_duration(seconds)} ({flops:.1e} floating-point operations{where}); "
+            f"this takes about {duration_in_words(seconds)} ({flops:.1e} floating-point operations{where}); "
             "smaller sizes or fewer variants take less, Ctrl-C ends it"
         )
 
@@ -55,11 +55,3 @@ def require_memory(problem: BaseProblem) -> None:
             f"not enough memory for this problem: it takes about {needed:,} bytes, and {available:,} are available "
             f"(bytes of its tensors: {sizes}); choose smaller sizes"
         )
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration, such as `3 hours`, in the largest unit of which there are at least two."""
-    for unit, length in _UNITS:
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:.0f} seconds"

@@ -134,8 +134,8 @@ class Cache:
 def default_cache() -> Cache:
     """The user's cache: $ATTENTION_SANDBOX_CACHE_DIR, else attention-sandbox in $XDG_CACHE_HOME or ~/.cache.
 
-    $ATTENTION_SANDBOX_CACHE_BYTES limits its size (default 512 MB, 0 disables it). Raises `UsageError` if that is not a
-    whole number.
+    $ATTENTION_SANDBOX_CACHE_BYTES limits its size (default 512 MiB, 0 disables it). Raises `UsageError` if that is not
+    a whole number.
     """
     text = os.environ.get(LIMIT_VARIABLE, "")
     try:

@@ -6,11 +6,13 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from harness.support.durations import duration_in_words
 from harness.support.printable import printable
 
 DELAY_SECONDS = 2.0
@@ -26,6 +28,7 @@ class Progress:
 
     def __init__(self, steps: int = 1) -> None:
         self._steps = steps
+        self._start = time.monotonic()
         self._begun = 0
         self._done = 0.0
         self._name = ""
@@ -65,17 +68,25 @@ class Progress:
                     total=self._steps,
                     leave=False,
                     file=sys.stderr,
-                    bar_format=f"{{desc}} {{bar{width}}} {{percentage:3.0f}} %",
+                    bar_format=f"{{desc}} {{bar{width}}} {{percentage:3.0f}} %{{postfix}}",
                 )
 
     def tell(self) -> None:
-        """Write one line that says what is being done."""
+        """Write one line that states what is being done, and about how long the rest takes."""
         with self._lock:
             if self._begun:
                 name = printable(self._name.partition(";")[0])
                 step = f"harness: step {self._begun} of {self._steps}: {name}"
+                rest = self._remaining() or "a first run compiles kernels, which can take a minute"
                 with contextlib.suppress(OSError, ValueError):
-                    print(f"{step}; a first run compiles, which takes longer", file=sys.stderr, flush=True)
+                    print(f"{step}; {rest}", file=sys.stderr, flush=True)
+
+    def _remaining(self) -> str:
+        """The time that the rest takes if it goes on as fast as so far; empty if nothing is done yet."""
+        if self._done <= 0:
+            return ""
+        elapsed = time.monotonic() - self._start
+        return f"about {duration_in_words(elapsed * max(0.0, self._steps - self._done) / self._done)} left"
 
     def close(self) -> None:
         """Erase the bar and stop drawing."""
@@ -88,6 +99,7 @@ class Progress:
     def _draw(self) -> None:
         if self._bar is not None:
             self._bar.n = self._done
+            self._bar.set_postfix_str(self._remaining(), refresh=False)
             self._bar.set_description_str(printable(self._name))
 
 

@@ -219,9 +219,9 @@ def _ranking(comparison: Comparison) -> str:
 
 def _units(comparison: Comparison) -> str:
     if comparison.counted_on is None:
-        return "Bytes were not counted; --count always does, on the emulator."
-    where = "" if comparison.counted_on == comparison.device else f" on: {device_line(comparison.counted_on)};"
-    return f"MiB: 2^20 bytes, counted{where} in the 32-byte sectors that each warp's requests touch, before any cache."
+        return "Bytes were not counted (to count them on the emulator, use '--count always')."
+    where = "" if comparison.counted_on == comparison.device else f" Counted on: {device_line(comparison.counted_on)}."
+    return f"MiB: 2^20 bytes, counted in the 32-byte sectors that each warp's requests touch, before any cache.{where}"
 
 
 def _indented(text: str) -> str:

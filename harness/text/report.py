@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.support.printable import printable
 from harness.support.version import with_version
+from harness.text.column_meanings import explained
 from harness.text.tables import Styled, csv_text, json_text, table
 from harness.text.terminal import PLAIN, Terminal
 
@@ -132,10 +133,11 @@ class Report:
     wraps_notes: bool = True
     """Whether notes are wrapped at `NOTE_WIDTH`; otherwise their line breaks are kept."""
 
-    def render(self, format: str, terminal: Terminal = PLAIN) -> str:
+    def render(self, format: str, terminal: Terminal = PLAIN, explain: bool = False) -> str:
         """Render in one of `tables.FORMATS`, ending in a line break.
 
-        For people, characters that are not printable are escaped; `table` is laid out for the `terminal`.
+        For people, characters that are not printable are escaped, `table` is laid out for the `terminal`, and with
+        `explain`, the meaning of every column follows.
         """
         if format == "json":
             return json_text(with_version(self.document()))
@@ -143,11 +145,17 @@ class Report:
             return csv_text(*self.records())
         if format == "markdown":
             parts = [part if isinstance(part, str) else part.text(True) for part in self.paragraphs()]
-            parts.append("\n\n".join(self.notes()))
+            parts.append("\n\n".join([*self.notes(), *(self._meanings() if explain else ())]))
             return printable("\n\n".join(part for part in parts if part)) + "\n"
-        return "\n\n".join(part for part in self._for_terminal(terminal) if part) + "\n"
+        return "\n\n".join(part for part in self._for_terminal(terminal, explain) if part) + "\n"
 
-    def _for_terminal(self, terminal: Terminal) -> Iterator[str]:
+    def _meanings(self) -> list[str]:
+        """The meaning of every column, after a title."""
+        tables = [part for part in self.paragraphs() if isinstance(part, Table)]
+        lines = [*explained(header for table in tables for header in table.headers)]
+        return ["Columns:", *lines] if lines else []
+
+    def _for_terminal(self, terminal: Terminal, explain: bool) -> Iterator[str]:
         """The paragraphs and then the notes."""
         left_out: list[str] = []
         for part in self.paragraphs():
@@ -164,6 +172,9 @@ class Report:
             width = min(NOTE_WIDTH, terminal.width or NOTE_WIDTH)
             notes = ["\n".join(_wrapped(line, width) for line in unbroken(note).splitlines()) for note in notes]
         yield printable("\n".join(notes))
+        if explain:
+            width = min(NOTE_WIDTH, terminal.width or NOTE_WIDTH)
+            yield "\n".join(_wrapped(line, width) for line in self._meanings())
 
 
 _BROKEN_LINE = re.compile(r"\n(?! )")

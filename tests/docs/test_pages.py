@@ -86,3 +86,23 @@ PATH = re.compile(r"`((?:harness|variants|tests|scripts|docs)/[\w./-]*\w/?)`")
 def test_every_path_that_a_page_names_is_there(page: Path) -> None:
     named = [path for path in PATH.findall(page.read_text()) if not {"NAME", "OPERATION"} & set(path.split("/"))]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+SHORT = [
+    "README.md",
+    *("docs/quickstart.md", "docs/adding-a-variant.md", "docs/adding-a-mask.md", "docs/commands.md", "docs/why.md"),
+    *("docs/fuzzing.md", "docs/traffic.md", "docs/sanitizer.md", "docs/faq.md", "docs/glossary.md", "docs/numerics.md"),
+    *("docs/fa3.md", "docs/backward.md", "docs/limits.md", "docs/architecture.md", "docs/measured.md"),
+]
+"""The pages that are read most, or that were the longest."""
+PARAGRAPH_WORDS, CELL_WORDS = 90, 25
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_paragraphs_and_cells_are_short(name: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / name).read_text(), flags=re.DOTALL)
+    parts = re.split(r"\n\s*\n", text)
+    cells = [cell for part in parts if part.startswith("|") for row in part.splitlines() for cell in row.split("|")]
+    items = [item for part in parts if not part.startswith("|") for item in re.split(r"\n(?=- |\d+\. )", part)]
+    assert [cell for cell in cells if len(cell.split()) > CELL_WORDS] == []
+    assert [item for item in items if len(item.split()) > PARAGRAPH_WORDS] == []

@@ -149,7 +149,7 @@ def test_the_oracle_is_asked_once(monkeypatch: pytest.MonkeyPatch):
 def test_steps_are_announced():
     steps: list[str] = []
     compare([numpy_variant("a"), numpy_variant("b")], PROBLEM, NumpyExecutor(), step=steps.append)
-    assert steps == ["the oracle", "a", "b"]
+    assert steps == ["the reference result", "a", "b"]
 
 
 def test_claims_are_held_against_counts():

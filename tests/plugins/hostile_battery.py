@@ -547,7 +547,7 @@ KERNELS: dict[str, tuple[Callable[[Problem], Plan], str]] = {
     "overruns-outputs": (kernel_plan("O[n + i] = 1.0f;"), "out of bounds"),
     "reads-shared-leftovers": (
         kernel_plan("if (i < n) O[i] = left[i];", head="extern __shared__ float left[];", shared_bytes=4096),
-        "memory that nobody wrote",
+        "unwritten memory",
     ),
     "detects-emulators": (
         kernel_plan("long long t = clock64(); if (i < n) O[i] = clock64() - t == 0 ? Q[i] : V[i];"),

@@ -32,8 +32,13 @@ def test_each_cuda_version_has_its_own_packages() -> None:
     assert not [each for each in thirteen if "cu12" in each or "cuda12" in each]
 
 
+def test_the_small_environment_has_the_packages_of_the_large_one() -> None:
+    small, large = ({re.split(r"[=><]", each)[0] for each in dependencies(cuda)} for cuda in ("12.6", "12"))
+    assert small - large == {"cuda-toolkit", "nvidia-nvjitlink-cu12"} and not large - small
+
+
 def test_an_unknown_cuda_version_is_one_line() -> None:
-    with pytest.raises(SystemExit, match="SANDBOX_CUDA is '11'; set it to 12 or 13, or unset it"):
+    with pytest.raises(SystemExit, match=r"SANDBOX_CUDA is '11'; set it to 12, 12\.6 or 13, or unset it"):
         dependencies("11")
 
 

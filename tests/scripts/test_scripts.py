@@ -178,7 +178,7 @@ def test_cuda_13_leaves_out_the_packages_for_cuda_12(checkout: Checkout) -> None
 def test_an_unknown_cuda_version_is_one_line(checkout: Checkout) -> None:
     done = checkout.run("compare", SANDBOX_CUDA="11")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "compare: SANDBOX_CUDA is '11'; set it to 12 or 13, or unset it\n"
+    assert done.stderr == "compare: SANDBOX_CUDA is '11'; set it to 12, 12.6 or 13, or unset it\n"
     assert not (checkout.root / ".venv").exists()
 
 

@@ -87,3 +87,31 @@ def test_a_kernel_is_known_by_its_application(monkeypatch: pytest.MonkeyPatch):
     for shell, expected in ((Shell("IPKernelApp"), True), (Shell("TerminalIPythonApp"), False), (None, False)):
         monkeypatch.setattr(IPython, "get_ipython", lambda shell=shell: shell)
         assert in_notebook() is expected
+
+
+def lines_of_a_pipe(monkeypatch: pytest.MonkeyPatch, done: float) -> str:
+    """What a pipe gets if, after 60 seconds, this many of four steps are done."""
+    stderr = Stderr(terminal=False)
+    now = [0.0]
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(harness.support.progress.time, "monotonic", lambda: now[0])
+    progress = harness.support.progress.Progress(4)
+    progress.step("the oracle")
+    progress.part(done)
+    now[0] = 60.0
+    progress.tell()
+    return stderr.text
+
+
+def test_the_line_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch):
+    assert lines_of_a_pipe(monkeypatch, done=1) == "harness: step 1 of 4: the oracle; about 3 minutes left\n"
+    assert lines_of_a_pipe(monkeypatch, done=3) == "harness: step 1 of 4: the oracle; about 20 seconds left\n"
+
+
+def test_the_line_names_compilation_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):
+    expected = "harness: step 1 of 4: the oracle; a first run compiles kernels, which can take a minute\n"
+    assert lines_of_a_pipe(monkeypatch, done=0) == expected
+
+
+def test_the_bar_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch):
+    assert " left" in written(monkeypatch, terminal=True, delay=0.05, takes=10)

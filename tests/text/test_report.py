@@ -154,7 +154,7 @@ def test_a_gpu_has_a_column_for_time():
     text = render_comparison(comparison(fast, device=GPU), "table")
     assert cells(text, "fa2-cupy")[-1] == "0.0123"
     assert "Device: NVIDIA H200 (sm_90). Ranked by the time" in text
-    assert "MiB: 2^20 bytes, counted on: 32 lanes on a CPU; in the" in text
+    assert "before any cache. Counted on: 32 lanes on a CPU." in text
     assert "Bytes were not counted" in render_comparison(comparison(fast, device=GPU, counted_on=None), "table")
 
 

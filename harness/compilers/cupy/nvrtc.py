@@ -76,6 +76,19 @@ def version_text() -> str:
     return f"{major}.{minor}"
 
 
+def require_architecture(arch: str) -> None:
+    """Raise `CompileError` if NVRTC is older than the architecture of a GPU, such as `sm_100`.
+
+    CuPy would compile for the newest one that NVRTC knows, and the driver would find no machine code for the GPU.
+    """
+    newest = max(_check(_nvrtc().nvrtcGetSupportedArchs(), "list its architectures"))
+    if int(arch.removeprefix("sm_")) > newest:
+        raise CompileError(
+            f"NVRTC {version_text()} cannot compile for this GPU: the GPU is {arch}, and NVRTC supports up to "
+            f"sm_{newest}; install newer packages, for example with: SANDBOX_CUDA=13 pip install --force-reinstall ."
+        )
+
+
 @functools.cache
 def identity() -> str:
     """Identify the installed NVRTC library, including its patch release."""

@@ -50,6 +50,7 @@ class CupyToolchain(Toolchain):
     def bind(self, launch: Launch, arrays: Mapping[str, Any], gpu: NativeGpu) -> Call:
         """Return a call that launches the kernel on `gpu.stream`. Raises `CompileError` or `PlanError`."""
         from harness.compilers import c_arguments
+        from harness.compilers.cupy import nvrtc
         from harness.compilers.cupy.rawkernel import feature_arch
 
         kernel = launch.kernel
@@ -59,6 +60,7 @@ class CupyToolchain(Toolchain):
             # CuPy appends the GPU's own architecture to the options, which disables features of `sm_90a`.
             compiled = self.compile(kernel, launch.args, gpu.arch)
             return bind_ptx(compiled.ptx, compiled.entry, launch, arrays, gpu)
+        nvrtc.require_architecture(gpu.arch)
         try:
             kernel.compile()
             allowed_bytes = kernel.max_dynamic_shared_size_bytes

@@ -15,7 +15,7 @@ from harness.model.problem import INPUT, OUTPUT, Tensor
 Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-STALE = "with bits of memory that nobody wrote"
+STALE = "with bits of unwritten memory"
 CAUSES = (
     ": shared memory or scratch was read before it was written, or before an asynchronous copy was waited for; "
     "--sanitize names the line"
@@ -235,7 +235,7 @@ def _explain(
     elif worst.is_zero_for_nan:
         how = ZERO_FOR_NAN
     else:
-        how = "only the exact answer will do here" if np.isfinite(worst.answer) else "it has to be NaN or infinite"
+        how = "only the exact value passes here" if np.isfinite(worst.answer) else "it has to be NaN or infinite"
     return (
         f"{int(wrong.sum()):,} of {wrong.size:,} elements of {name} are off by more than their budget, "
         f"the worst at {worst.place}: {worst.got:.6g} instead of {worst.answer:.6g} "

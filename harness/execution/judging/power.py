@@ -66,7 +66,7 @@ class Power:
     def in_words(self) -> str:
         """Describe which wrong answer passes, and by how much."""
         passing = f"a trivial wrong result ({self.nearest}) would pass too"
-        return f"{passing}, with an error of at most {self.ratio:.2g} times the expected one"
+        return f"{passing}: its error is at most {self.ratio:.2g} times the error expected from rounding"
 
 
 def measure_power(

@@ -93,7 +93,10 @@ def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:
         raise_interrupt(error)
         raise _failed("supports", error) from error
     if not isinstance(refusal, (str, type(None))):
-        raise PlanError(f"supports() returned {refusal!r}; it has to return None, or the reason as text")
+        raise PlanError(
+            f"supports() returned {refusal!r}; it must return None if the problem is supported, or a string that "
+            "states what is supported"
+        )
     return refusal
 
 

@@ -29,11 +29,11 @@ from harness.model.traffic import Traffic
 LEVELS = {
     "compulsory": "every input read once, every output written once",
     "claimed": "the variant's claim",
-    "requested": "bytes that the active lanes asked for",
-    "sectors": "32 bytes x sectors per warp request, before any cache",
-    "local": "the same of the threads' local memory, beside the sectors",
-    "L2": "what L1 lets through to L2",
-    "DRAM": "what L2 lets through to memory",
+    "requested": "bytes that the active lanes requested",
+    "sectors": "32-byte sectors that each warp's requests touch, before any cache",
+    "local": "the same for local memory, in addition to sectors",
+    "L2": "bytes that pass between L1 and L2",
+    "DRAM": "bytes that pass between L2 and DRAM",
 }
 """Every level with its description, from the fewest assumptions about hardware to the most."""
 

@@ -79,7 +79,7 @@ DETERMINISM = Property("determinism", "the same inputs once more: the same bits"
 SANITIZER = "sanitizer"
 """Value of `check` for cases that run under the sanitizer, which detects races, reads of uninitialized memory and the
 like. It is not a `Property`, because it does not depend on the operation."""
-SANITIZER_IDEA = "no race, no read of memory that nobody wrote, no schedule that changes the answer; on the emulator"
+SANITIZER_IDEA = "no races, no reads of unwritten memory, the same result in any schedule; on the emulator"
 
 VECTOR_BYTES = 16
 """The widest vector that a thread accesses."""

@@ -171,7 +171,7 @@ def _all_inputs(regimes: Mapping[str, Regime]) -> Mapping[str, Regime]:
 _OF_Q_K_AND_V = by_name(
     Regime("normal", "Q, K, V from N(0, 1)", _standard_normal, standard_normal=True),
     Regime("uniform", "Q, K, V from [0, 1): every score is positive, and the weights are nearly equal", _uniform),
-    Regime("hot", "the largest scores are beyond +-100: exp overflows unless the maximum is subtracted", _hot),
+    Regime("hot", "the largest scores exceed 100 in magnitude: exp overflows unless the maximum is subtracted", _hot),
     Regime(
         "overflow",
         "q.k exceeds the range of float16 before scaling (if the scale is below 0.9); the scores are within it",

@@ -36,7 +36,7 @@ Float64Array = npt.NDArray[np.float64]
 
 def trivial_answers(problem: BackwardProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
     """dQ, dK and dV of each trivial mistake, in the shapes of the outputs or of the part."""
-    mistakes = {"equal weights": _equal_weights, "half of the keys": _half_of_the_keys}
+    mistakes = {"equal weights": _equal_weights, "attention over half of the keys": _half_of_the_keys}
     return {name: functools.partial(_gradients, problem, inputs, mistake) for name, mistake in mistakes.items()}
 
 

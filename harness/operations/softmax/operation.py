@@ -46,7 +46,7 @@ def trivial_answers(problem: SoftmaxProblem, inputs: Mapping[str, np.ndarray]) -
     """Y of each trivial mistake, shape (rows, columns) of a part."""
     return {
         "equal probabilities": functools.partial(_equal_probabilities, problem),
-        "half of the columns": functools.partial(_half_of_the_columns, problem, inputs["X"]),
+        "softmax of half of the columns": functools.partial(_half_of_the_columns, problem, inputs["X"]),
     }
 
 

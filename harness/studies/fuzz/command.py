@@ -54,7 +54,7 @@ class FuzzRequest(StudyRequest):
 
     variant: Sequence[str] = argument("VARIANT", "names, or shell patterns such as 'fa*' (default: all)", nargs="*")
     examples: int | None = option(
-        "N", "cases to try (default: 200, or with --seconds as many as the time allows)", type=WHOLE_NUMBER
+        "N", "examples to try (default: 200, or with --seconds as many as the time allows)", type=WHOLE_NUMBER
     )
     seconds: float | None = option("S", "time limit of the search in seconds (default: none)", type=NUMBER)
     tiles: int | None = option(
@@ -65,15 +65,15 @@ class FuzzRequest(StudyRequest):
     )
     seed: int | None = option(
         "S",
-        "the same seed gives the same cases; stored failures are tried before them (default: a random seed)",
+        "the same seed gives the same examples; stored failures are tried before them (default: a random seed)",
         type=WHOLE_NUMBER,
     )
     properties: str = option(
         "NAME[,NAME]",
-        "properties to check in a share of the cases, in addition to the result, see below; all (default) or none",
+        "properties to check in a share of the examples, in addition to the result, see below; all (default) or none",
         default="all",
     )
-    replay: str | None = option("CASE", "run only this case, given as fuzz printed it")
+    replay: str | None = option("CASE", "run only this example, given as fuzz printed it")
     allow_undecided: bool = False
 
 

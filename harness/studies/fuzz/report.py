@@ -46,9 +46,9 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             *(_stored(result) for result in results if result.stored_failures),
             *(_undecided(result) for result in results if result.undecided),
             "error / budget: the largest among the examples that passed. refused: examples that the variant does not "
-            "support; whether it is correct on them is not known.",
+            "support, which were not checked.",
             *(
-                f"pairs met: pairs of classes, from two of the axes {axes}, that have occurred together in an example."
+                f"pairs met: pairs of classes of two different axes that occurred together in an example. Axes: {axes}."
                 for axes in _axes(results)
             ),
         ],
@@ -65,7 +65,7 @@ def _table(results: Sequence[CampaignResult]) -> Table:
             f"{r.examples:,}",
             f"{r.refused:,}",
             UNKNOWN if r.coverage is None else f"{r.coverage.met:,} of {r.coverage.pairs:,}",
-            UNKNOWN if r.examples == 0 else f"{r.examples_per_second:,.0f}",
+            UNKNOWN if r.examples == 0 else f"{r.examples_per_second:,.{0 if r.examples_per_second >= 10 else 1}f}",
             UNKNOWN if r.hardest_ratio is None else f"{r.hardest_ratio:.3f}",
         )
         for r in results
@@ -77,7 +77,7 @@ def _undecided(result: CampaignResult) -> str:
     """The share of a campaign that is not decisive."""
     ran = result.examples - result.refused
     what = f"{result.undecided:,} of {ran:,} examples prove nothing"
-    return f"{result.variant}: {what}: a trivial wrong answer, such as zeros, would pass there, too."
+    return f"{result.variant}: {what}, because a trivial wrong result, such as zeros, would pass them, too."
 
 
 def _stored(result: CampaignResult) -> str:
@@ -174,7 +174,7 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
                 lines.append(("pattern", finding.pattern or finding.reason))
     if not failure.repeatable:
         lines.append(
-            ("beware", "in a fresh process it did not fail the same way again: it depends on chance or on time")
+            ("warning", "in a fresh process, it did not fail in the same way again: the failure may depend on timing")
         )
     lines.append(("replay", replay_command(result.variant, failure.case, options)))
     headline = (
@@ -200,7 +200,7 @@ def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
 
 
 def _values(element: Element) -> str:
-    budget = f"budget {element.allowed:.3g}" if element.allowed > 0 else "only the exact answer will do"
+    budget = f"budget {element.allowed:.3g}" if element.allowed > 0 else "only the exact value passes"
     return f"got {element.got:.9g}, expected {element.answer:.9g}, {budget}"
 
 

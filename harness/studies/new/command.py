@@ -87,7 +87,7 @@ def run_new(request: NewRequest) -> int:
     operation = "" if request.operation == DEFAULT_OPERATION else f" --operation {request.operation}"
     shown = os.path.relpath(path)
     print_result(
-        f"wrote {shown}: it is right and slow, and yours to change.\n"
+        f"Wrote {shown}, a correct but slow variant to start from. Next:\n"
         f"  {program_name()} compare{operation} --variants {request.name}{plugin}\n"
         f"  {program_name()} fuzz {request.name}{plugin}\n",
     )

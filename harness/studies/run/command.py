@@ -78,7 +78,7 @@ def run_one(request: RunRequest) -> int:
         executor = executor_of(request.settings, progress)
         check_size(request.settings, [problem], 1, emulated=not executor.device.is_gpu)
         counter = counter_of(request.settings, problem, executor.device, progress)
-        progress.step("the oracle")
+        progress.step("the reference result")
         question = Question.pose(problem, inputs)
         progress.step(variant.name)
         done = attempt(variant, problem, executor, question=question, counter=counter)

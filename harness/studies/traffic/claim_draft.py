@@ -246,7 +246,7 @@ def _function(draft: ClaimDraft) -> str:
     lines = [
         f"def claim({arguments}):",
         "    if p.features:",
-        "        return None  # drafted for problems without masks and the like",
+        "        return None  # drafted for problems without masks and other optional features",
         '    element = 4 if p.dtype == "float32" else 2',
     ]
     for name, parts in sums.items():

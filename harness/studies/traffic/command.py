@@ -106,7 +106,7 @@ def _draft(request: TrafficRequest) -> StudyResult[ClaimDraft]:
     from harness.text.study_result import StudyResult
 
     if request.variant is None:
-        raise UsageError("--claim-draft needs the name of a variant; 'list' shows all")
+        raise UsageError("--claim-draft needs the name of a variant; 'list' shows all variants")
     variant = request.discover().registry.get(request.variant)
     settings = replace(request.settings, arch=counted_arch(request.settings))
     with progress_bar(1) as progress:
@@ -125,7 +125,7 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     if request.workers is not None:
         raise UsageError("--workers spreads the points of a sweep; add --sweep, such as --sweep q_len=512..4096")
     if request.variant is None:
-        raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all")
+        raise UsageError("traffic needs the name of a variant, or --sweep; 'list' shows all variants")
     from harness.execution.judging.verdict import PASS
     from harness.execution.planning.tiles import tile_of
     from harness.gpu.hardware_counters import Run

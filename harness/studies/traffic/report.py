@@ -234,7 +234,7 @@ def _footnotes(report: TrafficReport) -> list[str]:
         notes.append(
             "Claim: exact."
             if account.claim_holds
-            else f"Claim: does not hold. It says {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
+            else f"Claim: wrong. It states {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
             f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
         )
         notes += [f"Claim, {gap}." for gap in account.claim_gap]
@@ -242,16 +242,16 @@ def _footnotes(report: TrafficReport) -> list[str]:
     if account.hardware is not None:
         notes.append(
             f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
-            "Each launch begins with empty caches: what the launch before it left in L2 comes from DRAM once more. "
-            "Written lines that are still in L2 at its end have not reached DRAM. Local memory passes L2 too."
+            "Each launch begins with empty caches, so data that the previous launch left in L2 is read from DRAM "
+            "again. Written lines that are still in L2 have not reached DRAM. Local memory goes through L2, too."
         )
     notes.append(_local(account, report.spilled_bytes))
-    notes.append("Fewest possible: the sectors that the distinct bytes of a request fit into.")
+    notes.append("Fewest possible: the fewest sectors that can hold the distinct bytes of a request.")
     if report.lines:
         notes.append(
-            "Wavefronts: rounds that the 32 banks of 4 bytes take; fewest possible is without conflicts (1, or 2 where "
-            "lanes ask for 8 bytes and 4 where they ask for 16; half of that for loads in which neighbours agree). "
-            "Atomics are left out."
+            "Wavefronts: passes over the 32 banks of 4 bytes. Fewest possible: without conflicts (1; 2 if each lane "
+            "accesses 8 bytes, 4 if it accesses 16; half of that for loads in which neighbouring lanes read the same "
+            "address). Atomics are not counted."
             if account.shared
             else "Shared memory: no loads or stores."
         )
@@ -262,27 +262,27 @@ def _footnotes(report: TrafficReport) -> list[str]:
 
 def _answer(account: TrafficAccount) -> str:
     if account.verdict is None:
-        return "Answer: not checked."
+        return "Verdict: not checked."
     ratio = account.error_over_budget
-    return f"Answer: {account.verdict}{'' if ratio is None else f', error / budget {ratio:.3f}'}."
+    return f"Verdict: {account.verdict}{'' if ratio is None else f', error / budget {ratio:.3f}'}."
 
 
 def _caches(report: TrafficReport) -> str:
     caches = report.account.caches
     if caches is None:
         return (
-            "L2 and DRAM are not known here: without ptxas nothing tells how many registers kernels take, and so how "
-            "many blocks run at the same time."
+            "L2 and DRAM are unknown: without ptxas, the number of registers is unknown, and so is the number of "
+            "blocks that run at the same time."
         )
     begin = (
-        "every launch begins with empty caches (--cache-control all)"
+        "each launch begins with empty caches (--cache-control all)"
         if report.flushed
         else "L2 begins empty and stays warm from launch to launch (--cache-control none)"
     )
     dirty = _size(caches.dirty_bytes, caches.dirty_bytes)
     return (
-        f"L2 and DRAM: modelled after the caches of the {report.gpu}; {begin}. At the end {dirty} MiB of what was "
-        "written are still in L2. 'code' is what launches fetch for themselves: instructions, parameters."
+        f"L2 and DRAM: modelled after the caches of the {report.gpu}; {begin}. At the end, {dirty} MiB of the written "
+        "data are still in L2. 'code': the instructions and parameters that launches read."
     )
 
 
@@ -295,9 +295,10 @@ def _local(account: TrafficAccount, spilled_bytes: int) -> str:
     read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
     return (
         f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests, by arrays that "
-        "the compiler could not keep in registers: they are indexed by a variable, or too large. Make their indices "
-        "compile-time constants (unroll the loops), or let a thread have fewer elements. A claim does not cover it; "
-        "launches, L2 and DRAM are without it." + (f" In addition, {spills}, which are not counted." if spills else "")
+        "the compiler could not keep in registers, because they are indexed by a variable or too large. Make their "
+        "indices compile-time constants (unroll the loops), or give each thread fewer elements. Claims and the figures "
+        "of launches, L2 and DRAM do not include local memory."
+        + (f" In addition, {spills}, which are not counted." if spills else "")
     )
 
 

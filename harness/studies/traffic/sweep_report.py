@@ -74,13 +74,13 @@ def _cell(point: SweepPoint, smallest: int) -> str:
 def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> Iterable[str]:
     sectors = "the 32-byte sectors that each warp's requests touch, before any cache"
     if any(point.source == "counted" for point in points):
-        yield f"MiB: 2^20 bytes, counted in {sectors}, on: {device_line(device)}."
+        yield f"MiB: 2^20 bytes, counted in {sectors}. Device: {device_line(device)}."
     else:
         yield f"MiB: 2^20 bytes, in {sectors}."
     if any(point.source == "claimed" for point in points):
         yield (
             f"{CLAIMED_MARK} taken from the variant's claim: bytes were not counted, and the result was not checked "
-            "(--count always emulates all points)."
+            "(to emulate all points, use '--count always')."
         )
     if sweep.of_tile and (others := other_sizes(sweep, points)):
         yield f"Tile sizes besides {sweep.field}: {others}."

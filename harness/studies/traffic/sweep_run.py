@@ -1,4 +1,4 @@
-"""Runs a sweep of every variant at every value. Bytes are counted if that takes seconds, else claimed."""
+"""Runs a sweep of every variant at every value. Bytes are counted if that takes a few seconds at most."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def ideal_figure(cause: Cause, profile: Profile) -> float | None:
     """The roofline's figure for the cause: matrix products and compulsory bytes only."""
     if cause is causes.ARITHMETIC:
         return profile.problem.flops / MEGA
-    return profile.problem.compulsory_bytes / MEGA if cause is causes.BYTES else None
+    return profile.problem.compulsory_bytes / MIB if cause is causes.BYTES else None
 
 
 def _rows(profile: Profile, kinds: Iterable[str]) -> list[InstructionCount]:
@@ -79,15 +79,15 @@ def _idle_percent(profile: Profile, time: PredictedTime) -> float | None:
     return 100 - 100 * sum(row.lanes for row in rows) / (WARP_LANES * warps) if warps else None
 
 
-def _sectors_over_ideal(profile: Profile, time: PredictedTime) -> float | None:
+def _sectors_over_minimum(profile: Profile, time: PredictedTime) -> float | None:
     sites = [site for launch in profile.launches for site in launch.traffic if site.buffer != LOCAL]
     ideal = sum(site.ideal_sectors for site in sites)
     return sum(site.sectors for site in sites) / ideal if ideal else None
 
 
-def _sector_megabytes(profile: Profile, time: PredictedTime) -> float:
+def _sector_mebibytes(profile: Profile, time: PredictedTime) -> float:
     return (
-        sum(site.sector_bytes for launch in profile.launches for site in launch.traffic if site.buffer != LOCAL) / MEGA
+        sum(site.sector_bytes for launch in profile.launches for site in launch.traffic if site.buffer != LOCAL) / MIB
     )
 
 
@@ -119,8 +119,8 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.CONFLICTS: lambda profile, time: (
         sum(row.wavefronts - row.ideal_wavefronts for launch in profile.launches for row in launch.shared) / MEGA
     ),
-    causes.COALESCING: _sectors_over_ideal,
-    causes.BYTES: _sector_megabytes,
+    causes.COALESCING: _sectors_over_minimum,
+    causes.BYTES: _sector_mebibytes,
     causes.LOCAL_MEMORY: lambda profile, time: sum(launch.local_bytes for launch in profile.launches) / MIB,
     causes.SPILLS: _spilled_bytes,
     causes.LATENCY: lambda profile, time: sum(kernel.stalls.waits for kernel in time.kernels),
@@ -134,7 +134,7 @@ _FIGURES: dict[Cause, Callable[[Profile, PredictedTime], float | None]] = {
     causes.LAUNCHES: lambda profile, time: float(time.launches),
     causes.TILE: lambda profile, time: barriers_met(profile),
     causes.STEPS: lambda profile, time: barriers_met(profile),
-    causes.REREAD: _sector_megabytes,
+    causes.REREAD: _sector_mebibytes,
     causes.NO_TENSOR_CORES: lambda profile, time: _tensor_flops(profile) / MEGA,
 }
 """The function for every cause; a test checks that none is missing. `move` instructions are in none."""

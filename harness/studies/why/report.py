@@ -22,7 +22,7 @@ from harness.text.wrong_answer import wrong_answer
 
 SHOWN_SHARE = 0.02
 """Causes below this fraction of the larger time or of the difference are summed in one row."""
-WHERE_WIDTH = 38
+WHERE_WIDTH = 36
 ADVISED = 3
 ALL_AND_MORE = 1.1
 """A cause above this multiple of the difference is compensated by others."""
@@ -83,7 +83,7 @@ def _headline(result: WhyResult) -> str:
     where = _where(result, first)
     return (
         f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
-        f"Largest cause: {first.cause.name}: {_us(first.seconds)} us{f' ({where})' if where else ''}."
+        f"Largest cause: {first.cause.name}, {_us(first.seconds)} us{f' ({where})' if where else ''}."
     )
 
 
@@ -93,14 +93,14 @@ def _small_problem(result: WhyResult) -> Iterator[str]:
     if few is not None:
         text = (
             f"The problem is small for this GPU: {few.kernel} has {few.blocks} blocks for {result.gpu.multiprocessors} "
-            "multiprocessors. More heads or rows show the kernels themselves."
+            "multiprocessors. With more heads or rows, the times depend less on idle multiprocessors."
         )
         yield fill(text, NOTE_WIDTH, break_on_hyphens=False)
 
 
 def _table(result: WhyResult) -> Table:
     slow, fast = result.names
-    headers = ("cause", _folded(slow), _folded(fast), "unit", "costs\nus", "share\n%", "where")
+    headers = ("cause", _folded(slow), _folded(fast), "unit", "cost\nus", "share\n%", "where")
     cells = [_cells(result, each) for each in _shown(result)]
     others = [each.seconds for each in result.causes if each not in _shown(result)]
     if others:
@@ -195,22 +195,22 @@ def _measured(result: WhyResult) -> Table:
 
 def _notes(result: WhyResult) -> list[str]:
     notes = [
-        "Predicted: a model of the counted work, not a measurement; what it leaves out is in docs/why.md. The costs "
-        "add up to the difference. Instructions are counted in PTX; ptxas translates them to different machine "
+        "Times are predicted from the counted work, not measured; docs/why.md lists what the model leaves out. The "
+        "costs add up to the difference. Instructions are counted in PTX; ptxas translates them to different machine "
         "instructions.",
     ]
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
-    notes.append(f"Answers: {verdicts}.")
+    notes.append(f"Verdicts: {verdicts}.")
     merged = [each for each in _shown(result) if each.includes]
     notes += [
         f"{each.cause.name} includes its effects: {', '.join(part.name for part in each.includes)}." for each in merged
     ]
     if any(launch.used is None for launch in result.slow.launches):
-        notes.append("ptxas is missing: registers, spills, caches and how many blocks fit are not known.")
+        notes.append("ptxas is missing, so registers, spills, caches and the number of blocks that fit are not known.")
     if result.measured is not None:
         notes.append(
-            f"Measured on {device_line(result.measured.device)}: median of cold runs, both in turns, L2 overwritten "
-            f"before each. Predicted for: {result.gpu.name}."
+            f"Measured on {device_line(result.measured.device)}: median of runs of both variants in turns, with L2 "
+            f"overwritten before each run. Predicted for: {result.gpu.name}."
         )
         notes += [f"{row.variant}: {row.reason}" for row in result.measured.rows if row.reason is not None]
     return notes

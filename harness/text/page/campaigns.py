@@ -42,7 +42,7 @@ def _facts(failure: Mapping[str, Any]) -> list[tuple[str, str]]:
         if case != _case(failure["case"]):
             lines += [(name, case), ("pattern there", finding["pattern"] or finding["reason"])]
     if not failure["repeatable"]:
-        lines.append(("beware", "in a fresh process it did not fail the same way again"))
+        lines.append(("warning", "in a fresh process, it did not fail in the same way again"))
     return lines
 
 

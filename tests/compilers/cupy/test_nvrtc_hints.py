@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import cupy
 import pytest
 
+from harness import Launch
 from harness.compilers.cupy import nvrtc
 from harness.compilers.cupy.headers import include_directories
+from harness.compilers.toolchains import toolchain_of
 from harness.support.errors import CompileError
 
 pytestmark = pytest.mark.compiles
@@ -23,3 +28,11 @@ def test_infinity_has_a_remedy_that_compiles() -> None:
     with pytest.raises(CompileError) as other:
         nvrtc.compile_source(KERNEL.replace("VALUE", "nothing"), "k", OPTIONS)
     assert "math_constants" not in str(other.value)
+
+
+def test_a_gpu_that_is_newer_than_nvrtc_has_a_remedy() -> None:
+    kernel = cupy.RawKernel(KERNEL.replace("VALUE", "1.0f"), "k")
+    launch = Launch(kernel, grid=(1,), block=(1,), args=("O",))
+    with pytest.raises(CompileError, match=r"the GPU is sm_999, and NVRTC supports up to sm_.*SANDBOX_CUDA=13 pip"):
+        toolchain_of(kernel).bind(launch, {}, SimpleNamespace(arch="sm_999"))
+    nvrtc.require_architecture("sm_90")

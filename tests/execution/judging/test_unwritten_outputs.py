@@ -1,4 +1,4 @@
-"""Outputs full of NaN: what nobody stored is told from what was stored, but came out of memory that nobody wrote."""
+"""Outputs full of NaN: what nobody stored is told from what was stored, but came out of unwritten memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ extern "C" __global__ void k(const float* V, const float* S, float* O, int which
 }
 """
 STORED = (
-    r"^{} of 32 elements of O were written with bits of memory that nobody wrote, the first at .*{}: shared memory or "
+    r"^{} of 32 elements of O were written with bits of unwritten memory, the first at .*{}: shared memory or "
     r"scratch was read before .*, or before an asynchronous copy was waited for; --sanitize names the line$"
 )
 NEVER = r"^{} of 32 elements of O were never written, the first at .*{}$"
@@ -94,7 +94,7 @@ def test_where_nobody_looked_both_are_said() -> None:
     launch = Launch(NumpyKernel("none", lambda problem, arrays: None), (1,), (1,), ("O",))
     silent = Variant(name="silent", backend="numpy", plan=lambda problem: Plan((launch,)))
     done = attempt(silent, PROBLEM, NumpyExecutor(), question=Question.draw(PROBLEM))
-    assert "32 of 32 elements of O were never written, or with bits of memory that nobody wrote" in (done.reason or "")
+    assert "32 of 32 elements of O were never written, or with bits of unwritten memory" in (done.reason or "")
 
 
 def test_a_right_output_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_where_a_kernel_has_no_choice_nothing_but_the_answer_will_do():
     right = answer["Y"].astype(np.float32)
     assert hold(question, right).passed
     right[0, 2] = np.nextafter(right[0, 2], np.float32(1))
-    assert "only the exact answer will do here" in (hold(question, right).reason or "")
+    assert "only the exact value passes here" in (hold(question, right).reason or "")
     assert hold(question, right, Numerics()).passed  # who promises less is held to less
 
 

@@ -57,6 +57,8 @@ def test_a_correct_kernel_is_undecided_by_one_case() -> None:
     variant = discover().registry.get("fa2-cupy")
     problem = Problem(heads=1, q_len=8, kv_len=70, head_dim=16, dtype="float16")
     weak = examine(Case(problem, "falling", 1), variant, emulator())
-    assert weak.finding is None and weak.undecided == "half of the keys"
-    assert "half of the keys would pass, too" in render_replay("fa2-cupy", Case(problem, "falling", 1), weak, "table")
+    assert weak.finding is None and weak.undecided == "attention over half of the keys"
+    assert "attention over half of the keys would pass, too" in render_replay(
+        "fa2-cupy", Case(problem, "falling", 1), weak, "table"
+    )
     assert examine(Case(problem, "normal", 1), variant, emulator()).undecided is None

@@ -43,7 +43,7 @@ def page_of(monkeypatch, tmp_path):
 def test_times_come_from_the_gpu_and_bytes_from_the_emulator(page_of):
     page = page_of()
     assert "1.0000" in page and "Ranked by the time" in page and 'class="ring"' in page
-    assert "counted on: emulated GPU" in page and 'id="replay-data"' in page
+    assert "Counted on: emulated GPU" in page and 'id="replay-data"' in page
     assert 'id="times"' not in page and "variants/attention/fa2/kernel.cu" in page
 
 

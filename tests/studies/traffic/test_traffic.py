@@ -60,14 +60,14 @@ def test_the_bytes_of_a_wrong_kernel_are_said_to_be_so(capsys: pytest.CaptureFix
     status, out, _ = call(capsys, "column-cupy", *SMALL, "--plugin", PLUGIN)
     assert status == 1
     assert out.split("\n\n")[1].startswith("WRONG: column-cupy: fail: 4,064 of 4,096 elements of O")
-    assert "Answer: fail, error / budget " in out
+    assert "Verdict: fail, error / budget " in out
     status, out, _ = call(capsys, "column-cupy", *SMALL, "--plugin", PLUGIN, "--format", "json")
     found = json.loads(out)
     assert (status, found["verdict"], found["reason"][:14]) == (1, "fail", "4,064 of 4,096")
     status, out, _ = call(capsys, "row-wise-cupy", "--seq-len", 16, "--heads", 1)
     assert status == 0
     assert "WRONG" not in out
-    assert "Answer: pass, error / budget 0.0" in out
+    assert "Verdict: pass, error / budget 0.0" in out
 
 
 def test_a_sweep_of_a_wrong_kernel_says_so_and_fails(capsys: pytest.CaptureFixture[str]):

@@ -142,7 +142,7 @@ def test_a_line_that_nobody_knows_is_not_made_up():
 
 def test_a_claim_that_does_not_hold_says_both_numbers():
     found = " ".join(text(make(claim_holds=False)).split())
-    assert "Claim: does not hold. It says 2,097,152 bytes read and 1,048,576 written; counted: 2,097,152 and" in found
+    assert "Claim: wrong. It states 2,097,152 bytes read and 1,048,576 written; counted: 2,097,152 and" in found
     assert "Claim" not in text(make(claim_holds=None))
 
 
@@ -235,11 +235,11 @@ def test_the_note_says_whose_caches_and_how_they_began(flushed: bool, words: str
     note = " ".join(traffic_report(report).render("table").split())
     assert "modelled after the caches of the A100 SXM" in note
     assert words in note
-    assert "At the end 0.75 MiB of what was written are still in L2" in note
+    assert "At the end, 0.75 MiB of the written data are still in L2" in note
 
 
 def test_without_ptxas_the_levels_behind_the_caches_are_not_known():
-    assert "L2 and DRAM are not known here" in text(make())
+    assert "L2 and DRAM are unknown" in text(make())
     assert json.loads(text(make(), "json"))["caches"] is None
 
 

@@ -99,7 +99,7 @@ def test_idle_lanes_have_their_part() -> None:
     time = predict(profile(launched(instructions("fp32", 4000 * SMS, 4000 * SMS * 8))), H200)
     assert by_cause(time) == pytest.approx({"arithmetic": 250, "idle lanes": 750})
     alone = predict(profile(launched(instructions("barrier", 4000 * SMS, 4000 * SMS))), H200)
-    assert by_cause(alone) == pytest.approx({"barriers, waits": 1000})
+    assert by_cause(alone) == pytest.approx({"barriers and waits": 1000})
 
 
 def test_wavefronts_and_sectors_share_a_path() -> None:
@@ -113,7 +113,7 @@ def test_wavefronts_and_sectors_share_a_path() -> None:
     # Without a model of caches L2 sees all sectors.
     l2 = 32 * SMS / RATES["sm_90"].l2_bytes
     assert totals(time.shares)[L2] == pytest.approx(1000 * l2)
-    assert found["coalescing"] == pytest.approx(800 + 800 * l2)
+    assert found["uncoalesced accesses"] == pytest.approx(800 + 800 * l2)
     assert found["bytes moved"] == pytest.approx(50 + 200 * l2)
 
 
@@ -270,7 +270,7 @@ def test_what_is_the_same_costs_nothing() -> None:
 def test_an_idle_half_of_the_gpu_is_told_from_more_work() -> None:
     fast = profile(launched(instructions("fp32", 4000 * SMS)))
     slow = profile(launched(instructions("fp32", 4000 * SMS), blocks=SMS // 2, clusters=(10,) * (SMS // 2)))
-    assert costs(slow, fast) == pytest.approx({"tail, idle SMs": 1000 / clock_hz(H200)})
+    assert costs(slow, fast) == pytest.approx({"tail and idle SMs": 1000 / clock_hz(H200)})
 
 
 def test_latency_that_others_would_hide_is_for_few_warps() -> None:

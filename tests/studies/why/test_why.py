@@ -35,7 +35,7 @@ def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> No
     lines = out.splitlines()
     assert max(map(len, lines)) <= 120
     assert lines[2].startswith("bank-conflicts-cupy is predicted to take ")
-    assert lines[3].startswith("Largest cause: bank conflicts: ")
+    assert lines[3].startswith("Largest cause: bank conflicts, ")
     rows = [line for line in lines if line.startswith(("bank conflicts ", "all "))]
     assert [row.split()[0] for row in rows] == ["bank", "all"]
     assert "Cause most worth removing: bank conflicts. Its cost exceeds the whole difference" in out
@@ -54,7 +54,7 @@ def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert slow["predicted_us"] - fast["predicted_us"] == pytest.approx(found["distance_us"])
     assert sum(cause["cost_us"] for cause in found["causes"]) == pytest.approx(found["distance_us"], rel=1e-4)
     first = found["causes"][0]
-    assert (first["cause"], first["unit"]) == ("bank conflicts", "M extra wavefr.")
+    assert (first["cause"], first["unit"]) == ("bank conflicts", "M extra wavefronts")
     assert first["figure"] > first["other_figure"]
     assert first["file"].endswith("tiled_cupy.py") and first["line"] > 0
     # 2 blocks of 64 x 64 over 64 keys: 2 x 2 products of 64 x 64 x 64, a warp to 32 lanes.
@@ -68,7 +68,7 @@ def test_local_memory_is_the_cause_where_arrays_are_indexed_by_a_variable(capsys
     status, out, _ = call(capsys, "tiled", "fa2-cupy", *arguments)
     lines = out.splitlines()
     assert status == 0
-    assert lines[3].startswith("Largest cause: local memory: ") and "(local " in lines[3]
+    assert lines[3].startswith("Largest cause: local memory, ") and "(local " in lines[3]
     assert "  // values" in out or "  // scores" in out
     rows = [line for line in lines if line.startswith("local memory ")]
     # The arrays have 32 of 128 floats in use: zeroed or loaded once, then 64 keys read q, and read and write acc.
@@ -99,7 +99,7 @@ def test_a_wrong_kernel_is_said_to_be_wrong(capsys: pytest.CaptureFixture[str]) 
     status, out, _ = call(capsys, *wrong)
     assert status == 1
     assert out.split("\n\n")[1].startswith("WRONG: column-cupy: fail: 992 of 1,024 elements of O")
-    assert "Answers: column-cupy fail, row-wise-cupy pass." in out
+    assert "Verdicts: column-cupy fail, row-wise-cupy pass." in out
     status, out, _ = call(capsys, *wrong, "--format", "json")
     assert status == 1
     found = {each["variant"]: (each["verdict"], each["reason"]) for each in json.loads(out)["variants"]}
@@ -123,7 +123,7 @@ def test_alone_it_is_held_against_the_roofline(capsys: pytest.CaptureFixture[str
     assert roofline["variant"] == "roofline" and roofline["instructions"] is None
     assert 0 < roofline["predicted_us"] < alone["predicted_us"]
     other = {cause["cause"]: cause["other_figure"] for cause in found["causes"]}
-    assert other["bytes moved"] == pytest.approx(4 * 2 * 64 * 64 * 4 / 1e6, rel=0.02)
+    assert other["bytes moved"] == pytest.approx(4 * 2 * 64 * 64 * 4 / 2**20, rel=0.02)
     assert other["shared memory"] is None
     out = call(capsys, "good-cupy", *PAIR[2:])[1]
     were = r"[^.]+\. If its cost were no more than that of the roofline"
@@ -153,7 +153,10 @@ def test_without_ptxas_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatc
     monkeypatch.setattr("harness.emulator.emulated_gpu.resources", lambda *arguments: None)
     status, out, _ = call(capsys, *PAIR)
     assert status == 0
-    assert "ptxas is missing: registers, spills, caches and how many blocks fit are not known." in " ".join(out.split())
+    assert (
+        "ptxas is missing, so registers, spills, caches and the number of blocks that fit are not known."
+        in " ".join(out.split())
+    )
 
 
 def test_measured_times_stand_beside_predicted_ones(

@@ -139,7 +139,7 @@ def forward_hints(tau: float, output: str, kept: float | None = None) -> Hints:
 
 def trivial_answers(problem: Problem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
     """O of each trivial mistake, of a part's shape."""
-    mistakes = {"the mean of V": _equal_weights, "half of the keys": _half_of_the_keys}
+    mistakes = {"the mean of V": _equal_weights, "attention over half of the keys": _half_of_the_keys}
     return {name: functools.partial(_answer, problem, inputs, mistake) for name, mistake in mistakes.items()}
 
 

@@ -78,7 +78,11 @@ def _relation(
     if factor is None and len(ratios) == 1 and _named(float(ratios[0]), hints.factors):
         factor = float(ratios[0])  # a single number is a factor only if it is a known one
     if factor is None:
-        return "each row x a factor of its own" if is_main and _one_number_per_row(got, expected, wrong) else None
+        return (
+            "each row multiplied by a different factor"
+            if is_main and _one_number_per_row(got, expected, wrong)
+            else None
+        )
     return f"{factor:.6g} x the answer{_named(factor, hints.factors)}"
 
 

@@ -86,7 +86,7 @@ def test_a_factor_per_row_is_told_from_other_errors():
     factors = np.random.default_rng(4).uniform(1.5, 3, (*PROBLEM.lse_shape, 1))
     wrong = ~NOWHERE
     text = describe_pattern(HINTS, AXES, ANSWER * factors, ANSWER, wrong, NOWHERE)
-    assert text == "each row x a factor of its own; every element"
+    assert text == "each row multiplied by a different factor; every element"
 
 
 def test_what_was_never_written_is_told():
