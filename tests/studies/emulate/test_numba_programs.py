@@ -220,6 +220,25 @@ def test_another_gpu(tmp_path: Path) -> None:
     assert unknown.returncode == 2 and "choose one of h200, h100, a100" in unknown.stderr
 
 
+LONG_LOOP = """
+@cuda.jit
+def steps(x, n):
+    for _ in range(n):
+        x[0] = x[0] * 3 + 1
+steps[1, 1](np.zeros(1, np.int64), 5000)
+"""
+
+
+@pytest.mark.compiles
+def test_a_step_limit_stops_long_kernels(tmp_path: Path) -> None:
+    assert emulate(tmp_path, LONG_LOOP, "--step-limit", "100000").returncode == 0
+    stopped = emulate(tmp_path, LONG_LOOP, "--step-limit", "1000")
+    assert stopped.returncode == 1 and "CUDA_ERROR_LAUNCH_TIMEOUT" in stopped.stderr
+    assert "ran past 1000 instructions and was stopped" in stopped.stderr and "raise --step-limit" in stopped.stderr
+    wrong = emulate(tmp_path, LONG_LOOP, "--step-limit", "0")
+    assert wrong.returncode == 2 and "--step-limit is 0; it has to be at least 1" in wrong.stderr
+
+
 RACE = """
 @cuda.jit
 def shift(x):

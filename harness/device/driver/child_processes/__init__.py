@@ -17,7 +17,7 @@ GPU_VARIABLE = "SANDBOX_EMULATED_GPU"
 """The environment variable with the name of the GPU."""
 
 
-def start_driver(gpu: str, *, sanitize: bool = False, seed: int = 0) -> Driver:
+def start_driver(gpu: str, *, sanitize: bool = False, seed: int = 0, step_limit: int | None = None) -> Driver:
     """Start the emulated driver in this process, for CuPy too, with source lines in the kernels of all compilers.
 
     Raises what `install` raises.
@@ -26,7 +26,7 @@ def start_driver(gpu: str, *, sanitize: bool = False, seed: int = 0) -> Driver:
     from harness.device.driver.numba_lines import lines_by_default
     from harness.device.driver.process import install
 
-    driver = install(gpu, sanitize=sanitize, seed=seed)
+    driver = install(gpu, sanitize=sanitize, seed=seed, step_limit=step_limit)
     os.environ.setdefault("NVRTC_APPEND_FLAGS", "-lineinfo")
     warnings.filterwarnings("ignore", message="libnvJitLink")
     lines_by_default()
