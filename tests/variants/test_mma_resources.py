@@ -10,6 +10,7 @@ from kernel_resources import assert_fits, used
 from lanes import exhaustive_unless
 
 from harness.model.discovery import discover
+from harness.model.operation import operation_named
 from harness.model.plan import Launch
 from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
@@ -182,3 +183,16 @@ def test_nothing_spills_with_several_features(variant: Variant, head_dim: int, f
 def test_nothing_spills_with_dropout(variant: Variant, head_dim: int, fields: dict[str, object]):
     problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype="bfloat16", **fields)  # type: ignore[arg-type]
     assert_fits(variant.plan(problem).launches[-1], default_tile(head_dim).blocks_per_sm)
+
+
+@pytest.mark.parametrize("name", ["two-pass-cupy", "three-pass-recompute-cupy"])
+def test_nothing_spills_under_documents_on_cuda_cores(name: str):
+    problem = Problem(heads=2, q_len=256, kv_len=256, mask=DOCUMENTS)  # type: ignore[arg-type]
+    (launch,) = discover().registry.get(name).plan(problem).launches
+    assert_fits(launch, 4)
+
+
+def test_nothing_spills_with_dropout_in_the_backward_pass():
+    backward = operation_named("attention-backward").problem(heads=2, q_len=256, kv_len=256, dropout=0.1)
+    _, launch = discover().registry.get("bwd-fa2-cupy").plan(backward).launches
+    assert_fits(launch, 3)

@@ -14,11 +14,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
     // The block owns Q_i and O_i of one head.
     const RowBlock block = own_rows(q_len);
     const size_t first_element = (head_index() * q_len + block.first_row) * D;
-    const stored *const K_head = K + kv_head_index(group) * kv_len * D, *const V_head = V + kv_head_index(group) * kv_len * D;
+    const unsigned kv_head = kv_head_index(group);
     const auto seen = limits.of_block<BR>(block, q_len, kv_len);
     load_tile<BR>(Q_tile, Q + first_element, block.rows);
     const auto sweep = [&](const auto &step) {
-        sweep_keys(Q_tile, KV_tile, K_head, block.first_row, kv_len, tau, Terms<>{}, seen, step);
+        sweep_keys(Q_tile, KV_tile, K + (size_t)kv_head * kv_len * D, block.first_row, kv_len, tau, Terms<>{}, seen, step);
     };
 
     // Line 1: m = -inf.
@@ -70,7 +70,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void three_pass_
 
         // O_i = O_i + P V_j, with V_j in the place of K_j once no thread reads that any more.
         __syncthreads();
-        load_tile<BC>(KV_tile, V_head + (size_t)first_key * D, keys);
+        load_tile<BC>(KV_tile, V + ((size_t)kv_head * kv_len + first_key) * D, keys);
         __syncthreads();
         add_P_V(O_acc, P_tile, KV_tile, keys, seen_in_tile(seen, block.first_row, first_key, keys));
     });
