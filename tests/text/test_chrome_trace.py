@@ -161,7 +161,7 @@ def test_variants_as_the_document_wants_it(name: str, problem: Problem) -> None:
 
 @pytest.mark.compiles
 def test_a_producer_and_its_copies_are_on_the_timeline_of_fa3() -> None:
-    document, _, _ = trace_of("fa3-cupy", Problem(dtype="float16"))
+    document, _, _ = trace_of("fa3-cupy", Problem(dtype="float16", kv_len=1024))
     events = document["traceEvents"]
     assert any(event.get("cat") == "mbarrier" and event["ph"] == "X" for event in events)
     assert any(event["ph"] == "b" and event["cat"] == "bulk copy" for event in events)
