@@ -277,10 +277,11 @@ def test_a_pack_reads_k_and_v_once():
 
 @pytest.mark.thorough
 def test_tiles_of_rows_are_narrower_where_that_fills_the_last_round():
-    def rows(q_len: int, **fields: object) -> int:
-        return fa3.default_tile(Problem(batch=2, heads=16, q_len=q_len, kv_len=q_len, dtype="bfloat16", **fields)).Br
+    def rows(q_len: int, batch: int = 2, **fields: object) -> int:
+        problem = Problem(batch=batch, heads=16, q_len=q_len, kv_len=q_len, dtype="bfloat16", **fields)
+        return fa3.default_tile(problem).Br
 
-    assert [rows(n) for n in (100, 2048, 4096, 8192, 16384)] == [192, 128, 128, 192, 192]
+    assert [rows(n, batch=4) for n in (100, 512, 1024, 2048, 16384)] == [192, 128, 192, 192, 192]
     assert [rows(n, mask="causal") for n in (2048, 4096, 5000, 6144, 16384)] == [128, 128, 128, 192, 192]
     assert_right(Problem(batch=2, heads=67, q_len=200, kv_len=300, dtype="bfloat16"))
 

@@ -28,6 +28,7 @@ def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, 
     one_body = has_one_body(problem, tile)
     warps_write = one_body or (has_spans(problem) and 112 < problem.head_dim <= 128)
     warps_write = warps_write or (ends_at_once and problem.head_dim <= 64)
+    warps_write = warps_write and tile.Br == 32 * tile.warps
     return {
         "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
         "ONE_BODY": int(one_body),
@@ -58,7 +59,7 @@ def sums(problem: Problem, ends_at_once: bool) -> int:
     """Sums in which a lane looks for NaN in V: each addition waits for the one before in the same sum."""
     reads_what_rows_see = has_spans(problem) or not problem.mask.is_run
     has_room = problem.head_dim <= 64 and not (reads_what_rows_see or ends_at_once or problem.alibi)
-    crowded = has_spans(problem) and problem.alibi and 112 < problem.head_dim <= 128
+    crowded = has_spans(problem) and problem.mask.is_run and problem.alibi and 112 < problem.head_dim <= 128
     return 2 if (problem.dropout and not crowded) or has_room else 1
 
 
