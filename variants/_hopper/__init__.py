@@ -115,9 +115,7 @@ def warpgroup_tile_space(
 
     `noted_bytes`: see `visits.noted_bytes`.
     """
-    sizes = [
-        WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 1), (192, 0)) for Bc in BC_CHOICES
-    ]
+    sizes = [WarpgroupTile(Br, Bc, 2, turns) for Br, turns in ((128, 1), (128, 0), (192, 1)) for Bc in BC_CHOICES]
     candidates = (tile for tile in (replace(default, stages=3), *sizes) if tile != default)
     others = (tile for tile in candidates if tile.fits(head_dim, noted_bytes(tile)))
     return [asdict(tile) for tile in (default, *others)]
