@@ -114,7 +114,7 @@ _BARRIERS = (
     _raced(
         INSPECTION,
         "V taken for inspected before it is",
-        ("        wait(are_inspected[slot(step)], Slots<STAGES>::phase(step));\n", ""),
+        ("        wait(are_inspected[Stages::slot(step)], Stages::phase(step));\n", ""),
     ),
     _raced(
         INSPECTION,

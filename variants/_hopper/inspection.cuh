@@ -1,5 +1,5 @@
-// Warps that look through tiles of V for values that are not finite, so that consumers need not. slots.cuh and turns.cuh are put
-// before this text.
+// Warps that look through tiles of V for values that are not finite, so that consumers need not. slots.cuh and turns.cuh are
+// put before this text.
 //
 // Compile-time parameter: STAGES (tiles of V on chip).
 
@@ -12,23 +12,23 @@ template <> struct Inspection<true> {
     static constexpr int WARPS = 3;
     enum Mark { PASS, INSPECT, END };
 
+    typedef Slots<STAGES> Stages;
     u64 are_inspected[STAGES];
     int marks[STAGES], found[STAGES][WARPS];
 
-    static __device__ __forceinline__ int slot(int step) { return step % STAGES; }
     __device__ __forceinline__ void init()
     {
         for (u64 &barrier : are_inspected) init_barrier(barrier, WARPS);
     }
 
     // By the producer, of a tile that is about to be fetched.
-    __device__ __forceinline__ void mark(int step, bool all_seen) { marks[slot(step)] = all_seen ? PASS : INSPECT; }
+    __device__ __forceinline__ void mark(int step, bool all_seen) { marks[Stages::slot(step)] = all_seen ? PASS : INSPECT; }
 
     // By the producer, behind the last tile: it fills a slot of `V` with none.
-    __device__ __forceinline__ void end(Slots<STAGES> &V, int step)
+    __device__ __forceinline__ void end(Stages &V, int step)
     {
         V.wait_until_empty(step);
-        marks[slot(step)] = END;
+        marks[Stages::slot(step)] = END;
         arrive(V.full(step));
     }
 
@@ -39,7 +39,7 @@ template <> struct Inspection<true> {
 #pragma unroll 1
         for (int step = 0;; ++step) {
             V.wait_until_full(step);
-            const int mark = marks[slot(step)];
+            const int mark = marks[Stages::slot(step)];
             if (mark == END) return;
             if (mark == INSPECT) {
                 const uint4 *const pieces = reinterpret_cast<const uint4 *>(shared_pointer(V.tile(step)));
@@ -50,11 +50,11 @@ template <> struct Inspection<true> {
                     carries |= carry(v.x) | carry(v.y) | carry(v.z) | carry(v.w);
                 }
                 const bool any = __any_sync(0xffffffff, carries & 0x80008000);
-                if (lane == 0) found[slot(step)][thread / 32] = any;
+                if (lane == 0) found[Stages::slot(step)][thread / 32] = any;
             }
             __syncwarp();
             if (lane == 0) {
-                arrive(are_inspected[slot(step)]);
+                arrive(are_inspected[Stages::slot(step)]);
                 V.release(step);
             }
         }
@@ -63,9 +63,9 @@ template <> struct Inspection<true> {
     // By consumers, of a tile so marked: whether V has NaN or infinity.
     __device__ __forceinline__ bool finds(int step)
     {
-        wait(are_inspected[slot(step)], Slots<STAGES>::phase(step));
+        wait(are_inspected[Stages::slot(step)], Stages::phase(step));
         int any = 0;
-        for (int warp = 0; warp < WARPS; ++warp) any |= found[slot(step)][warp];
+        for (int warp = 0; warp < WARPS; ++warp) any |= found[Stages::slot(step)][warp];
         return any;
     }
 };

@@ -58,7 +58,10 @@ __device__ __forceinline__ RowTile row_tile(int index, const Problem &p)
 struct WholeTiles {
     int from, to;
     __device__ __forceinline__ bool has(int index) const { return !Limits::HIDES_LAST || (index >= from && index < to); }
-    __device__ __forceinline__ bool has(const KeyTiles<TileOrder>::Tile &tile) const { return !tile.is_mixed() && has(tile.index()); }
+    __device__ __forceinline__ bool has(const KeyTiles<TileOrder>::Tile &tile) const
+    {
+        return !tile.is_mixed() && has(tile.index());
+    }
 };
 
 // All rows see KEYS_AFTER keys after those tiles, too.

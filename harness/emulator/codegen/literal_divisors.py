@@ -46,10 +46,10 @@ def divide(lanes: WarpEmitter, dividends: str, divisor: float) -> str:
     high = float(upper)
     low = float(upper - Fraction(high))
     correction = lanes.binary("fmul", "double", dividends, splat_float("double", low))
-    multiplied = _fma(lanes, dividends, splat_float("double", high), correction)
+    multiplied = lanes.fma("double", dividends, splat_float("double", high), correction)
     if _significant_bits(divisor) > _FEW_BITS:
-        remainder = _fma(lanes, multiplied, splat_float("double", -divisor), dividends)
-        multiplied = _fma(lanes, remainder, splat_float("double", high), multiplied)
+        remainder = lanes.fma("double", multiplied, splat_float("double", -divisor), dividends)
+        multiplied = lanes.fma("double", remainder, splat_float("double", high), multiplied)
     lanes.do(f"br label %{after}")
     lanes.label(after)
     kind = vector("double")
@@ -59,8 +59,3 @@ def divide(lanes: WarpEmitter, dividends: str, divisor: float) -> str:
 def _significant_bits(number: float) -> int:
     numerator = abs(number.as_integer_ratio()[0])
     return (numerator // (numerator & -numerator)).bit_length()
-
-
-def _fma(lanes: WarpEmitter, a: str, b: str, c: str) -> str:
-    kind = vector("double")
-    return lanes.intrinsic("llvm.fma.v32f64", kind, (kind, a), (kind, b), (kind, c))

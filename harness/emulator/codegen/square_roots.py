@@ -27,12 +27,12 @@ def square_root(lanes: WarpEmitter, x: str) -> str:
     inside = lanes.compare("ult", "i64", above, splat("i64", _MOST - _LEAST))
     y = _approximated(lanes, x)
     g = lanes.binary("fmul", "double", x, y)
-    e = _fma(lanes, lanes.op(f"fneg {_KIND} {g}"), y, splat_float("double", 1.0))
-    series = _fma(lanes, e, splat_float("double", 0.375), splat_float("double", 0.5))
-    g, y = (_fma(lanes, lanes.binary("fmul", "double", value, e), series, value) for value in (g, y))
-    left = _fma(lanes, lanes.op(f"fneg {_KIND} {g}"), g, x)
+    e = lanes.fma("double", lanes.op(f"fneg {_KIND} {g}"), y, splat_float("double", 1.0))
+    series = lanes.fma("double", e, splat_float("double", 0.375), splat_float("double", 0.5))
+    g, y = (lanes.fma("double", lanes.binary("fmul", "double", value, e), series, value) for value in (g, y))
+    left = lanes.fma("double", lanes.op(f"fneg {_KIND} {g}"), g, x)
     less, more = (
-        _fma(lanes, left, lanes.binary("fmul", "double", y, splat_float("double", 0.5 + error)), g)
+        lanes.fma("double", left, lanes.binary("fmul", "double", y, splat_float("double", 0.5 + error)), g)
         for error in (-_UNCERTAINTY / 2, _UNCERTAINTY / 2)
     )
     decided = lanes.binary("and", "i1", inside, lanes.compare("oeq", "double", less, more))
@@ -65,7 +65,3 @@ def _approximated(lanes: WarpEmitter, x: str) -> str:
         parts = [lanes.op(f"shufflevector {kind} {a}, {kind} {b}, <{2 * width} x i32> <{order}>") for a, b in pairs]
         width *= 2
     return parts[0]
-
-
-def _fma(lanes: WarpEmitter, a: str, b: str, c: str) -> str:
-    return lanes.intrinsic("llvm.fma.v32f64", _KIND, (_KIND, a), (_KIND, b), (_KIND, c))

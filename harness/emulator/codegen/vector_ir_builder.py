@@ -76,6 +76,11 @@ class VectorIRBuilder:
         self.declarations.add(f"declare {result} @{name}({types})")
         return self.op(f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in arguments)})")
 
+    def fma(self, element: str, a: str, b: str, c: str) -> str:
+        """Return a * b + c of floats or doubles, rounded once, lane by lane."""
+        kind = vector(element)
+        return self.intrinsic(f"llvm.fma.v32f{BITS[element]}", kind, (kind, a), (kind, b), (kind, c))
+
     # Scalars and vectors --------------------------------------------------------------------------------------------
 
     def spread(self, element: str, scalar: str) -> str:

@@ -26,9 +26,8 @@ BESIDE_FIVE_STEPS = 160
 def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, int]:
     """Return the compile-time parameters of registers.cuh."""
     one_body = has_one_body(problem, tile)
-    warps_write = one_body or (has_spans(problem) and 112 < problem.head_dim <= 128)
-    warps_write = warps_write or (ends_at_once and problem.head_dim <= 64)
-    warps_write = warps_write and tile.Br == 32 * tile.warps
+    spares = (has_spans(problem) and 112 < problem.head_dim <= 128) or (ends_at_once and problem.head_dim <= 64)
+    warps_write = (one_body or spares) and tile.Br == 32 * tile.warps
     return {
         "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
         "ONE_BODY": int(one_body),

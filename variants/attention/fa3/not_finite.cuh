@@ -39,8 +39,8 @@ __device__ __forceinline__ bool not_finite(const uint4 &v)
 }
 
 // Before P V of a tile of keys that not all rows see all of, with NaN or infinity in V: a row must not even multiply it by its
-// zero weight. By all consumers. What is not finite is added one by one, and then counts as 0, so rows that see none of it get the
-// bits that they would get without.
+// zero weight. By all consumers. What is not finite is added one by one, and then counts as 0, so rows that see none of it get
+// the bits that they would get without.
 template <class Bits>
 __device__ __forceinline__ void take_not_finite(Output &O, Weights &P, unsigned char *V_tile, int keys,
                                                 const KeysSeen<Bits> &seen)

@@ -248,8 +248,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3_fp8(
     } else {
         // Lines 11 to 26.
         take_registers<CONSUMER_REGISTERS>();
-        // Of lane 0, so that the compiler knows it to be one number per warp.
-        const int number = __shfl_sync(0xffffffff, (int)threadIdx.x / WARPGROUP, 0) - 1;
+        const int number = uniform(threadIdx.x / WARPGROUP) - 1;
         const Consumer consumer = {number, threadIdx.x % 32 == 0, threadIdx.x % WARPGROUP == 0, Q_tile,
                              Q_tile + number * 64 * QTile::BOX, O_tile + number * 64 * ROW_BYTES, K_tiles, V_tiles};
         consume(barriers, consumer, O, lse, p, tau2, scales, {own_Q, own_K, head_dim, sign});

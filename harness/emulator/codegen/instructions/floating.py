@@ -70,12 +70,6 @@ def negate(lanes: WarpEmitter, element: str, value: str) -> str:
     return lanes.op(f"fneg {vector(element)} {value}")
 
 
-def _fma(lanes: WarpEmitter, element: str, a: str, b: str, c: str) -> str:
-    kind = vector(element)
-    name = "llvm.fma.v32f32" if element == "float" else "llvm.fma.v32f64"
-    return lanes.intrinsic(name, kind, (kind, a), (kind, b), (kind, c))
-
-
 def _directed(lanes: WarpEmitter, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
     """Emit a * b + c, a * b, or a + c with directed rounding. For f32, computed in double and rounded to odd first."""
     if form.element == "double":
@@ -131,7 +125,7 @@ def fma(lanes: WarpEmitter, instruction: Instruction) -> None:
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
     destination, a, b, c = instruction.operands
     x, y, z = (form.use(lanes, o) for o in (a, b, c))
-    result = _directed(lanes, form, x, y, z) if form.is_directed else _fma(lanes, form.element, x, y, z)
+    result = _directed(lanes, form, x, y, z) if form.is_directed else lanes.fma(form.element, x, y, z)
     form.put(lanes, destination, result)
 
 

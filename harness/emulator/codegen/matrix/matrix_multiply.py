@@ -95,7 +95,7 @@ def _multiply_doubles(lanes: WarpEmitter, instruction: Instruction, rows: int, d
             x = _spread(lanes, left, layout.a, [(row, k) for row, _ in elements])
             y = _spread(lanes, right, layout.b, [(k, column) for _, column in elements])
             if rounding == "rn":
-                total = lanes.intrinsic("llvm.fma.v32f64", _VD, (_VD, x), (_VD, y), (_VD, total))
+                total = lanes.fma("double", x, y, total)
             else:
                 total = lanes.prelude(f"fma_double_{rounding}", x, y, total)
         results.append(total)
