@@ -37,7 +37,7 @@ _MASKS = (
     Mutant("rows and keys of the mask mixed up", "bwd-fa3-cupy", SWAPPED_ROLES),
     _in(SCORING, "causal off by one in tiles that are masked", "8 * j + e >= first &&", "8 * j + e > first &&"),
     _in(SCORING, "the second eight keys masked like the first", "warps_key + 8 * h + lane / 4", "warps_key + lane / 4"),
-    _in(KERNEL, "tiles on an edge of the mask taken for whole", "all_see(block.seeing, pairs) && ", ""),
+    _in(KERNEL, "tiles on an edge of the mask taken for whole", "cut = !all_see(block.seeing, pairs)", "cut = false"),
     _in(CHIP, "the last tile of rows left out", "(end + BR - 1) / BR - tile : 0", "end / BR - tile : 0"),
     _in(KERNEL, "dS not masked, on warpgroups", "            mask(dP, block.seeing, first_key, row);\n", ""),
 )
@@ -45,8 +45,14 @@ _NOT_FINITE = (
     _in(
         KERNEL,
         "rows that are not finite multiplied by zeros, on warpgroups",
-        "            clear_rows_not_finite(chip, n);\n",
+        "            clear_rows_not_finite(chip, n, S, dP);\n",
         "",
+    ),
+    _in(
+        KERNEL,
+        "L of rows that are not finite kept from before, on warpgroups",
+        "if (cut || !L_BEFORE_S)",
+        "if (!L_BEFORE_S)",
     ),
     _in(
         KERNEL,

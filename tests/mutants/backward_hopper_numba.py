@@ -13,13 +13,8 @@ def _in(file: str, bug: str, *changes: tuple[str, str], sanitize: bool = False) 
 
 
 _FORMULAS = (
-    _in(SCORING, "statistics of the row beside, on warpgroups", ("tau2, -L_high)", "tau2, -L_low)")),
-    _in(
-        SCORING,
-        "L added to scores, on warpgroups",
-        ("tau2, -L_low)", "tau2, L_low)"),
-        ("tau2, -L_high)", "tau2, L_high)"),
-    ),
+    _in(SCORING, "statistics of the row beside, on warpgroups", ("-L[2 * j + e]", "-L[2 * j]")),
+    _in(SCORING, "L added to scores, on warpgroups", ("tau2, -L[", "tau2, L[")),
     _in(
         SCORING,
         "D missing from dS, on warpgroups",
@@ -48,7 +43,7 @@ _MASKS = (
     _in(
         KERNEL,
         "tiles on an edge of the mask taken for whole",
-        ("all_see(block.seeing, pairs) and not keys_not_finite", "not keys_not_finite"),
+        ("cut = not all_see(block.seeing, pairs)", "cut = False"),
     ),
     _in(
         CHIP,
@@ -65,7 +60,12 @@ _NOT_FINITE = (
     _in(
         KERNEL,
         "rows that are not finite multiplied by zeros, on warpgroups",
-        ("            clear_rows_not_finite(chip, n)\n", ""),
+        ("            clear_rows_not_finite(chip, n, S, dP)\n", ""),
+    ),
+    _in(
+        KERNEL,
+        "L of rows that are not finite kept from before, on warpgroups",
+        ("if cut or not L_BEFORE_S:", "if not L_BEFORE_S:"),
     ),
     _in(
         KERNEL,

@@ -63,6 +63,13 @@ def test_blocks_that_own_keys_start_side_by_side(name: str, fields: dict[str, ob
     assert grid == (heads, 128, fields.get("kv_heads", 16) // heads)
 
 
+def test_more_heads_start_side_by_side_where_the_last_blocks_would_run_alone():
+    """Four heads share K and V, so that few blocks are long ones: the L2 cache alone says one head at a time."""
+    shape = {"q_len": 6000, "kv_len": 6000, "heads": 32, "kv_heads": 8, "head_dim": 128, "mask": "causal"}
+    assert grid_of("bwd-mma-cupy", **shape)[0] == 1
+    assert grid_of("bwd-fa3-cupy", **shape) == (4, 47, 2)
+
+
 def test_blocks_of_a_sequence_start_side_by_side_under_dropout():
     assert grid_of("bwd-mma-cupy", q_len=16384, kv_len=16384, dropout=0.1) == (16, 128, 1)
 

@@ -8,9 +8,18 @@ after the other, all multiprocessors wait for the last rows of the last head.
 
 from __future__ import annotations
 
+import heapq
+
+import numpy as np
+
 from harness import Problem
 from variants._tiles import MOST_BLOCKS_ALONG_Y, blocks
 from variants._tiles.sectors import Integers
+
+MOST_BLOCKS_SIMULATED = 4096
+"""With more blocks than these, the last ones are a small part of the time."""
+LONGEST_IDLE = 0.02
+"""Part of the time for which the GPU may wait for its last blocks longer than in the best order."""
 
 L2_BYTES = 32 * 2**20
 """What the heads of running blocks may read: the part of an H200's 50 MB of L2 in which data stays."""
@@ -30,13 +39,24 @@ def grid_across(problem: Problem, blocks_per_head: int) -> tuple[int, int, int]:
 
 
 def grid_side_by_side(
-    problem: Problem, heads: int, visits: Integers, tile_bytes: int, by_sequence: bool, reach: Integers | None = None
+    problem: Problem,
+    heads: int,
+    visits: Integers,
+    tile_bytes: int,
+    by_sequence: bool,
+    reach: Integers | None = None,
+    running: int | None = None,
 ) -> tuple[int, int, int]:
     """(heads side by side, blocks of a head, groups of so many heads), of as many heads as `heads_side_by_side` says.
 
-    `by_sequence`: all of a sequence's, whose number z is then, and x its head's.
+    `by_sequence`: all of a sequence's, whose number z is then, and x its head's. `running`: how many blocks run at a
+    time, if more heads are to be side by side where the last ones would otherwise leave the GPU idle.
     """
-    at_once = heads if by_sequence else heads_side_by_side(heads, problem.batch, visits, tile_bytes, reach)
+    if by_sequence:
+        return heads, visits.shape[-1], problem.batch
+    at_once = heads_side_by_side(heads, problem.batch, visits, tile_bytes, reach)
+    if running is not None and problem.batch * heads * visits.shape[-1] <= MOST_BLOCKS_SIMULATED:
+        at_once = _until_none_idles(heads, problem.batch, visits, at_once, running)
     return at_once, visits.shape[-1], problem.batch * heads // at_once
 
 
@@ -54,3 +74,20 @@ def heads_side_by_side(heads: int, batch: int, visits: Integers, tile_bytes: int
     # A grid has no more groups than it may.
     enough = [n for n in divisors if n >= blocks(batch * heads, MOST_BLOCKS_ALONG_Y)]
     return max((n for n in enough if n <= most), default=enough[0])
+
+
+def _until_none_idles(heads: int, batch: int, visits: Integers, at_least: int, running: int) -> int:
+    """The fewest heads side by side, at least so many, with which blocks end about as soon as with any number."""
+    visits = np.broadcast_to(visits, (batch, visits.shape[-1]))
+    numbers = [n for n in range(at_least, heads + 1) if heads % n == 0]
+    ends = {n: _end([visits[h * n // heads] for h in range(batch * heads // n)], n, running) for n in numbers}
+    return next(n for n in numbers if ends[n] <= (1 + LONGEST_IDLE) * min(ends.values()))
+
+
+def _end(groups: list[Integers], heads: int, running: int) -> int:
+    """When the last block ends, in visits, if each starts, in order, when one of `running` has ended."""
+    busy_until = [0] * running
+    for visits in groups:
+        for count in np.repeat(visits, heads).tolist():
+            heapq.heapreplace(busy_until, busy_until[0] + count)
+    return max(busy_until)

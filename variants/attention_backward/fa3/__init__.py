@@ -66,6 +66,8 @@ from variants._tiles.sectors import Integers
 FOLDER = "attention_backward/fa3"
 CONSUMERS = 2
 LARGEST_HEAD_DIM = 128
+MULTIPROCESSORS = 132
+"""Of an H100 or H200, each of which runs one block at a time."""
 LARGEST_PART = 192
 """Elements of dK, dV, S and dP that a thread of a consumer may hold, so that nothing spills."""
 
@@ -186,7 +188,8 @@ def keys_grid(problem: Problem, tile: BackwardWarpgroupTile) -> tuple[int, int, 
     """Heads side by side: blocks start with the first keys of several heads, which most rows see where causal."""
     p, visits = problem, MmaBackwardSchedule(problem, tile).key_visits
     tile_bytes = p.group * tile.Br * p.head_dim * (2 * p.itemsize_bytes + FLOAT32_BYTES)
-    return grid_side_by_side(p, p.kv_heads_count, visits, tile_bytes, by_sequence=has_spans(p))
+    heads = p.kv_heads_count
+    return grid_side_by_side(p, heads, visits, tile_bytes, by_sequence=has_spans(p), running=MULTIPROCESSORS)
 
 
 class BoxSchedule(MmaBackwardSchedule):

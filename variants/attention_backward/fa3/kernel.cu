@@ -34,22 +34,25 @@ __device__ __forceinline__ void consume(Sums &dK, Sums &dV, const KeyBlock &bloc
         Weights P, dS;
         barriers.Q.wait_until_full(n);
         const Pairs pairs = {row, min(row + BR, block.q_len) - 1, block.first_key, BC};
-        const bool all_seen = all_see(block.seeing, pairs) && !keys_not_finite;
-        if (!all_seen) {
-            barriers.dO.wait_until_full(n);
-            clear_rows_not_finite(chip, n);
-        }
+        const bool cut = !all_see(block.seeing, pairs), masked = cut || keys_not_finite;
+        RowStats L;
+        if (L_BEFORE_S) L.load(chip.L(n));
         multiply_K_Qt(S, K, chip.K_tile + own_keys, chip.Q_tile(n));    // line 10: S^T = K_j Q_i^T
         barriers.dO.wait_until_full(n);
         multiply_rows(dP, chip.V_tile() + own_keys, chip.dO_tile(n));   // line 13: dP^T = V_j dO_i^T
         wait_for_products<1>(S);
-        const RowStats L(chip.L(n));
+        if (cut) {
+            wait_for_products<0>(dP);
+            clear_rows_not_finite(chip, n, S, dP);
+        }
+        if (cut || !L_BEFORE_S) L.load(chip.L(n));
         exponentiate(S, L, block.tau2);                                 // line 11: P = exp(tau S - L_i)
-        if (!all_seen) mask(S, block.seeing, first_key, row);
+        if (masked) mask(S, block.seeing, first_key, row);
         wait_for_products<0>(dP);
-        const RowStats delta(chip.delta(n));
+        RowStats delta;
+        delta.load(chip.delta(n));
         multiply_P(dP, S, delta);                                       // line 14: dS = P o (dP - D_i)
-        if (!all_seen) {
+        if (masked) {
             mask(dP, block.seeing, first_key, row);
             bring_NaN(S, dP);
         }

@@ -1,13 +1,13 @@
 // Tiles multiply whole: a P or dS of 0, where a row does not see a key, must not meet NaN or infinity. chip.cuh is put before
 // this text. It is to be short, and need not be fast.
 
-// Whether the thread, one of all consumers, finds NaN or infinity in its part of a tile of so many bytes.
-template <int BYTES> __device__ __forceinline__ bool finds_not_finite(unsigned tile)
+// Whether the thread, one of all consumers, finds NaN or infinity in its part of K_j.
+__device__ __forceinline__ bool finds_not_finite(const Chip &chip)
 {
-    const uint4 *const pieces = reinterpret_cast<const uint4 *>(shared_pointer(tile));
+    const uint4 *const pieces = reinterpret_cast<const uint4 *>(shared_pointer(chip.K_tile));
     bool found = false;
 #pragma unroll 1
-    for (int e = unknown(threadIdx.x) - WARPGROUP; e < BYTES / 16; e += CONSUMER_THREADS) {
+    for (int e = unknown(threadIdx.x) - WARPGROUP; e < KEYS_BYTES / 16; e += CONSUMER_THREADS) {
         const uint4 x = pieces[e];
         found |= not_finite(x.x) || not_finite(x.y) || not_finite(x.z) || not_finite(x.w);
     }
@@ -33,7 +33,7 @@ template <int ROWS> __device__ __forceinline__ bool clear_not_finite(unsigned ti
 // key, and a mask keeps it from all others. Whether there was any.
 __device__ __forceinline__ bool move_not_finite(const Chip &chip)
 {
-    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, finds_not_finite<KEYS_BYTES>(chip.K_tile))) return false;
+    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, finds_not_finite(chip))) return false;
     const int key = unknown(threadIdx.x) - WARPGROUP;
     if (key < BC && clear_not_finite<BC>(chip.K_tile, key)) {
         *reinterpret_cast<unsigned short *>(shared_pointer(chip.V_tile() + piece_of_row(key, 0))) = 0x7fff;  // in either dtype
@@ -43,12 +43,21 @@ __device__ __forceinline__ bool move_not_finite(const Chip &chip)
     return true;
 }
 
-// By all consumers, of a tile with a row that does not see all keys. L_i of a row that was not finite is NaN, and with it what
-// the row adds where it sees a key.
-__device__ __forceinline__ void clear_rows_not_finite(const Chip &chip, int n)
+// Whether any element is NaN or infinity.
+__device__ __forceinline__ bool not_finite(const Scores &X)
 {
-    const bool found = finds_not_finite<ROWS_BYTES>(chip.Q_tile(n)) || finds_not_finite<ROWS_BYTES>(chip.dO_tile(n));
-    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, found)) return;
+    float zero = 0.0f;
+#pragma unroll
+    for (int e = 0; e < BR / 2; ++e) zero = fmaf(0.0f, X[e], zero);
+    return zero != zero;
+}
+
+// By all consumers, of a tile with a row that does not see all keys. A row of Q_i or dO_i that is not finite makes all its
+// elements of S or dP not finite, whatever the keys are. L_i of such a row becomes NaN, and with it what the row adds where it
+// sees a key.
+__device__ __forceinline__ void clear_rows_not_finite(const Chip &chip, int n, const Scores &S, const Scores &dP)
+{
+    if (!any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, not_finite(S) || not_finite(dP))) return;
     const int row = unknown(threadIdx.x) - WARPGROUP;
     if (row < BR) {
         const bool in_Q = clear_not_finite<BR>(chip.Q_tile(n), row), in_dO = clear_not_finite<BR>(chip.dO_tile(n), row);

@@ -92,9 +92,12 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
     products, scoring = numba_products(head_dim, tile, dtype), numba_scoring(head_dim, tile, dtype, spans)
     multiply_rows, add_product, multiply_dS_K = products.multiply_rows, products.add_product, products.multiply_dS_K
     bytes_of_head, add_dQ, write_keys = products.bytes_of_head, products.add_dQ, products.write_keys
-    exponentiate, multiply_P, mask = scoring.exponentiate, scoring.multiply_P, scoring.mask
+    load_stats, exponentiate = scoring.load_stats, scoring.exponentiate
+    multiply_P, mask = scoring.multiply_P, scoring.mask
     bring_NaN, round_weights, store_dS = scoring.bring_NaN, scoring.round_weights, scoring.store_dS
-    SCORES, WEIGHTS, SUMS = BR // 2, BR // 4, head_dim // 2
+    # While shared memory is less busy than behind S, if there are registers for L_i.
+    L_BEFORE_S = BR == 64
+    SCORES, WEIGHTS, STATS, SUMS = BR // 2, BR // 4, BR // 4, head_dim // 2
     wait_for_S_beside_dP, wait_for_dP = wait_for_products(1, SCORES), wait_for_products(0, SCORES)
     wait_for_sum_beside_one, wait_for_sum = wait_for_products(1, SUMS), wait_for_products(0, SUMS)
     keep_registers, take_registers = set_registers("dec", 24), set_registers("inc", 240)
@@ -108,7 +111,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
 
     # A consumer warpgroup. Lines 10 to 16 for its keys, and its part of dQ_i, of one tile of rows.
     @cuda.jit(device=True, forceinline=True)
-    def visit_rows(dK, dV, dQ_i, S, dP, P, dS, block, visit, consumer, keys_not_finite, dQ):
+    def visit_rows(dK, dV, dQ_i, L, S, dP, P, dS, block, visit, consumer, keys_not_finite, dQ):
         chip, barriers, n, row = block.chip, block.barriers, visit.number, int32(visit.tile * BR)
         leads = uint32(thread_index()) % uint32(WARPGROUP) == uint32(0)
         first_key = int32(block.first_key + 64 * consumer)
@@ -116,20 +119,25 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
         dQ_row = int32(0) if TAKE_TURNS else int32(64 * consumer)
         wait_for_Q(barriers, n)
         pairs = Pairs(row, int32(min(int32(row + BR), block.q_len) - 1), block.first_key, int32(BC))
-        all_seen = all_see(block.seeing, pairs) and not keys_not_finite
-        if not all_seen:
-            wait_for_dO(barriers, n)
-            clear_rows_not_finite(chip, n)
+        cut = not all_see(block.seeing, pairs)
+        if L_BEFORE_S:
+            load_stats(L, L_of(chip, n))
         multiply_rows(S, uint32(chip + own_keys), Q_tile(chip, n))  # line 10: S^T = K_j Q_i^T
         wait_for_dO(barriers, n)
         multiply_rows(dP, uint32(V_tile(chip) + own_keys), dO_tile(chip, n))  # line 13: dP^T = V_j dO_i^T
         wait_for_S_beside_dP(S)
-        exponentiate(S, L_of(chip, n), block.tau2)  # line 11: P = exp(tau S - L_i)
-        if not all_seen:
+        if cut:
+            wait_for_dP(dP)
+            clear_rows_not_finite(chip, n, S, dP)
+        if cut or not L_BEFORE_S:
+            load_stats(L, L_of(chip, n))
+        exponentiate(S, L, block.tau2)  # line 11: P = exp(tau S - L_i)
+        masked = cut or keys_not_finite
+        if masked:
             mask(S, block.seeing, first_key, row)
         wait_for_dP(dP)
         multiply_P(dP, S, delta_of(chip, n))  # line 14: dS = P o (dP - D_i)
-        if not all_seen:
+        if masked:
             mask(dP, block.seeing, first_key, row)
             bring_NaN(S, dP)
         round_weights(P, S)
@@ -165,6 +173,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
     @cuda.jit(device=True, forceinline=True)
     def consume(dK, dV, block, consumer, dQ):
         dQ_i = cuda.local.array(SUMS, float32)
+        L = cuda.local.array(STATS, float32)
         S, dP = cuda.local.array(SCORES, float32), cuda.local.array(SCORES, float32)
         P, dS = cuda.local.array(WEIGHTS, uint32), cuda.local.array(WEIGHTS, uint32)
         wait_for_K(block.barriers, 0)
@@ -172,7 +181,7 @@ def _keys_kernel(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans: 
         keys_not_finite = move_not_finite(block.chip)
         visit = Visit(int32(0), int32(0), block.visits.first_tile)
         while visit.number < block.visits.count:
-            visit_rows(dK, dV, dQ_i, S, dP, P, dS, block, visit, consumer, keys_not_finite, dQ)
+            visit_rows(dK, dV, dQ_i, L, S, dP, P, dS, block, visit, consumer, keys_not_finite, dQ)
             visit = after(visit, block.visits)
         if lane_index() == uint32(0):
             wait_until_read()

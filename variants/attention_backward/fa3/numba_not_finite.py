@@ -10,11 +10,13 @@ import functools
 from types import SimpleNamespace
 
 import numpy as np
-from numba import cuda, int32, uint32
+from numba import cuda, float32, int32, uint32
+from numba.cuda import libdevice
 
 from variants._hopper import ELEMENT_BYTES
 from variants._hopper.numba_hopper import WARPGROUP, any_of_threads, numba_hopper, publish_to_async, sync_threads
 from variants._mma.numba_mma import CHUNK_BYTES, keep_loop, load_shared, numba_mma, store_shared, thread_index, unknown
+from variants._mma.numba_unrolled import unrolled
 from variants.attention_backward.fa3 import BackwardWarpgroupTile
 from variants.attention_backward.fa3.numba_chip import ALL_CONSUMERS, CONSUMER_THREADS, FLOAT_BYTES, numba_chip
 
@@ -28,7 +30,7 @@ load_word, store_word, load_piece, store_element = load_shared(4), store_shared(
 def numba_not_finite(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> SimpleNamespace:
     """`move_not_finite` and `clear_rows_not_finite` for these compile-time parameters."""
     places, mma = numba_chip(head_dim, tile), numba_mma(dtype)
-    D, BR, BC, ROWS_BYTES, KEYS_BYTES = places.D, tile.Br, tile.Bc, places.ROWS_BYTES, places.KEYS_BYTES
+    D, BR, BC, KEYS_BYTES = places.D, tile.Br, tile.Bc, places.KEYS_BYTES
     V_tile, Q_tile, dO_tile, L_of = places.V_tile, places.Q_tile, places.dO_tile, places.L_of
     hopper, not_finite, finite_or_zero = numba_hopper(D), mma.not_finite, mma.finite_or_zero
     COLUMNS, ROW_BYTES, piece_of_row = hopper.COLUMNS, hopper.ROW_BYTES, hopper.piece_of_row
@@ -38,14 +40,14 @@ def numba_not_finite(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> 
     def own_thread():
         return int32(thread_index() - WARPGROUP)
 
-    # Whether the thread, one of all consumers, finds NaN or infinity in its part of a tile of so many bytes.
+    # Whether the thread, one of all consumers, finds NaN or infinity in its part of K_j.
     @cuda.jit(device=True, forceinline=True)
-    def finds_not_finite(tile, BYTES):
+    def finds_not_finite(chip):
         found = False
         e = own_thread()
-        while e < BYTES // 16:
+        while e < KEYS_BYTES // 16:
             keep_loop()
-            x = load_piece(uint32(tile + uint32(e) * uint32(16)))
+            x = load_piece(uint32(chip + uint32(e) * uint32(16)))
             found |= not_finite(x[0]) | not_finite(x[1]) | not_finite(x[2]) | not_finite(x[3])
             e = unknown(int32(e + CONSUMER_THREADS))
         return found
@@ -71,7 +73,7 @@ def numba_not_finite(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> 
     # see the key, and a mask keeps it from all others. Whether there was any.
     @cuda.jit(device=True, forceinline=True)
     def move_not_finite(chip):
-        found = finds_not_finite(chip, KEYS_BYTES)
+        found = finds_not_finite(chip)
         if any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, int32(found)) == 0:
             return False
         key = own_thread()
@@ -81,11 +83,22 @@ def numba_not_finite(head_dim: int, tile: BackwardWarpgroupTile, dtype: str) -> 
         sync_threads(ALL_CONSUMERS, CONSUMER_THREADS)
         return True
 
-    # By all consumers, of a tile with a row that does not see all keys. L_i of a row that was not finite is NaN, and
-    # with it what the row adds where it sees a key.
     @cuda.jit(device=True, forceinline=True)
-    def clear_rows_not_finite(chip, n):
-        found = finds_not_finite(Q_tile(chip, n), ROWS_BYTES) or finds_not_finite(dO_tile(chip, n), ROWS_BYTES)
+    def add_zero_times(e, zero, X):
+        zero[0] = libdevice.fmaf(np.float32(0), X[e], zero[0])
+
+    add_zero_times_all = unrolled(BR // 2, add_zero_times)
+
+    # By all consumers, of a tile with a row that does not see all keys. A row of Q_i or dO_i that is not finite makes
+    # all its elements of S or dP not finite, whatever the keys are. L_i of such a row becomes NaN, and with it what the
+    # row adds where it sees a key.
+    @cuda.jit(device=True, forceinline=True)
+    def clear_rows_not_finite(chip, n, S, dP):
+        zero = cuda.local.array(1, float32)
+        zero[0] = np.float32(0)
+        add_zero_times_all(zero, S)
+        add_zero_times_all(zero, dP)
+        found = zero[0] != zero[0]
         if any_of_threads(ALL_CONSUMERS, CONSUMER_THREADS, int32(found)) != 0:
             row = own_thread()
             if row < BR:

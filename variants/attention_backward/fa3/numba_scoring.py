@@ -38,18 +38,21 @@ def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans:
         return uint32(tile + (lane_index() & uint32(3)) * uint32(2 * FLOAT_BYTES))
 
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate_8_rows(j, S, L_lane, tau2):
-        L_low, L_high = load_floats(uint32(L_lane + uint32(8 * j * FLOAT_BYTES)))
-        for h in range(2):
-            S[4 * j + 2 * h] = exp2_approx(libdevice.fmaf(S[4 * j + 2 * h], tau2, -L_low))
-            S[4 * j + 2 * h + 1] = exp2_approx(libdevice.fmaf(S[4 * j + 2 * h + 1], tau2, -L_high))
+    def load_stats_of_8_rows(j, stats, lane):
+        stats[2 * j], stats[2 * j + 1] = load_floats(uint32(lane + uint32(8 * j * FLOAT_BYTES)))
 
-    exponentiate_all_rows = unrolled(TN, exponentiate_8_rows)
+    load_stats_of_all_rows = unrolled(TN, load_stats_of_8_rows)
 
-    # P = exp(tau S - L_i), in the place of S.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate(S, L_tile, tau2):
-        exponentiate_all_rows(S, lane_stats(L_tile), tau2)
+    def load_stats(stats, tile):
+        load_stats_of_all_rows(stats, lane_stats(tile))
+
+    @cuda.jit(device=True, forceinline=True)
+    def exponentiate_8_rows(j, S, L, tau2):
+        for h in range(2):
+            for e in range(2):
+                x = S[4 * j + 2 * h + e]
+                S[4 * j + 2 * h + e] = exp2_approx(libdevice.fmaf(x, tau2, -L[2 * j + e]))
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_P_of_8_rows(j, dP, P, delta_lane):
@@ -110,7 +113,8 @@ def numba_scoring(head_dim: int, tile: BackwardWarpgroupTile, dtype: str, spans:
         store_all_rows(tile, dS, key, uint32(thread % uint32(32) // uint32(16)))
 
     return SimpleNamespace(
-        exponentiate=exponentiate,
+        load_stats=load_stats,  # L_i or D_i of the lane's rows
+        exponentiate=unrolled(TN, exponentiate_8_rows),  # P = exp(tau S - L_i), in the place of S
         multiply_P=multiply_P,
         mask=mask,
         bring_NaN=unrolled(TN, bring_NaN_of_8_rows),  # NaN in dS is brought to P, and with it to dV

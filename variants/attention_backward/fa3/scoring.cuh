@@ -1,9 +1,13 @@
 // P^T and dS^T of a tile, in a warpgroup's registers. chip.cuh is put before this text.
 
+// Whether L_i is loaded before S is multiplied, while shared memory is less busy, and not behind that: there are registers for
+// it in small tiles.
+constexpr bool L_BEFORE_S = BR == 64;
+
 // L_i or D_i of the lane's rows.
 struct RowStats {
     float2 of[BR / 8];
-    __device__ __forceinline__ explicit RowStats(unsigned tile)
+    __device__ __forceinline__ void load(unsigned tile)
     {
         const float2 *const lane = reinterpret_cast<const float2 *>(shared_pointer(tile)) + threadIdx.x % 4;
 #pragma unroll
