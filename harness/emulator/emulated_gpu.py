@@ -135,7 +135,9 @@ class EmulatedGpu:
             return None
         if self._caches.flushed:
             hierarchy.flush()
-        return hierarchy.launch(geometry.blocks, residency_of(self._caches.gpu, name, geometry, used))
+        chosen = geometry.chosen_clusters
+        blocks = geometry.blocks if chosen is None else len(chosen) * geometry.blocks_per_cluster
+        return hierarchy.launch(blocks, residency_of(self._caches.gpu, name, geometry, used))
 
 
 def _launch_events(events: RunEvents, name: str, geometry: Geometry, used: Resources | None) -> LaunchEvents:

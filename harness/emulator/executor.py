@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +12,12 @@ import numpy.typing as npt
 from harness.compilers import DevicePointer, compile_kernel
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.async_proxy_layout import MAP_BYTES
-from harness.emulator.abi.sanitizer_layout import NEVER_WRITTEN
 from harness.emulator.emulated_gpu import EmulatedGpu, RunEvents
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
-from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer
 from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
+from harness.emulator.launch.run_memory import RunMemory, require_emulated
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.native.compile_worker import WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel
@@ -31,7 +30,7 @@ from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.schedule.events import EventListener
 from harness.execution.traffic.counts import WRITES
 from harness.model.finding import Finding
-from harness.model.plan import ELEMENT_BYTES, Buffer, Launch, Plan, map_leaves
+from harness.model.plan import Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
@@ -92,9 +91,11 @@ class EmulatorExecutor:
     def _run(
         self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]], events: RunEvents | None
     ) -> Execution:
+        require_emulated(plan, problem)
         buffers, pointers = _memory_of(plan, problem)
+        inputs = inputs if problem.spread is None else problem.spread.relabelled(inputs)
         given = {**inputs, MAPS: _encoded(plan, pointers)}
-        memory = [_allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()]
+        memory = RunMemory(problem, buffers, given, self._instruments.sanitizer)
         hierarchy = None
         if self._settings.caches is not None and events is None:  # events change when warps wait
             sizes = CacheSizes.of(self._settings.caches.gpu, self._settings.caches.l2_bytes)
@@ -103,19 +104,11 @@ class EmulatorExecutor:
         modules.begin_run()
         reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
         if not self._instruments.sanitizer:  # which reports every store into an input, even of the same value
-            _require_inputs_kept(problem, buffers, memory, inputs, reports)
-        names = plan.output_names(problem)
-        outputs = {
-            name: _as_array(buffer, data) for (name, buffer), data in zip(buffers.items(), memory) if name in names
-        }
+            _require_inputs_kept(problem, memory, inputs, reports)
+        outputs = {name: memory.array(name) for name in buffers if name in plan.output_names(problem)}
         if self._instruments.sanitizer:
-            axes = {tensor.name: tensor.axes for tensor in problem.tensors}
-            findings += [
-                finding
-                for (name, buffer), data in zip(buffers.items(), memory)
-                if name in outputs
-                for finding in _holes(buffer, axes[name], data)
-            ]
+            written = (tensor for tensor in problem.tensors if tensor.name in outputs)
+            findings += [finding for tensor in written for finding in memory.holes(tensor)]
         return Execution(
             outputs,
             reports,
@@ -141,18 +134,16 @@ class EmulatorExecutor:
             return {}
         buffers, pointers = _memory_of(plan, problem)
         given = {**inputs, MAPS: _encoded(plan, pointers)}
-        memory = {
-            name: _allocate(buffer, given.get(name), self._instruments.sanitizer) for name, buffer in buffers.items()
-        }
+        memory = RunMemory(problem, buffers, given, self._instruments.sanitizer)
         for name in doubtful:
-            memory[name].data[:] = 0
+            memory.clear(name)
         modules = LoadedModules()  # fresh ones: this run's changes to variables must not persist
         modules.begin_run()
         try:
-            self._launch_all(plan, problem, pointers, list(memory.values()), None, modules)
+            self._launch_all(plan, problem, pointers, memory, None, modules)
         except KernelFault:
             return None
-        return {name: mask & all_zero(_as_array(buffers[name], memory[name])) for name, mask in doubtful.items()}
+        return {name: mask & all_zero(memory.array(name)) for name, mask in doubtful.items()}
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
         """Compile all kernels that `plan` launches ahead of `run`. May be called from several threads at once.
@@ -180,7 +171,7 @@ class EmulatorExecutor:
         plan: Plan,
         problem: BaseProblem,
         pointers: Pointers,
-        memory: list[DeviceBuffer],
+        memory: RunMemory,
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
         events: RunEvents | None = None,
@@ -204,7 +195,7 @@ class EmulatorExecutor:
         step: Launch,
         problem: BaseProblem,
         pointers: Pointers,
-        memory: list[DeviceBuffer],
+        memory: RunMemory,
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
         events: RunEvents | None = None,
@@ -216,7 +207,7 @@ class EmulatorExecutor:
             compiled,
             compiled.pack(args),
             replace(Geometry.of(step), cooperative=compiled.cooperative),
-            memory,
+            memory.buffers,
             modules.of(compiled.module),
             self._options(problem),
             name=step.kernel_name,
@@ -261,16 +252,9 @@ def _argument(argument: Any, pointers: Pointers) -> Any:
     return pointers[argument] if isinstance(argument, str) else argument
 
 
-def _allocate(buffer: Buffer, source: npt.NDArray[Any] | None, watched: bool) -> DeviceBuffer:
-    """A copy of an input, or memory filled with NaN patterns. Raises `SandboxError` if there is not enough memory."""
-    given = None if source is None else np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    return new_buffer(buffer.name, buffer.size_bytes, watched, given)
-
-
 def _require_inputs_kept(
     problem: BaseProblem,
-    buffers: Mapping[str, Buffer],
-    memory: Sequence[DeviceBuffer],
+    memory: RunMemory,
     inputs: Mapping[str, npt.NDArray[Any]],
     reports: Sequence[LaunchReport],
 ) -> None:
@@ -282,43 +266,12 @@ def _require_inputs_kept(
                 line = f"kernel {report.kernel}, {site.file}:{site.line}" if site.file else f"kernel {report.kernel}"
                 lines.setdefault(site.buffer, {})[line] = None
     if lines:
-        after = {name: (buffer, data) for (name, buffer), data in zip(buffers.items(), memory)}
         require_kept(
             [tensor for tensor in problem.inputs if tensor.name in lines],
             inputs,
-            lambda tensor: _as_array(*after[tensor.name]),
+            lambda tensor: memory.array(tensor.name),
             lambda tensor: " and ".join(lines[tensor.name]),
         )
-
-
-def _as_array(buffer: Buffer, memory: DeviceBuffer) -> npt.NDArray[Any]:
-    assert memory.data.nbytes == buffer.size_bytes and buffer.dtype in ELEMENT_BYTES
-    if buffer.dtype == "bfloat16":
-        import ml_dtypes
-
-        dtype = np.dtype(ml_dtypes.bfloat16)
-    else:
-        dtype = np.dtype(buffer.dtype)
-    typed: npt.NDArray[Any] = memory.data.view(dtype)
-    return typed.reshape(buffer.shape)
-
-
-def _holes(buffer: Buffer, axes: tuple[str, ...], memory: DeviceBuffer) -> Iterator[Finding]:
-    """Findings for elements of an output that were not written, or only partially."""
-    assert memory.written is not None
-    holes = (memory.written == NEVER_WRITTEN).reshape(-1, ELEMENT_BYTES[buffer.dtype]).any(axis=1)
-    if not holes.any():
-        return
-    first = int(np.argmax(holes))
-    where = ", ".join(f"{a} {i}" for a, i in zip(axes, np.unravel_index(first, buffer.shape)))
-    count = int(holes.sum())
-    yield Finding(
-        kind="output not written",
-        message=f"no thread wrote {count:,} of the {holes.size:,} elements of {buffer.name}, the first one at {where}",
-        target=f"buffer {buffer.name}",
-        offset=first * ELEMENT_BYTES[buffer.dtype],
-        count=count,
-    )
 
 
 FEWEST_STEPS = 1 << 24

@@ -17,6 +17,7 @@ from harness.execution.judging.holdout_inputs import HoldoutInputs
 from harness.execution.judging.power import Power
 from harness.execution.judging.question import Question
 from harness.execution.judging.verdict import ERROR, FAIL, PASS, UNDECIDED, UNSUPPORTED
+from harness.execution.planning.sound_sample import require_sound_sample
 from harness.execution.planning.tiles import tile_of
 from harness.execution.planning.variant_calls import claimed_traffic, make_plan
 from harness.execution.protocol import Execution, Executor, Sanitizer
@@ -179,11 +180,18 @@ def attempt(
         question = question() if callable(question) else question
         given = question.inputs if question is not None else inputs() if callable(inputs) else inputs
         assert given is not None
-        execution = executor.run(problem, plan, given)
+        try:
+            execution = executor.run(problem, plan, given)
+        except KernelFault:
+            if question is not None:
+                require_sound_sample(variant, plan, executor, question, given)
+            raise
         note = "; ".join(execution.notes) or None
         done = dataclasses.replace(done, execution=execution, counted=execution, note=note)
         if question is not None:
             held = question.check(execution.outputs, variant.numerics, execution.unwritten)
+            if not held.passed:
+                require_sound_sample(variant, plan, executor, question, given)
             done = _with_power(dataclasses.replace(done, accuracy=held), question, power_in_full)
             done = _with_second_run(done, plan, question, executor)
         if execution.read_bytes is None:

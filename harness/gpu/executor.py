@@ -16,7 +16,8 @@ from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available
 from harness.gpu.stopwatch import Stopwatch
 from harness.model.plan import Plan
-from harness.model.problem import BaseProblem
+from harness.model.problem import BaseProblem, Tensor
+from harness.model.spread import Spread
 from harness.support.intervals import Interval, median_interval
 
 FEWEST_TIMED_RUNS, MOST_TIMED_RUNS = 9, 60
@@ -70,11 +71,13 @@ class GpuExecutor:
 
         All arrays are local to this method, so that the pool has them back when it returns.
         """
-        context, buffers = self._context, plan.all_buffers(problem)
+        context, buffers, spread = self._context, plan.all_buffers(problem), problem.spread
         given = {tensor.name for tensor in problem.inputs}
+        if spread is not None:
+            inputs = spread.relabelled(inputs)
         arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
-        for name in given:
-            context.upload(arrays[name], inputs[name])
+        for tensor in problem.inputs:
+            self._upload(spread, tensor, inputs[tensor.name], arrays[tensor.name])
         calls = [context.bind(launch, arrays) for launch in plan.launches]
         for name, array in arrays.items():
             if self._poison and name not in given:
@@ -89,12 +92,11 @@ class GpuExecutor:
         require_kept(
             problem.inputs,
             inputs,
-            lambda tensor: context.download(arrays[tensor.name], tensor.dtype),
+            lambda tensor: self._download(spread, tensor, arrays[tensor.name]),
             lambda tensor: f"kernel {kernels}",
         )
-        outputs: dict[str, np.ndarray] = {}
-        for name in plan.output_names(problem):
-            outputs[name] = context.download(arrays[name], buffers[name].dtype)
+        tensors = {tensor.name: tensor for tensor in problem.tensors}
+        outputs = {name: self._download(spread, tensors[name], arrays[name]) for name in plan.output_names(problem)}
         if not self._timed:
             return outputs, None, None
         with context.faults_named(kernels):
@@ -107,8 +109,29 @@ class GpuExecutor:
                 for call in calls:
                     call()
                 for name, mask in doubtful.items():
-                    unwritten[name] = mask & all_zero(context.download(arrays[name], buffers[name].dtype))
+                    unwritten[name] = mask & all_zero(self._download(spread, tensors[name], arrays[name]))
             return outputs, unwritten, self._time(calls)
+
+    def _upload(self, spread: Spread | None, tensor: Tensor, values: np.ndarray, array: Any) -> None:
+        """Copy an input to the GPU; into the array of a huge problem, its entries, amid NaN patterns."""
+        if spread is None:
+            self._context.upload(array, values)
+            return
+        if tensor.dtype == "int32":
+            # All sequences run: spans of rows that are no numbers would lead kernels out of their arrays.
+            self._context.upload(
+                array, values if len(values) == len(array) else np.repeat(values[:1], len(array), axis=0)
+            )
+        else:
+            self._context.fill(array, POISON_BYTE)
+        for here, there in spread.pieces(tensor):
+            self._context.upload(array[there], values[here])
+
+    def _download(self, spread: Spread | None, tensor: Tensor, array: Any) -> np.ndarray:
+        if spread is None:
+            return self._context.download(array, tensor.dtype)
+        parts = {here.start: array[there] for here, there in spread.pieces(tensor)}
+        return np.concatenate([self._context.download(part, tensor.dtype) for part in parts.values()])
 
     def _time(self, calls: list[Call]) -> Interval:
         stopwatch = Stopwatch(self._context)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness.model.block_sample import BlockSample
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
@@ -76,6 +77,8 @@ class Launch:
     cluster: tuple[int, ...] | None = None
     """Thread blocks per cluster in x, y, z. They run concurrently and can access each other's shared memory (Hopper).
     None: no clusters, unless they are compiled into the kernel (`__cluster_dims__`)."""
+    sample: BlockSample | None = None
+    """The blocks that the emulator runs of a huge problem (`BaseProblem.spread`), chosen by the harness. None: all."""
 
     def __post_init__(self) -> None:
         kernel = f"kernel {self.kernel_name}: its"
@@ -173,6 +176,8 @@ class Plan:
     buffers: tuple[Buffer, ...] = ()
     """Buffers in addition to the problem's inputs and outputs, such as Q, K, V and O, which always exist. One with the
     name of an optional output of the operation, such as `lse`, is that output. Their initial content is undefined."""
+    unsampled: str | None = None
+    """Why no blocks could be chosen for a sample of a huge problem, in words; None if they were, or all run."""
 
     def __post_init__(self) -> None:
         for field, of in (("launches", Launch), ("buffers", Buffer)):
@@ -187,10 +192,11 @@ class Plan:
             object.__setattr__(self, field, tuple(given))
 
     def all_buffers(self, problem: BaseProblem) -> dict[str, Buffer]:
-        """Return every buffer by name: the problem's inputs and outputs and the plan's own.
+        """Return every buffer by name: the problem's inputs and outputs and the plan's own, as kernels get them.
 
         Raises `PlanError` for a duplicate or an unknown name.
         """
+        problem = problem.of_kernels
         always = {t.name: _buffer_of(t) for t in problem.with_role(INPUT, OUTPUT)}
         buffers = dict(always)
         for buffer in self.buffers:
@@ -226,5 +232,5 @@ class Plan:
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """Return how many bytes the plan allocates in addition to the inputs, for scratch buffers and outputs."""
-        outputs, own = problem.outputs, self.buffers
+        outputs, own = problem.of_kernels.outputs, self.buffers
         return sum(tensor.size_bytes for tensor in outputs) + sum(buffer.size_bytes for buffer in own)

@@ -7,10 +7,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from harness.support.errors import ProblemError
 from harness.support.numbers import whole_number
+
+if TYPE_CHECKING:
+    from harness.model.spread import Spread
 
 INPUT, OUTPUT, OPTIONAL_OUTPUT = "input", "output", "optional output"
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
@@ -118,6 +121,16 @@ class BaseProblem(ABC):
     def features(self) -> tuple[str, ...]:
         """Features that a variant must support (`Variant.takes`) beyond the plainest problem."""
         return ()
+
+    @property
+    def spread(self) -> Spread | None:
+        """Where the problem's entries lie in a huge one that kernels get instead; None if kernels get the problem."""
+        return None
+
+    @property
+    def of_kernels(self) -> BaseProblem:
+        """The problem that kernels get: this one, or a huge one in which its entries lie far apart."""
+        return self if self.spread is None else self.spread.problem
 
     def with_role(self, *roles: str) -> tuple[Tensor, ...]:
         """Return the tensors that have one of these roles, in order."""

@@ -39,6 +39,16 @@ class ProblemOptions:
             values = {**dict.fromkeys(names, self.given[together]), **values}
         return operation.problem.from_fields(values)
 
+    def make_whole(self, command: str) -> Any:
+        """Return the problem for a command that needs all of its blocks. Raises `UsageError` with `--far`."""
+        problem = self.make()
+        if problem.spread is not None:
+            raise UsageError(
+                f"{command} needs all blocks of a problem, and with --far a sample of them runs; leave out --far "
+                "(compare, traffic, fuzz and show take it)"
+            )
+        return problem
+
     def fields(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those fields among `names` that are set, and `causal`, as arguments of `BaseProblem.from_fields`."""
         values = {name: self.given[name] for name in names if name in self.given}

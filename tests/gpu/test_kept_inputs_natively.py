@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.execution.protocol import Device
 from harness.gpu.executor import GpuExecutor
 from harness.gpu.stage import GpuStage
 from harness.model.cases.regime import NUMPY_DTYPES
@@ -20,45 +17,9 @@ from harness.model.plan import Buffer, Launch, Plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from harness.support.intervals import Interval
+from tests.gpu.host_context import HostContext
 
 PROBLEM = Problem(heads=1, q_len=2, kv_len=3, head_dim=4)
-
-
-class HostContext:
-    """The part of `GpuContext` that allocates, copies, fills and binds. A kernel is a Python function of its arrays."""
-
-    def __init__(self) -> None:
-        self.device = Device("gpu", "stand-in", "sm_90")
-        self.stream = SimpleNamespace(synchronize=lambda: None)
-        self.cupy = SimpleNamespace(empty=np.empty, ndarray=self._at)
-
-    def _at(self, shape: tuple[int, ...], dtype: np.dtype, address: Any) -> np.ndarray:
-        return np.empty(shape, dtype)
-
-    def require_alive(self) -> None:
-        pass
-
-    def memory(self) -> Any:
-        return nullcontext()
-
-    @contextmanager
-    def faults_named(self, kernel_name: str) -> Iterator[None]:
-        yield
-
-    def allocate(self, buffer: Buffer) -> np.ndarray:
-        return np.empty(buffer.shape, buffer.dtype)
-
-    def upload(self, array: np.ndarray, values: np.ndarray) -> None:
-        array[...] = values
-
-    def download(self, array: np.ndarray, dtype: str) -> np.ndarray:
-        return array.copy()
-
-    def fill(self, array: np.ndarray, byte: int) -> None:
-        array.reshape(-1).view(np.uint8)[:] = byte
-
-    def bind(self, launch: Launch, arrays: Mapping[str, np.ndarray]) -> Any:
-        return lambda: launch.kernel(*(arrays[name] for name in launch.args))
 
 
 def spoil(Q: np.ndarray, O: np.ndarray) -> None:

@@ -59,12 +59,14 @@ class _SpinCount:
 class GridRun:
     """The execution of one launch. `new_worker` creates a core's memory; `workers` has all that were created.
 
-    `lengths` draws the lengths of turns of suspended clusters; without it, all turns are long.
+    `chosen` are the clusters that run; None for all. `lengths` draws the lengths of turns of suspended clusters;
+    without it, all turns are long.
     """
 
     def __init__(
         self,
         geometry: Geometry,
+        chosen: npt.NDArray[np.int64] | None,
         stop_at: npt.NDArray[np.int64],
         run_blocks: RunBlocks,
         new_worker: Callable[[], Worker],
@@ -75,6 +77,8 @@ class GridRun:
         self._geometry, self._stop_at, self._run_blocks = geometry, stop_at, run_blocks
         self._new_worker, self._listener, self._progress = new_worker, listener, progress
         self._lengths = lengths
+        self._chosen = chosen
+        self._clusters = geometry.clusters if chosen is None else len(chosen)
         self._patience = at.PATIENCE_STEPS if lengths is None else int(at.PATIENCE_STEPS * _SANITIZED)
         self.workers: list[Worker] = []
         self.deadlocked: tuple[Worker, ...] = ()
@@ -110,7 +114,7 @@ class GridRun:
                     self._tell(self._progress)
             except BaseException:
                 # Ctrl-C: start no new blocks, and stop running warps at their next loop.
-                self._next = self._geometry.clusters
+                self._next = self._clusters
                 for worker in self.workers:
                     worker.set("STEP_LIMIT", 0)
                 raise
@@ -123,11 +127,11 @@ class GridRun:
 
     def _tell(self, tell: Progress | None) -> None:
         if tell is not None:
-            tell(min(1.0, self._done / self._geometry.clusters))
+            tell(min(1.0, self._done / self._clusters))
 
     def _in_order(self, worker: Worker, tell: Progress | None) -> None:
         """Run on one core: take some clusters after the other, until none is left."""
-        clusters = self._geometry.clusters
+        clusters = self._clusters
         chunk = max(1, min(_MOST_AT_ONCE, clusters // (8 * len(self.workers))))
         while True:
             with self._lock:
@@ -145,7 +149,7 @@ class GridRun:
 
     def _in_turns(self, resident: Callable[[], int], tell: Progress | None) -> None:
         """Run on one core: start clusters while a GPU has room for them, then resume suspended ones, repeatedly."""
-        clusters = self._geometry.clusters
+        clusters = self._clusters
         most: int | None = None
         waiting: deque[Worker] = deque()
         idlers: list[Worker] = []
@@ -223,10 +227,12 @@ class GridRun:
         """Pass the records of a finished cluster to the listeners."""
         geometry = self._geometry
         together = geometry.blocks_per_cluster
+        number = cluster if self._chosen is None else int(self._chosen[cluster])
         if worker.executions is not None:
             worker.executions.end(cluster)
         if worker.events is not None:
-            worker.events.hand_over([geometry.block_of(cluster, rank) for rank in range(together)], worker.warp_pitch)
+            worker.events.hand_over([geometry.block_of(number, rank) for rank in range(together)], worker.warp_pitch)
         if self._listener is not None and worker.trace is not None:
             for rank, accesses in enumerate(worker.trace.take(together, worker.warp_pitch)):
+                # In order of those that run.
                 self._listener.deliver(geometry.block_of(cluster, rank), accesses)

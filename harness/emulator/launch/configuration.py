@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from harness.compilers import CompiledKernel
 from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi.layout import LANES, WARPGROUP_WARPS, coordinates
 from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.memory.residency import Residency, residency
+from harness.model.block_sample import BlockSample
 from harness.model.plan import Launch, in_three_dimensions, require_cluster
 from harness.support.errors import PlanError
 from harness.support.gpu_data_sheets import Gpu
@@ -29,13 +33,15 @@ class Geometry:
     """Thread blocks per cluster; None without clusters, where every block is a cluster of its own."""
     cooperative: bool = False
     """Whether all blocks are resident together and may wait for each other (`grid.sync()`)."""
+    sample: BlockSample | None = None
+    """The blocks that run; None for all."""
 
     @classmethod
     def of(cls, launch: Launch) -> Geometry:
         """The geometry of a launch."""
         grid, block = in_three_dimensions(launch.grid), in_three_dimensions(launch.block)
         cluster = None if launch.cluster is None else in_three_dimensions(launch.cluster)
-        return cls(grid, block, launch.shared_bytes, cluster)
+        return cls(grid, block, launch.shared_bytes, cluster, sample=launch.sample)
 
     @property
     def blocks_per_cluster(self) -> int:
@@ -64,6 +70,16 @@ class Geometry:
     def clusters(self) -> int:
         """Number of clusters in the grid."""
         return self.blocks // self.blocks_per_cluster
+
+    @property
+    def chosen_clusters(self) -> npt.NDArray[np.int64] | None:
+        """The clusters that run, in ascending order; None if all do. A cluster runs as a whole."""
+        if self.sample is None:
+            return None
+        numbers = self.sample.numbers(self.grid)
+        if self.cluster is None:
+            return numbers
+        return np.unique([self.cluster_of(int(number)) for number in numbers])
 
     def cluster_of(self, block: int) -> int:
         """Index of the cluster that contains a block."""

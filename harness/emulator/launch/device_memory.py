@@ -13,6 +13,7 @@ from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.module_memory import ModuleMemory
+from harness.emulator.launch.sparse_memory import sparse_ones
 from harness.emulator.launch.worker import Worker
 from harness.execution.traffic.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic
 from harness.support.errors import PlanError, SandboxError
@@ -41,6 +42,17 @@ def new_buffer(name: str, size_bytes: int, watched: bool, given: npt.NDArray[np.
     data[:] = 0xFF if given is None else given
     state = np.full(size_bytes, NEVER_WRITTEN if given is None else GIVEN, np.uint8) if watched else None
     return DeviceBuffer(name, data, state)
+
+
+def new_sparse_buffer(name: str, size_bytes: int, watched: bool) -> DeviceBuffer:
+    """Memory that reads as 0xFF and takes up space only where something is written.
+
+    Raises `SandboxError` if the machine has not enough addresses for it.
+    """
+    try:
+        return DeviceBuffer(name, sparse_ones(size_bytes), sparse_ones(size_bytes) if watched else None)
+    except MemoryError as error:
+        raise SandboxError(f"not enough memory for buffer {name}: {error}") from error
 
 
 class BufferTables:

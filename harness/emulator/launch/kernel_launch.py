@@ -90,7 +90,7 @@ def launch(
     """
     facts = kernel.facts
     most_blocks = max(MOST_BLOCKS, options.step_limit)
-    if geometry.blocks > most_blocks:
+    if geometry.sample is None and geometry.blocks > most_blocks:
         raise KernelFault(
             "step limit",
             f"kernel {name}: a grid of {' x '.join(map(str, geometry.grid))} has {geometry.blocks:,} blocks; the "
@@ -115,8 +115,10 @@ def launch(
     recorder = _recorder(kernel, name, geometry, buffers, tables)
     takes_turns = facts.ordered or recorder is not None
     one_after_another = takes_turns or options.shuffle
-    places = np.random.default_rng(options.seed).permutation(geometry.clusters) if options.shuffle else None
-    count = 1 if one_after_another else max(1, min(options.threads, geometry.clusters))
+    chosen = geometry.chosen_clusters
+    clusters = geometry.clusters if chosen is None else len(chosen)
+    places = np.random.default_rng(options.seed).permutation(clusters) if options.shuffle else None
+    count = 1 if one_after_another else max(1, min(options.threads, clusters))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
     watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
 
@@ -130,6 +132,7 @@ def launch(
         worker.set("PARAMS_SIZE", len(block_of_parameters))
         worker.set("STOP_AT", stop_at.ctypes.data)
         worker.set("PLACES", 0 if places is None else places.ctypes.data)
+        worker.set("CHOSEN", 0 if chosen is None else chosen.ctypes.data)
         worker.set("GRID_BARRIER", at.buffer_address(len(buffers) - 1) if geometry.cooperative else 0)
         worker.set("LENIENT", int(kernel.instruments.lenient and recorder is None))
         worker.set("LENIENT_BARRIERS", int(kernel.instruments.lenient))
@@ -142,11 +145,11 @@ def launch(
         if watcher is not None:
             worker.events = EventBuffer(worker, facts.sites, watcher, geometry.blocks_per_cluster)
         if kernel.instruments.instructions:
-            worker.executions = ExecutionCounters(worker.context, len(facts.blocks), geometry.clusters)
+            worker.executions = ExecutionCounters(worker.context, len(facts.blocks), clusters)
         return worker
 
     lengths = None if recorder is None else random.Random(options.seed)
-    run = GridRun(geometry, stop_at, run_blocks, new_worker, listener, progress, lengths)
+    run = GridRun(geometry, chosen, stop_at, run_blocks, new_worker, listener, progress, lengths)
     started = time.perf_counter()
     faults = run.run(count, (resident or _unlimited) if takes_turns else None)
     workers = run.workers

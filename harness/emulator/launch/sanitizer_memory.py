@@ -11,8 +11,11 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.configuration import Geometry
+from harness.emulator.launch.sparse_memory import sparse_zeros
 
 Words = npt.NDArray[np.int64]
+LARGEST_DENSE = 2**27
+"""Words of a table that is allocated as usual: 1 GiB."""
 
 
 class SanitizerMemory:
@@ -130,7 +133,8 @@ class SanitizerMemory:
         return array
 
     def _zeros(self, count: int) -> Words:
-        words = np.zeros(count, dtype=np.int64)
+        # NumPy's own zeros have to fit into the machine's memory, even if hardly any of them is written.
+        words = np.zeros(count, dtype=np.int64) if count < LARGEST_DENSE else sparse_zeros(8 * count).view(np.int64)
         self._memory.append(words)
         return words
 

@@ -224,12 +224,14 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
     Returns `ENDED`, or the status of a cluster that did not end.
 
     Usually a cluster is one block. If PLACES is not 0, it contains the indices of the clusters at those places. If a
-    cluster was suspended, PLACE contains its place, and `first` has to be that place in the next call.
+    cluster was suspended, PLACE contains its place, and `first` has to be that place in the next call. If CHOSEN is not
+    0, only the clusters whose indices it contains run, and are numbered in its order.
     """
-    shuffled = load64(ctx + context.PLACES)
+    shuffled, chosen = load64(ctx + context.PLACES), load64(ctx + context.CHOSEN)
     for place in range(first, last):
         if load64(ctx + context.SUSPENDED) == 0:
-            cluster = load64(shuffled + 8 * place) if shuffled else place
+            number = load64(shuffled + 8 * place) if shuffled else place
+            cluster = load64(chosen + 8 * number) if chosen else number
             # Another worker has faulted in an earlier cluster, so later ones do not matter.
             if cluster > load64(load64(ctx + context.STOP_AT)):
                 return at.ENDED

@@ -78,16 +78,16 @@ def _owner(plan: Plan) -> RemotePlanner:
 
 def _outputs(problem: BaseProblem, plan: Plan, names: list[Any], arrays: list[bytes]) -> dict[str, np.ndarray]:
     """Return the arrays by name, in their declared shapes and dtypes. Raises `Malformed` if any does not match."""
-    buffers = plan.all_buffers(problem)
+    tensors = {tensor.name: tensor for tensor in problem.tensors}
     if tuple(names) != plan.output_names(problem) or len(arrays) != len(names):
         raise Malformed(f"outputs {names!r:.200} came back")
     outputs = {}
     for name, data in zip(names, arrays):
-        buffer = buffers[name]
-        if len(data) != buffer.size_bytes:
-            raise Malformed(f"{len(data)} bytes of {name} came back, and it has {buffer.size_bytes}")
-        dtype = NUMPY_DTYPES.get(buffer.dtype) or np.dtype(buffer.dtype)
-        outputs[name] = np.frombuffer(data, dtype).reshape(buffer.shape).copy()
+        tensor = tensors[name]
+        if len(data) != tensor.size_bytes:
+            raise Malformed(f"{len(data)} bytes of {name} came back, and it has {tensor.size_bytes}")
+        dtype = NUMPY_DTYPES.get(tensor.dtype) or np.dtype(tensor.dtype)
+        outputs[name] = np.frombuffer(data, dtype).reshape(tensor.shape).copy()
     return outputs
 
 

@@ -375,7 +375,7 @@ def prefetch_replies(variant: Variant, problem: BaseProblem, wanted: TileSizes |
     """
     functions = _functions_of(variant)
     if functions is not None:
-        functions.prefetch_replies(problem, wanted)
+        functions.prefetch_replies(problem.of_kernels, wanted)
 
 
 def _functions_of(variant: Variant) -> _Functions | None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.toolchains import check_backend, check_kernels, compile_kernel
-from harness.model.plan import Buffer, Launch, Plan, map_leaves
+from harness.execution.planning.sampling import sampled
+from harness.model.plan import GRID_LIMITS, Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
@@ -35,6 +36,10 @@ def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
 
 def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
     """Like `make_plan`, for a problem that the variant supports, with the given tile sizes if any."""
+    spread = problem.spread
+    if spread is not None:
+        plan = checked_plan(variant, spread.problem, tile)
+        return plan if spread.fewer is None else sampled(plan, checked_plan(variant, spread.fewer, tile), spread)
     try:
         plan = variant.plan(problem) if tile is None else variant.plan(problem, tile)
     except BaseException as error:
@@ -75,9 +80,17 @@ def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
         return f"it computes {variant.operation}, not {problem.operation}"
     refusal = declared_refusal(variant, problem)
     if refusal is not None:
-        return " ".join(refusal.split())
+        return " ".join(refusal.split()) + _hint_at_sizes(problem)
     missing = untaken_features(variant, problem)
     return f"it does not support {' and '.join(missing)} (not listed in Variant.takes)" if missing else None
+
+
+def _hint_at_sizes(problem: BaseProblem) -> str:
+    """How to avoid a batch that is too large because its sequences lie far apart; empty if it is not."""
+    spread, (_, most, _) = problem.spread, GRID_LIMITS
+    if spread is None or spread.extent.entries <= most:
+        return ""
+    return f"; --far needs larger sequences for a smaller batch: {-(-spread.far // (most - 1)):,} elements or more each"
 
 
 def untaken_features(variant: Variant, problem: BaseProblem) -> list[str]:
@@ -88,7 +101,7 @@ def untaken_features(variant: Variant, problem: BaseProblem) -> list[str]:
 def declared_refusal(variant: Variant, problem: BaseProblem) -> str | None:
     """The reason returned by the variant's own `supports`; None if supported. Raises `PlanError` if the call fails."""
     try:
-        refusal = variant.supports(problem)
+        refusal = variant.supports(problem.of_kernels)
     except BaseException as error:
         raise_interrupt(error)
         raise _failed("supports", error) from error
@@ -105,8 +118,8 @@ def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | No
 
     Raises `PlanError` if its formula fails.
     """
-    if variant.claim is None:
-        return None
+    if variant.claim is None or problem.spread is not None:
+        return None  # a claim is about all blocks
     try:
         claim = variant.claim(problem) if tile is None else variant.claim(problem, tile)
     except BaseException as error:
@@ -135,7 +148,7 @@ def declared_tiles(variant: Variant, problem: BaseProblem) -> Sequence[TileSizes
     if variant.tiles is None:
         return ()
     try:
-        tiles = list(variant.tiles(problem))
+        tiles = list(variant.tiles(problem.of_kernels))
     except BaseException as error:
         raise_interrupt(error)
         raise _failed("tiles", error) from error

@@ -79,6 +79,10 @@ class Axes(ABC):
         """Choices of one long, otherwise small problem each. A campaign runs each once, in its first build."""
         return ()
 
+    def far_cases(self, build: Any, seed: int) -> Sequence[Case]:
+        """Cases whose offsets exceed 32 bits (`BaseProblem.spread`). A campaign runs each once, in its first build."""
+        return ()
+
     @abstractmethod
     def case(self, build: Any, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         """Return a case with these values. `rng` determines what they leave open, such as a length within its class.

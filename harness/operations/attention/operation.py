@@ -20,6 +20,7 @@ from harness.model.operation import (
     oracle_flops,
     part_flops,
 )
+from harness.model.spread import in_powers
 from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.budget.rounding_sizes import numerics_used
 from harness.operations.attention.cases.axes import AttentionAxes
@@ -77,6 +78,8 @@ def _field_in_words(problem: Problem, name: str) -> list[str]:
     if name in ("dropout", "dropout_seed"):
         said = f"dropout {problem.dropout:.4g}" if name == "dropout" else f"dropout seed {problem.dropout_seed}"
         return [said] if problem.dropout else []
+    if name == "far":
+        return [f"far {in_powers(problem.far)}"] if problem.far else []
     if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
         return []
     return field_in_words(problem, name)

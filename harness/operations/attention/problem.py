@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option
+from harness.model.spread import FAR, Extent, Spread, elements_apart, in_powers, require_far
 from harness.operations.attention.masks import NO_MASK, parse_mask
 from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
 from harness.operations.attention.score_term import ScoreTerm
@@ -55,6 +56,13 @@ class Problem(ScoreFields):
     defines which weights are set to 0."""
     dropout_seed: int = option(0, "which weights drop out; a whole number", parse=whole_number)
     """Key of dropout's random numbers, from 0 to 2^64 - 1. Ignored without dropout."""
+    far: int = option(
+        0, "kernels get a batch so large that the last sequence lies N elements behind the first, such as 2^31; the "
+        "emulator runs the blocks of --batch of them (alone: 2^32)",
+        parse=elements_apart, default_text="0, side by side", if_alone=FAR,
+    )  # fmt: skip
+    """Distance in elements, in the largest tensor, between the beginnings of the first and the last sequence of the
+    batch that kernels get (`spread`). 0: kernels get this problem."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +72,25 @@ class Problem(ScoreFields):
         seed = self.dropout_seed
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
             raise ProblemError(f"dropout_seed is {seed!r}; it has to be a whole number from 0 to 2^64 - 1")
+        require_far(self.far)
+        if self.far and (self.dropout or self.mask.sequences > 1):
+            what = "dropout" if self.dropout else f"mask {self.mask}, which differs between sequences"
+            raise ProblemError(f"far does not go with {what}: kernels get another batch; leave out one of them")
+
+    @property
+    @override
+    def spread(self) -> Spread | None:
+        return self._spread if self.far else None
+
+    @functools.cached_property
+    def _spread(self) -> Spread:
+        extent = Extent.of(self.tensors, "batch", self.far)
+
+        def of(entries: int) -> Problem:
+            return dataclasses.replace(self, batch=entries, far=0)
+
+        near = dataclasses.replace(self, far=extent.next_to_each_other)
+        return Spread(of(extent.entries), self.far, "batch", extent, of(extent.entries - 1), near)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -151,6 +178,7 @@ class Problem(ScoreFields):
         rules = [] if self.mask == NO_MASK else [str(self.mask)]
         rules += [term.in_words(self) for term in self.terms]
         rules += [f"dropout {self.dropout:.4g} (seed {self.dropout_seed})"] if self.dropout else []
+        rules += [f"sequences {in_powers(self.far)} elements apart"] if self.far else []
         return ", ".join(
             (f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, head_dim {self.head_dim}, {self.dtype}",
              *rules, f"scale {self.tau:.6g}")
@@ -162,6 +190,8 @@ class Problem(ScoreFields):
         fields: dict[str, Any] = {}
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
+        if not self.far:
+            del fields["far"]
         return fields | {term.field: term.as_json(fields[term.field]) for term in TERMS}
 
     @override
@@ -170,7 +200,7 @@ class Problem(ScoreFields):
         # None stands for defaults that follow from other fields.
         plain = Problem(heads=self.heads, head_dim=self.head_dim).to_fields()
         sizes = ("heads", "q_len", "kv_len", "head_dim")
-        short = {name: value for name, value in self.to_fields().items() if name in sizes or value != plain[name]}
+        short = {name: value for name, value in self.to_fields().items() if name in sizes or value != plain.get(name)}
         short.pop("mask" if self.mask.text == "causal" else "causal", None)
         return short
 

@@ -153,6 +153,10 @@ class BackwardAxes(Axes):
         return self._forward.long
 
     @override
+    def far_cases(self, build: BackwardBuild, seed: int) -> Sequence[Case]:
+        return tuple(map(backward_case, self._forward.far_cases(build.forward, seed)))
+
+    @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         plain = {**choice, REGIME: forward_regime(choice[REGIME])}
         return backward_case(self._forward.case(build.forward, plain, rng, brief), choice[REGIME])

@@ -15,6 +15,7 @@ from harness.model.cases.axes import CHECK, EDITS, NO_CHECK, NONE, REGIME, SOME,
 from harness.model.cases.case import Case, Edit
 from harness.model.cases.property import SANITIZER
 from harness.model.problem import ELEMENT_BYTES
+from harness.model.spread import FAR
 from harness.operations.attention.cases.case_values import LARGE_VALUES, SCALES, SPECIAL_VALUES
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.inputs import NOT_FINITE, REGIMES
@@ -156,6 +157,17 @@ class PagedAxes(NamedAxes):
         problem = with_pool(plain, pool, TABLES[choice[TABLE]])
         edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
+
+    @override
+    def far_cases(self, build: PagedBuild, seed: int) -> Sequence[Case]:
+        if self._most_tiles is not None:
+            return ()
+        lengths = (build.page_size + build.tile_keys // 2, build.page_size // 2)
+        size, dtype, head_dim = build.page_size, build.dtype, build.head_dim
+        problem = PagedProblem(
+            lengths=lengths, heads=2, kv_heads=2, head_dim=head_dim, dtype=dtype, page_size=size, far=FAR
+        )
+        return (Case(problem, seed=seed, tile=build.tile),)
 
     def _lengths(self, build: PagedBuild, name: str, batch: int, most: int, rng: random.Random) -> tuple[int, ...]:
         """One of each sequence, the first whatever it costs; what would bring all beyond `most` keys is in a page."""

@@ -19,6 +19,7 @@ from harness.model.operation import (
     oracle_flops,
     part_flops,
 )
+from harness.model.spread import in_powers
 from harness.operations.attention.cases.build import TILE_NAMES
 from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
@@ -114,6 +115,8 @@ NUMERICS_USED = ("scores", "weights", "functions", "sums", "one_score", "divides
 def _field_in_words(problem: PagedProblem, name: str) -> list[str]:
     if name == "lengths":
         return [lengths_in_words(problem.lengths)]
+    if name == "far":
+        return [f"far {in_powers(problem.far)}"] if problem.far else []
     silent = name in ("batch", "pages", "table_len", "scale", "in_use") or (name == "prefix" and not problem.prefix)
     return [] if silent else field_in_words(problem, name)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from harness.model.problem import (
     option,
     require_extents,
 )
+from harness.model.spread import FAR, Extent, Spread, elements_apart, in_powers, require_far
 from harness.operations.attention.sizes import checked_scale, require_groups
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number, whole_number
@@ -97,6 +100,13 @@ class PagedProblem(BaseProblem):
         None, "factor on the scores", metavar="X", parse=real_number, default_text="1 / sqrt(head_dim)"
     )
     """Factor on the scores (tau). None means 1 / sqrt(head_dim)."""
+    far: int = option(
+        0, "kernels get a pool so large that the last page in use lies N elements behind the first, such as 2^31 "
+        "(alone: 2^32)",
+        parse=elements_apart, default_text="0, as --pages says", if_alone=FAR,
+    )  # fmt: skip
+    """Distance in elements between the first and the last page of the pool that kernels get (`spread`). 0: kernels get
+    this problem."""
     in_use: tuple[int, int] | None = None
     """Pages in use and their rows in use, if a given page table shares pages in another way than `prefix` does."""
 
@@ -112,6 +122,7 @@ class PagedProblem(BaseProblem):
         self._require_room("pages", self.pages_in_use, "the sequences are in")
         self._require_room("table_len", max(self.sequence_pages), "the longest sequence has")
         object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
+        require_far(self.far)
 
     def _require_room(self, field: str, least: int, what: str) -> None:
         """Raise `ProblemError` if the field leaves no room for the necessary pages.
@@ -187,6 +198,18 @@ class PagedProblem(BaseProblem):
     def pool_pages(self) -> int:
         """Number of pages in the pool: `pages`, or by default a quarter more than are in use, at least one more."""
         return self.pages if self.pages is not None else self.pages_in_use + max(1, self.pages_in_use // 4)
+
+    @property
+    @override
+    def spread(self) -> Spread | None:
+        return self._spread if self.far else None
+
+    @functools.cached_property
+    def _spread(self) -> Spread:
+        extent = Extent.of(self.tensors, "page", self.far)
+        pool = dataclasses.replace(self, pages=extent.entries, table_len=self.table_shape[1], far=0)
+        near = dataclasses.replace(self, far=extent.next_to_each_other)
+        return Spread(pool, self.far, "page", extent, None, near, ("table",))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -269,11 +292,12 @@ class PagedProblem(BaseProblem):
         heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
         grouped = "" if self.kv_heads == self.heads else f" over {self.kv_heads} of K and V"
         rows = "1 row" if self.q_len == 1 else f"{self.q_len} rows"
+        apart = f", pages {in_powers(self.far)} elements apart" if self.far else ""
         shared = f", the first {self.prefix} shared" if any(self.shared_pages) else ""
         return (
             f"paged attention, {lengths_in_words(self.lengths)}{shared}, {self.pages_in_use} of {self.pool_pages} "
             f"pages of {self.page_size}, {heads}{grouped}, {rows}, head_dim {self.head_dim}, {self.dtype}, "
-            f"scale {self.tau:.6g}"
+            f"scale {self.tau:.6g}{apart}"
         )
 
     @override
@@ -284,6 +308,8 @@ class PagedProblem(BaseProblem):
         }  # fmt: skip
         if self.in_use is None:
             del fields["in_use"]
+        if not self.far:
+            del fields["far"]
         return fields
 
     @override

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.sizes import default_scale, heads_in_words
 from harness.operations.paged_attention.build import PagedBuild
 from harness.operations.paged_attention.problem import PagedProblem, lengths_in_words
@@ -27,6 +28,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
     p: PagedProblem = case.problem
     build: PagedBuild = builds.of(case)
     return (
+        p.far.bit_length(),
         sum(-(-length // build.tile_keys) for length in p.lengths),
         p.sequences,
         sum(p.sequence_pages),
@@ -44,6 +46,8 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
     p: PagedProblem = case.problem
+    for nearer in nearer_than(p.far):
+        yield _changed(case, far=nearer)
     if case.check is not None and sum(builds.of(case).tiles(p)) > MOST_TAKEN_ONE_BY_ONE:
         yield dataclasses.replace(case, check=None)  # what takes long is made cheap first
     for lengths in _fewer_sequences(p.lengths):
@@ -101,6 +105,8 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
     takes.append(p.dtype)
     if p.scale != default_scale(p.head_dim):
         takes.append(f"scale {p.tau:g}")
+    if p.far:
+        takes.append(f"offsets beyond {in_powers(p.far)} elements")
     return takes
 
 

@@ -68,7 +68,7 @@ def _times(request: BenchRequest) -> StudyResult[BenchResult]:
 
     if request.workers is not None:
         raise UsageError("--workers spreads the values of a sweep; add --sweep, such as --sweep seq_len=256..4096")
-    problem = request.problem.make()
+    problem = request.problem.make_whole("bench")
     _require_gpu_to_bench(gpu_available())
     from harness.gpu.contenders import steps_of
     from harness.text.bench_report import bench_report

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from harness.execution.judging.accuracy import ZERO_FOR_NAN
+from harness.model.spread import in_powers
 from harness.studies.fuzz.result import Failure
 from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, in_runs
 
@@ -23,6 +24,9 @@ def diagnosis_of(failure: Failure) -> str | None:
     else:
         if failure.finding.first is not None and failure.finding.first.is_zero_for_nan:
             parts.append(ZERO_FOR_NAN)
+    spread = failure.case.problem.spread
+    if spread is not None:
+        parts.append(f"offset beyond {in_powers(spread.far)} elements: an index or an offset does not fit its integers")
     parts += [rule for tried in failure.lengths if (rule := _rule(tried)) is not None]
     return "; ".join(parts) or None
 

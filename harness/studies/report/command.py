@@ -75,7 +75,7 @@ def report_page(request: ReportRequest) -> ReportPage:
     from harness.text.comparison_report import comparison_report
     from harness.text.page.report_page import ReportPage
 
-    problem, selection = request.problem.make(), request.selection
+    problem, selection = request.problem.make_whole("report"), request.selection
     require_positive("fuzz", request.fuzz)
     settings = request.settings
     caches = cache_model(request.cache_options, settings)  # an unknown GPU is a mistake in any case

@@ -111,7 +111,7 @@ def _draft(request: TrafficRequest) -> StudyResult[ClaimDraft]:
     settings = replace(request.settings, arch=counted_arch(request.settings))
     with progress_bar(1) as progress:
         progress.step(variant.name)
-        draft = draft_claim(variant, request.problem.make(), emulator_of(settings, progress))
+        draft = draft_claim(variant, request.problem.make_whole("--draft-claim"), emulator_of(settings, progress))
     return StudyResult(draft, draft_report(draft), draft.is_complete and not draft.unlike)
 
 

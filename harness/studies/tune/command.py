@@ -53,7 +53,7 @@ def run_tune(request: TuneRequest) -> int:
     )
     from harness.text.report import NOTE_WIDTH
 
-    problem, report = request.problem.make(), request.report
+    problem, report = request.problem.make_whole("tune"), request.report
     check_output(report.output)
     if not are_elsewhere(request.workers):
         require_gpu(request.settings)

@@ -55,7 +55,7 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     names = [request.variant] if request.other is None else [request.variant, request.other]
     if len(set(names)) < len(names):
         raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
-    problem = request.problem.make()
+    problem = request.problem.make_whole("why")
     require_gpu(request.settings)
     caches = cache_model(request.cache_options, request.settings)
     gpu = caches.gpu

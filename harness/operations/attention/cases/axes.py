@@ -33,6 +33,7 @@ from harness.operations.attention.cases.case_values import (
     tile_edges,
     window_beside_edges,
 )
+from harness.operations.attention.cases.far_cases import far_cases
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.masks.flashmask import FlashMask
@@ -229,6 +230,10 @@ class AttentionAxes(NamedAxes):
         edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
         edits = (*term_edits(rng.choice, problem), *edits)
         return Case(problem, choice[REGIME], rng.randrange(2**16), edits, build.tile, check)
+
+    @override
+    def far_cases(self, build: AttentionBuild, seed: int) -> Sequence[Case]:
+        return far_cases(build, seed) if self._most_tiles is None else ()
 
     def _found_lengths(
         self, tile_rows: int, tile_keys: int, q_len: str, kv_len: str

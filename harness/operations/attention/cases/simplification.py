@@ -16,6 +16,7 @@ from typing import Any
 from harness.model.cases.axes import ProbedAxis
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
@@ -41,6 +42,7 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
     p = case.problem
     row_tiles, key_tiles = builds.of(case).tiles(p)
     return (
+        p.far.bit_length(),
         row_tiles * key_tiles,
         max(row_tiles, key_tiles),
         p.heads,
@@ -63,6 +65,8 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
 def simpler(case: Case, builds: Builds) -> Iterator[Case]:
     """Cases that are smaller in one respect, the most worthwhile first; a few of them are not smaller at all."""
     p = case.problem
+    for nearer in nearer_than(p.far):
+        yield _changed(case, far=nearer)
     if max(builds.of(case).tiles(p)) > FEW:
         # What takes long is made cheap first.
         if case.check is not None:
@@ -139,6 +143,7 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
         takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
     takes += [term.in_words(problem) for term in problem.terms]
     takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
+    takes += [f"offsets beyond {in_powers(problem.far)} elements"] if problem.far else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
     if problem.scale != default_scale(problem.head_dim):

@@ -21,6 +21,9 @@ from harness.studies.fuzz.drawing.examples_per_build import rounds
 from harness.studies.fuzz.drawing.search import Search, is_declared
 from harness.studies.fuzz.examining.examiners import Examiners
 
+FAR_AFTER = 24
+"""Number of chosen examples that precede those whose offsets exceed 32 bits."""
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -53,6 +56,9 @@ class ExampleSequence:
     def entries(self, tried: int) -> Iterator[Chosen | Search]:
         """Yield the entries in order; `tried` examples were run before the first."""
         drawn: set[Case] = set()
+        far = deque[Case]()
+        if self.axes is not None and self.sanitized_each > 1:
+            far.extend(self.axes.far_cases(self.builds[0], self.seed))
         began, number, begun_with = tried, 0, set[Build]()
 
         def is_left_out(case: Case) -> bool:
@@ -62,8 +68,13 @@ class ExampleSequence:
             here = 0
             if self.axes is not None and self.covering is not None:
                 chosen = ChosenCases(self.axes, self.covering, part, self.seed, self.sanitized_each)
-                while began + here < part.chosen_until and (found := chosen.draw(is_left_out)) is not None:
-                    row, case = found
+                while began + here < part.chosen_until:
+                    if far and began + here >= FAR_AFTER:
+                        row, case = Row(), far.popleft()
+                    elif (found := chosen.draw(is_left_out)) is not None:
+                        row, case = found
+                    else:
+                        break
                     drawn.add(case)
                     here += 1
                     yield Chosen(row, case)

@@ -1,0 +1,37 @@
+"""Cases of attention whose sequences lie so far apart that offsets into Q and O, or into K and V, exceed 32 bits."""
+
+from __future__ import annotations
+
+from harness.model.cases.case import Case
+from harness.model.spread import FAR
+from harness.operations.attention.cases.build import AttentionBuild
+from harness.operations.attention.problem import DROPOUT, Problem
+
+MOST_SEQUENCES = 65_535
+"""A grid has at most this many blocks along y and z, where most kernels have their heads and sequences."""
+FEW_ROWS = 5
+"""Rows, or keys beyond a tile, of the other length, so that a case takes a fraction of a second."""
+
+
+def far_cases(build: AttentionBuild, seed: int) -> tuple[Case, ...]:
+    """Return one case with many rows and few keys, and one with few rows and many keys, each of a single head.
+
+    A sequence is as long as it has to be for a batch of at most `MOST_SEQUENCES`. None with dropout, whose numbers
+    depend on the batch.
+    """
+    if DROPOUT in build.features:
+        return ()
+    long = -(-FAR // ((MOST_SEQUENCES - 1) * build.head_dim)) + 1
+    # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.
+    few = min(build.tile_keys + FEW_ROWS, 2 * build.head_dim - 1)
+    features = build.drawn_features(lambda values: values[0])
+    return tuple(
+        Case(
+            Problem(
+                heads=1, q_len=q_len, kv_len=kv_len, head_dim=build.head_dim, dtype=build.dtype, far=FAR, **features
+            ),
+            seed=seed,
+            tile=build.tile,
+        )
+        for q_len, kv_len in ((long, few), (FEW_ROWS, long))
+    )
