@@ -53,7 +53,7 @@ class PtxToolchain(Toolchain):
         """Check the text and return it. If it has no line table, its own line numbers are added.
 
         `args` are ignored, because the text declares the parameter types. Raises `CompileError` if there is no such
-        entry, no target, or a target that does not run on `arch`.
+        entry, no target, a target that does not run on `arch`, or if no driver loads the text.
         """
         return _compiled(self, kernel, arch)
 
@@ -64,7 +64,10 @@ class PtxToolchain(Toolchain):
         """
         if not isinstance(module, (str, os.PathLike)):
             return None
+        from harness.ptx.acceptance import require_loadable
+
         text, file = _text_of(module)
+        require_loadable(text)
         return {name: _compiled(self, PtxKernel(text, name), arch, file) for name in _entries(text, file)}
 
     def pack(self, compiled: CompiledKernel, args: tuple[Any, ...]) -> tuple[bytes, ...]:
@@ -157,9 +160,11 @@ def _entries(text: str, file: str) -> Collection[str]:
 def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str, file: str = "") -> CompiledKernel:
     """Compile the text, which begins at the first line of `file` if one is given."""
     from harness.compilers.source_place import place_of
+    from harness.ptx.acceptance import require_loadable
     from harness.ptx.parsing.declarations import entry_parameters
     from harness.ptx.statements import has_line_table, with_line_table
 
+    require_loadable(kernel.text)
     entries = entry_parameters(kernel.text)
     if kernel.name not in entries:
         raise CompileError(

@@ -14,6 +14,7 @@ from harness.device.array import DeviceArray
 from harness.device.kernel import Kernel
 from harness.emulator.codegen.kernel_facts import ModuleVariable
 from harness.emulator.launch.module_memory import ModuleMemory
+from harness.ptx.acceptance import require_loadable
 from harness.support.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class Module:
     """A loaded module, made by `Device.module`. `module["name"]` is a kernel; templates go by their C++ name, too."""
 
     def __init__(self, device: Device, text: str, kernels: Mapping[str, CompiledKernel]) -> None:
-        """`text` is the PTX of all kernels."""
+        """`text` is the PTX of all kernels. Raises `CompileError` if no driver loads it."""
+        require_loadable(text)
         self.device = device
         self._text = text
         self._memory = ModuleMemory()

@@ -127,6 +127,12 @@ def instructions(ptx: str) -> Iterator[tuple[str, str]]:
             yield parts[1], parts[2]
 
 
+def position_of_directive(ptx: str, name: str) -> int | None:
+    """Return the position after the first directive of this name, such as `version`; None if there is none."""
+    pattern = re.compile(rf"{_COMMENT}|{_STRING}|\.(?P<name>{name})\b", _FLAGS)
+    return next((match.end() for match in pattern.finditer(ptx) if match["name"]), None)
+
+
 def without_comments(text: str) -> str:
     """Return `text` with a space in place of each comment."""
     return _COMMENTS.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)

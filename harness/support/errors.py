@@ -64,6 +64,10 @@ class CompileError(SandboxError):
     """A kernel did not compile. The message contains the compiler's log."""
 
 
+class UnsupportedPtxVersion(CompileError):
+    """A PTX module has a newer version than is known."""
+
+
 class UnsupportedInstruction(SandboxError):
     """The emulator does not support a PTX form. The message names the opcode and its line."""
 

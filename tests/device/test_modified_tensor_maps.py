@@ -65,11 +65,15 @@ extern "C" __global__ void k(const float* x, float* y, Map* maps, int rows, int 
 """
 
 
-def kernel(body: str, stride: int = 1, swizzle: int = 0, fill: int = 0, fences: bool = True) -> cupy.RawKernel:
+def kernel(
+    body: str, stride: int = 1, swizzle: int = 0, fill: int = 0, fences: bool = True, typed: bool = True
+) -> cupy.RawKernel:
     words = f'#define STRIDE {stride}\n#define SWIZZLE "{swizzle}"\n#define FILL "{fill}"\n'
     text = f'{HEAD}\n{words}{FIELDS}\n#line 1 "planted.cu"{body}'
     if not fences:
         text = re.sub(r'asm volatile\("fence.proxy.tensormap[^;]*;" [^;]*;', "", text)
+    if not typed:
+        text = text.replace('  FIELD(map, "elemtype", "b32", "7");\n', "")
     return cupy.RawKernel(text, "k", options=("-arch=sm_90a",))
 
 
@@ -87,6 +91,16 @@ def test_a_map_made_of_zeros_loads_a_box(sanitize: bool) -> None:
     np.testing.assert_array_equal(y, x[5:13])
     assert not result.findings
     assert result.by_buffer("requested")["maps"].written == 128
+
+
+def test_a_map_made_of_zeros_without_a_type_has_bytes() -> None:
+    device = Device()
+    x = np.random.default_rng(0).integers(0, 256, (16, COLUMNS * 4)).astype(np.uint8)
+    y, maps = device.zeros((ROWS, COLUMNS)), device.empty(128, np.uint8)
+    body = MADE.replace("box_rows * 128", "box_rows * 32")
+    sizes = [np.int32(n) for n in (16, COLUMNS, ROWS, 5)]
+    device.launch(kernel(body, typed=False), 1, 32, (device.array(x).view(np.float32), y, maps, *sizes))
+    np.testing.assert_array_equal(y.view(np.uint8).numpy().reshape(-1, 32)[:ROWS], x[5:13, :32])
 
 
 def test_bytes_are_counted_for_the_buffer_that_holds_the_rows_and_not_for_the_maps_address() -> None:

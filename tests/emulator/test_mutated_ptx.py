@@ -116,7 +116,7 @@ CASES = {
     "a predicate as a number": (kernel("add.s32 %r1, %r2, %p1;"), "operands do not fit"),
     "a number as a predicate": (kernel("setp.lt.s32 %r1, %r2, %r3;"), "operands do not fit"),
     "a vote into a predicate": (kernel("bar.red.popc.u32 %p1, 0, %p2;"), "operands do not fit"),
-    "our own opcode": (kernel("barrier_result.u32 %r1;"), "does not support 'barrier_result.u32'"),
+    "our own opcode": (kernel("barrier_result.u32 %r1;"), "'barrier_result' is not an instruction of PTX"),
     "an empty vector": (kernel("ld.global.v2.u32 {}, [%q1];"), "expected an operand"),
     "a comma too many": (kernel("add.s32 %r1, %r2, %r3, ;"), "expected an operand"),
     "no end": (kernel("")[:-3], "ends in the middle"),

@@ -20,7 +20,7 @@ from harness.device.driver.function_table import FUNCTIONS, DriverFunction, vers
 from harness.device.driver.launch_log import LaunchLog
 from harness.device.driver.shared_library import SharedLibrary
 from harness.device.driver.status import DriverError
-from harness.support.errors import CompileError, SandboxError, UsageError
+from harness.support.errors import CompileError, SandboxError, UnsupportedPtxVersion, UsageError
 from harness.support.gpu_data_sheets import gpu
 
 T = TypeVar("T")
@@ -32,7 +32,8 @@ driver's own linker, which is given PTX."""
 _SPARE_FUNCTIONS = 1024
 """Number of stubs for functions that are not implemented. Each is given a name when a library asks for it."""
 _STATUS = (
-    (UsageError, status.INVALID_VALUE), (CompileError, status.INVALID_PTX), (SandboxError, status.NOT_SUPPORTED),
+    (UsageError, status.INVALID_VALUE), (UnsupportedPtxVersion, status.UNSUPPORTED_PTX_VERSION),
+    (CompileError, status.INVALID_PTX), (SandboxError, status.NOT_SUPPORTED),
 )  # fmt: skip
 """What a function returns for errors of the emulated GPU."""
 _FIRST_HANDLE, _HANDLE_STEP = 0x10_0000, 0x10

@@ -28,7 +28,7 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.bulk_landing import forget_landed, land
-from harness.emulator.memory.tensor_map_fields import flaw_of, is_map_or_zeros
+from harness.emulator.memory.tensor_map_fields import flaw_of, is_map
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.clock_words import tick
@@ -168,7 +168,7 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
     """Set the tensor map of a lane, and the coordinates of its box. Returns 1 on a fault, else 0."""
     outer, rank, site = load64(warp + SOURCES + 8 * lane), load64(copy + RANK), load64(copy + SITE)
     tensor_map = rows.host_of(ctx, outer, proxy.MAP_BYTES)
-    if tensor_map == 0 or load64(tensor_map + proxy.MAP_RANK) != rank or not is_map_or_zeros(tensor_map):
+    if tensor_map == 0 or load64(tensor_map + proxy.MAP_RANK) != rank or not is_map(tensor_map):
         set_fault(ctx, NO_MAP, site, lane, outer, rank)
         return 1
     flaw = flaw_of(tensor_map, rank) if load64(tensor_map) == proxy.MODIFIED else 0

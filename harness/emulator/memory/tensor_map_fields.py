@@ -1,6 +1,7 @@
 """Replaces fields of tensor maps, and checks maps that kernels have modified (PTX ISA 9.7.9.28).
 
-A map of zeros, to which a kernel adds all fields, becomes a map with the first of them.
+A map of zeros, to which a kernel adds all fields, becomes a map with the first of them. Fields that a kernel leaves at
+0 mean what 0 means in their instruction; an `elemtype` of 0 is `.u8`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ BAD_FIELD = at.FAULT["tensor map field"]
 MAP_ALIGNMENT = 64
 MOST_BOX = 256
 PIECE = 16
+FIRST_TYPE = proxy.MAP_TYPES.index("uint8")
+"""The type whose `elemtype` is 0."""
 SIZES = at.DATA_2
 """Scratch: bytes of the map for each lane, 4 bytes."""
 
@@ -39,7 +42,12 @@ def replace_field(ctx: int, warp: int, site: int, mask: int, field: int, dimensi
         if field == ELEMENT_STRIDE and value != 1:
             set_fault(ctx, BAD_FIELD, site, lane, value, field)
             return 1
-        store64(place + proxy.MAP_MAGIC, proxy.MODIFIED if is_map_or_zeros(place) else 0)
+        known = is_map(place)
+        if not known and is_zeros(place):
+            known = 1
+            store32(place + proxy.MAP_TYPE, FIRST_TYPE)
+            store64(place + proxy.MAP_ELEMENT, element_bytes(FIRST_TYPE))
+        store64(place + proxy.MAP_MAGIC, proxy.MODIFIED if known else 0)
         if field == GLOBAL_ADDRESS:
             store64(place + proxy.MAP_ADDRESS, value)
         elif field == RANK:
@@ -60,11 +68,14 @@ def replace_field(ctx: int, warp: int, site: int, mask: int, field: int, dimensi
     return 0
 
 
-def is_map_or_zeros(place: int) -> int:
-    """Whether a map begins at this host address, or nothing but zeros do."""
+def is_map(place: int) -> int:
+    """Whether a map begins at this host address."""
     magic = load64(place + proxy.MAP_MAGIC)
-    if magic == proxy.MAGIC or magic == proxy.MODIFIED:
-        return 1
+    return 1 if magic == proxy.MAGIC or magic == proxy.MODIFIED else 0
+
+
+def is_zeros(place: int) -> int:
+    """Whether all bytes of a map at this host address are 0."""
     rest = 0
     for word in range(0, proxy.MAP_BYTES, 8):
         rest |= load64(place + word)

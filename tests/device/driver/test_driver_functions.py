@@ -97,6 +97,23 @@ assert int(do(cu.cuMemPoolGetAttribute(pool, reserved))) == 32 << 20
 do(cu.cuMemPoolTrimTo(pool, 0)); assert int(do(cu.cuMemPoolGetAttribute(pool, reserved))) == 0
 do(cu.cuMemAlloc(64)); assert int(do(cu.cuMemPoolGetAttribute(pool, used))) == 0
 """,
+    "PTX of a newer version or with unknown instructions is refused, with a line in the error log": """
+ptx = ".version {}\\n.target sm_90\\n.address_size 64\\n.visible .entry k()\\n{{\\n{};\\nret;\\n}}\\n"
+newer, unknown, known = ptx.format("99.0", "trap"), ptx.format("8.0", "frob.u32"), ptx.format("8.0", "trap")
+log = [cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+def logged(load):
+    written = bytes(300); load(2, log, [written, 300])  # which the bindings fill in place
+    return written.partition(b"\\0")[0].decode()
+newest = "PTX line 1: '.version 99.0' is not supported; the newest version is 9.5"
+for text, status, said in (newer, 222, newest), (unknown, 218, "PTX line 6: 'frob' is not an instruction of PTX"):
+    text = text.encode()
+    assert cu.cuModuleLoadData(text)[0] == status and cu.cuLibraryLoadData(text, [], [], 0, [], [], 0)[0] == status
+    linker = do(cu.cuLinkCreate(0, [], [])); kind = cu.CUjitInputType.CU_JIT_INPUT_PTX
+    assert cu.cuLinkAddData(linker, kind, text + b"\\0", len(text) + 1, b"k.ptx", 0, [], [])[0] == status
+    assert logged(lambda *o: cu.cuModuleLoadDataEx(text, *o)).startswith(said)
+    assert logged(lambda n, *o: cu.cuLibraryLoadData(text, *o, n, [], [], 0)).startswith(said)
+assert logged(lambda *o: do(cu.cuModuleLoadDataEx(known.encode(), *o))) == ""
+""",
     "modules from PTX: variables, launches, errors": '''
 ptx = b""".version 8.0
 .target sm_90

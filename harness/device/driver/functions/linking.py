@@ -8,33 +8,38 @@ from pathlib import Path
 from typing import Any
 
 from harness.device.driver import status
-from harness.device.driver.function_table import driver_function, read_int, read_text, write_pointer
+from harness.device.driver.function_table import driver_function, read_text, write_pointer
 from harness.device.driver.functions.modules import file_image
 from harness.device.driver.images import ptx_of, with_register_limit
+from harness.device.driver.jit_options import JitOptions
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
+from harness.ptx.acceptance import require_loadable
 from harness.ptx.linking import LinkError, linked
 
 _PTX = 1
-_MAX_REGISTERS = 0
-"""A CUjit_option."""
 
 
 @dataclass(eq=False)
 class LinkState:
     """Modules that will be linked."""
 
-    max_registers: int | None
+    options: JitOptions
     texts: list[str] = field(default_factory=list)
     output: Any = None
+
+    def add(self, ptx: str) -> None:
+        """Add a module. Raises `CompileError` if no driver loads it."""
+        with self.options.logging_errors():
+            require_loadable(ptx)
+        self.texts.append(ptx)
 
 
 @driver_function("cuLinkCreate_v2", "uppp")
 def create(driver: Driver, count: int, options: int, values: int, state: int) -> None:
-    """Begin to link. Options have no effect here but for the limit of registers."""
+    """Begin to link. The caller keeps the values of its options until the linker is destroyed."""
     driver.context()
-    given = {read_int(options + 4 * index): read_int(values + 8 * index) for index in range(count)}
-    write_pointer(state, driver.new_handle(LinkState(given.get(_MAX_REGISTERS))))
+    write_pointer(state, driver.new_handle(LinkState(JitOptions.read(count, options, values))))
 
 
 def _is_device_runtime(name: str) -> bool:
@@ -60,7 +65,7 @@ def add_data(
         return
     _require_ptx(kind, given)
     content = ctypes.create_string_buffer(ctypes.string_at(data, size))
-    driver.of_handle(state, LinkState).texts.append(ptx_of(ctypes.addressof(content)))
+    driver.of_handle(state, LinkState).add(ptx_of(ctypes.addressof(content)))
 
 
 @driver_function("cuLinkAddFile_v2", "pipupp")
@@ -69,7 +74,7 @@ def add_file(driver: Driver, state: int, kind: int, path: int, count: int, optio
     if _is_device_runtime(read_text(path)):
         return
     _require_ptx(kind, read_text(path))
-    driver.of_handle(state, LinkState).texts.append(file_image(read_text(path)))
+    driver.of_handle(state, LinkState).add(file_image(read_text(path)))
 
 
 @driver_function("cuLinkComplete", "ppp")
@@ -78,10 +83,11 @@ def complete(driver: Driver, state: int, image: int, size: int) -> int:
     linking = driver.of_handle(state, LinkState)
     if not linking.texts:
         return status.INVALID_VALUE
-    try:
-        text = with_register_limit(linked(linking.texts), linking.max_registers)
-    except LinkError as error:
-        raise DriverError(status.INVALID_PTX, str(error)) from None
+    with linking.options.logging_errors():
+        try:
+            text = with_register_limit(linked(linking.texts), linking.options.max_registers)
+        except LinkError as error:
+            raise DriverError(status.INVALID_PTX, str(error)) from None
     linking.output = ctypes.create_string_buffer(text.encode())
     write_pointer(image, ctypes.addressof(linking.output))
     write_pointer(size, len(linking.output))

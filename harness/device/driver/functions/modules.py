@@ -11,13 +11,16 @@ from harness.device.device import Device
 from harness.device.driver import status
 from harness.device.driver.function_table import driver_function, read_text, write_int, write_pointer
 from harness.device.driver.images import ptx_of, register_limit
+from harness.device.driver.jit_options import JitOptions
 from harness.device.driver.kernel_names import readable_name
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.device.kernel import Kernel
 from harness.device.module import Module
+from harness.ptx.acceptance import require_loadable
 from harness.ptx.statements import has_line_table, with_line_table
 
+_NO_OPTIONS = JitOptions()
 _MOST_NAMES = 5
 """Maximum names in a message."""
 
@@ -45,13 +48,16 @@ class Function:
         return self.kernel.compiled_for()
 
 
-def _load(driver: Driver, handle: int, ptx: str) -> None:
+def _load(driver: Driver, handle: int, ptx: str, options: JitOptions = _NO_OPTIONS) -> None:
     driver.context()
-    write_pointer(handle, driver.new_handle(LoadedModule(_module(driver.device, ptx))))
+    with options.logging_errors():
+        module = _module(driver.device, ptx)
+    write_pointer(handle, driver.new_handle(LoadedModule(module)))
 
 
 def _module(device: Device, ptx: str) -> Module:
     """Load a module. Its kernels go by readable names. Raises `CompileError` if the text is not valid."""
+    require_loadable(ptx)
     if not has_line_table(ptx):
         ptx = with_line_table(ptx, "module.ptx", 1)
     kernels = compile_module(ptx, device.arch) if ".entry" in ptx else {}
@@ -70,8 +76,8 @@ def load(driver: Driver, handle: int, image: int) -> None:
 
 @driver_function("cuModuleLoadDataEx", "ppupp")
 def load_with_options(driver: Driver, handle: int, image: int, count: int, options: int, values: int) -> None:
-    """Load a module from memory with options, which have no effect here."""
-    _load(driver, handle, ptx_of(image))
+    """Load a module from memory with options."""
+    _load(driver, handle, ptx_of(image), JitOptions.read(count, options, values))
 
 
 @driver_function("cuModuleLoadFatBinary", "pp")
@@ -108,7 +114,7 @@ def load_library(
     library_count: int,
 ) -> None:
     """Load a library from memory."""
-    _load(driver, handle, ptx_of(image))
+    _load(driver, handle, ptx_of(image), JitOptions.read(count, options, values))
 
 
 @driver_function("cuLibraryLoadFromFile", "ppppuppu")
@@ -124,7 +130,7 @@ def load_library_file(
     library_count: int,
 ) -> None:
     """Load a library from a file."""
-    _load(driver, handle, file_image(read_text(path)))
+    _load(driver, handle, file_image(read_text(path)), JitOptions.read(count, options, values))
 
 
 @driver_function("cuModuleUnload", "p")
