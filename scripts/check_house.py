@@ -26,7 +26,8 @@ def complaints(paths: list[str]) -> Iterator[str]:
         if f"{package}/__init__.py" not in paths:
             yield f"{package}/ has no __init__.py: the import contracts do not see it"
     for path in paths:
-        if path.startswith(("harness/", "variants/", "scripts/")) and not path.endswith(LONG_BY_NATURE):
+        is_test = path.startswith("tests/") and path.endswith(".py")
+        if is_test or (path.startswith(("harness/", "variants/", "scripts/")) and not path.endswith(LONG_BY_NATURE)):
             lines = (ROOT / path).read_bytes().count(b"\n")
             if lines > MOST_LINES:
                 yield f"{path} has {lines} lines; at most {MOST_LINES}: which concept in it wants a room of its own?"

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+OF_ALL_VARIANTS = re.compile(r"\bdiscover\(|\.select\(")
+"""What stands in a file whose tests see every variant that there is, and with that this one."""
+LISTING = ("tests/cli/test_listing_and_comparing.py", "tests/cli/test_wrong_calls.py")
+"""Of the command line, what names every variant."""
 ADDED = Path("variants", "attention", "my_idea.py")
 NOT_SOURCES = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info")
 pytestmark = pytest.mark.compiles
+
+
+def files_of_all_variants(*folders: str) -> list[str]:
+    """The files with tests, relative to the repository, that see every variant; others need not be run again."""
+    files = (file for folder in folders for file in sorted((ROOT / folder).rglob("test_*.py")))
+    return [str(file.relative_to(ROOT)) for file in files if OF_ALL_VARIANTS.search(file.read_text())]
 
 
 def sources(root: Path) -> dict[Path, bytes]:
@@ -68,12 +80,12 @@ def test_it_is_listed_and_compared(tree: Path) -> None:
     "tests",
     [
         ("--lane=thorough", "tests/variants", "tests/hardware", "tests/execution", "tests/studies", "-k", "my-idea"),
-        ("tests/test_cli.py", "tests/execution", "tests/model", "tests/text", "tests/studies/tune"),
+        (*files_of_all_variants("tests/execution", "tests/model", "tests/text", "tests/studies/tune"), *LISTING),
         ("tests/mutants", "-k", "not killed and not oracle"),
     ],
     ids=["those of each variant", "those of all variants", "those of the mutants"],
 )
-def test_the_suite_passes(tree: Path, tests: tuple[str, ...]) -> None:
+def test_the_suite_passes(tree: Path, tests: Sequence[str]) -> None:
     done = run(tree, "pytest", "-q", "-n0", "-p", "no:cacheprovider", *tests)
     assert " passed" in done.stdout
     assert_one_file_more(tree)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 from pathlib import Path
 
@@ -24,12 +25,15 @@ def commands(operation: str) -> dict[str, argparse.ArgumentParser]:
     return dict(found.choices)
 
 
-OPTIONS = [
-    (operation, name, action)
-    for operation in operation_names()
-    for name, parser in commands(operation).items()
-    for action in parser._actions
-]
+@functools.cache
+def options() -> list[tuple[str, str, argparse.Action]]:
+    """Operation, command and option, of all; not made when the file is imported, which every worker does."""
+    return [
+        (operation, name, action)
+        for operation in operation_names()
+        for name, parser in commands(operation).items()
+        for action in parser._actions
+    ]
 
 
 def anchors(page: Path) -> set[str]:
@@ -43,7 +47,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_every_command_and_option_has_help_and_stands_in_the_page() -> None:
-    for operation, name, action in OPTIONS:
+    for operation, name, action in options():
         assert f"`{name}" in COMMANDS, name
         assert action.help, (operation, name, action.option_strings)
         for option in action.option_strings:
@@ -51,7 +55,7 @@ def test_every_command_and_option_has_help_and_stands_in_the_page() -> None:
 
 
 def test_the_page_of_commands_has_no_option_that_is_gone() -> None:
-    there = {"--version"} | {option for _, _, action in OPTIONS for option in action.option_strings}
+    there = {"--version"} | {option for _, _, action in options() for option in action.option_strings}
     assert set(re.findall(r"`(--[\w-]+)", COMMANDS)) <= there
 
 

@@ -52,6 +52,7 @@ def variant(backend: str, kernel: object, source: str = "X") -> Variant:
     return Variant(name=f"softmax-struct-{backend}", plan=plan, operation="softmax", backend=backend)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("backend", ["cupy", "numba"])
 def test_a_tuple_of_buffers_and_scalars_reaches_the_kernel(backend: str) -> None:
     kernel = cupy.RawKernel(SOURCE, "rows_of") if backend == "cupy" else rows_in_numba

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import pytest
 from attention_answers import hold
 from emulators import emulator
 from hypothesis import strategies as st
-from lanes import is_exhaustive
+from lanes import exhaustive, is_exhaustive, thorough_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.judging.accuracy import Accuracy
@@ -144,3 +145,27 @@ SANITIZER = EmulatorSanitizer(shuffled_runs=1)
 @functools.cache
 def by_algorithm(algorithm: str) -> tuple[Variant, ...]:
     return tuple(v for v in VARIANTS if v.algorithm == algorithm)
+
+
+def parametrize_few():
+    """A few, in the thorough lane all."""
+    few = thorough_unless(lambda variant: variant.name in FEW, VARIANTS)
+    return pytest.mark.parametrize("variant", few, ids=lambda variant: variant.name)
+
+
+def parametrize_sampled(at_once: Callable[[Variant], bool] = lambda variant: True):
+    """A few, in the exhaustive lane all: what takes further compilations. Those not `at_once` in the thorough lane."""
+    few = thorough_unless(at_once, [variant for variant in VARIANTS if variant.name in FEW])
+    others = exhaustive(variant for variant in VARIANTS if variant.name not in FEW)
+    return pytest.mark.parametrize("variant", [*few, *others], ids=lambda variant: variant.name)
+
+
+def compiles_soon(variant: Variant) -> bool:
+    """Whether its compiler is not Numba, which takes several times as long as the others."""
+    return variant.backend != "numba"
+
+
+def skip_unsupported(variant: Variant, problem: Problem) -> None:
+    reason = refusal_of(variant, problem)
+    if reason is not None:
+        pytest.skip(reason)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from emulators import emulator
-from lanes import exhaustive_unless, thorough_unless
+from lanes import exhaustive, exhaustive_unless, thorough_unless
 
 from harness.compilers import DevicePointer, compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
@@ -55,28 +56,37 @@ def holds(variant: Variant, asked: BackwardProblem, regime: str = "normal") -> N
 
 # A block has 128 keys and 64 rows at a time, a warp 32 and 32; where dQ is apart, 128 rows and 64 keys, 32 and 32. The
 # first row of 150 lies on key 53 of 203.
-@each_variant
+USUAL_EDGES = (
+    (65, 257, "none"),
+    (150, 203, "causal+documents:53+64+86"),  # rows of 64 for a document of 64 keys
+    (150, 203, "window:5,42"),  # the first tile of rows up to before key 96, which is a warp's
+    (150, 203, "causal+window:85"),
+    (260, 260, "documents:127+1+132"),  # beside the edge of a tile of keys
+    (260, 260, "causal+documents:96+33+131"),  # on that of a warp's keys, and behind it
+)
+FURTHER_EDGES = (
+    (150, 204, "window:6,43"),
+    (150, 204, "causal+window:53"),
+    (150, 150, "window:31,32"),
+    (40, 300, "window:30,3"),  # the first tiles of keys are nobody's
+    (300, 40, "window:7"),  # so are tiles of rows
+    (129, 129, "causal"),
+    (64, 128, "causal"),
+    (130, 330, "causal+prefix:129"),
+)
+
+
+def edges() -> list[Any]:
+    """Every variant and every edge; each kind of mask is compiled apart, with Numba, the slowest, only two of them."""
+    usual, further = [], []
+    for variant, edge in itertools.product(VARIANTS, USUAL_EDGES + FURTHER_EDGES):
+        taken = USUAL_EDGES if variant.backend == "cupy" else USUAL_EDGES[:2]
+        (usual if edge in taken else further).append((variant, *edge))
+    return [*thorough_unless(lambda case: case[0].name == "bwd-mma-cupy", usual), *exhaustive(further)]
+
+
 @pytest.mark.parametrize(
-    ("q_len", "kv_len", "mask"),
-    exhaustive_unless(
-        lambda case: case[:2] in ((150, 203), (260, 260)) or case[2] == "none",
-        [
-            (150, 203, "window:5,42"),  # the first tile of rows up to before key 96, which is a warp's
-            (150, 203, "causal+window:85"),
-            (150, 204, "window:6,43"),
-            (150, 204, "causal+window:53"),
-            (150, 150, "window:31,32"),
-            (40, 300, "window:30,3"),  # the first tiles of keys are nobody's
-            (300, 40, "window:7"),  # so are tiles of rows
-            (129, 129, "causal"),
-            (64, 128, "causal"),
-            (65, 257, "none"),
-            (260, 260, "documents:127+1+132"),  # beside the edge of a tile of keys
-            (260, 260, "causal+documents:96+33+131"),  # on that of a warp's keys, and behind it
-            (150, 203, "causal+documents:53+64+86"),  # rows of 64 for a document of 64 keys
-            (130, 330, "causal+prefix:129"),
-        ],
-    ),
+    ("variant", "q_len", "kv_len", "mask"), edges(), ids=lambda value: getattr(value, "name", str(value))
 )
 @pytest.mark.parametrize("head_dim", exhaustive_unless(lambda d: d == BUILD[1], (BUILD[1], HANDED_ON)))
 def test_masks_end_on_and_beside_the_edges_of_tiles_and_of_warps(

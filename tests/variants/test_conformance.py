@@ -15,22 +15,24 @@ from attention_runs import (
     VARIANTS,
     accuracy,
     by_algorithm,
+    compiles_soon,
     executed,
     kernels_taken_by,
+    parametrize_few,
+    parametrize_sampled,
     problems_taken_by,
     run,
+    skip_unsupported,
 )
 from emulators import emulator
 from hypothesis import HealthCheck, assume, given, settings, target
 from hypothesis import strategies as st
 from lanes import exhaustive, exhaustive_unless, is_exhaustive, thorough_unless
 
-from harness.execution.planning.variant_calls import refusal_of
 from harness.execution.run_settings import RunSettings
 from harness.model.cases.case import Case
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.operation import draw_inputs, operation_of
-from harness.model.tile_sizes import TileSizes
 from harness.model.variant import Variant
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import Problem
@@ -39,28 +41,10 @@ from harness.operations.attention.problem import Problem
 FURTHER_KERNELS = (("float32", 1), ("float16", 128), ("bfloat16", 256))
 
 
-def parametrize_few():
-    """A few, in the thorough lane all."""
-    few = thorough_unless(lambda variant: variant.name in FEW, VARIANTS)
-    return pytest.mark.parametrize("variant", few, ids=lambda variant: variant.name)
-
-
-def parametrize_sampled():
-    """A few, in the exhaustive lane all: what takes further compilations."""
-    few = exhaustive_unless(lambda variant: variant.name in FEW, VARIANTS)
-    return pytest.mark.parametrize("variant", few, ids=lambda variant: variant.name)
-
-
 def declared(variant: Variant, problem: Problem, regime: str) -> bool:
     """Whether the variant says that it may fail there, as campaigns see it."""
     beyond = bool(variant.fails_in) and operation_of(problem).leaves_regime(Case(problem, regime))
     return beyond or regime in variant.fails_in
-
-
-def skip_unsupported(variant: Variant, problem: Problem) -> None:
-    reason = refusal_of(variant, problem)
-    if reason is not None:
-        pytest.skip(reason)
 
 
 @parametrize_few()
@@ -80,7 +64,7 @@ def test_every_output_is_within_what_is_expected(variant: Variant, data: st.Data
     target(result.error_over_expected)
 
 
-@parametrize_sampled()
+@parametrize_sampled(compiles_soon)
 @pytest.mark.parametrize(("dtype", "head_dim"), exhaustive_unless(lambda kernel: kernel[1] == 1, FURTHER_KERNELS))
 def test_every_head_dim_from_1_to_256(variant: Variant, dtype: str, head_dim: int):
     problem = Problem(heads=2, kv_heads=1, q_len=37, kv_len=41, head_dim=head_dim, dtype=dtype, mask="causal")
@@ -270,104 +254,6 @@ def test_shared_products_start_at_the_last_rows_window(variant: Variant, dtype: 
     assert blind[191] and not blind[190]
     assert np.array_equal(dirty[:, :, blind], clean[:, :, blind])
     assert np.all(np.isnan(dirty[:, :, ~blind].astype(np.float32)))
-
-
-# A worked example: scores 1, 2, 4, 2, 5, 1, 3, 1.
-EIGHT_KEYS = Problem(heads=1, q_len=1, kv_len=8, head_dim=4, scale=1.0)
-EIGHT_KEYS_Q = [1, 0, 2, 1]
-EIGHT_KEYS_K = [
-    [1, 1, 0, 0],
-    [0, 1, 1, 0],
-    [1, 0, 1, 1],
-    [0, 0, 1, 0],
-    [2, 1, 1, 1],
-    [0, 1, 0, 1],
-    [1, 1, 1, 0],
-    [0, 0, 0, 1],
-]
-EIGHT_KEYS_V = [
-    [2, 1, 0, 3],
-    [1, 0, 1, 2],
-    [0, 2, 1, 1],
-    [3, 1, 0, 0],
-    [1, 3, 2, 0],
-    [0, 1, 0, 2],
-    [2, 0, 1, 1],
-    [1, 0, 0, 3],
-]
-EIGHT_KEYS_O = [0.920, 2.306, 1.540, 0.452]
-
-# The same for a problem whose scores are given: q picks the first element of each key.
-FOUR_KEYS = Problem(heads=1, q_len=1, kv_len=4, head_dim=4, scale=1.0)
-
-# A compilation each.
-EXAMPLE_TILES = exhaustive_unless(lambda tile: tile is None, (None, {"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}))
-UNEVEN_TILE = {"Br": 3, "Bc": 5}
-TILES = exhaustive_unless(lambda tile: tile == UNEVEN_TILE, ({"Br": 2, "Bc": 2}, {"Br": 4, "Bc": 4}, UNEVEN_TILE))
-
-
-def example_inputs(problem: Problem, q: object, k: object, v: object) -> dict[str, np.ndarray]:
-    shapes = {"Q": (q, problem.q_shape), "K": (k, problem.kv_shape), "V": (v, problem.kv_shape)}
-    return {name: np.array(a, NUMPY_DTYPES[problem.dtype]).reshape(shape) for name, (a, shape) in shapes.items()}
-
-
-def given_scores(scores: list[float], values: list[float]) -> dict[str, np.ndarray]:
-    """Inputs of FOUR_KEYS with these scores and, in the first column, these values."""
-    k, v = np.zeros((4, 4)), np.zeros((4, 4))
-    k[:, 0], v[:, 0] = scores, values
-    return example_inputs(FOUR_KEYS, [1, 0, 0, 0], k, v)
-
-
-def tile_argument(variant: Variant, tile: TileSizes | None) -> dict[str, TileSizes]:
-    if tile is None:
-        return {}
-    if variant.tiles is None or set(tile) != set(variant.tiles(Problem())[0]):
-        pytest.skip("its tile sizes are not a parameter, or others")
-    return {"tile": tile}
-
-
-@parametrize_sampled()
-@pytest.mark.parametrize("tile", EXAMPLE_TILES, ids=str)
-def test_worked_example_of_eight_keys(variant: Variant, tile: TileSizes | None):
-    skip_unsupported(variant, EIGHT_KEYS)
-    inputs = example_inputs(EIGHT_KEYS, EIGHT_KEYS_Q, EIGHT_KEYS_K, EIGHT_KEYS_V)
-    output = run(variant, EIGHT_KEYS, inputs, **tile_argument(variant, tile)).outputs["O"]
-    # Half a unit of the last printed digit.
-    np.testing.assert_allclose(output.reshape(-1), EIGHT_KEYS_O, rtol=0, atol=0.0005)
-
-
-@parametrize_sampled()
-@pytest.mark.parametrize("tile", EXAMPLE_TILES, ids=str)
-def test_worked_example_of_four_keys(variant: Variant, tile: TileSizes | None):
-    skip_unsupported(variant, FOUR_KEYS)
-    inputs = given_scores([2, 3, 5, 4], [10, 20, 30, 40])
-    output = run(variant, FOUR_KEYS, inputs, **tile_argument(variant, tile)).outputs["O"].reshape(-1)
-    np.testing.assert_allclose(output, [30.86, 0, 0, 0], rtol=0, atol=0.005)
-
-
-@parametrize_sampled()
-@pytest.mark.parametrize("tile", EXAMPLE_TILES[:2], ids=str)
-def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: TileSizes | None):
-    skip_unsupported(variant, FOUR_KEYS)
-    inputs = given_scores([1, 2, 3, 4], [1, 1, 1, 1])
-    outputs = run(variant, FOUR_KEYS, inputs, **tile_argument(variant, tile)).outputs
-    if "lse" not in outputs:
-        pytest.skip("it stores no log-sum-exp")
-    denominator = math.exp(float(outputs["lse"].item()) - 4)
-    assert denominator == pytest.approx(sum(math.exp(x - 4) for x in (1, 2, 3, 4)), rel=1e-6)
-    # In print it is 1.552: the intermediate results there are cut to three digits, 1.367 * 0.135 + 1.367.
-    assert abs(denominator - 1.552) < 0.0015
-
-
-@parametrize_sampled()
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("causal", [False, True])
-def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causal: bool):
-    problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, mask="causal" if causal else "none")
-    skip_unsupported(variant, problem)
-    execution = executed(variant, problem, "rising", 4, **tile_argument(variant, tile))
-    result = accuracy(variant, problem, "rising", 4, execution)
-    assert result.passed, result.reason
 
 
 @parametrize_few()

@@ -84,6 +84,7 @@ def test_a_grid_covers_all_rows_and_starts_with_the_longest():
     assert started[0] == 16
 
 
+LATER = pytest.mark.thorough
 FEATURES: dict[str, dict[str, object]] = {
     "plain": {"mask": "causal"},
     "scores": {"mask": "causal", "alibi": True, "softcap": 20.0, "sinks": True},
@@ -96,7 +97,7 @@ FEATURES: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize(
     ("variant", "features"),
     [
-        pytest.param(variant, features, id=f"{variant.name}-{name}")
+        pytest.param(variant, features, id=f"{variant.name}-{name}", marks=LATER if variant.backend == "numba" else ())
         for variant in VARIANTS
         for name, features in FEATURES.items()
         if name != "blocks" or name in variant.takes

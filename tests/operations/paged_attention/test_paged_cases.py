@@ -90,7 +90,7 @@ def test_drawn_cases_are_cases(data: st.DataObject):
 LARGE = Case(
     PagedProblem(
         lengths=(0, 700, 30, 130, 48), heads=6, kv_heads=2, q_len=3, head_dim=24, dtype="float16", page_size=48,
-        pages=90, table_len=40, prefix=50, scale=-0.25,
+        pages=24, table_len=20, prefix=50, scale=-0.25,
     ),
     regime="hot", seed=77, tile="Br=16,split=512", check="page-order",
 )  # fmt: skip

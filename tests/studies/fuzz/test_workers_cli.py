@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.compiles(False)
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
 GOES_ON = "going on where it was cut off"
 TOLD_WITHIN_SECONDS = 60.0
-LONG = ("--examples", "250")
+LONG_EXAMPLES, SHORT_EXAMPLES = 250, 100
+LONG = ("--examples", str(LONG_EXAMPLES))
 """Several seconds of one process: the campaign is cut off long after something of it is on the disk, and not done."""
 
 
@@ -35,6 +37,19 @@ LONG = ("--examples", "250")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of these tests alone: a failure that others find meanwhile in a variant of the same name would be tried first."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[[int], dict[str, Any]]:
+    """What a campaign of so many examples comes to that is alone and that nobody cuts off."""
+
+    @functools.cache
+    def run(examples: int) -> dict[str, Any]:
+        results = str(tmp_path_factory.mktemp("whole") / "results")
+        with processes(ATTENTION_SANDBOX_RESULTS_DIR=results, ATTENTION_SANDBOX_CACHE_DIR=str(cache)) as alone:
+            return outcome(fuzz(alone, "--examples", str(examples)))[0]
+
+    return run
 
 
 @pytest.fixture
@@ -130,12 +145,13 @@ def test_workers_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.thorough
 def test_two_workers_and_none_come_to_the_same(own: Processes, wrong: Path, tmp_path: Path):
+    """With a kernel that fails; that this is so with a right one is shown where workers are killed."""
     env = {"ATTENTION_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
-    for plugin, words in ((PLUGIN, ["--examples", "70"]), (wrong, ["--examples", "60"])):
-        alone, _ = outcome(fuzz(own, *words, plugin=plugin, seed=3, env=env))
-        shutil.rmtree(tmp_path / "cache" / "failures", ignore_errors=True)  # they would be tried first
-        together, said = outcome(fuzz(own, *words, "--workers", "2", plugin=plugin, seed=3, env=env))
-        assert differences(together, alone) == {} and said == ""
+    words = ("--examples", "60")
+    alone, _ = outcome(fuzz(own, *words, plugin=wrong, seed=3, env=env))
+    shutil.rmtree(tmp_path / "cache" / "failures")  # they would be tried first
+    together, said = outcome(fuzz(own, *words, "--workers", "2", plugin=wrong, seed=3, env=env))
+    assert differences(together, alone) == {} and said == ""
     assert alone["verdict"] == "fail" and alone["failure"]["shrinking"] > 3
 
 
@@ -156,9 +172,10 @@ def test_ctrl_c_ends_all_processes_soon(own: Processes):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["alone", "two workers"])
-def test_after_a_killed_client_the_same_command_resumes(own: Processes, words: tuple[str, ...], tmp_path: Path):
+def test_after_a_killed_client_the_same_command_resumes(
+    own: Processes, whole: Callable[[int], dict[str, Any]], words: tuple[str, ...], tmp_path: Path
+):
     command = (*LONG, *words)
-    whole, _ = outcome(fuzz(own, *command))
     folders = tmp_path / "folders"
     folders.mkdir()
     started = fuzz(own, *command, env={"TMPDIR": str(folders)})
@@ -169,7 +186,7 @@ def test_after_a_killed_client_the_same_command_resumes(own: Processes, words: t
     assert not list(folders.glob("attention-sandbox-*"))
     again, said = outcome(fuzz(own, *command))
     assert GOES_ON in said and said.count("\n") == 1
-    assert differences(again, whole) == {}
+    assert differences(again, whole(LONG_EXAMPLES)) == {}
     _, said = outcome(fuzz(own, "--examples", "20", *words))
     assert said == "", "another command is another one"
 
@@ -187,22 +204,22 @@ def test_a_seed_that_nobody_named_is_kept_with_what_it_drew(own: Processes, tmp_
 
 
 @pytest.mark.thorough
-def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes):
-    whole, _ = outcome(fuzz(own, "--examples", "100"))
-    started = fuzz(own, "--examples", "100", "--workers", "2")
+def test_killed_workers_cost_a_line_each_and_change_no_result(own: Processes, whole: Callable[[int], dict[str, Any]]):
+    started = fuzz(own, "--examples", str(SHORT_EXAMPLES), "--workers", "2")
     for _ in range(2):
         until(lambda: len(cluster_workers(own)) == 2)
         time.sleep(2.0)
         os.kill(cluster_workers(own)[0], signal.SIGKILL)
     result, said = outcome(started)
-    assert differences(result, whole) == {}
+    assert differences(result, whole(SHORT_EXAMPLES)) == {}
     assert 1 <= said.count("another takes its place") == said.count("\n") <= 2, said
 
 
 @pytest.mark.thorough
-def test_after_a_killed_scheduler_the_same_command_resumes(own: Processes, tmp_path: Path):
-    command = ["--examples", "80"]
-    whole, _ = outcome(fuzz(own, *command))
+def test_after_a_killed_scheduler_the_same_command_resumes(
+    own: Processes, whole: Callable[[int], dict[str, Any]], tmp_path: Path
+):
+    command = ["--examples", str(SHORT_EXAMPLES)]
     address, scheduler = start_scheduler(own)
     start_worker(own, address, tmp_path / "one", "one", "--no-nanny")
     started = fuzz(own, *command, "--workers", address)
@@ -212,14 +229,14 @@ def test_after_a_killed_scheduler_the_same_command_resumes(own: Processes, tmp_p
     assert started.returncode == 1 and out == ""
     assert err.count("\n") == 1 and "the scheduler at" in err and "it goes on" in err
     again, said = outcome(fuzz(own, *command, "--workers", "2"))
-    assert GOES_ON in said and differences(again, whole) == {}
+    assert GOES_ON in said and differences(again, whole(SHORT_EXAMPLES)) == {}
 
 
 @pytest.mark.thorough
 def test_workers_of_another_version_are_left_out_and_named(own: Processes, tmp_path: Path):
     other = tmp_path / "other"
     for name in ("harness", "variants"):
-        shutil.copytree(ROOT / name, other / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, other / name)  # with its bytecode: no process need make it anew
     (other / "harness" / "support" / "numbers.py").open("a").write("# another version\n")
     address, _ = start_scheduler(own)
     start_worker(own, address, tmp_path / "theirs", "theirs", "--no-nanny", env={"PYTHONPATH": str(other)})
@@ -241,14 +258,12 @@ def test_workers_of_another_version_are_left_out_and_named(own: Processes, tmp_p
 
 
 @pytest.mark.thorough
-def test_a_full_disk_is_a_line_and_costs_no_result(own: Processes):
-    whole, _ = outcome(fuzz(own, "--examples", "60"))
-
+def test_a_full_disk_is_a_line_and_costs_no_result(own: Processes, whole: Callable[[int], dict[str, Any]]):
     def little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    result, said = outcome(fuzz(own, "--examples", "60", preexec_fn=little_room))
-    assert differences(result, whole) == {}
+    result, said = outcome(fuzz(own, "--examples", str(SHORT_EXAMPLES), preexec_fn=little_room))
+    assert differences(result, whole(SHORT_EXAMPLES)) == {}
     assert said.count("\n") == 1 and "what is done is not kept" in said and "results.sqlite" in said
 
 

@@ -40,7 +40,7 @@ def simplify(
     while improved:
         improved = False
         size = operation.size(case, builds)
-        simpler = [*_simpler(operation, case, builds)]
+        simpler = [*_simpler(operation, case, builds, size)]
         redrawn = [dataclasses.replace(each, seed=each.seed ^ 1) for each in simpler if each.problem != case.problem]
         for tried in (simpler, redrawn):
             candidates = [each for each in tried if operation.size(each, builds) < size]
@@ -52,9 +52,14 @@ def simplify(
     return case
 
 
-def _simpler(operation: Operation, case: Case, builds: Builds) -> Iterator[Case]:
-    """What `Operation.simpler` yields, each problem also with the inputs or with the edits of `case`."""
+def _simpler(operation: Operation, case: Case, builds: Builds, size: tuple[object, ...]) -> Iterator[Case]:
+    """What `Operation.simpler` yields below a size, each problem also with the inputs or with the edits of `case`.
+
+    These are only larger, so inputs are not drawn to compare them where the problem alone is too large.
+    """
     for each in operation.simpler(case, builds):
+        if operation.size(each, builds) >= size:
+            continue
         same = _with_same_inputs(each, case, MOST_EDITS)
         if same is None and each.problem != case.problem:
             same = each.with_edits_of(case)

@@ -44,6 +44,8 @@ def test_what_is_chosen_fails_and_is_shrunk_in_the_same_way(cluster: ClusterClie
     assert alone == together and alone.failure is not None and alone.failure.shrinking > 5
 
 
+# That a search is spread at all is shown by what is chosen; that it is drawn alike, by the next but two.
+@pytest.mark.thorough
 def test_searches_fail_and_are_shrunk_in_the_same_way(cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sequence.Chosen, "__init__", None)  # nothing is chosen
     monkeypatch.setattr(sequence.ChosenCases, "draw", lambda self, is_known: None)
