@@ -17,6 +17,10 @@ from scripts.shown_outputs import ROOT
 PAGE = ROOT / "docs" / "adding-a-score-term.md"
 CUDA, NUMBA = Path("variants/_features/scores.cuh"), Path("variants/_features/numba_scores.py")
 OPERATION = Path("harness/operations/attention/score_terms.py")
+BACKWARD = (
+    "compare", "--operation", "attention-backward", "--variants", "bwd-fa2-cupy", "--heads", "3", "--seq-len", "70",
+    "--head-dim", "16",
+)  # fmt: skip
 COMPARE = ("compare", "--variants", "fa2-cupy,fa2-numba", "--heads", "3", "--seq-len", "70", "--head-dim", "16")
 
 
@@ -45,7 +49,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(copy / NUMBA, "\nTERMS = {\n", functions)
     insert(copy / NUMBA, '}\n"""For each feature', row.rstrip().removesuffix("}") + ",\n")
     classes, terms = classes_and_list.split("TERMS = ")
-    insert(copy / OPERATION, "    sinks: bool = option(", field)
+    insert(copy / OPERATION, "    bias: tuple[str, ...] | None = option(", field)
     insert(copy / OPERATION, "# exp(sink[h])", classes)
     whole = (copy / OPERATION).read_text()
     (copy / OPERATION).write_text(re.sub(r"(?m)^(TERMS: .*?) = \(.*$", rf"\1 = {terms.strip()}", whole))
@@ -58,8 +62,8 @@ def harness(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
 
 
-def verdicts(copy: Path, *options: str) -> dict[str, tuple[str, bool]]:
-    done = harness(copy, *COMPARE, "--format", "json", "--temperature", *options)
+def verdicts(copy: Path, *options: str, command: tuple[str, ...] = COMPARE) -> dict[str, tuple[str, bool]]:
+    done = harness(copy, *command, "--format", "json", "--temperature", *options)
     assert "temperature" in json.loads(done.stdout)["problem"], done.stderr
     return {row["variant"]: (row["verdict"], row["claim_holds"]) for row in json.loads(done.stdout)["rows"]}
 
@@ -68,6 +72,11 @@ def verdicts(copy: Path, *options: str) -> dict[str, tuple[str, bool]]:
 def test_kernels_with_the_term_pass(followed: Path, options: tuple[str, ...]) -> None:
     right = ("pass", True)
     assert verdicts(followed, *options) == {"fa2-cupy": right, "fa2-numba": right}
+
+
+def test_gradients_with_the_term_pass(followed: Path) -> None:
+    found = verdicts(followed, "--causal", "--softcap", "5", "--bias", command=BACKWARD)
+    assert found == {"bwd-fa2-cupy": ("pass", True)}
 
 
 def test_a_kernel_that_leaves_the_term_out_fails(followed: Path) -> None:

@@ -53,8 +53,11 @@ MUTANTS = (
     ),
     *in_backward(
         "bwd-fa2", "mask not repeated",
-        ("bool sees = seen.in_run(i, key_of(j));", "bool sees = true;"),
-        ("sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]", "sees = True"),
+        ("bool sees = seen.in_run(i, key_of(j));\n            if constexpr (DBiasOfHead",
+         "bool sees = true;\n            if constexpr (DBiasOfHead"),
+        ("sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]\n                if IS_BIASED:\n"
+         "                    sees = sees and row_of(i) < seeing.keys",
+         "sees = True\n                if IS_BIASED:\n                    sees = sees and row_of(i) < seeing.keys"),
         (("if (seen.first_by_all == 0 && seen.end_by_all == rows) {", "if (true) {"),
          ("all_seen = seen.first_by_all == 0 and seen.end_by_all == rows", "all_seen = True")),
     ),

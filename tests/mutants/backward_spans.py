@@ -45,8 +45,8 @@ _READING = (
     *in_plan(
         "bwd-fa2-ordered",
         "runs of rows where those of keys belong",
-        "features.mirrored_limits(p).argument",
-        "features.limits(p).argument",
+        "arguments((features.mirrored_limits(p), scores))",
+        "arguments((features.limits(p), scores))",
     ),
     *in_plan(
         "bwd-three-pass",

@@ -77,7 +77,7 @@ _MASKS = (
     _of_scores("mask not repeated", ("if (!by_all) mask(", "if (*block.not_finite) mask(")),
     _of_keys(
         "window before and after mixed up",
-        ("return features.mirrored_limits(problem)", "return features.limits(problem)"),
+        ("limits, dropout = features.mirrored_limits(problem)", "limits, dropout = features.limits(problem)"),
         file=PLAN,
     ),
     _of_limits(

@@ -77,7 +77,7 @@ _MASKS = (
     _of_scores("mask not repeated", ("if not by_all:", "if load_word(block.not_finite) != 0:")),
     _of_keys(
         "window before and after mixed up",
-        ("return features.mirrored_limits(problem)", "return features.limits(problem)"),
+        ("limits, dropout = features.mirrored_limits(problem)", "limits, dropout = features.limits(problem)"),
         file=PLAN,
     ),
     _of_visits(

@@ -21,6 +21,7 @@ from tests.mutants import (
     precision,
     recomputation,
     running_maximum,
+    score_gradients,
     scores,
     softmax,
     spans,
@@ -56,6 +57,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "pages, tables and lengths": paged.MUTANTS,
     "backward pass": backward.MUTANTS,
     "documents and prefixes of the backward pass": backward_spans.MUTANTS,
+    "score terms and sinks of the backward pass": score_gradients.MUTANTS,
     "backward pass on warpgroups": (*backward_hopper.MUTANTS, *backward_hopper_numba.MUTANTS),
     "backward pass on tensor cores": (*backward_tensor_cores.MUTANTS, *backward_tensor_cores_numba.MUTANTS),
 }

@@ -251,7 +251,7 @@ _OF_GRADIENTS = (
     ),
     *in_kernel(
         "bwd-fa2", "numbers of the key/value head",
-        ("of_head(blockIdx.x * group + member, blockIdx.z)", "of_head(blockIdx.x, blockIdx.z)"),
+        ("dropout.of_head(head, blockIdx.z)", "dropout.of_head(blockIdx.x, blockIdx.z)"),
         ("dropout_of_head(dropout, head, batch)", "dropout_of_head(dropout, kv_head, batch)"),
     ),
     *in_kernel(

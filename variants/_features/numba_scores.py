@@ -2,9 +2,10 @@
 
     score = scores.of_head(argument, head, q_len, kv_len)
     s = scores.apply(score, s, row, key)
+    s, derivative = scores.with_derivative(score, s, row, key)
 
-A term is a pair of device functions, a row of `TERMS`. A kernel's parameter is a tuple of the first term's members and
-the others' tuple, and empty without terms.
+The gradient of the new s, multiplied by the derivative, is that of tau q.k. A term is a row of device functions in
+`TERMS`. A kernel's parameter is a tuple of the first term's members and the others' tuple, and empty without terms.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32
 
+from variants._mma.numba_mma import tanh_approx
+
 MINUS_INFINITY = np.float32(-np.inf)
+ONE = np.float32(1)
 
 
 # s = cap tanh(s). The plan divides tau by the cap.
@@ -29,6 +33,19 @@ def softcap_of_head(softcap, head, q_len, kv_len):
 @cuda.jit(device=True, forceinline=True)
 def apply_softcap(softcap, s, row, key):
     return softcap[0] * math.tanh(s)
+
+
+# The same with one instruction for the tangent.
+@cuda.jit(device=True, forceinline=True)
+def approximate_softcap_with_derivative(softcap, s, row, key):
+    t = tanh_approx(s)
+    return softcap[0] * t, ONE - t * t
+
+
+@cuda.jit(device=True, forceinline=True)
+def softcap_with_derivative(softcap, s, row, key):
+    t = math.tanh(s)
+    return softcap[0] * t, ONE - t * t
 
 
 # s = s - slope |distance|, with a slope per head: Press et al. 2022, arXiv 2108.12409. Row i lies on key
@@ -58,14 +75,25 @@ def apply_bias(bias, s, row, key):
 
 
 TERMS = {
-    "softcap": (softcap_of_head, apply_softcap),
+    "softcap": (softcap_of_head, apply_softcap, softcap_with_derivative),
+    "approximate softcap": (softcap_of_head, apply_softcap, approximate_softcap_with_derivative),
     "alibi": (alibi_of_head, apply_alibi),
     "bias": (bias_of_head, apply_bias),
 }
-"""For each feature its functions of_head and apply."""
+"""For each feature its functions of_head and apply, and with_derivative if the derivative is not 1."""
 
 
-def _terms(names: tuple[str, ...]) -> tuple[Any, Any]:
+def _summand(apply: Any) -> Any:
+    """Return with_derivative of a term that adds to s."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def with_derivative(term, s, row, key):
+        return apply(term, s, row, key), ONE
+
+    return with_derivative
+
+
+def _terms(names: tuple[str, ...]) -> tuple[Any, Any, Any]:
     if not names:
 
         @cuda.jit(device=True, forceinline=True)
@@ -76,10 +104,11 @@ def _terms(names: tuple[str, ...]) -> tuple[Any, Any]:
         def apply(score, s, row, key):
             return s
 
-        return of_head, apply
+        return of_head, apply, _summand(apply)
 
-    term_of_head, apply_term = TERMS[names[0]]
-    others_of_head, apply_others = _terms(names[1:])
+    term_of_head, apply_term, *derived = TERMS[names[0]]
+    (term_with_derivative,) = derived or (_summand(apply_term),)
+    others_of_head, apply_others, others_with_derivative = _terms(names[1:])
 
     @cuda.jit(device=True, forceinline=True)
     def of_head(argument, head, q_len, kv_len):
@@ -92,17 +121,23 @@ def _terms(names: tuple[str, ...]) -> tuple[Any, Any]:
     def apply(score, s, row, key):
         return apply_others(score[1], apply_term(score[0], s, row, key), row, key)
 
-    return of_head, apply
+    @cuda.jit(device=True, forceinline=True)
+    def with_derivative(score, s, row, key):
+        s, derivative = term_with_derivative(score[0], s, row, key)
+        s, of_others = others_with_derivative(score[1], s, row, key)
+        return s, derivative * of_others
+
+    return of_head, apply, with_derivative
 
 
 @functools.cache
 def numba_scores(terms: tuple[str, ...]) -> SimpleNamespace:
-    """Device functions for these terms, of which the first is applied first.
+    """Device functions for these terms, names in `TERMS`, of which the first is applied first.
 
     READS_PAIRS: whether a term reads memory for each row and key, so that it is only applied to what rows see.
     """
-    of_head, apply = _terms(terms)
-    return SimpleNamespace(of_head=of_head, apply=apply, READS_PAIRS="bias" in terms)
+    of_head, apply, with_derivative = _terms(terms)
+    return SimpleNamespace(of_head=of_head, apply=apply, with_derivative=with_derivative, READS_PAIRS="bias" in terms)
 
 
 @functools.cache

@@ -5,17 +5,39 @@
 //     const auto score = scores.of_head(head, q_len, kv_len);
 //     s = score(s, row, key);
 //
-// A term is a struct with one function, of_head, which returns an object that maps (s, row, key) to the new s. Rows and keys
-// are counted from the beginning of their sequences. A new term is a new struct here.
+// A term is a struct with one function, of_head, which returns an object that maps (s, row, key) to the new s, and with
+// with_derivative to the new s and what the gradient of the new s is multiplied by for that of tau q.k. Rows and keys are
+// counted from the beginning of their sequences. A new term is a new struct here.
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // the score of a key that a row does not see
+
+struct Scored {
+    float score, derivative;
+};
 
 // s = cap tanh(s). The plan divides tau by the cap, so this term comes first.
 struct Softcap {
     float cap;
     __device__ __forceinline__ Softcap of_head(int, int, int) const { return *this; }
     __device__ __forceinline__ float operator()(float s, int, int) const { return cap * tanhf(s); }
+    __device__ __forceinline__ Scored with_derivative(float s, int, int) const
+    {
+        const float t = tanhf(s);
+        return {cap * t, 1.0f - t * t};
+    }
+};
+
+// The same with one instruction for the tangent, to a relative error of 2^-11 (PTX ISA: tanh.approx.f32).
+struct ApproximateSoftcap {
+    float cap;
+    __device__ __forceinline__ ApproximateSoftcap of_head(int, int, int) const { return *this; }
+    __device__ __forceinline__ Scored with_derivative(float s, int, int) const
+    {
+        float t;
+        asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(s));
+        return {cap * t, 1.0f - t * t};
+    }
 };
 
 // s = s - slope |distance|, with a slope per head: Press et al. 2022, arXiv 2108.12409. Row i lies on key i + kv_len - q_len.
@@ -27,6 +49,10 @@ struct Alibi {
         __device__ __forceinline__ float operator()(float s, int row, int key) const
         {
             return s - slope * fabsf((float)(key - row - offset));
+        }
+        __device__ __forceinline__ Scored with_derivative(float s, int row, int key) const
+        {
+            return {(*this)(s, row, key), 1.0f};
         }
     };
     __device__ __forceinline__ OfHead of_head(int head, int q_len, int kv_len) const
@@ -47,6 +73,10 @@ struct Bias {
         {
             return s + __ldg(bias + (size_t)min(row, last_row) * row_stride + (size_t)key * key_stride);
         }
+        __device__ __forceinline__ Scored with_derivative(float s, int row, int key) const
+        {
+            return {(*this)(s, row, key), 1.0f};
+        }
     };
     __device__ __forceinline__ OfHead of_head(int head, int q_len, int) const
     {
@@ -58,6 +88,7 @@ struct Bias {
 template <class... All> struct Terms {
     __device__ __forceinline__ Terms of_head(int, int, int) const { return *this; }
     __device__ __forceinline__ float operator()(float s, int, int) const { return s; }
+    __device__ __forceinline__ Scored with_derivative(float s, int, int) const { return {s, 1.0f}; }
 };
 
 template <class Term, class... Others> struct Terms<Term, Others...> {
@@ -70,6 +101,12 @@ template <class Term, class... Others> struct Terms<Term, Others...> {
         __device__ __forceinline__ float operator()(float s, int row, int key) const
         {
             return others(term(s, row, key), row, key);
+        }
+        __device__ __forceinline__ Scored with_derivative(float s, int row, int key) const
+        {
+            const Scored one = term.with_derivative(s, row, key);
+            const Scored all = others.with_derivative(one.score, row, key);
+            return {all.score, one.derivative * all.derivative};
         }
     };
     template <class A, class B> __device__ __forceinline__ static Both<A, B> both(const A &a, const B &b) { return {a, b}; }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +152,8 @@ def keys_grid(problem: Problem, tile: BackwardMmaTile) -> tuple[int, int, int]:
     p, visits = problem, MmaBackwardSchedule(problem, tile).key_visits
     # Q_i and dO_i, and dQ_i, of all heads that share K and V.
     tile_bytes = p.group * tile.Br * p.head_dim * (2 * p.itemsize_bytes + FLOAT32_BYTES)
-    return grid_side_by_side(p, p.kv_heads_count, visits, tile_bytes, by_sequence=has_spans(p) or p.dropout > 0)
+    knows_heads = has_spans(p) or p.dropout > 0 or features.changes_scores(p)
+    return grid_side_by_side(p, p.kv_heads_count, visits, tile_bytes, by_sequence=knows_heads)
 
 
 def row_bytes(head_dim: int) -> int:
@@ -195,15 +196,35 @@ def size_options(problem: Problem, tile: BackwardMmaTile | MmaTile) -> dict[str,
 
 
 def scalars(problem: Problem) -> tuple[Any, ...]:
-    """(q_len, kv_len, group, tau, tau times log2 e), as kernels take them that compute dS."""
+    """(q_len, kv_len, group, tau, tau times log2 e), as kernels take them that compute dS.
+
+    With score terms, the last is what products are multiplied by before them.
+    """
     p = problem
     sizes = (np.int32(p.q_len), np.int32(p.kv_len), np.int32(p.group))
-    return (*sizes, np.float32(p.tau), np.float32(p.tau * LOG2_E))
+    factor = features.factor(p) if features.changes_scores(p) else p.tau * LOG2_E
+    return (*sizes, np.float32(p.tau), np.float32(factor))
+
+
+APPROXIMATE = {"softcap": "approximate softcap"}
+"""Names of terms in Numba that have one instruction for what others compute accurately."""
+
+
+def score_terms(problem: Problem) -> Feature:
+    """Return what happens to a score before the softmax, with approximate tangents."""
+    scores = features.scores(problem)
+    return replace(scores, name="ScoreTerms", cuda_type=scores.cuda_type.replace("Softcap", "ApproximateSoftcap"))
+
+
+def numba_terms(problem: Problem) -> tuple[str, ...]:
+    """Return the names of the terms' functions in Numba."""
+    return tuple(APPROXIMATE.get(term.field, term.field) for term in problem.score_terms)
 
 
 def keys_features(problem: Problem, adds_dQ: bool) -> tuple[Feature, ...]:
     """The features of the kernel whose blocks own keys, in the order of its parameters."""
-    return features.mirrored_limits(problem), features.dropout(problem), gradient_of_Q(adds_dQ)
+    limits, dropout = features.mirrored_limits(problem), features.dropout(problem)
+    return limits, dropout, gradient_of_Q(adds_dQ), score_terms(problem)
 
 
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:

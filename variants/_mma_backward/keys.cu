@@ -1,6 +1,6 @@
 // Gradients of attention on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 2, lines 5 to 19, whose numbers are below.
 // What surrounds them is in prepare.cu and round.cu, what a tile of rows takes in scoring.cuh, which is put before this text
-// with what it needs. Limits, Dropout and DQ are types that the plan chooses. The Numba twin is numba_keys.py.
+// with what it needs. Limits, Dropout, DQ and ScoreTerms are types that the plan chooses. The Numba twin is numba_keys.py.
 
 // Lines 8 and 9: load Q_i, dO_i, L_i, D_i.
 struct RowsInMemory {
@@ -42,7 +42,8 @@ __device__ __forceinline__ void clear_rows_not_finite(const Chip &chip, const Tu
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_keys(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ L, const float *__restrict__ delta, stored *__restrict__ dK,
-    stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float tau2, Limits limits, Dropout dropout, DQ dQ)
+    stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float tau2, Limits limits, Dropout dropout, DQ dQ,
+    ScoreTerms terms)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ int numbers[3];
@@ -50,13 +51,13 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_mma_of_
     const Chip chip(shared);
 
     // Line 5: the block owns K_j, V_j, dK_j and dV_j of one head. L is lse times log2 e, D = rowsum(dO o O), tau2 is tau times
-    // log2 e. The grid is (heads of K and V, tiles of keys, batch): the first keys, which most rows see where causal, of all
-    // heads start first.
+    // log2 e, or what S is multiplied by before score terms. The grid is (heads of K and V, tiles of keys, batch): the first
+    // keys, which most rows see where causal, of all heads start first.
     const size_t kv_head = (size_t)blockIdx.z * gridDim.x + blockIdx.x;
     const int first_key = blockIdx.y * BC, keys = min(BC, kv_len - first_key);
     const RowBlock own_keys = {(int)blockIdx.z, (int)blockIdx.x, (int)blockIdx.y, (int)gridDim.y, first_key, keys};
     const auto seeing = limits.of_block<BC>(own_keys, kv_len, q_len);  // rows, which are what a key sees in mirrored limits
-    const KeyBlock block = {chip, seeing.run, &keys_not_finite, first_key, q_len, group, tau2, dropout};
+    const KeyBlock block = {chip, seeing.run, &keys_not_finite, first_key, q_len, group, tau2, dropout, terms, kv_len};
     const RowsInMemory rows = {Q, dO, L, delta};
     const Turns turns = {numbers};
     if (threadIdx.x == 0) turns.note(numbers, seeing.first_key, seeing.end_key, group);

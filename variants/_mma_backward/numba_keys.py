@@ -29,7 +29,7 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
-from variants._mma_backward import BackwardMmaTile
+from variants._mma_backward import BackwardMmaTile, numba_terms
 from variants._mma_backward.numba_limits import numba_limits
 from variants._mma_backward.numba_not_finite import numba_not_finite
 from variants._mma_backward.numba_products import NOTHING, copies_anew, numba_products
@@ -67,16 +67,18 @@ def nowhere(dQ):
 def keys_kernel(problem: Problem, tile: BackwardMmaTile, adds_dQ: bool) -> Any:
     """The kernel `bwd_mma_of_keys`; `adds_dQ`: blocks add their parts to dQ in memory."""
     p = problem
-    return _keys_kernel(p.head_dim, tile, p.dtype, adds_dQ, has_spans(p), p.dropout > 0)
+    return _keys_kernel(p.head_dim, tile, p.dtype, adds_dQ, has_spans(p), p.dropout > 0, numba_terms(p))
 
 
 @functools.cache
-def _keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool, drops: bool) -> Any:
+def _keys_kernel(
+    head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool, drops: bool, terms: tuple[str, ...]
+) -> Any:
     D, BR, BC = head_dim, tile.Br, tile.Bc
     tiles, clearing = numba_tiles(D, tile.warps, dtype), numba_not_finite(D, dtype)
     shares, seen, limits_ = numba_shares(D, tile, adds_dQ), numba_seen(spans), numba_limits(spans, BC)
     products = numba_products(D, tile, dtype, adds_dQ, spans)
-    scoring, turns = numba_scoring(D, tile, dtype, adds_dQ, spans, drops), numba_turns(BR, shares.LAG)
+    scoring, turns = numba_scoring(D, tile, dtype, adds_dQ, spans, drops, terms), numba_turns(BR, shares.LAG)
     THREADS, copy_tile, store_tile = tiles.THREADS, tiles.copy_tile, tiles.store_tile
     copied_not_finite, copy_tile_anew = tiles.copied_not_finite, copies_anew(D, tile, dtype)
     clear_not_finite, move_not_finite = clearing.clear_not_finite, clearing.move_not_finite
@@ -147,19 +149,19 @@ def _keys_kernel(head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool
                 sum_handed(sums, block, before(numbers, turn), dQ)
 
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
-    def bwd_mma_of_keys(Q, K, V, dO, L, delta, dK, dV, q_len, kv_len, group, tau, tau2, limits, dropout, dQ):
+    def bwd_mma_of_keys(Q, K, V, dO, L, delta, dK, dV, q_len, kv_len, group, tau, tau2, limits, dropout, dQ, terms):
         K_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         V_tile = uint32(K_tile + KEYS_BYTES)
         numbers = shared_address(cuda.shared.array(4, uint32))
         keys_not_finite = uint32(numbers + uint32(12))
 
         # Line 5: the block owns K_j, V_j, dK_j and dV_j of one head. L is lse times log2 e, D = rowsum(dO o O), tau2 is
-        # tau times log2 e. The grid is (heads of K and V, tiles of keys, batch): the first keys, which most rows see
-        # where causal, of all heads start first.
+        # tau times log2 e, or what S is multiplied by before score terms. The grid is (heads of K and V, tiles of keys,
+        # batch): the first keys, which most rows see where causal, of all heads start first.
         first_key = int32(cuda.blockIdx.y * BC)
         keys = int32(min(int32(BC), int32(kv_len - first_key)))
         seeing = of_block(limits, cuda.blockIdx.z, first_key, keys, kv_len, q_len)
-        block = KeyBlock(K_tile, seeing, keys_not_finite, first_key, q_len, group, tau2, dropout)
+        block = KeyBlock(K_tile, seeing, keys_not_finite, first_key, q_len, group, tau2, dropout, terms, kv_len)
         rows_of, sums_of = RowsInMemory(Q, dO, L, delta), dQ_place(dQ)
         if thread_index() == 0:
             last_key = int32(first_key + keys - 1)

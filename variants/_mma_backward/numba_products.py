@@ -113,10 +113,12 @@ def copies_anew(head_dim: int, tile: BackwardMmaTile, dtype: str) -> Any:
 
 
 @functools.cache
-def numba_products(head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool) -> SimpleNamespace:
+def numba_products(
+    head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool, caps: bool = False
+) -> SimpleNamespace:
     """Device functions for these compile-time parameters. `spans`: arrays hold which rows see a key."""
     D, BR = head_dim, tile.Br
-    tiles, mma, shares = numba_tiles(D, tile.warps, dtype), numba_mma(dtype), numba_shares(D, tile, adds_dQ)
+    tiles, mma, shares = numba_tiles(D, tile.warps, dtype), numba_mma(dtype), numba_shares(D, tile, adds_dQ, caps)
     ROW_BYTES, multiply_add, packed = tiles.ROW_BYTES, mma.multiply_add, mma.packed
     STEPS, TM, TN, share_of, W_ROW_BYTES = shares.STEPS, shares.TM, shares.TN, shares.share_of, shares.W_ROW_BYTES
     SUM_TILES, SUM_STEPS, SUMS = shares.SUM_TILES, shares.SUM_STEPS, shares.SUMS

@@ -13,8 +13,10 @@ from numba.cuda import libdevice
 
 from variants._features.numba_dropout import numba_dropout
 from variants._features.numba_dropout_fragments import kept_in_keys
+from variants._features.numba_scores import numba_scores
 from variants._mma.numba_mma import (
     CHUNK_BYTES,
+    LOG2_E,
     chunks_further,
     exp2_approx,
     keep_loop,
@@ -26,7 +28,7 @@ from variants._mma.numba_mma import (
 )
 from variants._mma.numba_tiles import numba_tiles
 from variants._mma.numba_unrolled import unrolled
-from variants._mma_backward import BackwardMmaTile
+from variants._mma_backward import APPROXIMATE, BackwardMmaTile
 from variants._mma_backward.numba_dq import FRAGMENT, adds_to_dQ
 from variants._mma_backward.numba_products import load_floats, numba_products
 from variants._mma_backward.numba_seen import Pairs, numba_seen
@@ -48,8 +50,10 @@ class KeyBlock(NamedTuple):
     q_len: Any
     group: Any
     tau2: Any
-    """tau times log2 e."""
+    """tau times log2 e; the factor before score terms, if there are some."""
     dropout: Any
+    terms: Any
+    kv_len: Any
 
 
 # Of the query heads that share the keys, counted through the batch.
@@ -59,15 +63,22 @@ def head_of(block, turn):
 
 
 def numba_scoring(
-    head_dim: int, tile: BackwardMmaTile, dtype: str, adds_dQ: bool, spans: bool, drops: bool
+    head_dim: int,
+    tile: BackwardMmaTile,
+    dtype: str,
+    adds_dQ: bool,
+    spans: bool,
+    drops: bool,
+    terms: tuple[str, ...] = (),
 ) -> SimpleNamespace:
-    """`score` and `sum_handed` for these compile-time parameters."""
+    """`score` and `sum_handed` for these compile-time parameters; `terms`: as for `numba_scores`."""
+    caps = APPROXIMATE["softcap"] in terms
     shares, seen, tiles = (
-        numba_shares(head_dim, tile, adds_dQ),
+        numba_shares(head_dim, tile, adds_dQ, caps),
         numba_seen(spans),
         numba_tiles(head_dim, tile.warps, dtype),
     )
-    products = numba_products(head_dim, tile, dtype, adds_dQ, spans)
+    products = numba_products(head_dim, tile, dtype, adds_dQ, spans, caps)
     BR, ROW_BYTES, lane_in_A, lane_in_K = tile.Br, tiles.ROW_BYTES, tiles.lane_in_A, tiles.lane_in_K
     STEPS, HANDS_WEIGHTS, LAG, STAGES = shares.STEPS, shares.HANDS_WEIGHTS, shares.LAG, shares.STAGES
     KEY_GROUPS, WARP_KEYS, WARP_ROWS = shares.KEY_GROUPS, shares.WARP_KEYS, shares.WARP_ROWS
@@ -82,7 +93,8 @@ def numba_scoring(
     add_dS_K = adds_to_dQ(head_dim, tile, dtype) if adds_dQ else None
     kept, dropout = kept_in_keys(drops, TM, TN), numba_dropout(drops)
     MARKS, draw, both, minus = kept.MARKS, kept.draw, kept.both, kept.minus
-    of_head, factor = dropout.of_head, dropout.factor
+    of_head, factor, scores = dropout.of_head, dropout.factor, numba_scores(terms)
+    HAS_TERMS, score_of_head, with_derivative = bool(terms), scores.of_head, scores.with_derivative
 
     # Line 11: P = exp(tau S - L_i), in the place of S.
     @cuda.jit(device=True, forceinline=True)
@@ -104,6 +116,25 @@ def numba_scoring(
                 dP[i, j, 2 * h] = P[i, j, 2 * h] * low
                 dP[i, j, 2 * h + 1] = P[i, j, 2 * h + 1] * high
 
+    # Lines 11 and 14 with score terms, at once: the derivative of a score is a factor of dS, and wants no register
+    # until then. `key` and `row` are the lane's first ones.
+    @cuda.jit(device=True, forceinline=True)
+    def weigh_8_rows(j, S, dP, L_lane, score_factor, growth, marks, score, key, row):
+        L_low, L_high = load_floats(L_lane + 8 * j * FLOAT_BYTES)
+        delta_low, delta_high = load_floats(L_lane + BR * FLOAT_BYTES + 8 * j * FLOAT_BYTES)
+        for i in range(TM):
+            for h in range(2):
+                for e in range(2):
+                    L_j, delta_j = (L_high, delta_high) if e else (L_low, delta_low)
+                    of_row, of_key = int32(row + 8 * j + e), int32(key + 16 * i + 8 * h)
+                    s, derivative = with_derivative(score, score_factor * S[i, j, 2 * h + e], of_row, of_key)
+                    P = exp2_approx(libdevice.fmaf(s, LOG2_E, -L_j))
+                    S[i, j, 2 * h + e] = P
+                    dP[i, j, 2 * h + e] = derivative * (
+                        P * minus(dP[i, j, 2 * h + e], delta_j, growth, marks, i, h, j, e)
+                    )
+
+    weigh = unrolled(TN, weigh_8_rows)
     exponentiate, multiply_P = unrolled(TN, exponentiate_8_rows), unrolled(TN, multiply_P_of_8_rows)
 
     # Line 12: 0 where a weight drops out, of what is rounded.
@@ -146,12 +177,20 @@ def numba_scoring(
                 L_lane = uint32(L_of(block.chip, unknown(stage), above) + (lane_index() & 3) * 2 * FLOAT_BYTES)
                 # Line 10: S = Q_i K_j^T. Line 11: P = exp(tau S - L_i).
                 multiply_A_Bt(S, K_lane, uint32(Q_i + lane_in_K() + rows_at))
-                exponentiate(S, L_lane, block.tau2)
+                if not HAS_TERMS:
+                    exponentiate(S, L_lane, block.tau2)
                 # Line 13: dP = dO_i V_j^T. Line 14: dS = P o (dP - D_i).
                 multiply_A_Bt(dP, uint32(K_lane + KEYS_BYTES), uint32(Q_i + ROWS_BYTES + lane_in_K() + rows_at))
                 head = int32(cuda.blockIdx.x * block.group + turn.head)
                 draw(marks, of_head(block.dropout, head, cuda.blockIdx.z), key, row)
-                multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), factor(block.dropout), marks)
+                if HAS_TERMS:
+                    # What terms have of the head is read here, once for each of these rows.
+                    lane = int32(lane_index())
+                    of_terms = score_of_head(block.terms, unknown(head), block.q_len, block.kv_len)
+                    first_key, first_row = int32(key + (lane >> 2)), int32(row + (lane & 3) * 2)
+                    weigh(S, dP, L_lane, block.tau2, factor(block.dropout), marks, of_terms, first_key, first_row)
+                else:
+                    multiply_P(dP, S, uint32(L_lane + BR * FLOAT_BYTES), factor(block.dropout), marks)
                 if not by_all:
                     mask(S, dP, block.seeing, key, row)
                 round_weights(P, S)

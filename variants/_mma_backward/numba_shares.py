@@ -18,8 +18,11 @@ FLOAT_BYTES = 4
 
 
 @functools.cache
-def numba_shares(head_dim: int, tile: BackwardMmaTile, adds_dQ: bool) -> SimpleNamespace:
-    """Constants, `share_of` and places on chip. `adds_dQ`: blocks add their parts to dQ in memory."""
+def numba_shares(head_dim: int, tile: BackwardMmaTile, adds_dQ: bool, caps: bool = False) -> SimpleNamespace:
+    """Constants, `share_of` and places on chip.
+
+    `adds_dQ`: blocks add their parts to dQ in memory; `caps`: scores are capped.
+    """
     D, BR, BC, WARPS = head_dim, tile.Br, tile.Bc, tile.warps
     ROW_BYTES = -(-D // LINE_ELEMENTS) * LINE_BYTES
     STEPS = -(-D // 16)  # of 16 elements in which products over a row are summed; zeros fill the last
@@ -31,8 +34,10 @@ def numba_shares(head_dim: int, tile: BackwardMmaTile, adds_dQ: bool) -> SimpleN
     KEY_GROUPS = max(BC // 32, 16 * WARPS // BR) if HANDS_WEIGHTS else WARPS
     WARP_KEYS, WARP_ROWS = BC // KEY_GROUPS, BR // (WARPS // KEY_GROUPS)
     TM = WARP_KEYS // 16  # tiles of 16 keys
-    # S^T and dP^T of so many are 64 registers; or 32, where rows are no whole lines, whose ends take some.
-    FITTING_ROWS = (PRODUCT_REGISTERS // 2 if HANDS_WEIGHTS and D % LINE_ELEMENTS != 0 else PRODUCT_REGISTERS) // TM
+    # S^T and dP^T of so many are 64 registers; or 32, where rows are no whole lines, whose ends take some, and with a
+    # cap.
+    halves = caps or (HANDS_WEIGHTS and D % LINE_ELEMENTS != 0)
+    FITTING_ROWS = (PRODUCT_REGISTERS // 2 if halves else PRODUCT_REGISTERS) // TM
     ROWS_AT_ONCE = min(WARP_ROWS, FITTING_ROWS)
     TN = ROWS_AT_ONCE // 8
 

@@ -1,14 +1,18 @@
 // One tile of rows of a block that owns keys: P and dS of it, and what is summed of them. shares.cuh, seen.cuh, products.cuh
 // and dropout_fragments.cuh are put before this text. Line numbers are those of Dao 2023, arXiv 2307.08691, algorithm 2.
 
+constexpr bool HAS_TERMS = term_count<ScoreTerms> > 0;
+
 // K_j and V_j of one head, and what all rows of the query heads that share them need.
 struct KeyBlock {
     Chip chip;
     RowsOfKey seeing;
     const bool *not_finite;  // whether K_j had NaN or infinity
     int first_key, q_len, group;
-    float tau2;  // tau times log2 e
+    float tau2;  // tau times log2 e; the factor before score terms, if there are some
     Dropout dropout;
+    ScoreTerms terms;
+    int kv_len;
 
     // Of the query heads that share the keys, counted through the batch.
     __device__ __forceinline__ size_t first_head() const { return ((size_t)blockIdx.z * gridDim.x + blockIdx.x) * group; }
@@ -43,6 +47,28 @@ __device__ __forceinline__ void multiply_P(Scores &dP, const Scores &P, const fl
     }
 }
 
+// Lines 11 and 14 with score terms, at once: the derivative of a score is a factor of dS, and wants no register until then.
+// `key` and `row` are the lane's first ones.
+template <class Score>
+__device__ __forceinline__ void weigh(Scores &S, Scores &dP, const float *L_lane, float factor, float growth,
+                                      const KeptInKeys<Dropout, TM, TN> &kept, const Score &score, int key, int row)
+{
+#pragma unroll
+    for (int j = 0; j < TN; ++j) {
+        const float2 L_of = *reinterpret_cast<const float2 *>(L_lane + 8 * j);
+        const float2 D_of = *reinterpret_cast<const float2 *>(L_lane + BR + 8 * j);
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const Scored s = score.with_derivative(factor * S[i][j][c], row + 8 * j + c % 2, key + 16 * i + c / 2 * 8);
+                const float P = exp2_approx(fmaf(s.score, LOG2_E, -(c % 2 ? L_of.y : L_of.x)));
+                S[i][j][c] = P;
+                dP[i][j][c] = s.derivative * (P * kept.minus(dP[i][j][c], c % 2 ? D_of.y : D_of.x, growth, i, c / 2, j, c % 2));
+            }
+    }
+}
+
 // Lines 10 to 14: P and dS of the turn's tile. Then lines 12 and 16 for the warp's own keys, or P and dS for other warps to sum.
 // `all_seen`: whether every row sees every key, and all of K_j is finite.
 __device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block, const Turn &turn, bool all_seen)
@@ -69,13 +95,21 @@ __device__ __forceinline__ void score(Sums (&sums)[SUMS], const KeyBlock &block,
             // Line 10: S = Q_i K_j^T. Line 11: P = exp(tau S - L_i).
             Scores S, dP;
             multiply_A_Bt(S, K_lane, Q_tile + in_K(lane) + rows_at);
-            exponentiate(S, L_lane + above, block.tau2);
+            if constexpr (!HAS_TERMS) exponentiate(S, L_lane + above, block.tau2);
             // Line 13: dP = dO_i V_j^T. Line 14: dS = P o (dP - D_i).
             KeptInKeys<Dropout, TM, TN> kept;
             const auto drawn = block.dropout.of_head(blockIdx.x * block.group + turn.head, blockIdx.z);
             kept.draw(with_seed_anew(drawn), thread_anew() % 32, key, row);
             multiply_A_Bt(dP, K_lane + KEYS_BYTES, dO_tile + in_K(lane) + rows_at);
-            multiply_P(dP, S, D_lane + above, block.dropout.factor(), kept);
+            if constexpr (HAS_TERMS) {
+                // What terms have of the head is read here, once for each of these rows.
+                const int head = anew(blockIdx.x * block.group + turn.head), lane = thread_anew() % 32;
+                const auto score = block.terms.of_head(head, block.q_len, block.kv_len);
+                weigh(S, dP, L_lane + above, block.tau2, block.dropout.factor(), kept, score, key + lane / 4,
+                      row + lane % 4 * 2);
+            } else {
+                multiply_P(dP, S, D_lane + above, block.dropout.factor(), kept);
+            }
             if (!by_all) mask(S, dP, block.seeing, key, row);
             round_weights(P, S);
             drop(P, kept);

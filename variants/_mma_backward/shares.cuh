@@ -17,8 +17,9 @@ constexpr int GROUPS_WANTED = BC / 32 > 16 * WARPS / BR ? BC / 32 : 16 * WARPS /
 constexpr int KEY_GROUPS = HANDS_WEIGHTS ? GROUPS_WANTED : WARPS;
 constexpr int WARP_KEYS = BC / KEY_GROUPS, WARP_ROWS = BR / (WARPS / KEY_GROUPS);
 constexpr int TM = WARP_KEYS / 16;  // tiles of 16 keys
-// S^T and dP^T of so many are 64 registers; or 32, where rows are no whole lines, whose ends take some.
-constexpr int FITTING_ROWS = (HANDS_WEIGHTS && D % 64 != 0 ? 32 : 64) / TM;
+// S^T and dP^T of so many are 64 registers; or 32, where rows are no whole lines, whose ends take some, and with a cap.
+constexpr bool CAPS = has_term<ApproximateSoftcap, ScoreTerms>;
+constexpr int FITTING_ROWS = (CAPS || (HANDS_WEIGHTS && D % 64 != 0) ? 32 : 64) / TM;
 constexpr int ROWS_AT_ONCE = WARP_ROWS < FITTING_ROWS ? WARP_ROWS : FITTING_ROWS;
 constexpr int TN = ROWS_AT_ONCE / 8;
 

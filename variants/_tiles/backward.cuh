@@ -11,7 +11,7 @@ constexpr int TQ = (ROWS + TY - 1) / TY;  // query rows per thread
 // Which rows see the keys of a block that owns keys. In `mirrored` rows are keys, and keys are rows.
 template <class Run> struct RowsSeeing {
     BlockLimits<Run> mirrored;
-    int first_key;
+    int first_key, keys;     // of the block
     int start_row, end_row;  // some row sees a key: tiles of rows from start_row to end_row - 1
     __device__ __forceinline__ bool exist() const { return start_row < end_row; }
 
@@ -28,7 +28,7 @@ __device__ __forceinline__ auto rows_seeing(const MirroredLimits &limits, const 
 {
     const auto mirrored = limits.template of_block<KEYS>(block, kv_len, q_len);
     const int first_row = mirrored.first_key, end_row = mirrored.end_key;
-    return RowsSeeing<decltype(mirrored.run)>{mirrored, block.first_row, first_row / ROWS * ROWS,
+    return RowsSeeing<decltype(mirrored.run)>{mirrored, block.first_row, block.rows, first_row / ROWS * ROWS,
                                               first_row < end_row ? end_row : 0};
 }
 
@@ -98,17 +98,19 @@ __device__ __forceinline__ void load_statistics(float *lse_tile, float *delta_ti
     }
 }
 
-// P = exp(tau Q_i K_j^T - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where the row
-// does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
+// P = exp(score(tau Q_i K_j^T) - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where the
+// row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. dS_tile gets dS times the
+// derivative of the score, which is the gradient of tau Q_i K_j^T.
 //
-// `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets the weights
-// that are kept, and dV_j is multiplied by the factor later.
-template <class Run, class Drawn>
+// `tau`: divided by the cap, if there is one. `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else
+// multiplied by `factor`; P_tile gets the weights that are kept, and dV_j is multiplied by the factor later. A bias of
+// -infinity hides a key, even from a row that sees no other one, whose L_i is -infinity. `dbias` adds dS to the bias's gradient.
+template <class Run, class Score, class Drawn, class DBiasOfHead>
 __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_tile, const float *K_tile,
                                                       const float *V_tile, const float *Q_tile, const float *dO_tile,
                                                       const float *lse_tile, const float *delta_tile, float tau,
-                                                      const RowsSeeing<Run> &seeing, const Drawn &drawn, float factor,
-                                                      int first_row, int rows)
+                                                      const RowsSeeing<Run> &seeing, const Score &score, const Drawn &drawn,
+                                                      float factor, const DBiasOfHead &dbias, int first_row, int rows)
 {
     const auto seen = seeing.in_tile(first_row, rows);
     float S[TM][TN], dP[TM][TN];
@@ -121,13 +123,21 @@ __device__ __forceinline__ void weights_and_gradients(float *P_tile, float *dS_t
         const auto kept = drawn.template kept<(KEYS + 7) / 8>(first_row + key_of(j), seeing.first_key, thread_row() % 8);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-            const bool sees = seen.in_run(i, key_of(j));
-            const float p = sees ? __expf(tau * S[i][j] - lse_j) : 0.0f;
+            bool sees = seen.in_run(i, key_of(j));
+            if constexpr (DBiasOfHead::IS_BIASED) sees = sees && row_of(i) < seeing.keys;
+            const Scored s = !DBiasOfHead::IS_BIASED || sees
+                                 ? score.with_derivative(tau * S[i][j], first_row + key_of(j), seeing.first_key + row_of(i))
+                                 : Scored{0.0f, 1.0f};
+            if constexpr (DBiasOfHead::IS_BIASED) sees = sees && s.score != MINUS_INFINITY;
+            const float p = sees ? __expf(s.score - lse_j) : 0.0f, derivative = sees ? s.derivative : 1.0f;
             const float dp = kept.or_zero(factor * dP[i][j], row_of(i) / 8);
             P_tile[row_of(i) * LP + key_of(j)] = kept.or_zero(p, row_of(i) / 8);
-            dS_tile[row_of(i) * LP + key_of(j)] = sees ? p * (dp - delta_j) : 0.0f;
+            const float dS = sees ? p * (dp - delta_j) : 0.0f;
+            dS_tile[row_of(i) * LP + key_of(j)] = derivative * dS;
+            dP[i][j] = dS;
         }
     }
+    dbias.add(dP, seeing.first_key, seeing.keys, first_row, rows);
 }
 
 // dQ_i += dS K_j over the tile's `keys` keys in ascending order, each only where the row sees it. dS_tile is dS^T.
@@ -191,4 +201,29 @@ __device__ __forceinline__ void store_dK_dV(stored *dK, stored *dV, float *K_til
     __syncthreads();
     store_tile(dK, K_tile, keys);
     store_tile(dV, V_tile, keys);
+}
+
+// In a block that owns rows, so that S and dP have a row per row: dP becomes dS = P o (dP - D_i), and S the gradient of
+// tau Q_i K_j^T, which is dS times the derivative of the score; both are 0 where the row does not see the key.
+template <class DBias, class Score, class Pairs>
+__device__ __forceinline__ void row_gradients(float (&S)[TM][TN], float (&dP)[TM][TN], const float *lse_tile,
+                                              const float *delta_tile, float tau, const Score &score,
+                                              const SeenInTile<Pairs> &seen, int first_row, int rows, int first_key)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+        const float lse_i = lse_tile[tile_row(i)], delta_i = delta_tile[tile_row(i)];
+#pragma unroll
+        for (int j = 0; j < TN; ++j) {
+            bool sees = seen.in_run(i, key_of(j));
+            if constexpr (DBias::IS_BIASED) sees = sees && row_of(i) < rows;
+            const Scored s = !DBias::IS_BIASED || sees
+                                 ? score.with_derivative(tau * S[i][j], first_row + row_of(i), first_key + key_of(j))
+                                 : Scored{0.0f, 1.0f};
+            if constexpr (DBias::IS_BIASED) sees = sees && s.score != MINUS_INFINITY;
+            const float p = sees ? __expf(s.score - lse_i) : 0.0f, derivative = sees ? s.derivative : 1.0f;
+            dP[i][j] = sees ? p * (dP[i][j] - delta_i) : 0.0f;
+            S[i][j] = derivative * dP[i][j];
+        }
+    }
 }

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 
 from harness import Numerics, Plan, Problem, Registry, Traffic
-from variants._features import SPAN_FEATURES
-from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, Tile, blocks, unsupported
+from variants._features import SPAN_FEATURES, factor, term_bytes
+from variants._tiles import SHARED_BYTES, THREADS_X, THREADS_Y, WARPS, Tile, blocks, unsupported
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import Integers
 from variants._tiles.space import LARGEST_PART, P_floats, P_rows, rows_floats
 
-NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", sums="nearest")
+NUMERICS = Numerics(scores="float32", weights="float32", functions="__expf", tanh="accurate", sums="nearest")
 """Numerics of algorithms that round only their outputs to 16 bits."""
 CHOICES = (8, 16, 32, 64)
 """Sizes of a tile to choose from, in rows and in keys."""
 
 
-BACKWARD = (("_tiles", "backward.cuh"),)
-"""Header of CUDA kernels."""
+BACKWARD = (("_tiles", "bias_gradient.cuh"), ("_tiles", "backward.cuh"))
+"""Headers of CUDA kernels."""
 
 
 def turned(tile: Tile) -> Tile:
@@ -114,6 +114,12 @@ class BackwardSchedule(Schedule):
         """
         return self._limits_of(self.problem.kv_heads_count, self.problem.kv_len, self.first_keys, self._keys)
 
+    @property
+    def term_bytes(self) -> int:
+        """Bytes of score terms' inputs with an element per head, read by blocks of keys that some row sees."""
+        blocks_with_rows = int((self.key_visits > 0).sum()) * self.problem.batch // len(self.key_visits)
+        return term_bytes(self.problem, WARPS * blocks_with_rows * self.problem.heads)
+
 
 def register_backward(
     registry: Registry,
@@ -149,3 +155,8 @@ def register_backward(
 def sizes(problem: Problem) -> tuple[Any, ...]:
     """Arguments of kernels: (q_len, kv_len, group, tau)."""
     return np.int32(problem.q_len), np.int32(problem.kv_len), np.int32(problem.group), np.float32(problem.tau)
+
+
+def score_tau(problem: Problem) -> np.float32:
+    """Argument of kernels: the factor on products q.k before score terms, tau, or tau / cap if tanh follows."""
+    return np.float32(factor(problem))

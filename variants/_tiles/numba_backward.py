@@ -19,9 +19,12 @@ from variants._features.numba_dropout import numba_dropout
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
+from variants._tiles.numba_bias_gradient import NOTHING, numba_bias_gradient
 from variants._tiles.numba_grids import head_across, key_block_across
 from variants._tiles.numba_tiles import (
     MASK,
+    MINUS_INFINITY,
+    ONE,
     THREADS,
     TY,
     ZERO,
@@ -42,6 +45,8 @@ class RowsSeeing(NamedTuple):
     mirrored: Any
     """`BlockLimits` in which rows are keys, and keys are rows."""
     first_key: Any
+    keys: Any
+    """Of the block."""
     start_row: Any
     """Some row sees a key: tiles of rows from start_row to end_row - 1; none if end_row is 0."""
     end_row: Any
@@ -57,10 +62,12 @@ def load_statistics(lse_tile, delta_tile, extent, lse, delta, first_row, rows):
 
 
 @functools.cache
-def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures) -> SimpleNamespace:
+def numba_backward(
+    head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures, bias: str = NOTHING
+) -> SimpleNamespace:
     """Device functions and constants besides those of `numba_tiles`, for blocks of Br keys and tiles of Bc rows.
 
-    `features`: of kernels with blocks of Br rows and tiles of Bc keys.
+    `features`: of kernels with blocks of Br rows and tiles of Bc keys. `bias`: as for `numba_bias_gradient`.
     """
     D, KEYS, ROWS = head_dim, tile.Br, tile.Bc
     tiles, dropout = numba_tiles(head_dim, tile, features), numba_dropout(features.dropout.DROPS, -(-KEYS // 8))
@@ -69,17 +76,21 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
     _, _, narrow = conversions(dtype)
     TM, TN, TD, LD = tiles.TM, tiles.TN, tiles.TD, tiles.LD
     TQ = -(-ROWS // TY)  # query rows per thread
+    tile_row = tiles.tile_row
     row_of, key_of, element_of, has_element = tiles.row_of, tiles.key_of, tiles.element_of, tiles.has_element
     tile_key, tile_element = tiles.tile_key, tiles.tile_element
     multiply_Q_Kt, seen_in_tile, gather = tiles.multiply_Q_Kt, tiles.seen_in_tile, tiles.gather
-    kept_of, or_zero = dropout.kept, dropout.or_zero
+    dbias = numba_bias_gradient(bias, tiles)
+    add_to_dbias, IS_BIASED = dbias.add, dbias.IS_BIASED
+    kept_of, or_zero, with_derivative = dropout.kept, dropout.or_zero, features.scores.with_derivative
 
     # `block`: of keys.
     @cuda.jit(device=True, forceinline=True)
     def rows_seeing(limits, block, q_len, kv_len):
         mirrored = limits_of_block(limits, block, kv_len, q_len)
         first_row, end_row = mirrored.first_key, mirrored.end_key
-        return RowsSeeing(mirrored, block.first_row, first_row // ROWS * ROWS, end_row if first_row < end_row else 0)
+        start_row, end_row = first_row // ROWS * ROWS, end_row if first_row < end_row else 0
+        return RowsSeeing(mirrored, block.first_row, block.rows, start_row, end_row)
 
     # Which of a tile's `rows` rows see each of this thread's keys.
     @cuda.jit(device=True, forceinline=True)
@@ -139,15 +150,18 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
         if t < rows:
             delta[first_row + t] = delta_tile[t]
 
-    # P = exp(tau Q_i K_j^T - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0 where
-    # the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there.
+    # P = exp(score(tau Q_i K_j^T) - L_i) and dS = P o (dP - D_i), where dP = dO_i V_j^T; P and dS are transposed, and 0
+    # where the row does not see the key: chosen, not multiplied, so that NaN behind the mask stays there. dS_tile gets
+    # dS times the derivative of the score, which is the gradient of tau Q_i K_j^T.
     #
-    # `rows`: of the tile. Under dropout dP is 0 if the weight is dropped, and else multiplied by `factor`; P_tile gets
-    # the weights that are kept, and dV_j is multiplied by the factor later.
+    # `tau`: divided by the cap, if there is one. `rows`: of the tile. Under dropout dP is 0 if the weight is dropped,
+    # and else multiplied by `factor`; P_tile gets the weights that are kept, and dV_j is multiplied by the factor
+    # later. A bias of -infinity hides a key, even from a row that sees no other one, whose L_i is -infinity. `dbias`
+    # adds dS to the bias's gradient.
     @cuda.jit(device=True, forceinline=True)
     def weights_and_gradients(
-        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn, factor,
-        first_row, rows,
+        P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, score, drawn,
+        factor, dbias, first_row, rows,
     ):  # fmt: skip
         S = cuda.local.array((TM, TN), float32)
         dP = cuda.local.array((TM, TN), float32)
@@ -162,10 +176,21 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
             kept = kept_of(drawn, first_row + key_of(j), seeing.first_key, thread_row() & 7)
             for i in range(TM):
                 sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]
-                p = libdevice.fast_expf(tau * S[i, j] - lse_j) if sees else ZERO
+                if IS_BIASED:
+                    sees = sees and row_of(i) < seeing.keys
+                s, derivative = ZERO, ONE
+                if sees or not IS_BIASED:
+                    row, key = first_row + key_of(j), seeing.first_key + row_of(i)
+                    s, derivative = with_derivative(score, tau * S[i, j], row, key)
+                if IS_BIASED:
+                    sees = sees and s != MINUS_INFINITY
+                p = libdevice.fast_expf(s - lse_j) if sees else ZERO
                 dp = or_zero(kept, factor * dP[i, j], row_of(i) >> 3)
                 P_tile[row_of(i), key_of(j)] = or_zero(kept, p, row_of(i) >> 3)
-                dS_tile[row_of(i), key_of(j)] = p * (dp - delta_j) if sees else ZERO
+                dS = p * (dp - delta_j) if sees else ZERO
+                dS_tile[row_of(i), key_of(j)] = (derivative if sees else ONE) * dS
+                dP[i, j] = dS
+        add_to_dbias(dbias, dP, seeing.first_key, seeing.keys, first_row, rows)
 
     # dQ_i = dS K_j of `rows` rows over the tile's `keys` keys in ascending order, each only where the row sees it.
     # dS_tile is dS^T; `seen`: of the tile.
@@ -203,7 +228,29 @@ def numba_backward(head_dim: int, tile: Tile, dtype: str, features: NumbaFeature
         store_tile(dK, first_key, K_tile, keys)
         store_tile(dV, first_key, V_tile, keys)
 
+    # In a block that owns rows, so that S and dP have a row per row: dP becomes dS = P o (dP - D_i), and S the gradient
+    # of tau Q_i K_j^T, which is dS times the derivative of the score; both are 0 where the row does not see the key.
+    @cuda.jit(device=True, forceinline=True)
+    def row_gradients(S, dP, lse_tile, delta_tile, tau, score, seen, first_row, rows, first_key):
+        for i in range(TM):
+            lse_i = lse_tile[tile_row(i)]
+            delta_i = delta_tile[tile_row(i)]
+            for j in range(TN):
+                sees = seen.first[i] <= key_of(j) and key_of(j) < seen.end[i]
+                if IS_BIASED:
+                    sees = sees and row_of(i) < rows
+                s, derivative = ZERO, ONE
+                if sees or not IS_BIASED:
+                    s, derivative = with_derivative(score, tau * S[i, j], first_row + row_of(i), first_key + key_of(j))
+                if IS_BIASED:
+                    sees = sees and s != MINUS_INFINITY
+                p = libdevice.fast_expf(s - lse_i) if sees else ZERO
+                dP[i, j] = p * (dP[i, j] - delta_i) if sees else ZERO
+                S[i, j] = (derivative if sees else ONE) * dP[i, j]
+
     return SimpleNamespace(
+        row_gradients=row_gradients,
+        dbias=dbias,
         KEYS=KEYS,
         ROWS=ROWS,
         TQ=TQ,

@@ -137,8 +137,8 @@ def _wrong_answers(
     def zeros(part: Part, at: Part) -> Outputs:
         return {t.name: np.zeros_like(answer[t.name][at.of(t.name)]) for t in tensors}
 
-    def neighbours(axis: int, part: Part, at: Part) -> Outputs:
-        return {t.name: _of_the_one_before(answer[t.name], at.of(t.name), axis) for t in tensors}
+    def neighbours(axis: str, part: Part, at: Part) -> Outputs:
+        return {t.name: _of_the_one_before(answer[t.name], at.of(t.name), t.axis(axis)) for t in tensors}
 
     def own(trivial: TrivialAnswer, part: Part, at: Part) -> Outputs:
         return trivial(part)
@@ -146,9 +146,9 @@ def _wrong_answers(
     return {
         "zeros": zeros,
         **{
-            f"the answer of the neighbouring {main.axes[axis]}": functools.partial(neighbours, axis)
-            for axis in range(len(main.axes) - 1)
-            if answer[main.name].shape[axis] > 1
+            f"the answer of the neighbouring {axis}": functools.partial(neighbours, axis)
+            for axis, extent in zip(main.axes[:-1], answer[main.name].shape)
+            if extent > 1
         },
         **{
             name: functools.partial(own, trivial)
@@ -157,8 +157,13 @@ def _wrong_answers(
     }
 
 
-def _of_the_one_before(array: Float64Array, at: tuple[slice, ...], axis: int) -> Float64Array:
-    """`array[at]` shifted by one towards the front along an axis; elements without a predecessor are unchanged."""
+def _of_the_one_before(array: Float64Array, at: tuple[slice, ...], axis: int | None) -> Float64Array:
+    """`array[at]` shifted by one towards the front along an axis; elements without a predecessor are unchanged.
+
+    None: the array does not have the axis, and is unchanged.
+    """
+    if axis is None:
+        return array[at]
     places: list[slice | npt.NDArray[np.intp]] = [*at, *(slice(None),) * (array.ndim - len(at))]
     taken = places[axis]
     assert isinstance(taken, slice)

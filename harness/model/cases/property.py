@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,12 +118,16 @@ def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, w
     return _described(trial, name, wrong, first, second, f"other bits than {what}")
 
 
-def other_outputs(trial: Trial, outputs: Arrays, what: str, where: slice = slice(None)) -> str | None:
+def other_outputs(
+    trial: Trial, outputs: Arrays, what: str, where: slice = slice(None), names: Container[str] | None = None
+) -> str | None:
     """Describe the first output whose elements `where` have other bits than `outputs`; None if there is none.
 
-    `outputs` have the shape of these elements, and `what` describes them.
+    `outputs` have the shape of these elements, and `what` describes them. `names`: the outputs to compare; None: all.
     """
     for name, first in trial.outputs.items():
+        if names is not None and name not in names:
+            continue
         second = first.copy()
         second[where] = outputs[name]
         if reason := other_bits(trial, name, first, second, what):

@@ -39,7 +39,9 @@ def batch_invariance(trial: Trial) -> str | None:
         dataclasses.replace(trial.problem, batch=1, mask=trial.problem.mask.of_sequence(chosen)),
         {n: np.ascontiguousarray(a[own]) if n in of_batch else a for n, a in trial.inputs.items()},
     )
-    return other_outputs(trial, alone, f"batch entry {chosen} on its own", own)
+    # Gradients of a bias and of sinks are sums over the batch.
+    by_entry = {tensor.name for tensor in trial.problem.tensors if tensor.axes[0] == "batch"}
+    return other_outputs(trial, alone, f"batch entry {chosen} on its own", own, by_entry)
 
 
 def key_order(trial: Trial) -> str | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Float64Array = npt.NDArray[np.float64]
 Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
 Inputs = Mapping[str, np.ndarray]
 
@@ -62,8 +63,23 @@ class ScoreErrors:
         return ScoreErrors(**{name: function(e) if isinstance(e, np.ndarray) else e for name, e in vars(self).items()})
 
 
+@dataclass(frozen=True)
+class DerivativeErrors:
+    """Errors of a term's derivative, (b, h, rows, keys)."""
+
+    proved: Floats | float = 0.0
+    expected: Floats | float = 0.0
+    """Expected errors, as if roundings were random."""
+    common: Floats | float = 0.0
+    """The part of the expected error that equal scores share; added to `expected`."""
+
+    def map(self, function: Callable[[Floats | float], Floats]) -> DerivativeErrors:
+        """Return the errors with `function` applied to each."""
+        return DerivativeErrors(function(self.proved), function(self.expected), function(self.common))
+
+
 class Effect:
-    """A term for some query heads and rows. Its arrays broadcast to scores, (b, h, rows, keys)."""
+    """A term for some query heads, rows and keys. Its arrays broadcast to scores, (b, h, rows, keys)."""
 
     hides: Mask | None = None
     """Keys that it hides by making their scores -inf. None if it hides none."""
@@ -79,6 +95,14 @@ class Effect:
     def errors(self, errors: ScoreErrors, before: Array, after: Array, rounding: Roundings) -> ScoreErrors:
         """Return errors after the term, given those before it, and magnitudes of the scores before and after it."""
         raise NotImplementedError
+
+    def derivative(self, scores: Float64Array) -> Float64Array | None:
+        """Return the derivative of `apply` at scores before the term; None if it is 1, as that of a summand."""
+        return None
+
+    def derivative_errors(self, errors: ScoreErrors, before: Array, rounding: Roundings) -> DerivativeErrors:
+        """Return the errors of a derivative other than 1, given the errors and magnitudes of scores before the term."""
+        return DerivativeErrors()
 
 
 class ScoreTerm:
@@ -154,8 +178,12 @@ class ScoreTerm:
     product_roundings: ClassVar[int] = 0
     """Roundings of the factor on q.k that a kernel needs because of the term."""
 
-    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice) -> Effect:
-        """Return the effect on these query heads and rows. The slices have explicit bounds."""
+    has_gradient: ClassVar[bool] = False
+    """Whether the gradient of its input is an output of `attention-backward`. The input of a score term is then a
+    summand, so that its gradient is that of the scores, summed over the axes that it does not vary over."""
+
+    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice, keys: slice) -> Effect:
+        """Return the effect on these query heads, rows and keys. The slices have explicit bounds."""
         raise NotImplementedError
 
     def range_of_change(self, problem: Problem, inputs: Inputs) -> tuple[float, float] | None:

@@ -19,6 +19,7 @@ from harness.model.problem import INPUT, Tensor, option
 from harness.operations.attention.bias import AXES, BIAS, axes_of_array, checked_axes, drawn_bias, parse_axes
 from harness.operations.attention.score_term import (
     Array,
+    DerivativeErrors,
     Effect,
     Float64Array,
     Inputs,
@@ -98,9 +99,35 @@ class Capped(Effect):
     since x^ is within dx of x. eps is the error of tanh, of its product with the cap, of the cap itself and of log2 e.
     So scores near the cap are more accurate than their products. If S is stored in 16 bits before the cap, the error
     u_16 |x| sech^2 x <= u_16 |tanh x| is at most that of storing it afterwards.
+
+    A kernel computes the derivative, between 0 and 1, as 1 - t^2, from t^ = t + e with |e| <= |t| eps + eps_absolute
+    = e'. That of sech^2 is -2 tanh sech^2, so
+
+        |1 - t^^2 - sech^2 x| <= dx 2 tanh(|x| + dx) sech^2(max(|x| - dx, 0)) + e' (2 |t| + e') + 2u,   at most 1
+
+    with one rounding of the square and one of the difference.
     """
 
     cap: float
+
+    @override
+    def derivative(self, scores: Float64Array) -> Float64Array:
+        slope: Float64Array = 1 - np.square(np.tanh(scores / self.cap))
+        return slope
+
+    @override
+    def derivative_errors(self, errors: ScoreErrors, before: Array, rounding: Roundings) -> DerivativeErrors:
+        tanh = rounding.numerics.tanh
+        x, dx = before / np.float32(self.cap), errors.proved / np.float32(self.cap)
+        slope = 2 * np.tanh(x + dx) / np.square(np.cosh(np.maximum(x - dx, np.float32(0))))
+        own_tanh = np.float32(TANH[tanh]) * np.tanh(x) + np.float32(TANH_ABSOLUTE[tanh])
+        own = own_tanh * (2 * np.tanh(x) + own_tanh) + np.float32(2 * U)
+        common = slope * errors.common / np.float32(self.cap) + own
+        return DerivativeErrors(
+            proved=np.minimum(slope * dx + own, np.float32(1)),
+            expected=np.minimum(slope * errors.expected / np.float32(self.cap), np.float32(1)),
+            common=np.minimum(common, np.float32(1)),
+        )
 
     @override
     def apply(self, scores: Float64Array) -> Float64Array:
@@ -151,7 +178,7 @@ class Softcap(ScoreTerm):
         return f"softcap {problem.softcap:g}"
 
     @override
-    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice) -> Effect:
+    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice, keys: slice) -> Effect:
         assert problem.softcap is not None
         return Capped(problem.softcap)
 
@@ -210,9 +237,9 @@ class Alibi(ScoreTerm):
         return {SLOPES: alibi_slopes(problem.heads).astype(np.float32)}
 
     @override
-    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice) -> Effect:
+    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice, keys: slice) -> Effect:
         place = np.arange(rows.start, rows.stop)[:, None] + problem.diagonal
-        distance = np.abs(place - np.arange(problem.kv_len))
+        distance = np.abs(place - np.arange(keys.start, keys.stop))
         return Penalized(inputs[SLOPES][heads].astype(np.float64)[:, None, None] * distance)
 
     @override
@@ -289,6 +316,7 @@ class Bias(ScoreTerm):
 
     field = BIAS
     label = "the bias"
+    has_gradient = True
     off = None
     plain = AXES
     input_names = (BIAS,)
@@ -333,11 +361,10 @@ class Bias(ScoreTerm):
         return drawn_bias(regime, rng, problem)
 
     @override
-    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice) -> Effect:
-        whole = slice(None)
-        own = (heads if "heads" in self.axes(problem) else whole, rows if "q_len" in self.axes(problem) else whole)
+    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice, keys: slice) -> Effect:
+        own = tuple(of if axis in self.axes(problem) else slice(None) for of, axis in zip((heads, rows, keys), AXES))
         bias = inputs[BIAS][own].astype(np.float64)
-        return Biased(np.broadcast_to(bias, (*bias.shape[:2], problem.kv_len)), problem.alibi)
+        return Biased(np.broadcast_to(bias, (*bias.shape[:2], keys.stop - keys.start)), problem.alibi)
 
     @override
     def range_of_change(self, problem: Problem, inputs: Inputs) -> tuple[float, float] | None:
@@ -391,11 +418,13 @@ class Sinks(ScoreTerm):
     label = "sinks"
     input_names = (SINKS,)
     changes_scores = False
+    has_gradient = True
 
     @override
     def draw(self, regime: str, rng: np.random.Generator, problem: Problem, drawn: Inputs) -> Float64Array:
         """Draw a sink per query head: near the scores of the first sequence's last row, above, below, or -inf."""
-        q, k, last = drawn["Q"], drawn["K"], slice(problem.q_len - 1, problem.q_len)
+        q, k = drawn["Q"], drawn["K"]
+        last_row = slice(0, problem.heads), slice(problem.q_len - 1, problem.q_len), slice(0, problem.kv_len)
         offsets = np.resize(rng.permutation(SINKS_FOR_ZERO_SCORES if not q.any() else SINK_OFFSETS), problem.heads)
         first, end = (int(ends[0]) for ends in problem.span(np.array([problem.q_len - 1])))
         seen = slice(first, end) if end > first else slice(None)
@@ -405,7 +434,7 @@ class Sinks(ScoreTerm):
             scores = problem.tau * np.einsum("hd,hkd->hk", q[0, :, -1], k[0, np.arange(problem.heads) // problem.group])
             for term in problem.score_terms:
                 if all(name in drawn for name in term.input_names):
-                    effect = term.effect(problem, drawn, slice(0, problem.heads), last)
+                    effect = term.effect(problem, drawn, *last_row)
                     scores = effect.apply(scores[:, None])[:, 0]
             scores = np.where(np.isfinite(scores), scores, 0.0)[:, seen]
             largest = scores.max(axis=1)

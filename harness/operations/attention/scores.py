@@ -37,7 +37,8 @@ class ScoreRule:
     @classmethod
     def of(cls, problem: Problem, inputs: Mapping[str, np.ndarray], heads: slice, rows: slice) -> ScoreRule:
         """Return the rule for these query heads and rows."""
-        effects = tuple(term.effect(problem, inputs, heads, rows) for term in problem.score_terms)
+        keys = slice(0, problem.kv_len)
+        effects = tuple(term.effect(problem, inputs, heads, rows, keys) for term in problem.score_terms)
         return cls(effects, inputs[SINKS][heads].astype(np.float64) if problem.sinks else None)
 
     def with_sink(self, keys: Float64Array) -> Float64Array:

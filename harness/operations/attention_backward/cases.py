@@ -14,7 +14,7 @@ from harness.model.cases.build import Build, Builds
 from harness.model.cases.case import Case
 from harness.model.operation import operation_named
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.problem import DROPOUT
+from harness.operations.attention.score_terms import SLOPES
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.override import override
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from hypothesis import strategies as st
 
 FORWARD = operation_named("attention")
-EDITED = "V"
-"""The only input that is edited. After an edit of Q or K, O and lse would not fit, and weights exceed 1."""
+EDITED = ("V", SLOPES)
+"""The only inputs that are edited. After an edit of Q, K, a bias or a sink, O and lse would not fit, and weights may
+exceed 1. Slopes are made steeper, after which weights only become smaller."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,7 @@ class BackwardBuild(Build):
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        """The build with dropout, if attention's build would have it; it knows no cap, ALiBi, bias or sinks."""
-        return dataclasses.replace(
-            self, forward=self.forward.with_features([name for name in takes if name == DROPOUT], place)
-        )
+        return dataclasses.replace(self, forward=self.forward.with_features(takes, place))
 
     @property
     @override
@@ -110,7 +108,7 @@ def backward_case(case: Case, regime: str | None = None) -> Case:
 
     `regime`: that of the gradients; None: the case's own.
     """
-    edits = tuple(edit for edit in case.edits if edit.array == EDITED)
+    edits = tuple(edit for edit in case.edits if edit.array in EDITED)
     return dataclasses.replace(case, problem=backward(case.problem), edits=edits, regime=regime or case.regime)
 
 

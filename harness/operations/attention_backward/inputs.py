@@ -1,6 +1,7 @@
 """How the inputs are drawn: Q, K and V as attention's regimes have them, O and lse as they follow, and a gradient of O.
 
-O and lse are the float64 answer to the stored Q, K and V, rounded: what a forward pass that is right leaves behind.
+Inputs of score terms and sinks are drawn as for the forward pass. O and lse are the float64 answer to what is stored,
+rounded: what a forward pass that is right leaves behind.
 """
 
 from __future__ import annotations
@@ -55,16 +56,23 @@ def _not_finite(rng: np.random.Generator, problem: BackwardProblem) -> Float64Ar
 
 @dataclasses.dataclass(frozen=True)
 class BackwardDraw:
-    """Draws all six inputs; what it is made of can be sent to worker processes."""
+    """Draws all inputs; what it is made of can be sent to worker processes."""
 
     forward: Regime
     gradient: Gradient
 
     def __call__(self, rng: np.random.Generator, problem: BackwardProblem) -> list[np.ndarray]:
-        """Q, K, V, O, lse and dO, not yet rounded, but for those that O and lse follow from."""
-        stored = [x.astype(NUMPY_DTYPES[problem.dtype]) for x in self.forward.draw(rng, problem)]
-        answer = operation_named("attention").answer(problem, dict(zip("QKV", stored)))
-        return [*stored, answer["O"], answer["lse"], self.gradient(rng, problem)]
+        """Q, K, V, O, lse, dO and the inputs of score terms; rounded only are those that O and lse follow from."""
+        drawn = self.forward.draw(rng, problem)
+        terms = [term for term in problem.terms if not term.inputs_follow]
+        tensors = [tensor for term in terms for tensor in term.inputs(problem)]
+        qkv = [x.astype(NUMPY_DTYPES[problem.dtype]) for x in drawn[:3]]
+        of_terms = [x.astype(tensor.dtype) for x, tensor in zip(drawn[3:], tensors, strict=True)]
+        stored = dict(zip("QKV", qkv)) | {tensor.name: x for tensor, x in zip(tensors, of_terms)}
+        for term in problem.terms:
+            stored |= term.derived(problem)
+        answer = operation_named("attention").answer(problem, stored)
+        return [*qkv, answer["O"], answer["lse"], self.gradient(rng, problem), *of_terms]
 
 
 _of_normal = functools.partial(BackwardDraw, FORWARD_REGIMES["normal"])

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer
+from harness.operations.attention.bias import AXES
 from harness.operations.attention.masks import runs_of_keys
 from harness.operations.attention_backward.cases import (
     FORWARD,
@@ -23,50 +24,51 @@ from harness.operations.attention_backward.cases import (
     simpler,
     size,
 )
-from harness.operations.attention_backward.error_budget import NUMERICS_USED, error_budget
+from harness.operations.attention_backward.error_budget import error_budget
 from harness.operations.attention_backward.inputs import REGIMES
 from harness.operations.attention_backward.libraries import LIBRARIES, libraries_in_words
-from harness.operations.attention_backward.oracle import Block, Sums, blocks_of, gradients, products_of
+from harness.operations.attention_backward.oracle import DBIAS, Block, Sums, blocks_of, gradients, products_of
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.operations.attention_backward.properties import PROPERTIES
+from harness.operations.attention_backward.rounding_sizes import numerics_used
+from harness.operations.attention_backward.sinks import DSINKS, sink_gradients
 from harness.support.errors import UsageError
 
 Float64Array = npt.NDArray[np.float64]
 
 
 def trivial_answers(problem: BackwardProblem, inputs: Mapping[str, np.ndarray]) -> dict[str, TrivialAnswer]:
-    """dQ, dK and dV of each trivial mistake, in the shapes of the outputs or of the part."""
+    """Gradients of each trivial mistake, in the shapes of the outputs or of the part."""
     mistakes = {"equal weights": _equal_weights, "attention over half of the keys": _half_of_the_keys}
     return {name: functools.partial(_gradients, problem, inputs, mistake) for name, mistake in mistakes.items()}
 
 
-def _equal_weights(block: Block, first_key: int) -> Float64Array:
+def _equal_weights(block: Block) -> Float64Array:
     """Equal weights over the keys that a row sees. A block with some of the keys keeps the sum of their weights."""
     seen = block.visible.astype(np.float64)
     equal: Float64Array = seen * (block.p.sum(axis=-1, keepdims=True) / np.maximum(seen.sum(axis=-1, keepdims=True), 1))
     return equal
 
 
-def _half_of_the_keys(block: Block, first_key: int) -> Float64Array:
-    keys = first_key + np.arange(block.k.shape[-2])
+def _half_of_the_keys(block: Block) -> Float64Array:
+    keys = block.first_key + np.arange(block.k.shape[-2])
     return block.p * (2 * keys < block.problem.kv_len)
 
 
 def _gradients(
     problem: BackwardProblem,
     inputs: Mapping[str, np.ndarray],
-    weights: Callable[[Block, int], Float64Array],
+    weights: Callable[[Block], Float64Array],
     part: Part,
 ) -> dict[str, Float64Array]:
     """The oracle's formulas with other weights in place of P."""
     sums = Sums.zeros(problem, part)
     for block in blocks_of(problem, inputs, part):
-        # Blocks of rows have all keys.
-        first_key = 0 if part is WHOLE or block.keys is None else part.of("dK")[2].start
-        p = np.where(block.nonfinite, 0.0, weights(block, first_key))
+        p = np.where(block.nonfinite, 0.0, weights(block))
         ds = p * (block.dp - block.delta)
-        sums.add(block, *products_of(block, ds, p * block.kept))
-    return sums.as_outputs()
+        sums.add(block, products_of(block, block.before_terms(ds), p * block.kept, ds))
+    # The gradient of sinks does not depend on weights of keys.
+    return sums.as_outputs() | ({DSINKS: sink_gradients(problem, inputs, part)} if problem.sinks else {})
 
 
 ROWS_PER_PART = 16
@@ -74,7 +76,10 @@ MOST_PARTS = 8
 
 
 def choose_parts(problem: BackwardProblem, whole_flops: float) -> tuple[Part, ...]:
-    """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows and of keys."""
+    """The whole of a problem of up to `whole_flops`, masks left out; of a larger one runs of rows and of keys.
+
+    Elements of dbias are sums over all that the bias does not vary over.
+    """
     p = problem
     if 10.0 * p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= whole_flops:
         return (WHOLE,)
@@ -87,7 +92,10 @@ def choose_parts(problem: BackwardProblem, whole_flops: float) -> tuple[Part, ..
         where = (one, slice(head, head + 1), rows)
         of_keys = (one, slice(kv, kv + 1), keys)
         name = f"batch {batch}, head {head}, rows {rows.start} to {rows.stop - 1}, keys {keys.start} to {keys.stop - 1}"
-        parts.append(Part(where, name, {"dK": of_keys, "dV": of_keys}))
+        others = {"dK": of_keys, "dV": of_keys, DSINKS: where[1:2]}
+        own = zip(AXES, (where[1], rows, keys))
+        others[DBIAS] = tuple(run if axis in (p.bias or ()) else slice(0, 1) for axis, run in own)
+        parts.append(Part(where, name, others))
     return tuple(parts)
 
 
@@ -108,7 +116,7 @@ def _hints(problem: BackwardProblem, output: str) -> Hints:
         math.log(2): "ln 2: base 2 for base e",
         -1.0: "the sign is wrong",
     }
-    if output != "dV" and problem.tau not in (0.0, 1.0):
+    if output in ("dQ", "dK") and problem.tau not in (0.0, 1.0):
         factors |= {1 / problem.tau: "the scale is missing", problem.tau: "the scale is applied twice"}
     return Hints(factors)
 
@@ -137,7 +145,7 @@ OPERATION = Operation(
     derived_inputs=_derived_inputs,
     answer=gradients,
     tolerance=error_budget,
-    numerics_used=lambda problem: NUMERICS_USED,
+    numerics_used=numerics_used,
     trivial_answers=trivial_answers,
     shorter=FORWARD.shorter,
     parts=choose_parts,
@@ -153,6 +161,7 @@ OPERATION = Operation(
     tile_names=FORWARD.tile_names,
     hints=_hints,
     settings=FORWARD.settings,
+    further_inputs=FORWARD.further_inputs,
     problem_of_arrays=_problem_of_arrays,
     lengths=FORWARD.lengths,
     field_in_words=FORWARD.field_in_words,

@@ -13,6 +13,8 @@ from harness.support.errors import ProblemError
 
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
 """Matrix products: S and O; S, dP, dV, dQ and dK."""
+GRADIENT_OF = "d"
+"""Beginning of the name of a gradient: `dbias` is the gradient of the input `bias`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +24,15 @@ class BackwardProblem(Problem):
     Q, O, dO and dQ have shape (batch, heads, q_len, head_dim), K, V, dK and dV (batch, kv_heads, kv_len, head_dim), all
     C-contiguous in `dtype`; lse, the natural logarithm of sum exp(scores), has (batch, heads, q_len) in float32. dK and
     dV are sums over the query heads that share K and V. With dropout, O is the output after dropout, and the backward
-    pass drops the same weights.
+    pass drops the same weights. The gradients of the bias and of sinks have their shapes, in float32.
 
-    Raises `ProblemError` if a field is invalid, for `score_features`, and for masks that differ between heads.
+    Raises `ProblemError` if a field is invalid, and for masks that differ between heads.
     """
 
     operation: ClassVar[str] = "attention-backward"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.score_features:
-            raise ProblemError(
-                f"attention-backward has no gradients with {' or '.join(self.score_features)}; leave that out"
-            )
         if self.mask.tells_heads_apart:
             raise ProblemError(f"attention-backward takes masks that are the same for all heads; {self.mask} is not")
 
@@ -42,13 +40,23 @@ class BackwardProblem(Problem):
     def tensors(self) -> tuple[Tensor, ...]:
         """Q, K, V, O and lse of the forward pass, dO (the gradient of O); the outputs dQ, dK and dV.
 
+        Score terms and sinks add their inputs, and outputs for the gradients of those that have one: `dbias`, `dsinks`.
         A mask that is not a band adds the inputs of the forward pass, such as `first_keys` and `end_keys`, and
         `first_rows` and `end_rows`, the run of rows that see each key, for kernels in which a block owns keys.
         """
-        of_mask = [tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV")]
+        further = [tensor for tensor in super().tensors if tensor.role == INPUT and tensor.name not in tuple("QKV")]
         if not self.mask.runs.is_band:
-            of_mask += _runs_of_keys(self.batch, self.kv_len)
-        return (*_tensors(self.q_shape, self.kv_shape, self.dtype), *of_mask)
+            further += _runs_of_keys(self.batch, self.kv_len)
+        return (*_tensors(self.q_shape, self.kv_shape, self.dtype), *further, *self.gradients_of_terms)
+
+    @property
+    def gradients_of_terms(self) -> tuple[Tensor, ...]:
+        """The outputs that are gradients of inputs of score terms and sinks."""
+        return tuple(
+            Tensor(GRADIENT_OF + tensor.name, tensor.shape, tensor.dtype, OUTPUT, tensor.axes)
+            for term in self.terms if term.has_gradient
+            for tensor in term.inputs(self)
+        )  # fmt: skip
 
     @property
     def flops(self) -> int:

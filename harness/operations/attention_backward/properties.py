@@ -12,6 +12,7 @@ import numpy.typing as npt
 from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
 from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid
 from harness.model.operation import operation_named
+from harness.operations.attention.score_terms import SINKS
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -36,16 +37,24 @@ def gradient_sum(trial: Trial) -> str | None:
 def weights_sum(trial: Trial) -> str | None:
     """A row's weights add up to 1: dV, added up over keys, is dO, added up over the rows that see one.
 
-    Not where some drop out.
+    A sink takes its share of 1. Not where weights drop out, or where slopes are not those that lse was computed with.
     """
-    if trial.problem.dropout:
-        return None
     problem, u = trial.problem, UNIT_ROUNDOFF["float32"]
+    derived = (term.derived(problem) for term in problem.terms)
+    fits = all(np.array_equal(trial.inputs[name], array) for each in derived for name, array in each.items())
+    if problem.dropout or not fits:
+        return None
     lse, dO = (trial.inputs[name].astype(np.float64) for name in ("lse", "dO"))
-    first, end = problem.spans
-    seen = np.where((end > first)[:, None, :, None], dO, 0.0)
+    sees = ~np.isneginf(lse)
+    of_keys = sees.astype(np.float64)
+    if problem.sinks:
+        with np.errstate(invalid="ignore"):
+            of_keys = np.where(sees, -np.expm1(trial.inputs[SINKS].astype(np.float64)[:, None] - lse), 0.0)
+    with np.errstate(invalid="ignore"):
+        seen = np.where(sees[..., None], of_keys[..., None] * dO, 0.0)
     # exp(-lse) is off by as much as lse is, which is stored in float32.
-    off = np.abs(seen) * np.expm1(2 * u * np.maximum(np.abs(np.where(np.isfinite(lse), lse, 0.0)), 1))[..., None]
+    exponent = 2 * u * np.maximum(np.abs(np.where(np.isfinite(lse), lse, 0.0)), 1)
+    off = np.abs(np.where(sees[..., None], dO, 0.0)) * np.expm1(exponent)[..., None]
     grouped = (problem.batch, problem.kv_heads_count, problem.group * problem.q_len, problem.head_dim)
     expected, off = (x.reshape(grouped).sum(axis=2) for x in (seen, off))
     dV = trial.outputs["dV"].astype(np.float64).sum(axis=2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from harness.model.numerics import Numerics
 from harness.model.operation import Part, draw_inputs, operation_named
+from harness.operations.attention.bias import AXES
 from harness.operations.attention_backward import oracle
 from harness.operations.attention_backward.cases import backward
 from harness.operations.attention_backward.inputs import REGIMES
@@ -28,12 +30,41 @@ TINY = {
         batch=2, heads=4, kv_heads=2, q_len=3, kv_len=5, head_dim=2, dropout=0.4, dropout_seed=2**33
     ),
     "weights drop out, causal": BackwardProblem(heads=2, q_len=4, kv_len=4, head_dim=2, mask="causal", dropout=0.5),
+    "capped, grouped": BackwardProblem(
+        batch=2, heads=4, kv_heads=2, q_len=3, kv_len=5, head_dim=2, softcap=0.7, mask="causal"
+    ),
+    "ALiBi": BackwardProblem(heads=3, kv_heads=1, q_len=4, kv_len=3, head_dim=2, alibi=True, scale=2.0),
+    "sinks, rows that see nothing": BackwardProblem(
+        batch=2, heads=5, q_len=5, kv_len=3, head_dim=2, mask="causal", sinks=True
+    ),
+    "a bias of its own for each score": BackwardProblem(
+        batch=2, heads=2, kv_heads=1, q_len=3, kv_len=4, head_dim=2, bias="heads,q_len,kv_len", mask="window:1,2"
+    ),
+    "a bias of keys": BackwardProblem(batch=2, heads=2, q_len=3, kv_len=4, head_dim=2, bias="kv_len"),
+    "a bias of rows, without weight": BackwardProblem(batch=2, heads=2, q_len=3, kv_len=4, head_dim=2, bias="q_len"),
+    "a bias of heads, beside sinks": BackwardProblem(
+        batch=2, heads=2, q_len=3, kv_len=4, head_dim=2, bias="heads", sinks=True, dropout=0.3
+    ),
+    "all together": BackwardProblem(
+        batch=2,
+        heads=4,
+        kv_heads=2,
+        q_len=4,
+        kv_len=5,
+        head_dim=3,
+        bias="heads,kv_len",
+        sinks=True,
+        softcap=0.5,
+        alibi=True,
+        dropout=0.25,
+        mask="causal",
+    ),
     "one head of keys, scaled": BackwardProblem(heads=3, kv_heads=1, q_len=2, kv_len=3, head_dim=3, scale=-0.7),
 }
 
 
 def loss(problem: BackwardProblem, arrays: dict[str, np.ndarray]) -> float:
-    O = ATTENTION.answer(problem, {name: arrays[name] for name in "QKV"})["O"]
+    O = ATTENTION.answer(problem, arrays)["O"]
     return float((O * arrays["dO"]).sum())
 
 
@@ -54,7 +85,7 @@ def test_gradients_are_the_central_differences_of_the_forward_pass(problem: Back
     arrays = {name: array.astype(np.float64) for name, array in draw_inputs(problem, "normal", 3).items()}
     arrays |= dict(ATTENTION.answer(problem, arrays))  # O and lse as they are, not rounded
     found = oracle.gradients(problem, arrays)
-    for name in "QKV":
+    for name in (name.removeprefix("d") for name in found):
         np.testing.assert_allclose(found[f"d{name}"], difference(problem, arrays, name), rtol=1e-7, atol=1e-9)
 
 
@@ -70,20 +101,36 @@ def test_a_worked_example():
     np.testing.assert_allclose(found["dQ"].ravel(), [0], atol=1e-14)
 
 
-def part_of(problem: BackwardProblem, head: int, rows: slice, keys: slice) -> Part:
+BIASES = ("heads,q_len,kv_len", "heads,kv_len", "q_len", "kv_len", "heads")
+
+
+def part_of(
+    problem: BackwardProblem, head: int, rows: slice, keys: slice, others: Mapping[str, tuple[slice, ...]] = {}
+) -> Part:
     kv = head // problem.group
     of_keys = (slice(1, 2), slice(kv, kv + 1), keys)
-    return Part((slice(1, 2), slice(head, head + 1), rows), "a part", {"dK": of_keys, "dV": of_keys})
+    return Part(
+        (slice(1, 2), slice(head, head + 1), rows),
+        "a part",
+        {"dK": of_keys, "dV": of_keys, "dsinks": (slice(head, head + 1),), **others},
+    )
 
 
 @pytest.mark.parametrize("block_bytes", [8, 2000, oracle.BLOCK_BYTES])
-def test_a_part_is_that_part_of_the_whole_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch, block_bytes: int):
-    problem = BackwardProblem(batch=2, heads=6, kv_heads=2, q_len=11, kv_len=9, head_dim=5, mask="causal+window:4")
+@pytest.mark.parametrize("terms", [{}, *({"softcap": 1.0, "bias": axes, "sinks": True} for axes in BIASES)])
+def test_a_part_is_that_part_of_the_whole_whatever_the_blocks(
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int, terms: dict[str, object]
+):
+    problem = BackwardProblem(
+        batch=2, heads=6, kv_heads=2, q_len=11, kv_len=9, head_dim=5, mask="causal+window:4", **terms
+    )
     inputs = draw_inputs(problem, "non-finite", 5)
     whole = oracle.gradients(problem, inputs)
     monkeypatch.setattr(oracle, "BLOCK_BYTES", block_bytes)
     again = oracle.gradients(problem, inputs)
-    part = part_of(problem, 4, slice(2, 9), slice(3, 8))
+    bias = zip(AXES, (slice(4, 5), slice(2, 9), slice(3, 8)))
+    own = {"dbias": tuple(run if axis in (problem.bias or ()) else slice(0, 1) for axis, run in bias)}
+    part = part_of(problem, 4, slice(2, 9), slice(3, 8), own)
     found = oracle.gradients(problem, inputs, part)
     for name, array in whole.items():
         np.testing.assert_allclose(again[name], array, rtol=1e-12, atol=1e-14)
@@ -91,7 +138,9 @@ def test_a_part_is_that_part_of_the_whole_whatever_the_blocks(monkeypatch: pytes
 
 
 def test_large_problems_are_checked_in_parts_and_small_ones_whole():
-    problem = BackwardProblem(batch=3, heads=4, kv_heads=2, q_len=100, kv_len=70, head_dim=8)
+    problem = BackwardProblem(
+        batch=3, heads=4, kv_heads=2, q_len=100, kv_len=70, head_dim=8, bias="heads,kv_len", sinks=True
+    )
     assert len(BACKWARD.parts(problem, 1e12)) == 1
     parts = BACKWARD.parts(problem, 1.0)
     inputs = draw_inputs(problem, "normal", 1)

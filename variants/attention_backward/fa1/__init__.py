@@ -30,7 +30,7 @@ import numpy as np
 
 from harness import Buffer, Launch, Plan, Problem, Registry, Traffic
 from variants import _features as features
-from variants._features import has_spans
+from variants._features import Feature, has_spans
 from variants._tiles import BLOCK, Tile, blocks, grid
 from variants._tiles.backward import (
     BACKWARD,
@@ -50,11 +50,16 @@ def default_tile(head_dim: int) -> Tile:
     return Tile(16, 32) if head_dim <= 64 else Tile(16, 16) if head_dim <= 128 else Tile(8, 8)
 
 
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    """The features that kernels name as types."""
+    return features.mirrored_limits(problem), features.scores(problem), features.dropout(problem)
+
+
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels that initialize dQ, compute the gradients and round dQ."""
     from variants._tiles.rawkernel import tiles_kernel
 
-    folder, chosen = "attention_backward/fa1", (features.mirrored_limits(problem), features.dropout(problem))
+    folder, chosen = "attention_backward/fa1", features_of(problem)
     names = ("bwd_fa1_initialise", "bwd_fa1", "bwd_fa1_round")
     return tuple(tiles_kernel(folder, n, problem, turned(tile), chosen, headers=BACKWARD) for n in names)
 

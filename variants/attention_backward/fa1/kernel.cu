@@ -60,7 +60,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa1(
                 // Lines 11 to 13: S = tau Q_i K_j^T, P = exp(S - lse) where seen. Lines 17 and 20: dP = dO_i V_j^T,
                 // dS = P o (dP - D_i).
                 weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing,
-                                      NoDropout::OfHead(), 1.0f, first_row, rows);
+                                      Scores(), NoDropout::OfHead(), 1.0f, NoBias(), first_row, rows);
                 __syncthreads();
 
                 // Line 16: dV_j = dV_j + P^T dO_i. Line 22: dK_j = dK_j + dS^T Q_i.

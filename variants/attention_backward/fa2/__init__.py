@@ -18,6 +18,10 @@ where an atomic reads and writes. K_j and V_j are not read if no row sees a key 
 main also reads which rows see each key, 8 N_k per K/V head. Every copy is a run of consecutive elements (see
 _tiles/sectors.py), those of Q_i and dO_i in main with up to 16 bytes per lane. Dropout moves no bytes: each thread
 draws the numbers of its pairs again.
+
+Of score terms, main reads ALiBi's slope in each warp of a block, for each head, and the bias of each score that a row
+sees. Where there is a bias, prepare also writes dbias = 0, and main adds to it, for each tile, dS of all pairs or its
+sums over rows or keys. Where there are sinks, a last launch reads L and D, and writes a number per head.
 """
 
 from __future__ import annotations
@@ -47,13 +51,16 @@ from variants._tiles.backward import (
     key_grid_across,
     owning_keys_floats,
     register_backward,
+    score_tau,
     sizes,
     turned,
 )
+from variants._tiles.bias_gradient import added_bias, added_bias_bytes, numba_kind
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y
 from variants._tiles.registration import Kernels
 from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 from variants._tiles.space import rows_floats
 
 
@@ -73,49 +80,65 @@ def blocks_per_sm(head_dim: int, tile: Tile) -> int:
 
 def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
     """The main kernel's features, in the order of its parameters."""
-    return features.mirrored_limits(problem), features.dropout(problem, keys=tile.Bc)
+    dropout = features.dropout(problem, keys=tile.Bc)
+    return features.mirrored_limits(problem), features.scores(problem), dropout, added_bias(problem)
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
-    """CUDA kernels that compute D, then all gradients, then round dQ."""
+    """CUDA kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
     from variants._tiles.rawkernel import tiles_kernel
 
     folder, chosen = "attention_backward/fa2", features_of(problem, tile)
     sizes = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": 4}
     names = ("bwd_fa2_prepare", "bwd_fa2", "bwd_fa2_round")
-    return tuple(tiles_kernel(folder, n, problem, turned(tile), chosen, sizes, True, BACKWARD) for n in names)
+    kernels = (tiles_kernel(folder, n, problem, turned(tile), chosen, sizes, True, BACKWARD) for n in names)
+    return (*kernels, *cuda_sink_kernels(problem))
 
 
 def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
-    """Numba kernels that compute D, then all gradients, then round dQ."""
+    """Numba kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
     from variants.attention_backward.fa2.numba_kernel import bwd_fa2_kernels
 
     resident, chosen = blocks_per_sm(problem.head_dim, tile), features.in_numba(problem, tile.Bc, tile.Br)
-    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, chosen)
-    return kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round
+    bias = numba_kind(problem, added=True)
+    kernels = bwd_fa2_kernels(problem.head_dim, turned(tile), problem.dtype, resident, chosen, bias)
+    return kernels.bwd_fa2_prepare, kernels.bwd_fa2, kernels.bwd_fa2_round, *numba_sink_kernels(problem)
 
 
-TAKES = (*features.SPAN_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *features.ALL_SCORE_FEATURES, features.DROPOUT_FEATURE)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
 def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
-    """Two launches, three where dQ has 16 bits; `tile` is `default_tile(head_dim)` unless given."""
+    """Two launches, one more where dQ has 16 bits, and one more with sinks; `tile` is `default_tile` unless given."""
     p, tile = problem, tile or default_tile(problem.head_dim)
-    prepare, main, rounding = kernels(p, tile)
+    prepare, main, rounding, *of_sinks = kernels(p, tile)
     running_dQ = "dQ" if p.dtype == "float32" else "dQ_running"
     row_blocks, q_len = grid(p, blocks(p.q_len, tile.Br)), np.int32(p.q_len)
-    args = ("Q", "K", "V", "dO", "lse", "D", running_dQ, "dK", "dV", *sizes(p), *arguments(features_of(p, tile)))
+    args = (
+        "Q",
+        "K",
+        "V",
+        "dO",
+        "lse",
+        "D",
+        running_dQ,
+        "dK",
+        "dV",
+        *sizes(p),
+        score_tau(p),
+        *arguments(features_of(p, tile)),
+    )
     shared_bytes = owning_keys_floats(p.head_dim, tile) * FLOAT32_BYTES
     launches = [
-        Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, q_len)),
+        Launch(prepare, row_blocks, BLOCK, ("O", "dO", "D", running_dQ, q_len, added_bias(p).argument)),
         Launch(main, key_grid_across(p, tile), BLOCK, args, shared_bytes),
     ]
     buffers = [Buffer("D", p.lse_shape, "float32")]
     if running_dQ != "dQ":
         launches.append(Launch(rounding, row_blocks, BLOCK, (running_dQ, "dQ", q_len)))
         buffers.append(Buffer(running_dQ, p.q_shape, "float32"))
-    return Plan(tuple(launches), tuple(buffers))
+    return Plan((*launches, *sink_launches(p, of_sinks)), tuple(buffers))
 
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
@@ -125,8 +148,12 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     copy = tile_copy(problem)
     copied_bytes = s.Q_bytes if copy is None else s.copied_row_block_bytes(copy)
     read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
-    read_bytes += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum()
+    read_bytes += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum() + s.term_bytes
     write_bytes = s.stat_bytes.sum() + s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()
+    bias_read, bias_added, bias_zeroed = added_bias_bytes(s)
+    sinks_read, sinks_written = sink_gradient_bytes(problem)
+    read_bytes += bias_read + bias_added + sinks_read
+    write_bytes += bias_added + bias_zeroed + sinks_written
     if problem.dtype != "float32":
         read_bytes += s.running_bytes.sum()
         write_bytes += s.Q_bytes.sum()

@@ -1,16 +1,18 @@
 // FlashAttention-2, backward pass: Dao 2023, arXiv 2307.08691, algorithm 2. Line numbers are the paper's. What is loaded,
-// multiplied and reduced is in _tiles/tiles.cuh, backward.cuh and copies.cuh; Limits (here mirrored: which rows see a key)
-// and Dropout, types that the plan chooses, are in _features/. The Numba twin is numba_kernel.py.
+// multiplied and reduced is in _tiles/tiles.cuh, backward.cuh and copies.cuh; Limits (here mirrored: which rows see a key),
+// Scores and Dropout, types that the plan chooses, are in _features/, and DBias in _tiles/bias_gradient.cuh. The Numba twin is
+// numba_kernel.py.
 //
 // Many blocks add to dQ in memory at the same time, in float32; bwd_fa2_round then writes it as elements are stored.
 
-// Line 3: dQ = 0. Line 4: D = rowsum(dO o O).
+// Line 3: dQ = 0, and that of the bias. Line 4: D = rowsum(dO o O).
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_prepare(
     const stored *__restrict__ O, const stored *__restrict__ dO, float *__restrict__ delta, float *__restrict__ dQ,
-    int q_len)
+    int q_len, DBias dbias)
 {
     const int first_row = blockIdx.x * ROWS, rows = min(ROWS, q_len - first_row);
     const size_t first_stat = head_index() * q_len + first_row;
+    dbias.zero();
     zero_rows(dQ + first_stat * D, rows);
     row_dots_in_memory(delta + first_stat, dO + first_stat * D, O + first_stat * D, rows);
 }
@@ -19,7 +21,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
     float *__restrict__ dQ, stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group,
-    float tau, Limits limits, Dropout dropout)
+    float tau, float score_tau, Limits limits, Scores scores, Dropout dropout, DBias dbias)
 {
     extern __shared__ __align__(16) float K_tile[];
     float *const V_tile = K_tile + KEYS * LD, *const Q_tile = V_tile + KEYS * LD, *const dO_tile = Q_tile + ROWS * LD;
@@ -48,6 +50,8 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
     // Line 8: for all Q_i with a row that sees some key of the tile, of all `group` heads that share K_j and V_j.
     for (int member = 0; member < group; ++member) {
         const size_t first_q = (size_t)(kv_head * group + member) * q_len;
+        const int head = blockIdx.x * group + member;
+        const auto score = scores.of_head(head, q_len, kv_len);
         for (int first_row = seeing.start_row; first_row < seeing.end_row; first_row += ROWS) {
             // Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
             const int rows = min(ROWS, q_len - first_row);
@@ -57,10 +61,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void bwd_fa2(
             wait_for_copies();
             __syncthreads();
 
-            // Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-            const auto drawn = dropout.of_head(blockIdx.x * group + member, blockIdx.z);
-            weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing,
-                                  drawn, dropout.factor(), first_row, rows);
+            // Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
+            const auto drawn = dropout.of_head(head, blockIdx.z);
+            weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau,
+                                  seeing, score, drawn, dropout.factor(), dbias.of_head(head), first_row, rows);
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.

@@ -30,16 +30,16 @@ from variants._tiles.numba_tiles import (
 
 @functools.cache
 def bwd_fa2_kernels(
-    head_dim: int, tile: Tile, dtype: str, blocks_per_sm: int, features: NumbaFeatures
+    head_dim: int, tile: Tile, dtype: str, blocks_per_sm: int, features: NumbaFeatures, bias: str
 ) -> SimpleNamespace:
     """The kernels `bwd_fa2_prepare`, `bwd_fa2` and `bwd_fa2_round`; the tile is turned: Br keys, Bc rows.
 
-    At least `blocks_per_sm` blocks share a multiprocessor.
+    At least `blocks_per_sm` blocks share a multiprocessor. `bias`: as for `numba_bias_gradient`.
     """
     D = head_dim
     load_tile, _ = copies(D, dtype)
     copy_tile = copy_tile_of(D, tile.Bc, dtype)
-    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features)
+    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features, bias)
     KEYS, ROWS, TQ = backward.KEYS, backward.ROWS, backward.TQ
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     K_place, V_place = shared_tile(0, KEYS, LD), shared_tile(KEYS * LD, KEYS, LD)
@@ -52,17 +52,21 @@ def bwd_fa2_kernels(
     weights_and_gradients, multiply_dS_K = backward.weights_and_gradients, backward.multiply_dS_K
     gather_dQ, store_dK_dV = backward.gather_dQ, backward.store_dK_dV
     add_P_V, dropout_of_head, factor = tiles.add_P_V, features.dropout.of_head, features.dropout.factor
+    score_of_head, dbias_of_head, zero_dbias = features.scores.of_head, backward.dbias.of_head, backward.dbias.zero
 
-    # Line 3: dQ = 0. Line 4: D = rowsum(dO o O).
+    # Line 3: dQ = 0, and that of the bias. Line 4: D = rowsum(dO o O).
     @cuda.jit
-    def bwd_fa2_prepare(O, dO, delta, dQ, q_len):
+    def bwd_fa2_prepare(O, dO, delta, dQ, q_len, dbias):
         batch, head, first_row = batch_index(), head_index(), block_index() * ROWS
         rows = min(ROWS, q_len - first_row)
+        zero_dbias(dbias)
         zero_rows(dQ[batch, head], first_row, rows)
         row_dots_in_memory(delta[batch, head], dO[batch, head], O[batch, head], first_row, rows)
 
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
-    def bwd_fa2(Q, K, V, dO, lse, delta, dQ, dK, dV, q_len, kv_len, group, tau, limits, dropout):
+    def bwd_fa2(
+        Q, K, V, dO, lse, delta, dQ, dK, dV, q_len, kv_len, group, tau, score_tau, limits, scores, dropout, dbias
+    ):
         K_tile, V_tile, Q_tile, dO_tile = K_place(), V_place(), Q_place(), dO_place()
         P_tile, dS_tile = P_place(), dS_place()
         statistics = statistics_place()
@@ -96,7 +100,8 @@ def bwd_fa2_kernels(
             head = kv_head * group + member
             dO_head, dQ_head = dO[batch, head], dQ[batch, head]
             lse_head, delta_head = lse[batch, head], delta[batch, head]
-            drawn = dropout_of_head(dropout, head, batch)
+            dbias_head = dbias_of_head(dbias, head)
+            score, drawn = score_of_head(scores, head, q_len, kv_len), dropout_of_head(dropout, head, batch)
             for first_row in range(start_row, end_row, ROWS):
                 # Line 9: load dO_i, L_i, D_i, once no thread adds to memory what was gathered there. Q_i is on its way.
                 rows = min(ROWS, q_len - first_row)
@@ -106,10 +111,11 @@ def bwd_fa2_kernels(
                 wait_for_copies()
                 cuda.syncthreads()
 
-                # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
+                # Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
+                # dS = P o (dP - D_i).
                 weights_and_gradients(
-                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, drawn,
-                    factor(dropout), first_row, rows,
+                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau, seeing, score,
+                    drawn, factor(dropout), dbias_head, first_row, rows,
                 )  # fmt: skip
                 cuda.syncthreads()
 

@@ -1,6 +1,7 @@
 // FlashAttention-2, backward pass, with dQ in a launch of its own: Dao 2023, arXiv 2307.08691, algorithm 2, whose line
-// numbers these are. What is loaded, multiplied and reduced is in _tiles/tiles.cuh and backward.cuh; Limits, a type that the
-// plan chooses, is in _features/. The Numba twin is numba_kernel.py.
+// numbers these are. What is loaded, multiplied and reduced is in _tiles/tiles.cuh and backward.cuh; Limits and Scores, types
+// that the plan chooses, are in _features/, and DBias in _tiles/bias_gradient.cuh: of_bias.cu computes the gradient of a bias.
+// The Numba twin is numba_kernel.py.
 
 // Line 4: D = rowsum(dO o O).
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_prepare(
@@ -15,7 +16,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_prepare(
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
-    stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, Limits limits)
+    stored *__restrict__ dK, stored *__restrict__ dV, int q_len, int kv_len, int group, float tau, float score_tau,
+    Limits limits, Scores scores)
 {
     __shared__ __align__(16) float K_tile[KEYS * LD], V_tile[KEYS * LD], Q_tile[ROWS * LD], dO_tile[ROWS * LD];
     __shared__ __align__(16) float P_tile[P_ROWS * LP], dS_tile[P_ROWS * LP], lse_tile[ROWS], delta_tile[ROWS];
@@ -39,6 +41,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
     // Line 8: for all Q_i with a row that sees some key of the tile, of all heads that share it.
     for (int member = 0; member < group; ++member) {
         const size_t first_q = (kv_head * group + member) * q_len;
+        const auto score = scores.of_head(blockIdx.x * group + member, q_len, kv_len);
         for (int first_row = seeing.start_row; first_row < seeing.end_row; first_row += ROWS) {
             // Line 9: load Q_i, dO_i, L_i, D_i, once no thread reads the last ones any more.
             const int rows = min(ROWS, q_len - first_row);
@@ -48,9 +51,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
             load_statistics<ROWS>(lse_tile, delta_tile, lse + first_q + first_row, delta + first_q + first_row, rows);
             __syncthreads();
 
-            // Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
-            weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing,
-                                  NoDropout::OfHead(), 1.0f, first_row, rows);
+            // Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
+            weights_and_gradients(P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau,
+                                  seeing, score, NoDropout::OfHead(), 1.0f, DBias(), first_row, rows);
             __syncthreads();
 
             // Line 12: dV_j = dV_j + P^T dO_i. Line 16: dK_j = dK_j + dS^T Q_i.
@@ -69,7 +72,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_keys(
 extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V,
     const stored *__restrict__ dO, const float *__restrict__ lse, const float *__restrict__ delta,
-    stored *__restrict__ dQ, int q_len, int kv_len, int group, float tau, Limits limits)
+    stored *__restrict__ dQ, int q_len, int kv_len, int group, float tau, float score_tau, Limits limits, Scores scores)
 {
     __shared__ __align__(16) float Q_tile[BR * LD], dO_tile[BR * LD], K_tile[BC * LD], V_tile[BC * LD];
     __shared__ __align__(16) float dS_tile[P_ROWS * LP], lse_tile[BR], delta_tile[BR];
@@ -84,6 +87,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
     load_tile<BR>(dO_tile, dO + first_stat * D, rows);
     load_statistics<BR>(lse_tile, delta_tile, lse + first_stat, delta + first_stat, rows);
     float dQ_acc[TM][TD] = {};
+    const auto score = scores.of_head(head, q_len, kv_len);
 
     // For all K_j with a key that some row sees.
     const auto seen = limits.of_block<BR>(block, q_len, kv_len);
@@ -95,22 +99,17 @@ extern "C" __global__ __launch_bounds__(THREADS) void bwd_fa2_ordered_of_rows(
         load_tile<BC>(V_tile, V_head + (size_t)first_key * D, keys);
         __syncthreads();
 
-        // Lines 10, 11, 13 and 14, here a row per row: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T,
+        // Lines 10, 11, 13 and 14, here a row per row: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
         // dS = P o (dP - D_i).
         float S[TM][TN], dP[TM][TN];
         multiply_Q_Kt(S, Q_tile, K_tile);
         multiply_Q_Kt(dP, dO_tile, V_tile);
         const auto seen_here = seen_in_tile(seen, first_row, first_key, keys);
+        row_gradients<DBias>(S, dP, lse_tile, delta_tile, score_tau, score, seen_here, first_row, rows, first_key);
 #pragma unroll
-        for (int i = 0; i < TM; ++i) {
-            const float lse_i = lse_tile[tile_row(i)], delta_i = delta_tile[tile_row(i)];
+        for (int i = 0; i < TM; ++i)
 #pragma unroll
-            for (int j = 0; j < TN; ++j) {
-                const bool sees = seen_here.in_run(i, key_of(j));
-                const float p = sees ? __expf(tau * S[i][j] - lse_i) : 0.0f;
-                dS_tile[row_of(i) * LP + key_of(j)] = sees ? p * (dP[i][j] - delta_i) : 0.0f;
-            }
-        }
+            for (int j = 0; j < TN; ++j) dS_tile[row_of(i) * LP + key_of(j)] = S[i][j];
         __syncthreads();
 
         // Line 15: dQ_i = dQ_i + dS K_j.

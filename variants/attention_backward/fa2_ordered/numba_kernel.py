@@ -9,7 +9,6 @@ import functools
 from typing import Any
 
 from numba import cuda, float32, int32
-from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
@@ -29,16 +28,19 @@ from variants._tiles.numba_tiles import (
 
 
 @functools.cache
-def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures) -> tuple[Any, Any]:
-    """The kernels that own keys, `prepare` and `of_keys`; the tile is turned: Br keys, Bc rows."""
+def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures, bias: str) -> tuple[Any, Any]:
+    """The kernels that own keys, `prepare` and `of_keys`; the tile is turned: Br keys, Bc rows.
+
+    `bias`: as for `numba_bias_gradient`.
+    """
     D = head_dim
     load_tile, _ = copies(D, dtype)
-    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features)
+    tiles, backward = numba_tiles(D, tile, features), numba_backward(D, tile, dtype, features, bias)
     KEYS, ROWS = backward.KEYS, backward.ROWS
     TM, TD, P_ROWS, LD, LP = tiles.TM, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     own_keys_across, rows_seeing, in_tile = backward.own_keys_across, backward.rows_seeing, backward.in_tile
     row_dots_in_memory, weights_and_gradients = backward.row_dots_in_memory, backward.weights_and_gradients
-    store_dK_dV, add_P_V = backward.store_dK_dV, tiles.add_P_V
+    store_dK_dV, add_P_V, score_of_head = backward.store_dK_dV, tiles.add_P_V, features.scores.of_head
 
     # Line 4: D = rowsum(dO o O).
     @cuda.jit
@@ -49,7 +51,7 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
 
     # Lines 5 to 19 without 15. `limits`: mirrored, which rows see a key.
     @cuda.jit
-    def bwd_fa2_ordered_of_keys(Q, K, V, dO, lse, delta, dK, dV, q_len, kv_len, group, tau, limits):
+    def bwd_fa2_ordered_of_keys(Q, K, V, dO, lse, delta, dK, dV, q_len, kv_len, group, tau, score_tau, limits, scores):
         K_tile = cuda.shared.array((KEYS, LD), float32, alignment=16)
         V_tile = cuda.shared.array((KEYS, LD), float32, alignment=16)
         Q_tile = cuda.shared.array((ROWS, LD), float32, alignment=16)
@@ -84,6 +86,7 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
             head = kv_head * group + member
             Q_head, dO_head = Q[batch, head], dO[batch, head]
             lse_head, delta_head = lse[batch, head], delta[batch, head]
+            score = score_of_head(scores, head, q_len, kv_len)
             for first_row in range(seeing.start_row, seeing.end_row, ROWS):
                 # Line 9: load Q_i, dO_i, L_i, D_i, once no thread reads the last ones any more.
                 rows = min(ROWS, q_len - first_row)
@@ -93,10 +96,11 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
                 load_statistics(lse_tile, delta_tile, ROWS, lse_head, delta_head, first_row, rows)
                 cuda.syncthreads()
 
-                # Lines 10, 11, 13 and 14: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T, dS = P o (dP - D_i).
+                # Lines 10, 11, 13 and 14: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
+                # dS = P o (dP - D_i).
                 weights_and_gradients(
-                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, tau, seeing, (), ONE,
-                    first_row, rows,
+                    P_tile, dS_tile, K_tile, V_tile, Q_tile, dO_tile, lse_tile, delta_tile, score_tau, seeing, score,
+                    (), ONE, (), first_row, rows,
                 )  # fmt: skip
                 cuda.syncthreads()
 
@@ -113,19 +117,20 @@ def bwd_fa2_of_keys(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
 
 
 @functools.cache
-def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures) -> Any:
-    """The kernel that owns rows, as one of the forward pass does."""
+def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatures, bias: str) -> Any:
+    """The kernel that owns rows, as one of the forward pass does. `bias`: as for `numba_bias_gradient`."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
     load_tile, store_tile = copies(D, dtype)
     tiles, limits_of_block = numba_tiles(D, tile, features), features.limits.of_block
     TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
-    row_of, key_of, tile_row, gather = tiles.row_of, tiles.key_of, tiles.tile_row, tiles.gather
+    row_of, key_of, gather = tiles.row_of, tiles.key_of, tiles.gather
     multiply_Q_Kt, seen_in_tile, add_P_V = tiles.multiply_Q_Kt, tiles.seen_in_tile, tiles.add_P_V
+    score_of_head, row_gradients = features.scores.of_head, numba_backward(D, tile, dtype, features, bias).row_gradients
 
     # Line 15 alone: a block owns Q_i and dO_i of one head, as in the forward pass. S and dP are computed once more. The
     # last rows start first.
     @cuda.jit
-    def bwd_fa2_ordered_of_rows(Q, K, V, dO, lse, delta, dQ, q_len, kv_len, group, tau, limits):
+    def bwd_fa2_ordered_of_rows(Q, K, V, dO, lse, delta, dQ, q_len, kv_len, group, tau, score_tau, limits, scores):
         Q_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         dO_tile = cuda.shared.array((BR, LD), float32, alignment=16)
         K_tile = cuda.shared.array((BC, LD), float32, alignment=16)
@@ -150,6 +155,7 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
         for i in range(TM):
             for j in range(TD):
                 dQ_acc[i, j] = ZERO
+        score = score_of_head(scores, head, q_len, kv_len)
 
         # For all K_j with a key that some row sees.
         seen = limits_of_block(limits, block, q_len, kv_len)
@@ -161,18 +167,15 @@ def bwd_fa2_of_rows(head_dim: int, tile: Tile, dtype: str, features: NumbaFeatur
             load_tile(V_tile, BC, V_head, first_key, keys)
             cuda.syncthreads()
 
-            # Lines 10, 11, 13 and 14, here a row per row: S = tau Q_i K_j^T, P = exp(S - L_i), dP = dO_i V_j^T,
+            # Lines 10, 11, 13 and 14, here a row per row: S = score(tau Q_i K_j^T), P = exp(S - L_i), dP = dO_i V_j^T,
             # dS = P o (dP - D_i).
             multiply_Q_Kt(S, Q_tile, K_tile)
             multiply_Q_Kt(dP, dO_tile, V_tile)
             seen_here = seen_in_tile(bounds, seen, (), first_row, first_key, keys)
+            row_gradients(S, dP, lse_tile, delta_tile, score_tau, score, seen_here, first_row, rows, first_key)
             for i in range(TM):
-                lse_i = lse_tile[tile_row(i)]
-                delta_i = delta_tile[tile_row(i)]
                 for j in range(TN):
-                    sees = seen_here.first[i] <= key_of(j) and key_of(j) < seen_here.end[i]
-                    p = libdevice.fast_expf(tau * S[i, j] - lse_i) if sees else ZERO
-                    dS_tile[row_of(i), key_of(j)] = p * (dP[i, j] - delta_i) if sees else ZERO
+                    dS_tile[row_of(i), key_of(j)] = S[i, j]
             cuda.syncthreads()
 
             # Line 15: dQ_i = dQ_i + dS K_j.

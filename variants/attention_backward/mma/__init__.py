@@ -18,9 +18,10 @@ fragments, 4 N_q d bytes where N_q is a multiple of 16 and d of 8:
                 per K/V head: K_j, V_j read, dK_j, dV_j written                     2 X_k, 2 X_k
     round       dQ read in float32, written                                         X_r, X_q
 
-where an atomic reads and writes. Of K and V, tiles that no row sees a key of are left out. Where the mask is no band,
-of keys reads 8 N_k per K/V head besides, which rows see each key. All other copies are runs of
-consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
+where an atomic reads and writes, and of keys also ALiBi's slope, once for the rows and keys that a warp scores at once.
+Where there are sinks, a last launch reads lse and D, and writes a number per head. Of K and V, tiles that no row sees a
+key of are left out. Where the mask is no band, of keys reads 8 N_k per K/V head besides, which rows see each key. All
+other copies are runs of consecutive elements, with up to 16 bytes per lane (see _tiles/sectors.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import numpy as np
 
 from harness import Buffer, Plan, Problem, Registry, Traffic
 from variants import _features as features
+from variants._features import term_bytes
 from variants._mma import unsupported_on_tensor_cores
 from variants._mma_backward import (
     END_ROWS,
@@ -49,39 +51,43 @@ from variants._mma_backward import (
     running_shape,
     tiles_owning_keys,
 )
+from variants._mma_backward.parts import scored_parts
 from variants._tiles import Tile
 from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 
 
 def cupy_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
-    """CUDA kernels that compute D, then all gradients, then round dQ."""
+    """CUDA kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
     prepare, rounding = (end_kernel(problem, name, adds_dQ=True) for name in ("prepare", "round"))
-    return prepare, keys_kernel(problem, tile, adds_dQ=True), rounding
+    return prepare, keys_kernel(problem, tile, adds_dQ=True), rounding, *cuda_sink_kernels(problem)
 
 
 def numba_kernels(problem: Problem, tile: BackwardMmaTile) -> tuple[Any, ...]:
-    """Numba kernels that compute D, then all gradients, then round dQ."""
+    """Numba kernels that compute D, then all gradients, round dQ, and sum those of sinks."""
     from variants._mma_backward.numba_ends import end_kernels
     from variants._mma_backward.numba_keys import keys_kernel as numba_keys_kernel
 
     ends = end_kernels(problem.head_dim, problem.dtype, adds_dQ=True)
-    return ends.bwd_mma_prepare, numba_keys_kernel(problem, tile, adds_dQ=True), ends.bwd_mma_round
+    of_keys = numba_keys_kernel(problem, tile, adds_dQ=True)
+    return ends.bwd_mma_prepare, of_keys, ends.bwd_mma_round, *numba_sink_kernels(problem)
 
 
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
-TAKES = (*features.SPAN_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
 
 
 def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None) -> Plan:
-    """Three launches; `tile` is `default_owning_keys(head_dim)` unless given."""
+    """Three launches, and one more with sinks; `tile` is `default_owning_keys(head_dim)` unless given."""
     p, tile = problem, tile or default_owning_keys(problem.head_dim)
-    prepare, of_keys, rounding = kernels(p, tile)
+    prepare, of_keys, rounding, *of_sinks = kernels(p, tile)
     round_args = ("dQ", np.int32(p.q_len), np.float32(p.tau), gradient_of_Q(added=True).argument)
     return Plan(
         launches=(
             prepare_launch(p, prepare, adds_dQ=True),
             keys_launch(p, of_keys, tile, adds_dQ=True),
             end_launch(p, rounding, round_args, tiles=1),
+            *sink_launches(p, of_sinks),
         ),
         buffers=(
             Buffer("L", p.lse_shape, "float32"),
@@ -100,7 +106,9 @@ def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
     read_bytes += int((s.visits * 2 * (s.copied_Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum())
     read_bytes += added_bytes + running_bytes + int(s.key_limit_bytes.sum())
     write_bytes += running_bytes + added_bytes + int(2 * s.K_bytes.sum() + ends.Q_bytes.sum())
-    return Traffic(read_bytes, write_bytes)
+    sinks_read, sinks_written = sink_gradient_bytes(problem)
+    read_bytes += term_bytes(problem, scored_parts(s)) + sinks_read
+    return Traffic(read_bytes, write_bytes + sinks_written)
 
 
 def register(registry: Registry) -> None:
