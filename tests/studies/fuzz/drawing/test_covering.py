@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import random
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from lanes import exhaustive, thorough_unless
+from asked_cases import SEEDS, cases_of, usual_cases
 from no_kernel import NoKernel
 
 from harness.model.cases.build import Builds
@@ -23,30 +22,11 @@ from harness.operations.attention.cases.build import BUILDS, AttentionBuild, bui
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.problem import COMPILED_FEATURES, SCORE_FEATURES, Problem
 from harness.studies.fuzz import campaign
-from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.drawing import covering as covering_module
 from harness.studies.fuzz.drawing.builds import builds_for, sanitized_builds
 from harness.studies.fuzz.drawing.covering import BUILD, Covering
-from harness.studies.fuzz.examining import chosen_examiners
-from harness.studies.fuzz.result import CampaignResult
-from harness.studies.fuzz.settings import CampaignSettings
 
 pytestmark = pytest.mark.compiles(False)
-
-SEEDS = [*thorough_unless(lambda seed: seed == 0, range(2)), *exhaustive(range(2, 12))]
-
-
-def cases_of(
-    name: str, seed: int, monkeypatch: pytest.MonkeyPatch, refusals: Callable[[Case], str | None] = lambda case: None,
-    **how: object,
-) -> tuple[list[Case], CampaignResult]:  # fmt: skip
-    """What a campaign of the variant asks its workers."""
-    variant = discover().registry.get(name)
-    workers = type("Workers", (NoKernel,), {"asked": [], "refusals": staticmethod(refusals)})
-    monkeypatch.setattr(chosen_examiners, "Workers", workers)
-    settings = CampaignSettings(seed=seed, **how)
-    result = run_campaign(name, lambda: variant, how=settings, operation=variant.operation)
-    return workers.asked, result
 
 
 def sees_nothing(problem: Problem) -> bool:
@@ -194,14 +174,6 @@ def test_a_usual_campaign_meets_nearly_every_pair_of_values(name: str, seed: int
     assert coverage.met >= 0.96 * (coverage.pairs - of_builds)
 
 
-@functools.cache
-def usual_cases(name: str, seed: int) -> tuple[Case, ...]:
-    """The first cases of a usual campaign, which are chosen on purpose."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(campaign._Campaign, "_explore", lambda self, *arguments: None)
-        return tuple(cases_of(name, seed, patch)[0][:96])
-
-
 def square(case: Case, least: int) -> bool:
     return case.problem.q_len == case.problem.kv_len >= least
 
@@ -239,62 +211,6 @@ def test_rows_of_models_are_met_in_each_dtype_over_a_few_seeds():
     met = {(build.dtype, build.head_dim) for build in builds}
     dtypes, lengths = ("float32", "float16", "bfloat16"), (64, 128)
     assert {(dtype, length) for dtype in dtypes for length in lengths} - met == set()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ["fa2-cupy", "split-kv-cupy", "bwd-fa2-cupy", "row-wise-cupy"])
-def test_one_problem_has_more_keys_than_16_bits_count(name: str, seed: int):
-    cases = usual_cases(name, seed)
-    places = [number for number, case in enumerate(cases, 1) if case.problem.kv_len > 2**16]
-    assert places and places[0] <= 20
-    for place in places:
-        p = cases[place - 1].problem
-        assert p.q_len * p.heads * p.batch == 1 and p.head_dim <= 24
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ["fa2-cupy", "bwd-fa2-cupy", "row-wise-cupy", "fa2-mma-cupy"])
-def test_two_problems_have_offsets_of_more_than_32_bits(name: str, seed: int):
-    cases = usual_cases(name, seed)
-    far = [(number, case.problem) for number, case in enumerate(cases, 1) if case.problem.far]
-    assert [number for number, _ in far] == [25, 26]
-    (_, rows), (_, keys) = far
-    assert (rows.build_key, rows.q_len > rows.kv_len) == (cases[0].problem.build_key, True) and keys.kv_len > keys.q_len
-    for p in (rows, keys):
-        *_, last = p.spread.extent.places
-        assert max(last * p.q_len, last * p.kv_len) * p.head_dim >= 2**32 and last < 65_535
-        # Scores, in float32, have a range of addresses of the emulator.
-        assert (last + 1) * p.q_len * p.kv_len * 4 <= 2**35 or keys is p
-        assert p.q_len * p.kv_len * p.head_dim <= 4 * MOST_WORK
-
-
-@pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
-def test_one_table_has_pages_whose_offsets_have_more_than_32_bits(name: str):
-    (problem,) = (case.problem for case in usual_cases(name, 0) if case.problem.far)
-    shape = problem.spread.problem.kv_shape
-    assert (shape[0] - 1) * shape[1] * shape[2] * shape[3] >= 2**32 > 2**31 > shape[0]
-
-
-def test_no_offset_has_more_than_32_bits_where_few_tiles_are_asked_for(monkeypatch: pytest.MonkeyPatch):
-    cases, _ = cases_of("fa2-cupy", 0, monkeypatch, examples=40, most_tiles=2)
-    assert not any(case.problem.far for case in cases)
-
-
-def test_one_row_of_softmax_has_more_columns_than_16_bits_count(monkeypatch: pytest.MonkeyPatch):
-    for seed in range(3):
-        cases, _ = cases_of("softmax-online-cupy", seed, monkeypatch, examples=20)
-        assert any(case.problem.columns > 2**16 and case.regime == "rising" for case in cases)
-
-
-@pytest.mark.parametrize("name", ["paged-cupy", "paged-split-kv-cupy"])
-def test_one_table_has_pages_whose_numbers_have_more_than_16_bits(name: str):
-    for seed in range(3):
-        cases = usual_cases(name, seed)
-        (case,) = (case for case in cases[:20] if case.problem.pool_pages > 2**16)
-        assert max(case.problem.lengths) > 32 * 512 and case.problem.heads == case.problem.q_len == 1
-        table = case.inputs()["table"]
-        assert ((2**16 <= table) & (table < case.problem.pool_pages)).any()
-        assert any(case.problem.page_size > 64 for case in cases[:40])
 
 
 def test_a_result_names_what_no_build_had(monkeypatch: pytest.MonkeyPatch):
