@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from harness.model.variant import Registry as Registry
     from harness.model.variant import Variant as Variant
     from harness.operations.attention.cases.strategies import cases as cases
+    from harness.operations.attention.layout import Layout as Layout
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
@@ -59,6 +60,7 @@ _HOMES = {
     "KernelFault": "harness.support.errors",
     "Launch": "harness.model.plan",
     "LaunchResult": "harness.device.result",
+    "Layout": "harness.operations.attention.layout",
     "Numerics": "harness.model.numerics",
     "PagedProblem": "harness.operations.paged_attention.problem",
     "Plan": "harness.model.plan",

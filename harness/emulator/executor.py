@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,12 +24,13 @@ from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.runtime_ahead import RuntimeAhead
 from harness.emulator.native.tier import Tier
 from harness.execution.judging.accuracy import all_zero, untouched
-from harness.execution.judging.kept_inputs import require_kept
+from harness.execution.judging.kept_inputs import require_kept, require_unused_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.execution.schedule.events import EventListener
 from harness.execution.traffic.counts import WRITES
 from harness.model.finding import Finding
+from harness.model.placed_tensors import placed_inputs, view
 from harness.model.plan import Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
@@ -94,7 +95,7 @@ class EmulatorExecutor:
         require_emulated(plan, problem)
         buffers, pointers = _memory_of(plan, problem)
         inputs = inputs if problem.spread is None else problem.spread.relabelled(inputs)
-        given = {**inputs, MAPS: _encoded(plan, pointers)}
+        given = {**placed_inputs(problem, inputs), MAPS: _encoded(plan, pointers)}
         memory = RunMemory(problem, buffers, given, self._instruments.sanitizer)
         hierarchy = None
         if self._settings.caches is not None and events is None:  # events change when warps wait
@@ -105,9 +106,10 @@ class EmulatorExecutor:
         reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
         if not self._instruments.sanitizer:  # which reports every store into an input, even of the same value
             _require_inputs_kept(problem, memory, inputs, reports)
-        outputs = {name: memory.array(name) for name in buffers if name in plan.output_names(problem)}
+        _require_unused_kept(problem, memory, reports)
+        written = [tensor for tensor in problem.tensors if tensor.name in plan.output_names(problem)]
+        outputs = {tensor.name: view(tensor, memory.array(tensor.buffer)) for tensor in written}
         if self._instruments.sanitizer:
-            written = (tensor for tensor in problem.tensors if tensor.name in outputs)
             findings += [finding for tensor in written for finding in memory.holes(tensor)]
         return Execution(
             outputs,
@@ -133,17 +135,21 @@ class EmulatorExecutor:
         if not doubtful:
             return {}
         buffers, pointers = _memory_of(plan, problem)
-        given = {**inputs, MAPS: _encoded(plan, pointers)}
+        given = {**placed_inputs(problem, inputs), MAPS: _encoded(plan, pointers)}
         memory = RunMemory(problem, buffers, given, self._instruments.sanitizer)
-        for name in doubtful:
-            memory.clear(name)
+        tensors = [problem.tensor(name) for name in doubtful]
+        for tensor in tensors:
+            memory.clear(tensor.buffer)
         modules = LoadedModules()  # fresh ones: this run's changes to variables must not persist
         modules.begin_run()
         try:
             self._launch_all(plan, problem, pointers, memory, None, modules)
         except KernelFault:
             return None
-        return {name: mask & all_zero(memory.array(name)) for name, mask in doubtful.items()}
+        return {
+            tensor.name: doubtful[tensor.name] & all_zero(view(tensor, memory.array(tensor.buffer)))
+            for tensor in tensors
+        }
 
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
         """Compile all kernels that `plan` launches ahead of `run`. May be called from several threads at once.
@@ -223,12 +229,13 @@ def _memory_of(plan: Plan, problem: BaseProblem) -> tuple[dict[str, Buffer], Poi
     buffers, maps = plan.all_buffers(problem), addressed(plan)
     if maps:
         buffers[MAPS] = Buffer(MAPS, (len(maps), MAP_BYTES), "uint8")
+    addresses = {name: at.buffer_address(index) for index, name in enumerate(buffers)}
     pointers: Pointers = {
-        name: DevicePointer(at.buffer_address(index), buffer.shape, buffer.dtype)
-        for index, (name, buffer) in enumerate(buffers.items())
+        name: DevicePointer(addresses[view.buffer] + view.offset_bytes, view.shape, view.dtype, view.strides)
+        for name, view in plan.views(problem).items()
     }
     for number, tensor_map in enumerate(maps):
-        pointers[tensor_map] = DevicePointer(pointers[MAPS].address + MAP_BYTES * number, (MAP_BYTES,), "uint8")
+        pointers[tensor_map] = DevicePointer(addresses[MAPS] + MAP_BYTES * number, (MAP_BYTES,), "uint8")
     return buffers, pointers
 
 
@@ -259,19 +266,32 @@ def _require_inputs_kept(
     reports: Sequence[LaunchReport],
 ) -> None:
     """Raise `KernelFault` if a store has changed an input. Stores are always counted."""
+    lines = _lines_that_store(reports, {tensor.buffer for tensor in problem.inputs})
+    if lines:
+        require_kept(
+            [tensor for tensor in problem.inputs if tensor.buffer in lines],
+            inputs,
+            lambda tensor: view(tensor, memory.array(tensor.buffer)),
+            lambda tensor: " and ".join(lines[tensor.buffer]),
+        )
+
+
+def _require_unused_kept(problem: BaseProblem, memory: RunMemory, reports: Sequence[LaunchReport]) -> None:
+    """Raise `KernelFault` if a store has changed an element that belongs to no tensor."""
+    placed = {tensor.buffer for tensor in problem.tensors if tensor.placement is not None}
+    for name, lines in _lines_that_store(reports, placed).items():
+        require_unused_kept(problem.tensors, name, memory.array(name), " and ".join(lines))
+
+
+def _lines_that_store(reports: Sequence[LaunchReport], buffers: Collection[str]) -> dict[str, dict[str, None]]:
+    """For each of these buffers that some line stores into, the lines, in order."""
     lines: dict[str, dict[str, None]] = {}
     for report in reports:
         for site in report.traffic or ():
-            if site.kind in WRITES and site.buffer in inputs:
+            if site.kind in WRITES and site.buffer in buffers:
                 line = f"kernel {report.kernel}, {site.file}:{site.line}" if site.file else f"kernel {report.kernel}"
                 lines.setdefault(site.buffer, {})[line] = None
-    if lines:
-        require_kept(
-            [tensor for tensor in problem.inputs if tensor.name in lines],
-            inputs,
-            lambda tensor: memory.array(tensor.name),
-            lambda tensor: " and ".join(lines[tensor.name]),
-        )
+    return lines
 
 
 FEWEST_STEPS = 1 << 24

@@ -18,7 +18,9 @@ from harness.compilers.tensor_maps import keeping
 from harness.compilers.toolchain import Call
 from harness.compilers.toolchains import toolchain_of
 from harness.execution.protocol import Device
+from harness.model.placed_tensors import view
 from harness.model.plan import Buffer, Launch
+from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import stamped
 from harness.support.errors import KernelFault, SandboxError
 
@@ -161,7 +163,7 @@ class GpuContext:
 
     def upload(self, array: Any, values: np.ndarray) -> None:
         """Copy `values` from the host to a GPU array."""
-        array.set(values.view(np.uint16) if values.dtype == ml_dtypes.bfloat16 else values, stream=self.stream)
+        array.set(kernel_values(values), stream=self.stream)
 
     def fill(self, array: Any, byte: int) -> None:
         """Set every byte, in stream order."""
@@ -173,6 +175,17 @@ class GpuContext:
         host: np.ndarray = array.get(stream=self.stream)
         self.stream.synchronize()
         return host.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else host
+
+
+def views_of(context: GpuContext, problem: BaseProblem, buffers: Mapping[str, Any]) -> dict[str, Any]:
+    """What each name among a launch's arguments stands for, given the arrays of buffers by name."""
+    placed = [tensor for tensor in problem.tensors if tensor.placement is not None and tensor.buffer in buffers]
+    return {**buffers, **{tensor.name: view(tensor, buffers[tensor.buffer], context.cupy) for tensor in placed}}
+
+
+def kernel_values(values: np.ndarray) -> np.ndarray:
+    """The values in the dtype that CuPy and Numba use for them."""
+    return values.view(np.uint16) if values.dtype == ml_dtypes.bfloat16 else values
 
 
 def kernel_dtype(dtype: str) -> np.dtype:

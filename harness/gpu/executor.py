@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from harness.compilers.toolchain import Call
 from harness.execution.judging.accuracy import all_zero, untouched
-from harness.execution.judging.kept_inputs import require_kept
+from harness.execution.judging.kept_inputs import require_kept, require_unused_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
-from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available
+from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available, views_of
 from harness.gpu.stopwatch import Stopwatch
+from harness.model.placed_tensors import placed_inputs
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem, Tensor
 from harness.model.spread import Spread
@@ -72,14 +73,15 @@ class GpuExecutor:
         All arrays are local to this method, so that the pool has them back when it returns.
         """
         context, buffers, spread = self._context, plan.all_buffers(problem), problem.spread
-        given = {tensor.name for tensor in problem.inputs}
-        if spread is not None:
-            inputs = spread.relabelled(inputs)
-        arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
-        for tensor in problem.inputs:
-            self._upload(spread, tensor, inputs[tensor.name], arrays[tensor.name])
+        inputs = inputs if spread is None else spread.relabelled(inputs)
+        given = placed_inputs(problem, inputs)
+        inputs_in = {tensor.buffer: tensor for tensor in problem.inputs}
+        of_buffers: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
+        for name, values in given.items():
+            self._upload(spread, inputs_in[name], values, of_buffers[name])
+        arrays = views_of(context, problem, of_buffers)
         calls = [context.bind(launch, arrays) for launch in plan.launches]
-        for name, array in arrays.items():
+        for name, array in of_buffers.items():
             if self._poison and name not in given:
                 context.fill(array, POISON_BYTE)
         with nullcontext() if self._timed else context.shown_to_profilers():
@@ -97,6 +99,10 @@ class GpuExecutor:
         )
         tensors = {tensor.name: tensor for tensor in problem.tensors}
         outputs = {name: self._download(spread, tensors[name], arrays[name]) for name in plan.output_names(problem)}
+        placed = {tensor.buffer: tensor for tensor in problem.outputs if tensor.placement and self._poison}
+        for name, tensor in placed.items():
+            after = context.download(of_buffers[name], tensor.dtype)
+            require_unused_kept(problem.tensors, name, after, f"kernel {kernels}")
         if not self._timed:
             return outputs, None, None
         with context.faults_named(kernels):
@@ -105,7 +111,7 @@ class GpuExecutor:
             if doubtful:
                 # Run again with outputs of zeros: an element that is unchanged in both runs is unwritten.
                 for name in doubtful:
-                    context.fill(arrays[name], 0)
+                    context.fill(of_buffers[tensors[name].buffer], 0)
                 for call in calls:
                     call()
                 for name, mask in doubtful.items():

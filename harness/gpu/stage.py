@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.execution.judging.kept_inputs import require_kept
-from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype
+from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype, kernel_values, views_of
 from harness.model.drawn_tensor import ELEMENTS_PER_COUNTER, ONE_OVER_DEVIATION, DrawnTensor
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
@@ -39,9 +39,13 @@ class GpuStage:
         self.inputs: list[dict[str, Any]] = []
         self._values = input_sets
         buffers = Plan(()).all_buffers(problem)
-        self._given = {tensor.name for tensor in problem.inputs}
+        self._given = {tensor.buffer for tensor in problem.inputs}
         for values in input_sets:
-            arrays = {tensor.name: context.allocate(buffers[tensor.name]) for tensor in problem.inputs}
+            of_buffers = {name: context.allocate(buffers[name]) for name in sorted(self._given)}
+            for tensor in problem.inputs:
+                if tensor.placement is not None:
+                    context.fill(of_buffers[tensor.buffer], POISON_BYTE)
+            arrays = views_of(context, problem, of_buffers)
             self.inputs.append(arrays)
             self._put(values, arrays)
         self._room = context.cupy.empty(max((_room_bytes(plan, problem) for plan in plans), default=0), dtype="uint8")
@@ -71,17 +75,19 @@ class GpuStage:
 
     def _put(self, values: Inputs, arrays: Mapping[str, Any]) -> None:
         """Put inputs into the GPU's memory: copy them, or draw them there."""
-        for name, array in arrays.items():
-            given = values[name]
-            if isinstance(given, DrawnTensor):
-                self.context.bind(drawing(given, name), arrays)()
+        for tensor in self.problem.inputs:
+            given, array = values[tensor.name], arrays[tensor.name]
+            if tensor.placement is not None:
+                array[...] = self.context.cupy.asarray(kernel_values(np.asarray(given)))
+            elif isinstance(given, DrawnTensor):
+                self.context.bind(drawing(given, tensor.name), arrays)()
             else:
                 self.context.upload(array, given)
 
     def _is_as_drawn(self, values: Inputs, arrays: Mapping[str, Any], name: str) -> bool:
         """Whether an input was drawn on the GPU and is unchanged."""
         given = values[name]
-        if not isinstance(given, DrawnTensor):
+        if not isinstance(given, DrawnTensor) or not arrays[name].flags.c_contiguous:
             return False
         count = Buffer("changed elements", (1,), "int32")
         changed = self.context.allocate(count)
@@ -102,10 +108,11 @@ class BoundPlan:
         self._plan = plan
         self._kernels = ", ".join(dict.fromkeys(launch.kernel_name for launch in plan.launches))
         self._own = own
+        self._views = views_of(stage.context, stage.problem, own)
         self._output_names = plan.output_names(stage.problem)
-        self._dtypes = {name: buffer.dtype for name, buffer in plan.all_buffers(stage.problem).items()}
+        self._dtypes = {tensor.name: tensor.dtype for tensor in stage.problem.tensors}
         bind = stage.context.bind
-        self._calls = [[bind(launch, inputs | own) for launch in plan.launches] for inputs in stage.inputs]
+        self._calls = [[bind(launch, inputs | self._views) for launch in plan.launches] for inputs in stage.inputs]
 
     def enqueue(self, inputs: int) -> None:
         """Enqueue all launches on that input set, without waiting.
@@ -128,7 +135,7 @@ class BoundPlan:
                 call()
                 self._context.stream.synchronize()
         self._stage.require_inputs_kept(inputs, self._kernels)
-        return {name: self._context.download(self._own[name], self._dtypes[name]) for name in self._output_names}
+        return {name: self._context.download(self._views[name], self._dtypes[name]) for name in self._output_names}
 
 
 def _aligned(size_bytes: int) -> int:
@@ -136,7 +143,7 @@ def _aligned(size_bytes: int) -> int:
 
 
 def _room_bytes(plan: Plan, problem: BaseProblem) -> int:
-    given = {tensor.name for tensor in problem.inputs}
+    given = {tensor.buffer for tensor in problem.inputs}
     return sum(_aligned(b.size_bytes) for name, b in plan.all_buffers(problem).items() if name not in given)
 
 

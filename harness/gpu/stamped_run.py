@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from harness.execution.schedule.warp_timestamps import STAMP, StampedLaunch, StampedRun
-from harness.gpu.context import POISON_BYTE, GpuContext
+from harness.gpu.context import POISON_BYTE, GpuContext, views_of
+from harness.model.placed_tensors import placed_inputs
 from harness.model.plan import Buffer, Launch, Plan, in_three_dimensions
 from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import FEWEST_STAMPS, room_bytes
@@ -42,15 +43,16 @@ def _run(
     context: GpuContext, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
 ) -> tuple[StampedLaunch, ...]:
     buffers, stamps = plan.all_buffers(problem), stamps_per_warp(plan)
-    given = {tensor.name for tensor in problem.inputs}
-    arrays: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
-    for name in given:
-        context.upload(arrays[name], inputs[name])
+    given = placed_inputs(problem, inputs)
+    of_buffers: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}
+    for name, values in given.items():
+        context.upload(of_buffers[name], values)
+    arrays = views_of(context, problem, of_buffers)
     sizes = [room_bytes(_blocks(launch), _warps(launch), stamps) for launch in plan.launches]
     rooms = [context.allocate(Buffer("stamps", (size,), "uint8")) for size in sizes]
     calls = context.bind_stamped(plan.launches, arrays, rooms, stamps)
     for _ in range(2):
-        for name, array in arrays.items():
+        for name, array in of_buffers.items():
             if name not in given:
                 context.fill(array, POISON_BYTE)
         for room in rooms:

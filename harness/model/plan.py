@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,17 @@ same for every compute capability."""
 MOST_CLUSTER_BLOCKS = 8
 """Maximum blocks of a cluster (ibid., "Thread Block Clusters"). 16 need
 `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
-__all__ = ["ELEMENT_BYTES", "Buffer", "Launch", "Plan", "in_three_dimensions", "kernel_name", "leaves", "map_leaves"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "Buffer",
+    "Launch",
+    "Plan",
+    "View",
+    "in_three_dimensions",
+    "kernel_name",
+    "leaves",
+    "map_leaves",
+]
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,32 @@ class Buffer:
 
 @functools.lru_cache(maxsize=64)
 def _buffer_of(tensor: Tensor) -> Buffer:
-    """Return the buffer of a tensor of the problem."""
-    return Buffer(tensor.name, tensor.shape, tensor.dtype)
+    """Return the buffer that contains a tensor of the problem."""
+    placement = tensor.placement
+    return Buffer(tensor.buffer, tensor.shape if placement is None else (placement.elements,), tensor.dtype)
+
+
+@dataclass(frozen=True)
+class View:
+    """What a name among the arguments of a launch stands for: a tensor of the problem, or a buffer of the plan."""
+
+    buffer: str
+    """Name of the buffer that contains it."""
+    offset_bytes: int
+    """Where it begins in that buffer."""
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+    """Bytes from one index to the next along each axis; None if it is C-contiguous."""
+
+    @classmethod
+    def of_tensor(cls, tensor: Tensor) -> View:
+        """Return the view of a tensor of the problem."""
+        if tensor.placement is None:
+            return cls(tensor.name, 0, tensor.shape, tensor.dtype)
+        item = ELEMENT_BYTES[tensor.dtype]
+        strides = tuple(stride * item for stride in tensor.strides)
+        return cls(tensor.buffer, tensor.first * item, tensor.shape, tensor.dtype, strides)
 
 
 @dataclass(frozen=True)
@@ -192,15 +226,16 @@ class Plan:
             object.__setattr__(self, field, tuple(given))
 
     def all_buffers(self, problem: BaseProblem) -> dict[str, Buffer]:
-        """Return every buffer by name: the problem's inputs and outputs and the plan's own, as kernels get them.
+        """Return every buffer by name, as kernels get them: those of inputs and outputs, and the plan's own.
 
         Raises `PlanError` for a duplicate or an unknown name.
         """
         problem = problem.of_kernels
-        always = {t.name: _buffer_of(t) for t in problem.with_role(INPUT, OUTPUT)}
+        tensors = problem.with_role(INPUT, OUTPUT)
+        always = {t.buffer: _buffer_of(t) for t in tensors}
         buffers = dict(always)
         for buffer in self.buffers:
-            if buffer.name in buffers:
+            if buffer.name in buffers or any(buffer.name == t.name for t in tensors):
                 there = " and ".join([", ".join([*always][:-1]), [*always][-1]])
                 raise PlanError(f"the plan has two buffers named {buffer.name!r} ({there} are always there)")
             buffers[buffer.name] = buffer
@@ -210,20 +245,28 @@ class Plan:
                 raise PlanError(
                     f"buffer {own.name!r} is {own.dtype}{own.shape}; it has to be {tensor.dtype}{tensor.shape}"
                 )
+        views = _views(tensors, buffers)
         for launch in self.launches:
             for argument in leaves(launch.args):
                 name = argument.buffer if isinstance(argument, TensorMap) else argument
-                if isinstance(name, str) and name not in buffers:
+                if isinstance(name, str) and name not in views:
                     raise PlanError(
                         f"kernel {launch.kernel_name} is given a buffer {name!r} that the plan does not have; "
-                        f"it has {', '.join(buffers)}"
+                        f"it has {', '.join(views)}"
                     )
-                if isinstance(argument, TensorMap) and argument.size_bytes > buffers[argument.buffer].size_bytes:
-                    raise PlanError(
-                        f"kernel {launch.kernel_name} is given a tensor map of {argument.size_bytes} bytes of buffer "
-                        f"{name!r}, which has {buffers[argument.buffer].size_bytes}"
-                    )
+                if isinstance(argument, TensorMap):
+                    view = views[argument.buffer]
+                    size_bytes = buffers[view.buffer].size_bytes - view.offset_bytes
+                    if argument.size_bytes > size_bytes:
+                        raise PlanError(
+                            f"kernel {launch.kernel_name} is given a tensor map of {argument.size_bytes} bytes of "
+                            f"buffer {name!r}, which has {size_bytes}"
+                        )
         return buffers
+
+    def views(self, problem: BaseProblem) -> dict[str, View]:
+        """Return what each name that arguments may use stands for. Raises `PlanError` as `all_buffers` does."""
+        return _views(problem.of_kernels.with_role(INPUT, OUTPUT), self.all_buffers(problem))
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
         """Return the outputs that a run of this plan writes: required ones, and optional ones that have a buffer."""
@@ -232,5 +275,11 @@ class Plan:
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """Return how many bytes the plan allocates in addition to the inputs, for scratch buffers and outputs."""
-        outputs, own = problem.of_kernels.outputs, self.buffers
-        return sum(tensor.size_bytes for tensor in outputs) + sum(buffer.size_bytes for buffer in own)
+        outputs = {tensor.buffer: _buffer_of(tensor) for tensor in problem.of_kernels.outputs}
+        return sum(buffer.size_bytes for buffer in (*outputs.values(), *self.buffers))
+
+
+def _views(tensors: Iterable[Tensor], buffers: Mapping[str, Buffer]) -> dict[str, View]:
+    views = {tensor.name: View.of_tensor(tensor) for tensor in tensors}
+    of_buffers = ((name, View(name, 0, buffer.shape, buffer.dtype)) for name, buffer in buffers.items())
+    return views | {name: view for name, view in of_buffers if name not in views}

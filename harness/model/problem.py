@@ -36,13 +36,27 @@ def require_extents(problem: BaseProblem, *fields: str) -> None:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Where the elements of a tensor lie if they are not a C-contiguous array of their own."""
+
+    buffer: str
+    """Name of the buffer that contains them. Several tensors may lie in one."""
+    elements: int
+    """Number of elements of that buffer."""
+    first: int
+    """Where the tensor's first element lies in it, in elements."""
+    strides: tuple[int, ...]
+    """Elements from one index to the next along each axis."""
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A named array of an operation."""
 
     name: str
     """Name in messages and in the arguments of kernels, such as `Q`."""
     shape: tuple[int, ...]
-    """Extents in elements. The array is C-contiguous."""
+    """Extents in elements."""
     dtype: str
     """A key of `ELEMENT_BYTES`."""
     role: str
@@ -50,6 +64,25 @@ class Tensor:
     it."""
     axes: tuple[str, ...]
     """Names of its axes, in messages and error maps."""
+    placement: Placement | None = None
+    """Where its elements lie. None: it has a buffer of its own, of its name, and is C-contiguous."""
+
+    @property
+    def buffer(self) -> str:
+        """Name of the buffer that contains it."""
+        return self.name if self.placement is None else self.placement.buffer
+
+    @property
+    def first(self) -> int:
+        """Where its first element lies in its buffer, in elements."""
+        return 0 if self.placement is None else self.placement.first
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one index to the next along each axis."""
+        if self.placement is not None:
+            return self.placement.strides
+        return tuple(math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
 
     def axis(self, name: str) -> int | None:
         """Return the index of the axis of this name; None if there is none."""
@@ -57,7 +90,7 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the array in bytes."""
+        """Size of its elements in bytes."""
         return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
 
 
@@ -121,6 +154,11 @@ class BaseProblem(ABC):
     def features(self) -> tuple[str, ...]:
         """Features that a variant must support (`Variant.takes`) beyond the plainest problem."""
         return ()
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor of this name. Raises `KeyError` if there is none."""
+        found = {tensor.name: tensor for tensor in self.tensors}
+        return found[name]
 
     @property
     def spread(self) -> Spread | None:

@@ -98,6 +98,7 @@ def test_compare_counts_and_ranks(call):
         "batch": 1, "heads": 2, "kv_heads": 2, "q_len": 30, "kv_len": 20, "head_dim": 8,
         "dtype": "float32", "causal": True, "mask": "causal", "scale": 1 / math.sqrt(8),
         "softcap": None, "alibi": False, "bias": None, "sinks": False, "dropout": 0.0, "dropout_seed": 0,
+        "layout": "bhsd",
     }  # fmt: skip
     assert found["problem"] == {**{term.field: term.off for term in Problem.TERMS}, **wanted}
     assert found["device"]["kind"] == "emulator"

@@ -19,7 +19,7 @@ class HostContext:
     def __init__(self) -> None:
         self.device = Device("gpu", "stand-in", "sm_90")
         self.stream = SimpleNamespace(synchronize=lambda: None)
-        self.cupy = SimpleNamespace(empty=np.empty, ndarray=self._at)
+        self.cupy = SimpleNamespace(empty=np.empty, ndarray=self._at, lib=np.lib, asarray=np.asarray)
 
     def _at(self, shape: tuple[int, ...], dtype: np.dtype, address: Any) -> np.ndarray:
         return np.empty(shape, dtype)

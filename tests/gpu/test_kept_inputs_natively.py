@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.drawn_tensor import DrawnTensor
 from harness.model.operation import draw_inputs
 from harness.model.plan import Buffer, Launch, Plan
+from harness.operations.attention.layout import Layout
 from harness.operations.attention.problem import Problem
 from harness.support.errors import KernelFault
 from harness.support.intervals import Interval
@@ -53,6 +55,37 @@ def test_the_executor_distinguishes_unwritten_from_scratch(executor: GpuExecutor
     assert np.isnan(execution.outputs["O"]).all() and execution.unwritten is not None
     assert execution.unwritten["O"].tolist() == [[[[False] * 4, [True] * 4]]]
     assert execution.time_ms is not None
+
+
+PACKED = dataclasses.replace(PROBLEM, kv_len=PROBLEM.q_len, layout=Layout("qkv", 2))
+
+
+def copy(Q: np.ndarray, O: np.ndarray) -> None:
+    O[...] = Q
+
+
+def copy_too_much(Q: np.ndarray, O: np.ndarray) -> None:
+    O[...] = Q
+    np.lib.stride_tricks.as_strided(O, (*O.shape[:3], O.shape[3] + 1), O.strides)[0, 0, 0, -1] = 0
+
+
+def test_tensors_lie_where_the_layout_says(executor: GpuExecutor) -> None:
+    inputs = draw_inputs(PACKED)
+    execution = executor.run(PACKED, planned(copy), inputs)
+    assert np.array_equal(execution.outputs["O"], inputs["Q"])
+    with pytest.raises(KernelFault, match=r"^kernel copy_too_much: store between the rows of O"):
+        executor.run(PACKED, planned(copy_too_much), inputs)
+    with pytest.raises(KernelFault, match=r"^kernel spoil: store into Q"):
+        executor.run(PACKED, planned(spoil), inputs)
+
+
+def test_contenders_share_inputs_in_any_layout() -> None:
+    inputs = draw_inputs(PACKED)
+    context: Any = HostContext()
+    context.cupy.empty = lambda size, dtype: SimpleNamespace(data=0)
+    stage = GpuStage(context, PACKED, [inputs], [planned(copy)])
+    assert np.array_equal(stage.bind(planned(copy)).outputs(0)["O"], inputs["Q"])
+    assert np.isnan(stage.inputs[0]["QKV"]).any() and stage.inputs[0]["K"].base is not None
 
 
 def test_a_contender_that_overwrites_an_input_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -95,6 +96,7 @@ class Array:
     def __init__(self, address: int) -> None:
         self.data = type("Data", (), {"ptr": address})
         self.dtype, self.shape = np.dtype("float32"), (4,)
+        self.flags = SimpleNamespace(c_contiguous=True)
 
 
 def test_the_driver_is_given_one_module_with_all_its_kernels_stamped() -> None:

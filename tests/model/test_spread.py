@@ -62,6 +62,7 @@ def test_a_problem_side_by_side_has_no_such_field():
         ({"far": -1}, "far is -1; it has to be a number of elements from 0 to 2\\^36"),
         ({"far": 2**40}, "from 0 to 2\\^36"),
         ({"far": 10, "dropout": 0.5}, "far does not go with dropout"),
+        ({"far": 10, "layout": "bshd"}, "^far does not go with layout bshd: [^\n]*; leave out one of them$"),
     ],
 )
 def test_what_cannot_lie_far_apart(fields, why):

@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     *in_kernel(
         "fa2", "batch dropped for V",
-        ("V + kv_head * kv_len * D", "V + (size_t)(blockIdx.x / group) * kv_len * D"),
+        ("layout.V_rows(V, kv_head * kv_len, batch,", "layout.V_rows(V, (size_t)(blockIdx.x / group) * kv_len, 0,"),
         ("V[batch, kv_head]", "V[0, kv_head]"),
     ),
     *in_tiles(

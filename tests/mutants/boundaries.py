@@ -50,7 +50,7 @@ MUTANTS = (
         (None, ("        l = cuda.local.array(TM, float32)\n",
                 "        l = cuda.local.array(TM, float32)\n"
                 "        none, all_keys = cuda.local.array(TM, int32), cuda.local.array(TM, int32)\n")),
-        (None, ("import THREADS, copies, ", "import THREADS, ZERO, SeenInTile, copies, ")),
+        (None, ("import THREADS, ", "import THREADS, ZERO, SeenInTile, ")),
     ),
     *in_feature(
         "fa2", "limits", "mask aligned top-left",

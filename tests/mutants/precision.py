@@ -21,10 +21,10 @@ MUTANTS = (
         ("            seen_here =",
          "            for i in range(TM):\n                for j in range(TN):\n"
          "                    S[i, j] = widen(narrow(S[i, j]))\n            seen_here ="),
-        (None, ("import THREADS, copies, ", "import THREADS, conversions, copies, ")),
+        (None, ("import THREADS, ", "import THREADS, conversions, ")),
         (None,
-         ("    _, store_tile = copies(D, dtype)\n",
-          "    _, store_tile = copies(D, dtype)\n    _, widen, narrow = conversions(dtype)\n")),
+         ("    _, store_tile = layout_copies(D, dtype, aligned)\n",
+          "    _, store_tile = layout_copies(D, dtype, aligned)\n    _, widen, narrow = conversions(dtype)\n")),
     ),
     *in_tiles(
         "fa1", "powers of 2 in the place of e",

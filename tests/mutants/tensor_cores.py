@@ -156,7 +156,8 @@ _WAIT_CUDA, _WAIT_NUMBA = "        wait_for_copies<STAGES - 2>();\n", "         
 _REFILL_CUDA = "        copy_keys(n + (STAGES - 1) * Visits::NEXT, STAGES - 1);\n"
 _REFILL_NUMBA = (
     "            free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))\n"
-    "            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), end_key, kv_len)\n"
+    "            ahead = int32(first_key + (STAGES - 1) * BC)\n"
+    "            copy_keys(free_tile, K_head, V_head, K_stride, V_stride, ahead, end_key, kv_len)\n"
 )
 _COPIES = (
     *_here(
@@ -172,12 +173,15 @@ _COPIES = (
     *_here(
         "copies of keys not committed",
         ("        commit_copies();\n    };", "    };"),
-        ("V_head + first, keys)\n        commit_copies()\n", "V_head + first, keys)\n"),
+        ("V_head + V_first, V_stride, keys)\n        commit_copies()\n", "V_head + V_first, V_stride, keys)\n"),
     ),
     *_here(
         "no group where no tile is left",
         ("        }\n        commit_copies();\n    };", "            commit_copies();\n        }\n    };"),
-        ("V_head + first, keys)\n        commit_copies()\n", "V_head + first, keys)\n            commit_copies()\n"),
+        (
+            "V_head + V_first, V_stride, keys)\n        commit_copies()\n",
+            "V_head + V_first, V_stride, keys)\n            commit_copies()\n",
+        ),
     ),
     *_here(
         "no barrier after the wait",

@@ -170,6 +170,7 @@ def test_json_is_the_contract():
         "batch": 1, "heads": 4, "kv_heads": 2, "q_len": 512, "kv_len": 512, "head_dim": 64,
         "dtype": "float32", "causal": True, "mask": "causal", "scale": 0.125,
         "softcap": None, "alibi": False, "bias": None, "sinks": False, "dropout": 0.0, "dropout_seed": 0,
+        "layout": "bhsd",
     }  # fmt: skip
     assert found["device"] == {"kind": "emulator", "name": "32 lanes on a CPU", "arch": "sm_90"}
     assert (found["regime"], found["seed"]) == ("normal", 7)

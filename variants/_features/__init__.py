@@ -172,6 +172,26 @@ def dropout(problem: Problem, *, keys: int = KEYS_TOGETHER) -> Feature:
     return Feature("Dropout", "PhiloxDropout", (*words, np.float32(problem.kept_factor)), files)
 
 
+# --- Layout -----------------------------------------------------------------------------------------------------------
+
+LAYOUT_FEATURE = "layout"
+"""Feature in `takes` of a variant whose kernels take any strides of Q, K, V and O."""
+
+
+def layout(problem: Problem) -> Feature:
+    """Return where the rows of Q, K, V and O lie."""
+    files = ((FOLDER, "layout.cuh"),)
+    if problem.layout.is_dense:
+        return Feature("Layout", "DenseLayout", (), files)
+    strides = tuple(tuple(map(np.int64, problem.tensor(name).strides[:-1])) for name in ("Q", "K", "V", "O"))
+    return Feature("Layout", f"StridedLayout<{rows_aligned_to(problem)}>", strides, files)
+
+
+def rows_aligned_to(problem: Problem) -> int | None:
+    """Return the number of elements, at most 16 bytes, at whose multiples rows begin; None if a head's are one run."""
+    return None if problem.layout.is_dense else problem.row_alignment_bytes // problem.itemsize_bytes
+
+
 # --- Numba ------------------------------------------------------------------------------------------------------------
 
 

@@ -100,10 +100,14 @@ def elements_per_copy(head_dim: int) -> int:
     return next(step for step in (8, 4, 2, 1) if head_dim % step == 0)
 
 
-def tile_copy(head_dim: int) -> TileCopy:
-    """How tiles of 16-bit elements are brought on chip: rows are whole lines there, whose pieces are swizzled."""
+def tile_copy(head_dim: int, aligned: int | None = None) -> TileCopy:
+    """How tiles of 16-bit elements are brought on chip: rows are whole lines there, whose pieces are swizzled.
+
+    `aligned`: the elements at whose multiples rows begin, if they may be fewer than a lane copies at once.
+    """
     pitch_bytes = LINE_BYTES * blocks(head_dim, LINE_ELEMENTS)
-    return TileCopy(head_dim, 2, elements_per_copy(head_dim), pitch_bytes, swizzled=True)
+    at_once = elements_per_copy(head_dim)
+    return TileCopy(head_dim, 2, at_once if aligned is None else min(at_once, aligned), pitch_bytes, swizzled=True)
 
 
 def unsupported_on_tensor_cores(problem: Problem) -> str | None:

@@ -30,14 +30,17 @@ NOTHING = np.uint16(0)
 
 
 @functools.cache
-def numba_tiles(head_dim: int, warps: int, dtype: str) -> SimpleNamespace:
-    """Device functions and constants for tiles of rows of `head_dim` elements, which `warps` warps copy."""
+def numba_tiles(head_dim: int, warps: int, dtype: str, aligned: int | None = None) -> SimpleNamespace:
+    """Device functions and constants for tiles of rows of `head_dim` elements, which `warps` warps copy.
+
+    `aligned`: the elements at whose multiples rows begin, if they may be fewer than a thread copies at once.
+    """
     D = head_dim
     THREADS = 32 * warps
     ROW_BYTES = -(-D // 64) * 128  # of a row in shared memory: whole lines
 
     # What one thread copies at once: as much as rows of D elements keep aligned.
-    UNIT = elements_per_copy(D)
+    UNIT = elements_per_copy(D) if aligned is None else min(elements_per_copy(D), aligned)
     UNIT_BYTES = UNIT * STORED_BYTES
     UNITS = D // UNIT  # per row
 

@@ -281,7 +281,7 @@ class MmaBackwardSchedule(BackwardSchedule):
     @property
     def copied_Q_bytes(self) -> Integers:
         """(T_r,): bytes of bringing Q_i, O_i or dO_i on chip."""
-        return self.copied_row_block_bytes(tile_copy(self.problem.head_dim))
+        return self.row_bytes("Q", tile_copy(self.problem.head_dim))
 
     @property
     def copied_key_tile_bytes(self) -> Integers:

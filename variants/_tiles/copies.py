@@ -10,11 +10,12 @@ FLOAT32_BYTES = 4
 
 
 def tile_copy(problem: Problem) -> TileCopy | None:
-    """How tiles of Q, K and V are brought on chip: as many floats per lane as rows keep aligned.
+    """How tiles of Q, K and V are brought on chip: as many floats per lane as rows are aligned to.
 
     None where elements are widened, which passes through registers one element per lane.
     """
     if problem.dtype != "float32":
         return None
     d = problem.head_dim
-    return TileCopy(d, FLOAT32_BYTES, step_over(d), pitch_bytes=rows_floats(1, d) * FLOAT32_BYTES)
+    at_once = min(step_over(d), problem.row_alignment_bytes // FLOAT32_BYTES)
+    return TileCopy(d, FLOAT32_BYTES, at_once, pitch_bytes=rows_floats(1, d) * FLOAT32_BYTES)

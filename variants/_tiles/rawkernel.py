@@ -30,6 +30,8 @@ BELOW_TILES: Files = tuple((FOLDER, file) for file in ("limits.cuh", "scores.cuh
 """Files whose types tiles.cuh uses."""
 SWEEP: Files = (("_tiles", "sweep.cuh"),)
 """Header of kernels that compute scores several times."""
+STRIDED: Files = (("_tiles", "strided_tiles.cuh"),)
+"""Header of kernels that move tiles whose rows are no run in memory."""
 LANES: Files = (("_tiles", "lanes.cuh"),)
 """Header of kernels in which each warp takes rows."""
 

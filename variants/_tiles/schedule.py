@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Protocol
@@ -93,11 +94,12 @@ class Schedule:
         first = (self._heads(p.heads) * p.q_len + self.first_rows) * elements_per_row
         return np.sum(run_bytes(first, self._rows * elements_per_row, itemsize_bytes, elements_per_lane), axis=1)
 
-    def copied_row_block_bytes(self, copy: TileCopy) -> Integers:
-        """(S, T_r): bytes of bringing Q_i of every query head on chip once with asynchronous copies."""
-        p = self.problem
-        first = (self._heads(p.heads) * p.q_len + self.first_rows) * p.head_dim
-        return np.sum(copy.bytes(first, self._rows * p.head_dim), axis=1)
+    def row_bytes(self, name: str, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
+        """(S, T_r): bytes of moving Q_i or O_i of every query head once; `name` is Q or O.
+
+        With `copy` it is brought on chip by asynchronous copies; else a lane moves `elements_per_lane` at once.
+        """
+        return np.sum(self._moved(name, self.first_rows, self._rows, copy, elements_per_lane), axis=1)
 
     def key_tile_bytes(self, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
         """(S, T_c): bytes of moving K_j, or V_j, once for every query head.
@@ -111,14 +113,35 @@ class Schedule:
 
         With `copy` they are brought on chip by asynchronous copies; else a lane moves `elements_per_lane` at once.
         """
+        moved = self._moved("K", self.first_keys, self._keys, copy, elements_per_lane)
+        return np.repeat(moved, self.problem.group, axis=1)
+
+    def key_and_value_bytes_of_heads(self, copy: TileCopy | None = None, elements_per_lane: int = 1) -> Integers:
+        """(S, query heads, T_c): bytes of moving K_j and V_j, as `key_tile_bytes_of_heads`."""
+        if self.problem.layout.is_dense:
+            return 2 * self.key_tile_bytes_of_heads(copy, elements_per_lane)
+        moved = (self._moved(name, self.first_keys, self._keys, copy, elements_per_lane) for name in "KV")
+        return np.repeat(sum(moved), self.problem.group, axis=1)
+
+    def _moved(
+        self, name: str, first_rows: Integers, rows: Integers, copy: TileCopy | None, elements_per_lane: int
+    ) -> Integers:
+        """(S, heads, tiles): bytes of moving tiles of a tensor that begin at these rows and have so many, once each."""
         p = self.problem
-        first = (self._heads(p.kv_heads_count) * p.kv_len + self.first_keys) * p.head_dim
-        elements = self._keys * p.head_dim
+        tensor = p.tensor(name)
+        heads, length = tensor.shape[1:3]
+        if p.layout.is_dense:
+            first, elements = (self._heads(heads) * length + first_rows) * p.head_dim, rows * p.head_dim
+            if copy is None:
+                return run_bytes(first, elements, p.itemsize_bytes, elements_per_lane)
+            return copy.bytes(first, elements)
+        of_sequence, of_head, of_row, _ = tensor.strides
+        sequence, head = np.divmod(self._heads(heads), heads)
+        first = tensor.first + sequence * of_sequence + head * of_head + first_rows * of_row
         if copy is None:
-            moved = run_bytes(first, elements, p.itemsize_bytes, elements_per_lane)
-        else:
-            moved = copy.bytes(first, elements)
-        return np.repeat(moved, p.group, axis=1)
+            copy = TileCopy(p.head_dim, p.itemsize_bytes, elements_per_lane, pitch_bytes=0, asynchronous=False)
+        strided = dataclasses.replace(copy, row_stride_bytes=of_row * p.itemsize_bytes)
+        return strided.bytes(first, rows * p.head_dim)
 
     def limit_bytes(self) -> Integers:
         """(S, T_r): bytes of reading the first keys and the ends of row block i once for every query head.

@@ -27,7 +27,7 @@ class TileCopy:
     """How the lanes of a block bring a tile of rows on chip, each some neighbouring elements at once."""
 
     row_elements: int
-    """Elements of a row; the copy is as if rows lay one after the other in global memory."""
+    """Elements of a row."""
     itemsize_bytes: int
     elements_per_lane: int
     """Elements that a lane copies at once; a divisor of `row_elements`."""
@@ -35,9 +35,13 @@ class TileCopy:
     """From the beginning of a row in shared memory to that of the next one."""
     swizzled: bool = False
     """Whether the pieces of 16 bytes of row r are exchanged: piece c lies where piece c XOR (r mod 8) would."""
+    row_stride_bytes: int | None = None
+    """From the beginning of a row in global memory to that of the next one; None if rows lie one after the other."""
+    asynchronous: bool = True
+    """Whether lanes copy with `cp.async`; else they load, or store, and every request passes L1."""
 
     def bytes(self, start: npt.ArrayLike, end: npt.ArrayLike, begin: npt.ArrayLike = 0) -> Integers:
-        """Bytes of copying elements `begin` to `end` of tiles that begin at element `start` of their buffer.
+        """Bytes of copying elements `begin` to `end` of tiles whose first row begins at element `start` of its buffer.
 
         The arrays broadcast. Lanes have the same places in a tile whether they copy or not.
         """
@@ -55,11 +59,14 @@ def _sectors(copy: TileCopy, phase_bytes: int, begin: int, end: int) -> int:
         return 0
     lane_bytes = copy.elements_per_lane * copy.itemsize_bytes
     unit = np.arange(begin // copy.elements_per_lane, end // copy.elements_per_lane, dtype=np.int64)
-    source = phase_bytes + unit * lane_bytes
-    request = unit // LANES
-    if lane_bytes != PAST_L1_BYTES:
-        return _distinct(request, source // SECTOR_BYTES)
     row, column = np.divmod(unit, copy.row_elements // copy.elements_per_lane)
+    stride_bytes = copy.row_stride_bytes
+    if stride_bytes is None:
+        stride_bytes = copy.row_elements * copy.itemsize_bytes
+    source = phase_bytes + row * stride_bytes + column * lane_bytes
+    request = unit // LANES
+    if lane_bytes != PAST_L1_BYTES or not copy.asynchronous:
+        return _distinct(request, source // SECTOR_BYTES)
     piece = column ^ row % 8 if copy.swizzled else column
     target = row * copy.pitch_bytes + piece * PAST_L1_BYTES
     return _distinct(request, target // SECTOR_BYTES, source // LINE_BYTES)

@@ -214,15 +214,14 @@ class Visits:
         of K_j; those of `copy`, or of loads of one element per lane, unless given.
         """
         s, p = self._schedule, self._problem
-        if key_bytes is None:
-            key_bytes = s.key_tile_bytes_of_heads(copy)
+        both = s.key_and_value_bytes_of_heads(copy) if key_bytes is None else 2 * key_bytes
         if self._rule is None:
-            return 2 * int((s.key_visits[:, None] * key_bytes).sum()), 0
+            return int((s.key_visits[:, None] * both).sum()), 0
         visited, all_seen = self.visited, self._rule.seen[1]
         lists = visited.shape[1]
         # Heads that share a list, as they are counted through the batch.
-        by_list = key_bytes.reshape(len(key_bytes), -1, lists, key_bytes.shape[-1])
-        of_keys = 2 * int((visited.sum(axis=2)[:, None] * by_list).sum())
+        by_list = both.reshape(len(both), -1, lists, both.shape[-1])
+        of_keys = int((visited.sum(axis=2)[:, None] * by_list).sum())
         alike = p.batch * p.heads // (len(visited) * lists)
         of_notes = alike * int(((visited & ~all_seen) * self._rule.note_bytes(warps)).sum())
         reads = (1 + reads_ahead) * s.owners + entry_reads * alike * int(visited.sum())

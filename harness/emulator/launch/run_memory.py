@@ -13,6 +13,7 @@ from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer, new_sparse_buffer
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.finding import Finding
+from harness.model.placed_tensors import view
 from harness.model.plan import ELEMENT_BYTES, Buffer, Plan
 from harness.model.problem import BaseProblem, Tensor
 from harness.support.errors import UnsupportedProblem
@@ -68,11 +69,11 @@ class RunMemory:
         return memory
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """Return an input or output of the problem, in its shape and dtype."""
+        """Return the contents of the buffer with this name that has inputs or outputs of the problem, as elements."""
         return self._gathered(name, _typed(self._shapes[name], self._named[name].data))
 
     def clear(self, name: str) -> None:
-        """Set an output to zeros."""
+        """Set the buffer of an output to zeros."""
         huge = _typed(self._shapes[name], self._named[name].data)
         if self._spread is None:
             huge[...] = 0
@@ -81,19 +82,21 @@ class RunMemory:
 
     def holes(self, tensor: Tensor) -> Iterator[Finding]:
         """Findings for elements of an output that were not written, or only partially."""
-        written, itemsize = self._named[tensor.name].written, ELEMENT_BYTES[tensor.dtype]
+        buffer, itemsize = self._shapes[tensor.buffer], ELEMENT_BYTES[tensor.dtype]
+        written = self._named[buffer.name].written
         assert written is not None
-        states = self._gathered(tensor.name, written.reshape(*self._shapes[tensor.name].shape, itemsize))
-        holes = (states == NEVER_WRITTEN).any(axis=-1).reshape(-1)
+        states = self._gathered(buffer.name, written.reshape(*buffer.shape, itemsize))
+        holes = view(tensor, (states == NEVER_WRITTEN).any(axis=-1))
         if not holes.any():
             return
-        first = int(np.argmax(holes))
-        where = ", ".join(f"{a} {i}" for a, i in zip(tensor.axes, np.unravel_index(first, tensor.shape)))
+        index = np.unravel_index(int(np.argmax(holes)), tensor.shape)
+        where = ", ".join(f"{a} {i}" for a, i in zip(tensor.axes, index))
+        first = tensor.first + sum(int(i) * stride for i, stride in zip(index, tensor.strides))
         count, name = int(holes.sum()), tensor.name
         yield Finding(
             kind="output not written",
             message=f"no thread wrote {count:,} of the {holes.size:,} elements of {name}, the first one at {where}",
-            target=f"buffer {tensor.name}",
+            target=f"buffer {buffer.name}",
             offset=first * itemsize,
             count=count,
         )

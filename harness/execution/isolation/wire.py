@@ -83,7 +83,8 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
     if isinstance(argument, str):
         return {"buffer": str(argument)}
     if isinstance(argument, DevicePointer):
-        return {"pointer": [argument.address, list(argument.shape), argument.dtype]}
+        strides = None if argument.strides is None else list(argument.strides)
+        return {"pointer": [argument.address, list(argument.shape), argument.dtype, strides]}
     if isinstance(argument, RemoteArgument):
         return {"kept": argument.number}
     if type(argument) is tuple:
@@ -107,8 +108,10 @@ def argument_from_json(said: Json, depth: int = 0) -> Any:
     if "buffer" in said:
         return checked(said["buffer"], str)
     if "pointer" in said:
-        address, shape, dtype = checked(said["pointer"], list)
-        return DevicePointer(checked(address, int), tuple(checked(n, int) for n in checked(shape, list)), dtype)
+        address, *extents, dtype, steps = checked(said["pointer"], list)
+        (shape,) = (tuple(checked(n, int) for n in checked(each, list)) for each in extents)
+        strides = None if steps is None else tuple(checked(n, int) for n in checked(steps, list))
+        return DevicePointer(checked(address, int), shape, dtype, strides)
     if "tuple" in said:
         if depth == DEEPEST_TUPLE:
             raise Malformed("tuples in tuples in tuples, and so on")

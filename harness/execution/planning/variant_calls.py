@@ -8,7 +8,7 @@ from typing import Any
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.toolchains import check_backend, check_kernels, compile_kernel
 from harness.execution.planning.sampling import sampled
-from harness.model.plan import GRID_LIMITS, Buffer, Launch, Plan, map_leaves
+from harness.model.plan import GRID_LIMITS, Launch, Plan, View, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
@@ -58,17 +58,18 @@ def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[t
 
     Raises `CompileError`, and `PlanError` if arguments do not fit their kernel.
     """
-    buffers = plan.all_buffers(problem)
+    views = plan.views(problem)
     for launch in plan.launches:
-        args = tuple(map_leaves(lambda leaf: _stand_in(leaf, buffers), each) for each in launch.args)
+        args = tuple(map_leaves(lambda leaf: _stand_in(leaf, views), each) for each in launch.args)
         compiled = compile_kernel(launch.kernel, args, arch)
         yield compiled.configured(launch), compiled
 
 
-def _stand_in(argument: Any, buffers: Mapping[str, Buffer]) -> Any:
+def _stand_in(argument: Any, views: Mapping[str, View]) -> Any:
     if not isinstance(argument, str):
         return argument
-    return DevicePointer(BUFFER_ALIGNMENT_BYTES, buffers[argument].shape, buffers[argument].dtype)
+    view = views[argument]
+    return DevicePointer(BUFFER_ALIGNMENT_BYTES, view.shape, view.dtype, view.strides)
 
 
 def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:

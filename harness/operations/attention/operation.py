@@ -78,6 +78,8 @@ def _field_in_words(problem: Problem, name: str) -> list[str]:
     if name in ("dropout", "dropout_seed"):
         said = f"dropout {problem.dropout:.4g}" if name == "dropout" else f"dropout seed {problem.dropout_seed}"
         return [said] if problem.dropout else []
+    if name == "layout":
+        return [] if problem.layout.is_dense else [f"layout {problem.layout}"]
     if name == "far":
         return [f"far {in_powers(problem.far)}"] if problem.far else []
     if name == "scale" or (name == "kv_heads" and problem.kv_heads == problem.heads):
@@ -152,7 +154,14 @@ OPERATION = Operation(
     tile_names=TILE_NAMES,
     known_mistakes=known_mistakes,
     hints=_hints,
-    settings=("mask", "scale", *(term.field for term in TERMS if term.inputs_follow), "dropout", "dropout_seed"),
+    settings=(
+        "mask",
+        "scale",
+        *(term.field for term in TERMS if term.inputs_follow),
+        "dropout",
+        "dropout_seed",
+        "layout",
+    ),
     further_inputs={
         name: FurtherInput(term.field, term.plain, term.value_of_array) for term in TERMS for name in term.input_names
     },

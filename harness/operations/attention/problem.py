@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.model.problem import INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option
 from harness.model.spread import FAR, Extent, Spread, elements_apart, in_powers, require_far
+from harness.operations.attention.layout import (
+    DENSE,
+    LAYOUT_HELP,
+    Layout,
+    Shape,
+    alignment_bytes,
+    as_layout,
+    parse_layout,
+)
 from harness.operations.attention.masks import NO_MASK, parse_mask
 from harness.operations.attention.masks.arrays import BLOCKS, END_KEYS, FIRST_KEYS, HIDDEN_ROWS
 from harness.operations.attention.score_term import ScoreTerm
@@ -25,20 +35,25 @@ from harness.support.override import override
 SCORE_FEATURES = tuple(term.field for term in TERMS)
 """Fields that change scores besides the scale and the mask; also features that a variant may list in `takes`."""
 DROPOUT = "dropout"
+LAYOUT = "layout"
+"""Feature of a layout other than C-contiguous (batch, heads, len, head_dim)."""
 COMPILED_FEATURES = (*SCORE_FEATURES, DROPOUT)
-"""Fields that are compile-time parameters of kernels; also features that a variant may list in `takes`."""
+"""Fields of scores and weights that are compile-time parameters of kernels; also features that a variant may list in
+`takes`. `LAYOUT` is one, too."""
 SHARES = 2**8
 """`dropout` is a multiple of 1 / SHARES, because random numbers have 8 bits, as in FlashAttention."""
 LARGEST_SEED = 2**64 - 1
+VECTOR_BYTES = 16
+"""The widest access of a thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ScoreFields):
     """O = softmax(scale * Q K^T + mask) V per (batch, head), after Vaswani et al. 2017, equation 1.
 
-    Q and O have shape (batch, heads, q_len, head_dim), K and V (batch, kv_heads, kv_len, head_dim), all
-    C-contiguous in `dtype`. Query head h reads key/value head h // (heads // kv_heads). Inputs of score terms and
-    sinks are float32: `bias` of shape `bias_shape`, the others (heads,).
+    Q and O have shape (batch, heads, q_len, head_dim), K and V (batch, kv_heads, kv_len, head_dim), all in `dtype`, and
+    `layout` says where their elements lie. Query head h reads key/value head h // (heads // kv_heads). Inputs of score
+    terms and sinks are float32: `bias` of shape `bias_shape`, the others (heads,).
 
     Raises `ProblemError` if a field is invalid or the fields contradict each other.
     """
@@ -56,6 +71,9 @@ class Problem(ScoreFields):
     defines which weights are set to 0."""
     dropout_seed: int = option(0, "which weights drop out; a whole number", parse=whole_number)
     """Key of dropout's random numbers, from 0 to 2^64 - 1. Ignored without dropout."""
+    layout: Layout = option(DENSE, LAYOUT_HELP, metavar="LAYOUT", parse=parse_layout)
+    """Where the elements of Q, K, V and O lie, as a `Layout` or as text, such as `bshd`. The axes of arrays keep their
+    order, and their strides differ."""
     far: int = option(
         0, "kernels get a batch so large that the last sequence lies N elements behind the first, such as 2^31; the "
         "emulator runs the blocks of --batch of them (alone: 2^32)",
@@ -72,10 +90,23 @@ class Problem(ScoreFields):
         seed = self.dropout_seed
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
             raise ProblemError(f"dropout_seed is {seed!r}; it has to be a whole number from 0 to 2^64 - 1")
+        object.__setattr__(self, "layout", as_layout(self.layout))
+        reason = self.layout.why_invalid(self.q_shape, self.kv_shape)
+        if reason is not None:
+            raise ProblemError(reason)
         require_far(self.far)
-        if self.far and (self.dropout or self.mask.sequences > 1):
-            what = "dropout" if self.dropout else f"mask {self.mask}, which differs between sequences"
-            raise ProblemError(f"far does not go with {what}: kernels get another batch; leave out one of them")
+        reason = self._why_not_far if self.far else None
+        if reason is not None:
+            raise ProblemError(f"far does not go with {reason}; leave out one of them")
+
+    @property
+    def _why_not_far(self) -> str | None:
+        """What keeps sequences from lying `far` apart, in words; None if nothing does."""
+        if self.dropout:
+            return "dropout: kernels get another batch"
+        if self.mask.sequences > 1:
+            return f"mask {self.mask}, which differs between sequences: kernels get another batch"
+        return None if self.layout.is_dense else f"layout {self.layout}: kernels get sequences in layout {DENSE}"
 
     @property
     @override
@@ -99,8 +130,9 @@ class Problem(ScoreFields):
 
     @property
     def compiled_features(self) -> tuple[str, ...]:
-        """The features among `COMPILED_FEATURES` that are on."""
-        return (*self.score_features, *((DROPOUT,) if self.dropout else ()))
+        """The features among `COMPILED_FEATURES` and `LAYOUT` that are on."""
+        layout = () if self.layout.is_dense else (LAYOUT,)
+        return (*self.score_features, *((DROPOUT,) if self.dropout else ()), *layout)
 
     @property
     def score_features(self) -> tuple[str, ...]:
@@ -141,19 +173,31 @@ class Problem(ScoreFields):
         hidden = () if flashmask is None else (2 * flashmask.spans_per_key, self.kv_len)
         has_spans = not self.mask.runs.is_band
         of_terms = tuple(tensor for term in self.terms for tensor in term.inputs(self))
-        return _tensors(self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, of_terms)
+        return _tensors(self.q_shape, self.kv_shape, self.dtype, has_spans, grid, hidden, of_terms, self.layout)
+
+    @property
+    def row_alignment_bytes(self) -> int:
+        """The largest power of two, up to 16 bytes, at whose multiples all rows of Q, K, V and O begin."""
+        row_bytes = self.head_dim * self.itemsize_bytes
+        if self.layout.is_dense:
+            return math.gcd(VECTOR_BYTES, row_bytes)
+        placements = self.layout.placements(self.q_shape, self.kv_shape)
+        placed = {name: each for name, each in placements.items() if each is not None}
+        return alignment_bytes(placed, self.itemsize_bytes, VECTOR_BYTES)
 
     @property
     @override
     def build_key(self) -> tuple[Hashable, ...]:
-        return (self.dtype, self.head_dim, *self.compiled_features)
+        alignment = () if self.layout.is_dense else (self.row_alignment_bytes,)
+        return (self.dtype, self.head_dim, *self.compiled_features, *alignment)
 
     @property
     @override
     def size_class(self) -> tuple[Hashable, ...]:
         sizes = (self.batch * self.heads, self.group, self.q_len, self.kv_len)
         axes = (axis for term in self.terms for axis in term.axes(self))
-        kinds = (self.mask.text, *self.compiled_features, *axes)
+        layout = () if self.layout.is_dense else (self.layout.text,)
+        kinds = (self.mask.text, *self.compiled_features, *axes, *layout)
         return (self.head_dim, self.dtype, *kinds, *(size.bit_length() for size in sizes))
 
     @property
@@ -178,6 +222,7 @@ class Problem(ScoreFields):
         rules = [] if self.mask == NO_MASK else [str(self.mask)]
         rules += [term.in_words(self) for term in self.terms]
         rules += [f"dropout {self.dropout:.4g} (seed {self.dropout_seed})"] if self.dropout else []
+        rules += [] if self.layout.is_dense else [f"layout {self.layout}"]
         rules += [f"sequences {in_powers(self.far)} elements apart"] if self.far else []
         return ", ".join(
             (f"batch {self.batch}, {heads}, {self.q_len} x {self.kv_len}, head_dim {self.head_dim}, {self.dtype}",
@@ -190,6 +235,7 @@ class Problem(ScoreFields):
         fields: dict[str, Any] = {}
         for name, value in super().to_fields().items():
             fields |= {"causal": self.causal, "mask": self.mask.text} if name == "mask" else {name: value}
+        fields["layout"] = self.layout.text
         if not self.far:
             del fields["far"]
         return fields | {term.field: term.as_json(fields[term.field]) for term in TERMS}
@@ -218,27 +264,29 @@ class Problem(ScoreFields):
 
 @functools.lru_cache(maxsize=64)
 def _tensors(
-    q_shape: tuple[int, ...],
-    kv_shape: tuple[int, ...],
+    q_shape: Shape,
+    kv_shape: Shape,
     dtype: str,
     has_spans: bool,
     grid: tuple[int, ...],
     hidden: tuple[int, ...],
     of_terms: tuple[Tensor, ...],
+    layout: Layout,
 ) -> tuple[Tensor, ...]:
     """Return the tensors. Cached, because a run of a small problem needs them a dozen times."""
     rows = ("batch", "head", "row", "column")
     ends = (q_shape[0], q_shape[2])
     runs = (FIRST_KEYS, END_KEYS) if has_spans else ()
+    placed = layout.placements(q_shape, kv_shape)
     return (
-        Tensor("Q", q_shape, dtype, INPUT, rows),
-        Tensor("K", kv_shape, dtype, INPUT, rows),
-        Tensor("V", kv_shape, dtype, INPUT, rows),
+        Tensor("Q", q_shape, dtype, INPUT, rows, placed["Q"]),
+        Tensor("K", kv_shape, dtype, INPUT, rows, placed["K"]),
+        Tensor("V", kv_shape, dtype, INPUT, rows, placed["V"]),
         *(Tensor(name, ends, "int32", INPUT, ("batch", "row")) for name in runs),
         *((Tensor(BLOCKS, grid, "int32", INPUT, ("head", "row of blocks", "block")),) if grid else ()),
         *((Tensor(HIDDEN_ROWS, hidden, "int32", INPUT, ("start or end", "key")),) if hidden else ()),
         *of_terms,
-        Tensor("O", q_shape, dtype, OUTPUT, rows),
+        Tensor("O", q_shape, dtype, OUTPUT, rows, placed["O"]),
         Tensor("lse", q_shape[:3], "float32", OPTIONAL_OUTPUT, rows[:3]),
     )
 

@@ -14,6 +14,7 @@ from harness.model.cases.build import Build, Builds
 from harness.model.cases.case import Case
 from harness.model.operation import operation_named
 from harness.model.tile_sizes import TileSizes
+from harness.operations.attention.problem import LAYOUT
 from harness.operations.attention.score_terms import SLOPES
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
 from harness.operations.attention_backward.problem import BackwardProblem
@@ -53,7 +54,10 @@ class BackwardBuild(Build):
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
-        return dataclasses.replace(self, forward=self.forward.with_features(takes, place))
+        """The build with the features that attention's build would have, except for layouts, of which it has one."""
+        return dataclasses.replace(
+            self, forward=self.forward.with_features([name for name in takes if name != LAYOUT], place)
+        )
 
     @property
     @override

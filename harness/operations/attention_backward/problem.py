@@ -33,6 +33,8 @@ class BackwardProblem(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.layout.is_dense:
+            raise ProblemError(f"attention-backward takes the layout bhsd only; {self.layout} is not")
         if self.mask.tells_heads_apart:
             raise ProblemError(f"attention-backward takes masks that are the same for all heads; {self.mask} is not")
 

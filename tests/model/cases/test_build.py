@@ -9,19 +9,22 @@ import pytest
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.operation import operation_named
-from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT
+from harness.operations.attention.layout import DENSE
+from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT
 from harness.operations.attention.score_terms import TERMS
 
-WITHOUT = {**{term.field: term.off for term in TERMS}, DROPOUT: 0.0}
+WITHOUT = {**{term.field: term.off for term in TERMS}, DROPOUT: 0.0, LAYOUT: DENSE}
+
+FEATURES = (*COMPILED_FEATURES, LAYOUT)
 
 
 @pytest.mark.parametrize("operation", ["attention", "attention-backward", "paged-attention", "softmax"])
 def test_a_case_that_loses_its_features_has_a_build(operation: str) -> None:
     for build in operation_named(operation).builds:
-        for each in (build.with_features(COMPILED_FEATURES, place) for place in range(len(COMPILED_FEATURES) + 2)):
+        for each in (build.with_features(FEATURES, place) for place in range(len(FEATURES) + 2)):
             builds = Builds((each,))
             plain = each.plain_problem
-            for feature in COMPILED_FEATURES:
+            for feature in FEATURES:
                 if getattr(plain, feature, None):
                     case = Case(dataclasses.replace(plain, **{feature: WITHOUT[feature]}))
                     assert builds.of(case).key == (case.problem.build_key, None)

@@ -21,7 +21,7 @@ from harness.operations.attention.dropout import kept_keys, philox
 from harness.operations.attention.inputs import REGIMES
 from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
-from harness.operations.attention.problem import COMPILED_FEATURES, Problem
+from harness.operations.attention.problem import COMPILED_FEATURES, LAYOUT, Problem
 from harness.operations.attention.properties import PROPERTIES
 from harness.support.errors import ProblemError, UsageError
 
@@ -355,10 +355,10 @@ def test_a_seed_has_64_bits(seed: object):
 
 def test_a_problem_says_what_it_has():
     scores = {term.field: term.plain for term in Problem.TERMS}
-    problem = Problem(mask="causal", **scores, dropout=0.1, dropout_seed=2**60)
-    assert problem.features == ("causal", *COMPILED_FEATURES)
-    assert problem.build_key == ("float32", 64, *COMPILED_FEATURES)
-    assert ", sinks, dropout 0.1016 (seed 1152921504606846976), scale 0.125" in problem.headline
+    problem = Problem(mask="causal", **scores, dropout=0.1, dropout_seed=2**60, layout="bshd+3")
+    assert problem.features == ("causal", *COMPILED_FEATURES, LAYOUT)
+    assert problem.build_key == ("float32", 64, *COMPILED_FEATURES, LAYOUT, 4)  # rows lie 67 x 4 bytes apart
+    assert ", sinks, dropout 0.1016 (seed 1152921504606846976), layout bshd+3, scale 0.125" in problem.headline
     assert Problem.from_fields(json.loads(json.dumps(problem.to_fields()))) == problem
     assert "dropout" not in Problem().headline and "dropout" not in Problem(dropout_seed=3).features
     assert not {"dropout", "dropout_seed"} & set(Problem().to_short_fields())

@@ -72,16 +72,19 @@ def features_of(problem: Problem, tile: Tile) -> tuple[Feature, ...]:
     """The kernel's features, in the order of its parameters."""
     p = problem
     order = tile_order(p, tile)
-    return features.limits(p), order, features.scores(p), features.sink(p), features.dropout(p, keys=tile.Bc)
+    dropout = features.dropout(p, keys=tile.Bc)
+    return features.limits(p), order, features.scores(p), features.sink(p), dropout, features.layout(p)
 
 
 def cupy_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     """CUDA kernels of the algorithm and of the tile lists."""
-    from variants._tiles.rawkernel import tiles_kernel
+    from variants._tiles.rawkernel import STRIDED, tiles_kernel
 
     steps = 2 if problem.head_dim <= 64 else 4  # the faster one on an H100
     options = {"BLOCKS_PER_SM": blocks_per_sm(problem.head_dim, tile), "STEPS_AT_ONCE": steps}
-    kernel = tiles_kernel("attention/fa2", "fa2", problem, tile, features_of(problem, tile), options, copies=True)
+    headers = () if problem.layout.is_dense else STRIDED
+    chosen = features_of(problem, tile)
+    kernel = tiles_kernel("attention/fa2", "fa2", problem, tile, chosen, options, copies=True, headers=headers)
     return (kernel, *cuda_listing(problem, tile))
 
 
@@ -90,11 +93,18 @@ def numba_kernels(problem: Problem, tile: Tile) -> tuple[Any, ...]:
     from variants.attention.fa2.numba_kernel import fa2_kernel
 
     chosen = features.in_numba(problem, tile.Br, tile.Bc, rule=numba_rule(problem, tile))
-    kernel = fa2_kernel(problem.head_dim, tile, blocks_per_sm(problem.head_dim, tile), problem.dtype, chosen)
+    per_sm, aligned = blocks_per_sm(problem.head_dim, tile), features.rows_aligned_to(problem)
+    kernel = fa2_kernel(problem.head_dim, tile, per_sm, problem.dtype, chosen, aligned)
     return (kernel, *numba_listing(problem, tile))
 
 
-TAKES = (*features.SPAN_FEATURES, *LISTED_FEATURES, *features.ALL_SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (
+    *features.SPAN_FEATURES,
+    *LISTED_FEATURES,
+    *features.ALL_SCORE_FEATURES,
+    features.DROPOUT_FEATURE,
+    features.LAYOUT_FEATURE,
+)
 LANGUAGES = {"cupy": cupy_kernels, "numba": numba_kernels}
 
 
@@ -117,8 +127,7 @@ def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
     schedule, copy = Schedule(p, tile or default_tile(p.head_dim)), tile_copy(p)
-    o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes).sum()
-    q_bytes = o_bytes if copy is None else schedule.copied_row_block_bytes(copy).sum()
+    o_bytes, q_bytes = schedule.row_bytes("O").sum(), schedule.row_bytes("Q", copy).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     visits = Visits(schedule)
     mask_and_keys, listed_bytes = visits.traffic(WARPS, entry_reads=1, copy=copy)

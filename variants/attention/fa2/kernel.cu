@@ -1,17 +1,17 @@
 // FlashAttention-2, forward pass: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's. Functions that load,
-// multiply and reduce are in _tiles/tiles.cuh and copies.cuh. Limits, TileOrder, Scores, Sink and Dropout are types that the
-// plan (host code, __init__.py) chooses; they are in _features/. The Numba twin is numba_kernel.py.
+// multiply and reduce are in _tiles/tiles.cuh and copies.cuh. Limits, TileOrder, Scores, Sink, Dropout and Layout are types
+// that the plan (host code, __init__.py) chooses; they are in _features/. The Numba twin is numba_kernel.py.
 
 // Start copying K_j or V_j, whose keys begin at first_key; rows of the tile after the last key become zeros.
-__device__ __forceinline__ void copy_keys(float *tile, const stored *head, int first_key, int kv_len)
+template <class Rows> __device__ __forceinline__ void copy_keys(float *tile, Rows head, int first_key, int kv_len)
 {
-    copy_tile<BC>(tile, head + (size_t)first_key * D, min(BC, kv_len - first_key));
+    copy_tile<BC>(tile, rows_from(head, first_key), min(BC, kv_len - first_key));
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, int group, float tau, Limits limits, TileOrder order, Scores scores,
-    Sink sink, Dropout dropout)
+    Sink sink, Dropout dropout, Layout layout)
 {
     extern __shared__ __align__(16) float Q_tile[];
     float *const K_tile = Q_tile + BR * LD;
@@ -25,10 +25,11 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     const RowBlock block = {(int)batch, (int)head, i_block, (int)gridDim.y, first_row, rows};
     const size_t kv_head = (size_t)batch * (gridDim.x / group) + head / group;
     const size_t first_global_row = ((size_t)batch * gridDim.x + head) * q_len + first_row;
-    const stored *const K_head = K + kv_head * kv_len * D, *const V_head = V + kv_head * kv_len * D;
+    const auto K_head = layout.K_rows(K, kv_head * kv_len, batch, head / group, 0);
+    const auto V_head = layout.V_rows(V, kv_head * kv_len, batch, head / group, 0);
 
     // Line 4: load Q_i.
-    copy_tile<BR>(Q_tile, Q + first_global_row * D, rows);
+    copy_tile<BR>(Q_tile, layout.Q_rows(Q, first_global_row, batch, head, first_row), rows);
     const auto score = scores.of_head(head, q_len, kv_len);
     const auto drawn = dropout.of_head(head, batch);
 
@@ -117,7 +118,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2(
     __syncthreads();
 
     // Line 14: write O_i.
-    store_tile(O + first_global_row * D, Q_tile, rows);
+    store_tile(layout.O_rows(O, first_global_row, batch, head, first_row), Q_tile, rows);
 
     // Lines 13 and 15: L_i = m_i + log(l_i), which is -inf, or the sink, if the row sees nothing; write it. A block has a
     // thread for each row.

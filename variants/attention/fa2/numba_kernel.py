@@ -10,18 +10,21 @@ from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
-from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
+from variants._tiles.numba_copies import wait_for_copies
 from variants._tiles.numba_grids import kv_head_across, rows_across
 from variants._tiles.numba_shared import shared_tile
-from variants._tiles.numba_tiles import THREADS, copies, exp_below, numba_tiles, row_sum, thread_column, thread_index
+from variants._tiles.numba_strided_tiles import layout_copies, layout_copy_tile
+from variants._tiles.numba_tiles import THREADS, exp_below, numba_tiles, row_sum, thread_column, thread_index
 
 
 @functools.cache
-def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, features: NumbaFeatures) -> Any:
-    """The kernel for these compile-time parameters."""
+def fa2_kernel(
+    head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, features: NumbaFeatures, aligned: int | None
+) -> Any:
+    """The kernel for these compile-time parameters; `aligned` as of `layout_copies`."""
     D, BR, BC = head_dim, tile.Br, tile.Bc
-    _, store_tile = copies(D, dtype)
-    copy_rows, copy_tile = copy_tile_of(D, BR, dtype), copy_tile_of(D, BC, dtype)
+    _, store_tile = layout_copies(D, dtype, aligned)
+    copy_rows, copy_tile = layout_copy_tile(D, BR, dtype, aligned), layout_copy_tile(D, BC, dtype, aligned)
     tiles = numba_tiles(head_dim, tile, features)
     TM, TN, TD, P_ROWS, LD, LP = tiles.TM, tiles.TN, tiles.TD, tiles.P_ROWS, tiles.LD, tiles.LP
     Q_place, K_place = shared_tile(0, BR, LD), shared_tile(BR * LD, BC, LD)
@@ -41,8 +44,9 @@ def fa2_kernel(head_dim: int, tile: Tile, blocks_per_sm: int, dtype: str, featur
     def copy_keys(tile, head, first_key, kv_len):
         copy_tile(tile, head, first_key, min(BC, kv_len - first_key))
 
+    # Of `layout` there is nothing to ask: arrays know their strides.
     @cuda.jit(launch_bounds=(THREADS, blocks_per_sm))
-    def fa2(Q, K, V, O, lse, q_len, kv_len, group, tau, limits, order, scores, sink, dropout):
+    def fa2(Q, K, V, O, lse, q_len, kv_len, group, tau, limits, order, scores, sink, dropout, layout):
         Q_tile, K_tile, V_tile, P_tile = Q_place(), K_place(), V_place(), P_place()
         S = cuda.local.array((TM, TN), float32)
         O_acc = cuda.local.array((TM, TD), float32)

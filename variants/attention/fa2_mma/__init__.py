@@ -33,7 +33,7 @@ import numpy as np
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, band, declarations, has_spans, sink_bytes, stored, term_bytes
-from variants._mma import LOG2_E, MmaTile, elements_per_copy, mma_tile_space, tile_copy, unsupported_on_tensor_cores
+from variants._mma import LOG2_E, MmaTile, mma_tile_space, tile_copy, unsupported_on_tensor_cores
 from variants._tiles.grids import beyond_y, grid_side_by_side
 from variants._tiles.longest_first import LongestFirst, cuda_ordering, numba_ordering, row_order
 from variants._tiles.registration import Kernels, register_languages
@@ -111,7 +111,7 @@ def features_of(problem: Problem, tile: MmaTile) -> tuple[Feature, ...]:
     p = problem
     limits, orders = features.limits(p), (row_order(p, tile), tile_order(p, tile))
     scores = features.scores(p, unit_of(p))
-    return limits, *orders, scores, features.sink(p), features.dropout(p, keys=tile.Bc)
+    return limits, *orders, scores, features.sink(p), features.dropout(p, keys=tile.Bc), features.layout(p)
 
 
 def unit_of(problem: Problem) -> float:
@@ -143,7 +143,8 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
     p = problem
     sizes = {**rawkernel.tile_sizes(p.head_dim, tile), **registers(p, tile, ends_at_once(p))}
     files, using = declarations(features_of(p, tile))
-    common = (*stored(p.dtype), *files, DROPOUT_FRAGMENTS, *rawkernel.COMMON_WITH_TILES)
+    strided = () if p.layout.is_dense else rawkernel.STRIDED
+    common = (*stored(p.dtype), *files, DROPOUT_FRAGMENTS, *rawkernel.COMMON_WITH_TILES, *strided)
     own = tuple((FOLDER, f"{name}.cuh") for name in ("registers", "visits", "seen", "scoring", "products", "output"))
     using += f"using Visits = {visits_type(p)};\n"
     options = tuple(f"-D{name}={size}" for name, size in sizes.items())
@@ -157,11 +158,11 @@ def numba_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
 
     p, chosen = problem, features.in_numba(problem, tile.Br, tile.Bc, threads=32 * tile.warps)
     terms = tuple(term.field for term in p.score_terms)
-    kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype, has_spans(p), terms, chosen)
+    kernel = fa2_mma_kernel(p.head_dim, tile, p.dtype, has_spans(p), terms, chosen, features.rows_aligned_to(p))
     return (kernel, *numba_ordering(p, tile))
 
 
-TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE)
+TAKES = (*features.SPAN_FEATURES, *features.SCORE_FEATURES, features.DROPOUT_FEATURE, features.LAYOUT_FEATURE)
 LANGUAGES = {
     "cupy": (cupy_kernels, (*TAKES, *LISTED_FEATURES), tile_of),
     "numba": (numba_kernels, TAKES, numba_tile_of),
@@ -194,10 +195,10 @@ def plan(problem: Problem, kernels: Kernels, tile: MmaTile | None = None, tile_o
 def claim(problem: Problem, tile: MmaTile | None = None, tile_of: TileOf = tile_of) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p = problem
-    tile, copy = tile or tile_of(p), tile_copy(p.head_dim)
+    tile, copy = tile or tile_of(p), tile_copy(p.head_dim, features.rows_aligned_to(p))
     schedule = Schedule(p, tile)
-    q_bytes = schedule.copied_row_block_bytes(copy).sum()
-    o_bytes = schedule.row_block_bytes(p.head_dim, p.itemsize_bytes, elements_per_copy(p.head_dim)).sum()
+    q_bytes = schedule.row_bytes("Q", copy).sum()
+    o_bytes = schedule.row_bytes("O", elements_per_lane=copy.elements_per_lane).sum()
     lse_bytes = schedule.row_block_bytes(1, FLOAT32_BYTES).sum()
     # Entries are read as many visits ahead as there are stages, behind the last one, too.
     reads = {"entry_reads": 1, "reads_ahead": tile.stages}

@@ -1,8 +1,8 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // Tiles and instructions are in _mma/tiles.cuh and mma.cuh; what a warp has in registers is in registers.cuh, which keys its
 // rows see in seen.cuh, scores in scoring.cuh, the products in products.cuh and the end in output.cuh. Limits, TileOrder,
-// RowOrder, Scores, Sink and Dropout, types that the plan chooses, are in _features/, and Visits is in visits.cuh. The Numba
-// twin is numba_kernel.py.
+// RowOrder, Scores, Sink, Dropout and Layout, types that the plan chooses, are in _features/, and Visits is in visits.cuh. The
+// Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
 // chip), BLOCKS_PER_SM, and those of registers.cuh.
@@ -86,7 +86,7 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, int q_len, int kv_len, unsigned heads, unsigned group, float tau, int sign, Limits limits,
-    RowOrder row_order, TileOrder tile_order, Scores scores, Sink sink, Dropout dropout)
+    RowOrder row_order, TileOrder tile_order, Scores scores, Sink sink, Dropout dropout, Layout layout)
 {
     extern __shared__ __align__(128) unsigned char Q_tile[];
     unsigned char *const KV_tiles = Q_tile + BR * ROW_BYTES;  // K_j, V_j of one stage, then of the next
@@ -107,7 +107,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Line 4: load Q_i.
-    copy_tile<BR>(Q_tile, Q + first_stat * D, block.rows);
+    copy_tile<BR>(Q_tile, layout.Q_rows(Q, first_stat, batch, head, first_row), block.rows);
     commit_copies();
 
     // Line 6: for all K_j, V_j with a key that some row sees. Line 7: load them, STAGES - 1 ahead of their use.
@@ -118,9 +118,9 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         if (visits.is_copied(n)) {
             const int j = visits.coming(n, further);
             unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES;
-            const size_t first = ((size_t)anew<KV_AGAIN>(kv_head) * kv_len + (size_t)j * BC) * D;
-            copy_tile<BC>(K_tile, K + first, kv_len - j * BC);
-            copy_tile<BC>(K_tile + KV_BYTES, V + first, kv_len - j * BC);
+            const size_t first = (size_t)anew<KV_AGAIN>(kv_head) * kv_len + (size_t)j * BC;
+            copy_tile<BC>(K_tile, layout.K_rows(K, first, batch, head / group, j * BC), kv_len - j * BC);
+            copy_tile<BC>(K_tile + KV_BYTES, layout.V_rows(V, first, batch, head / group, j * BC), kv_len - j * BC);
         }
         commit_copies();
     };
@@ -173,5 +173,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 
     // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
     const size_t first = (size_t)head_index * q_len + anew<STAT_AGAIN>(first_row);
-    write_rows<Sink>(O, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
+    const auto O_from = [&](int row) { return layout.O_rows(O, first + row, batch, head, first_row + row); };
+    write_rows<Sink>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
 }

@@ -32,7 +32,6 @@ from variants._mma.numba_mma import (
     MINUS_INFINITY,
     commit_copies,
     exp2_approx,
-    global_address,
     lane_index,
     load_shared,
     numba_mma,
@@ -44,7 +43,8 @@ from variants._mma.numba_mma import (
     wait_for_copies,
 )
 from variants._mma.numba_spans import numba_spans
-from variants._mma.numba_tiles import STORED_BYTES, numba_tiles
+from variants._mma.numba_strided_tiles import layout_tiles
+from variants._mma.numba_tiles import STORED_BYTES
 from variants._tiles.numba_grids import entry_of_head, head_index_across, head_of_entry
 from variants.attention.fa2_mma.numba_products import numba_products
 from variants.attention.fa2_mma.numba_scoring import numba_scoring
@@ -58,17 +58,23 @@ load_word, store_word, store_chunk = load_shared(4), store_shared(4), store_shar
 
 @functools.cache
 def fa2_mma_kernel(
-    head_dim: int, tile: MmaTile, dtype: str, spans: bool, terms: tuple[str, ...], features: NumbaFeatures
+    head_dim: int,
+    tile: MmaTile,
+    dtype: str,
+    spans: bool,
+    terms: tuple[str, ...],
+    features: NumbaFeatures,
+    aligned: int | None,
 ) -> Any:
     """The kernel for these compile-time parameters.
 
-    `spans`: its limits are arrays; `terms`: features of scores that it computes.
+    `spans`: its limits are arrays; `terms`: features of scores that it computes; `aligned` as of `layout_tiles`.
     """
     D, BR, BC, WARPS, STAGES = head_dim, tile.Br, tile.Bc, tile.warps, tile.stages
-    tiles = numba_tiles(D, WARPS, dtype)
+    tiles = layout_tiles(D, WARPS, dtype, aligned)
     THREADS, ROW_BYTES = tiles.THREADS, tiles.ROW_BYTES
     copy_tile, copied_not_finite, store_tile = tiles.copy_tile, tiles.copied_not_finite, tiles.store_tile
-    lane_in_A = tiles.lane_in_A
+    lane_in_A, rows_of, stride_of = tiles.lane_in_A, tiles.rows_of, tiles.stride_of
     seen = numba_spans(BR, BR // WARPS) if spans else BAND
     products = numba_products(D, tile, dtype, spans, features)
     TM, TN, TD, TK, KEPT = products.TM, products.TN, products.TD, products.TK, products.KEPT
@@ -88,11 +94,12 @@ def fa2_mma_kernel(
 
     # K_j and V_j of the tile that begins at `first_key` -> a stage, if the block's rows see any of it.
     @cuda.jit(device=True, forceinline=True)
-    def copy_keys(K_tile, K_head, V_head, first_key, end_key, kv_len):
+    def copy_keys(K_tile, K_head, V_head, K_stride, V_stride, first_key, end_key, kv_len):
         if first_key < end_key:
-            first, keys = uint64(first_key) * uint64(D * STORED_BYTES), int32(kv_len - first_key)
-            copy_tile(K_tile, BC, K_head + first, keys)
-            copy_tile(uint32(K_tile + KV_BYTES), BC, V_head + first, keys)
+            K_first, V_first = uint64(first_key) * K_stride, uint64(first_key) * V_stride
+            keys = int32(kv_len - first_key)
+            copy_tile(K_tile, BC, K_head + K_first, K_stride, keys)
+            copy_tile(uint32(K_tile + KV_BYTES), BC, V_head + V_first, V_stride, keys)
         commit_copies()
 
     # tau2 is positive: Q_i takes the sign of tau, or becomes 0.
@@ -145,10 +152,12 @@ def fa2_mma_kernel(
             V_lane = V_tile + lane_in_A()
             exponentiate_and_add_all(O, P, m, l, S, unit, marks, draw, warp_row, first_key, heads, V_lane)
 
+    # Of `layout` there is nothing to ask: arrays know their strides.
     @cuda.jit(launch_bounds=(THREADS, tile.blocks_per_sm))
     def fa2_mma(
-        Q, K, V, O, lse, q_len, kv_len, heads, group, tau2, sign, limits, row_order, tile_order, scores, sink, dropout
-    ):
+        Q, K, V, O, lse, q_len, kv_len, heads, group, tau2, sign, limits, row_order, tile_order, scores, sink, dropout,
+        layout,
+    ):  # fmt: skip
         Q_tile = shared_address(cuda.shared.array(0, uint32, alignment=128))
         KV_tiles = uint32(Q_tile + BR * ROW_BYTES)  # K_j, V_j of one stage, then of the next
         first_of_warp = int32(uint32(thread_index()) // uint32(32) * uint32(WARP_ROWS))  # row of the block
@@ -158,7 +167,8 @@ def fa2_mma_kernel(
         rows = int32(min(BR, q_len - first_row))
         first = (uint64(head_index_across()) * uint64(q_len) + uint64(first_row)) * uint64(D * STORED_BYTES)
         kv_first = uint64(head_index_across() // uint32(group)) * uint64(kv_len) * uint64(D * STORED_BYTES)
-        K_head, V_head = global_address(K) + kv_first, global_address(V) + kv_first
+        K_head, V_head = rows_of(K, kv_first, heads, group, 0), rows_of(V, kv_first, heads, group, 0)
+        K_stride, V_stride = stride_of(K), stride_of(V)
 
         # Columns beyond D belong to the last step of a product: zeros, once and for all.
         if D % 16 != 0:
@@ -177,11 +187,11 @@ def fa2_mma_kernel(
         scoring = scoring_of_head(scores, head_of_entry(heads), q_len, kv_len)
 
         # Line 4: load Q_i.
-        copy_tile(Q_tile, BR, global_address(Q) + first, rows)
+        copy_tile(Q_tile, BR, rows_of(Q, first, heads, 1, first_row), stride_of(Q), rows)
         commit_copies()
         for j in range(STAGES - 1):
             K_tile = uint32(KV_tiles + j * 2 * KV_BYTES)
-            copy_keys(K_tile, K_head, V_head, int32(first_key + j * BC), end_key, kv_len)
+            copy_keys(K_tile, K_head, V_head, K_stride, V_stride, int32(first_key + j * BC), end_key, kv_len)
         wait_for_Q()
         cuda.syncthreads()
         if sign != 1:
@@ -226,7 +236,8 @@ def fa2_mma_kernel(
             else:
                 cuda.syncthreads()
             free_tile = uint32(KV_tiles + uint32(stage - 1 if stage > 0 else STAGES - 1) * uint32(2 * KV_BYTES))
-            copy_keys(free_tile, K_head, V_head, int32(first_key + (STAGES - 1) * BC), end_key, kv_len)
+            ahead = int32(first_key + (STAGES - 1) * BC)
+            copy_keys(free_tile, K_head, V_head, K_stride, V_stride, ahead, end_key, kv_len)
 
             if first_key < warps_end_key and int32(first_key + BC) > warps_first_key:
                 masked = first_key < warp_sees_from or int32(first_key + BC) > warp_sees_to
@@ -266,7 +277,7 @@ def fa2_mma_kernel(
         cuda.syncthreads()
 
         # Lines 14 and 15: write O_i and L_i.
-        store_tile(global_address(O) + first, Q_tile, rows)
+        store_tile(rows_of(O, first, heads, 1, first_row), stride_of(O), Q_tile, rows)
         if thread < rows:
             L = libdevice.int_as_float(int32(load_word(KV_tiles + thread * 4)))
             lse[entry_of_head(heads), head_of_entry(heads), first_row + thread] = L

@@ -7,10 +7,11 @@
 // all. Warps of 32 rows make the same requests then as all together.
 static_assert(!WARPS_WRITE || TM == 2, "a warp's rows are whole requests of 32 units");
 
+// The rows of O from one of the block's on are O_from(row).
 // The block's first row is `first_row` of all heads' rows, and so many `rows` from there on are the head's. They are gathered
 // in `tile`, of which each warp alone has read its part until now.
-template <class Sink>
-__device__ __forceinline__ void write_rows(stored *__restrict__ O, float *__restrict__ lse, size_t first_row, int rows,
+template <class Sink, class RowsOfO>
+__device__ __forceinline__ void write_rows(RowsOfO O_from, float *__restrict__ lse, size_t first_row, int rows,
                                            const Rows &own, unsigned char *tile, float kept_factor, float sink_logit)
 {
     // Line 12: O_i = diag(l_i)^-1 O_i. A row that saw nothing has l = 0: its O stays 0.
@@ -55,9 +56,9 @@ __device__ __forceinline__ void write_rows(stored *__restrict__ O, float *__rest
     }
     if constexpr (WARPS_WRITE) {
         __syncwarp();
-        store_rows_of_warp<WARP_ROWS, 4>(O + (first_row + warps_row) * D, tile + warps_row * ROW_BYTES, rows - warps_row);
+        store_rows_of_warp<WARP_ROWS, 4>(O_from(warps_row), tile + warps_row * ROW_BYTES, rows - warps_row);
     } else {
         if constexpr (TM == 2) __syncthreads();
-        store_tile<BR, D <= 64 ? 8 : 4>(O + first_row * D, tile, rows);
+        store_tile<BR, D <= 64 ? 8 : 4>(O_from(0), tile, rows);
     }
 }

@@ -35,10 +35,11 @@ from harness.operations.attention.cases.case_values import (
 )
 from harness.operations.attention.cases.far_cases import far_cases
 from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.layout import BSHD, QKV, Layout
 from harness.operations.attention.masks import NO_MASK, Mask, mask_kinds
 from harness.operations.attention.masks.flashmask import FlashMask
 from harness.operations.attention.masks.window import Window
-from harness.operations.attention.problem import Problem
+from harness.operations.attention.problem import LAYOUT, Problem
 from harness.support.override import override
 
 MOST_WORK = 2**20
@@ -215,6 +216,14 @@ class AttentionAxes(NamedAxes):
             mask = mask.clipped_to(batch, kv_len)
         if ends == BESIDE:
             mask = window_beside_edges(mask, q_len, kv_len)
+        scale, features = rng.choice(SCALES[choice[SCALE]]), build.drawn_features(rng.choice)
+        if LAYOUT in features:
+            # Q, K and V are packed if they are as large as each other anyway: others would be of other classes then.
+            is_packed, drawn = not keys and heads == kv_heads, features[LAYOUT]
+            order = QKV if is_packed else BSHD if drawn.order == QKV else drawn.order
+            features[LAYOUT] = Layout(order, drawn.gap)
+            kv_len = q_len if is_packed else kv_len
+            mask = mask.clipped_to(batch, kv_len)
         problem = Problem(
             batch=batch,
             heads=heads,
@@ -224,8 +233,8 @@ class AttentionAxes(NamedAxes):
             head_dim=build.head_dim,
             dtype=build.dtype,
             mask=mask,
-            scale=rng.choice(SCALES[choice[SCALE]]),
-            **build.drawn_features(rng.choice),
+            scale=scale,
+            **features,
         )
         edits = self.edits(choice, rng, lambda: one_edit(rng.choice, problem))
         edits = (*term_edits(rng.choice, problem), *edits)

@@ -12,7 +12,9 @@ from typing import Any
 from harness.model.cases.axes import Pick
 from harness.model.cases.build import Build
 from harness.model.tile_sizes import TileSizes
-from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, Problem
+from harness.operations.attention.layout import DENSE, QKV
+from harness.operations.attention.layout import DRAWN as LAYOUTS
+from harness.operations.attention.problem import COMPILED_FEATURES, DROPOUT, LAYOUT, Problem
 from harness.operations.attention.score_terms import TERMS
 from harness.support.gpu_data_sheets import WARP_LANES
 from harness.support.override import override
@@ -29,6 +31,15 @@ DROPOUTS = ((0.5, 0), (0.1, 2**32 + 7), (0.75, 1), (0.5, 2**63))
 USUAL_HEAD_DIMS = (64, 80, 128)
 LARGEST_FIRST = (512, 384, 320, 288, 256, 224, 192, 176, 160, 144, 128, 112, 104, 96, 80, 72)
 """Where a variant's reach may end: it says how far, and is held to that."""
+
+
+def fitted(**fields: Any) -> Problem:
+    """Return the problem with these fields. A packed layout makes it square, with as many heads of K and V as of Q."""
+    if fields.get(LAYOUT, DENSE).order == QKV:
+        length = min(fields["q_len"], fields["kv_len"])
+        mask = fields["mask"].clipped_to(fields["batch"], length)
+        fields |= {"kv_heads": fields["heads"], "q_len": length, "kv_len": length, "mask": mask}
+    return Problem(**fields)
 
 
 def keys_at_once(tile: TileSizes, default: int) -> int:
@@ -68,7 +79,7 @@ class AttentionBuild(HeadBuild):
     tried_last: tuple[tuple[str, int], ...] = ()
     """(dtype, head_dim) of builds that are tried after this one; see `fallbacks`."""
     features: tuple[str, ...] = ()
-    """What scores and weights become, of `COMPILED_FEATURES`."""
+    """What scores and weights become, of `COMPILED_FEATURES`, and whether rows have another layout: `LAYOUT`."""
     feature_order: tuple[str, ...] = COMPILED_FEATURES
     """Which of the features is the first that a build has alone; a campaign's seed decides."""
 
@@ -88,9 +99,15 @@ class AttentionBuild(HeadBuild):
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> AttentionBuild:
-        sets = feature_sets([name for name in self.feature_order if name in takes])
+        wanted = [name for name in self.feature_order if name in takes]
+        sets = feature_sets(wanted)
         features = sets[place % len(sets)]
-        return dataclasses.replace(self, features=tuple(name for name in COMPILED_FEATURES if name in features))
+        # With all others at once, and in every second build after those that have one of them alone.
+        has_layout = LAYOUT in takes and (place == 1 or (place > len(wanted) + 1 and place % 2 == 0))
+        return dataclasses.replace(
+            self,
+            features=(*(n for n in COMPILED_FEATURES if n in features), *((LAYOUT,) if has_layout else ())),
+        )
 
     @property
     @override
@@ -120,18 +137,24 @@ class AttentionBuild(HeadBuild):
         )  # fmt: skip
 
     def drawn_features(self, pick: Pick) -> dict[str, Any]:
-        """The fields of a problem that has its features, with values drawn for them."""
+        """The fields of a problem that has its features, with values drawn for them.
+
+        Not every layout takes all sizes (`fitted`).
+        """
         if not self.features:
             return {}
         always = {term.field: pick(term.values) for term in TERMS if term.is_drawn_always}
         dropout = pick(DROPOUTS)
         # Drawn only if they are there, so that other cases do not depend on them.
         others = [term for term in TERMS if term.values and not term.is_drawn_always and term.field in self.features]
-        return self._fields_of_features(always | {term.field: pick(term.values) for term in others}, dropout)
+        values = always | {term.field: pick(term.values) for term in others}
+        layout = {LAYOUT: pick(LAYOUTS)} if LAYOUT in self.features else {}
+        return self._fields_of_features(values, dropout) | layout
 
     def _fields_of_features(self, values: Mapping[str, Any], dropout: tuple[float, int]) -> dict[str, Any]:
         on = {term.field: values.get(term.field, term.plain) for term in TERMS if term.field in self.features}
-        return on | (dict(zip((DROPOUT, "dropout_seed"), dropout)) if DROPOUT in self.features else {})
+        on |= dict(zip((DROPOUT, "dropout_seed"), dropout)) if DROPOUT in self.features else {}
+        return on | ({LAYOUT: LAYOUTS[0]} if LAYOUT in self.features else {})
 
     @property
     def depends_on_distance(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.model.cases.case import Case
 from harness.model.spread import FAR
 from harness.operations.attention.cases.build import AttentionBuild
-from harness.operations.attention.problem import DROPOUT, Problem
+from harness.operations.attention.problem import DROPOUT, LAYOUT, Problem
 
 MOST_SEQUENCES = 65_535
 """A grid has at most this many blocks along y and z, where most kernels have their heads and sequences."""
@@ -17,9 +17,9 @@ def far_cases(build: AttentionBuild, seed: int) -> tuple[Case, ...]:
     """Return one case with many rows and few keys, and one with few rows and many keys, each of a single head.
 
     A sequence is as long as it has to be for a batch of at most `MOST_SEQUENCES`. None with dropout, whose numbers
-    depend on the batch.
+    depend on the batch, or with a layout.
     """
-    if DROPOUT in build.features:
+    if DROPOUT in build.features or LAYOUT in build.features:
         return ()
     long = -(-FAR // ((MOST_SEQUENCES - 1) * build.head_dim)) + 1
     # Scores in float32 take as much memory as 32 bits of elements where there are twice as many keys as columns.

@@ -18,9 +18,11 @@ from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.spread import in_powers, nearer_than
 from harness.operations.attention.cases.build import PLAIN_DROPOUT, AttentionBuild
+from harness.operations.attention.layout import DENSE
+from harness.operations.attention.layout import DRAWN as LAYOUTS
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.masks.causal import Causal
-from harness.operations.attention.problem import DROPOUT, Problem
+from harness.operations.attention.problem import DROPOUT, LAYOUT, Problem
 from harness.operations.attention.sizes import default_scale, heads_in_words
 
 RISING = "rising"
@@ -52,6 +54,8 @@ def size(case: Case, builds: Builds) -> tuple[object, ...]:
         len(p.mask.text),
         p.mask.text,
         len(p.compiled_features),
+        p.layout.gap,
+        p.layout.text,
         sum(len(term.axes(p)) for term in p.terms),
         p.scale != default_scale(p.head_dim),
         p.dropout_seed,
@@ -92,6 +96,9 @@ def simpler(case: Case, builds: Builds) -> Iterator[Case]:
         yield _changed(case, scale=None)
     if p.dropout_seed:
         yield _changed(case, dropout_seed=0)
+    if not p.layout.is_dense:
+        for plainer in p.layout.simplified():
+            yield _changed(case, layout=plainer)
     yield from case.with_fewer_edits()
     build: AttentionBuild
     for build in builds.simplified(builds.of(case)):
@@ -143,6 +150,7 @@ def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
         takes.append(named + (", rows that see no key" if (problem.keys_seen == 0).any() else ""))
     takes += [term.in_words(problem) for term in problem.terms]
     takes += [f"dropout {problem.dropout:.4g}"] if problem.dropout else []
+    takes += [] if problem.layout.is_dense else [f"layout {problem.layout}"]
     takes += [f"offsets beyond {in_powers(problem.far)} elements"] if problem.far else []
     if problem.dtype != "float32":
         takes.append(problem.dtype)
@@ -235,7 +243,9 @@ def _with_features(case: Case, features: Sequence[str]) -> Case:
     fields = {term.field: kept.get(term.field, term.plain) if term.field in features else term.off for term in p.TERMS}
     dropout = (p.dropout or PLAIN_DROPOUT) if DROPOUT in features else 0.0
     seed = p.dropout_seed if dropout else 0
-    return _changed(case, **fields, dropout=dropout, dropout_seed=seed)
+    layout = DENSE if LAYOUT not in features else LAYOUTS[0] if p.layout.is_dense else p.layout
+    far = 0 if dropout or not layout.is_dense else p.far
+    return _changed(case, **fields, dropout=dropout, dropout_seed=seed, layout=layout, far=far)
 
 
 def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
@@ -252,7 +262,12 @@ def shorter(problem: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _changed(case: Case, **fields: Any) -> Case:
-    """With these fields of its problem, a mask that fits them, and without the edits that lie outside of it then."""
-    batch, kv_len, mask = (fields.get(name, getattr(case.problem, name)) for name in ("batch", "kv_len", "mask"))
+    """With these fields, a mask and a layout that fit them, and without the edits that lie outside of it then."""
+    p = case.problem
+    batch, kv_len, mask = (fields.get(name, getattr(p, name)) for name in ("batch", "kv_len", "mask"))
     fields["mask"] = mask.clipped_to(batch, kv_len)
-    return case.with_problem(dataclasses.replace(case.problem, **fields))
+    layout = fields.pop(LAYOUT, p.layout)
+    changed = dataclasses.replace(p, **fields, layout=DENSE)
+    if not layout.is_dense:
+        changed = dataclasses.replace(changed, layout=layout.fitted_to(changed.q_shape, changed.kv_shape))
+    return case.with_problem(changed)

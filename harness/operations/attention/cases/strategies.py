@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from harness.model.cases.axes import Item
 from harness.model.cases.case import Case, Edit
-from harness.operations.attention.cases.build import BUILDS, AttentionBuild
+from harness.operations.attention.cases.build import BUILDS, AttentionBuild, fitted
 from harness.operations.attention.cases.case_values import (
     SCALES,
     fewer_keys_beside_edges,
@@ -101,7 +101,7 @@ def problems(
     if key_tiles > 1:
         kv_len = fewer_keys_beside_edges(lambda among: draw(_sampled(among)), build, kv_len, q_len)
     mask = draw(_masks(build.tile_keys, kinds)) if masked else NO_MASK
-    return Problem(
+    return fitted(
         batch=batch,
         heads=kv_heads * group,
         kv_heads=kv_heads,

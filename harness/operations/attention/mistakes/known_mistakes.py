@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.operation import Hints, Part, TrivialAnswer
+from harness.operations.attention.layout import DENSE
 from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
@@ -31,7 +32,7 @@ def known_mistakes(problem: Problem, inputs: Mapping[str, np.ndarray], tile_keys
     for term in problem.terms:
         for name, mistaken in term.mistakes(problem, inputs):
             yield f"the answer with {name}", attention(problem, {**inputs, **mistaken})
-    ungrouped = dataclasses.replace(problem, kv_heads=problem.heads)
+    ungrouped = dataclasses.replace(problem, kv_heads=problem.heads, layout=DENSE)
     for name, heads in _other_heads(problem):
         of_heads = {array: inputs[array][:, heads] for array in ("K", "V")}
         yield f"the answer with K and V of {name}", attention(ungrouped, {**inputs, **of_heads})

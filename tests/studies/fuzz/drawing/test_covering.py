@@ -244,6 +244,13 @@ def test_the_same_seed_chooses_the_same_and_another_something_else(monkeypatch: 
     assert len(set(first) & set(other)) < 5
 
 
+@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-mma-cupy"])
+def test_tensors_are_packed_where_they_are_equally_large(name: str):
+    in_layouts = [case.problem for case in usual_cases(name, 0) if not case.problem.layout.is_dense]
+    assert {problem.layout.order for problem in in_layouts} == {"bhsd", "bshd", "qkv"}
+    assert not any(problem.far for problem in in_layouts)
+
+
 def test_what_is_refused_was_not_met(monkeypatch: pytest.MonkeyPatch):
     def refusals(case: Case) -> str | None:
         return "long rows are out of reach" if case.problem.q_len > 1024 else None

@@ -1,0 +1,202 @@
+"""Layouts: where the rows of Q, K, V and O lie in memory. The last axis, head_dim, is dense in each of them.
+
+`Layout.placements` is the only place that knows. Kernels get the strides, executors move elements by them, and claims
+count the sectors of the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.model.problem import Placement
+from harness.support.errors import ProblemError
+from harness.support.suggestion import did_you_mean
+
+BHSD, BSHD, QKV, STRIDES = "bhsd", "bshd", "qkv", "strides"
+ORDERS = {
+    BHSD: "(batch, heads, len, head_dim)",
+    BSHD: "(batch, len, heads, head_dim)",
+    QKV: "Q, K and V in one tensor (batch, len, 3, heads, head_dim), O as in bshd",
+    STRIDES: "strides of (batch, head, row, element) of each tensor",
+}
+TENSORS = ("Q", "K", "V", "O")
+AXES = 4
+"""Of these: batch, head, row, element."""
+SPELLING = (
+    "bhsd, bshd or qkv, each with +N for N unused elements behind every row; or strides:Q=B/H/R/1,K=...,V=...,O=..."
+)
+LAYOUT_HELP = f"where rows of Q, K, V and O lie: {SPELLING}"
+LARGEST_STRIDE = 2**40
+_GAP = re.compile(r"([a-z]+)\+([0-9]{1,9})")
+_STRIDES = re.compile(r"([QKVO])=([0-9]{1,15}(?:/[0-9]{1,15}){3})")
+
+Shape = tuple[int, int, int, int]
+"""(batch, heads, rows, head_dim)."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where rows lie. Frozen, without arrays; except for `strides`, it does not depend on the problem's sizes."""
+
+    order: str = BHSD
+    """A key of `ORDERS`."""
+    gap: int = 0
+    """Unused elements behind every row."""
+    strides: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """For each of `TENSORS`, the strides of (batch, head, row, element), in elements; only of the order `strides`."""
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise ProblemError(
+                f"layout {self.order!r}: there is none{did_you_mean(self.order, ORDERS)} Layouts: {SPELLING}"
+            )
+        if isinstance(self.gap, bool) or not isinstance(self.gap, int) or not 0 <= self.gap < LARGEST_STRIDE:
+            raise ProblemError(
+                f"layout {self.order}: its gap is {self.gap!r}; it has to be a whole number of at least 0"
+            )
+        for name, strides in self.strides:
+            if len(strides) != AXES:
+                raise ProblemError(f"layout: strides of {name} are {strides}; give (batch, head, row, element)")
+            if strides[-1] != 1:
+                raise ProblemError(
+                    f"layout: the last axis of {name} has stride {strides[-1]}, and kernels need 1; make a copy whose "
+                    "last axis is dense, such as x.contiguous()"
+                )
+        if self.order == STRIDES and tuple(name for name, _ in self.strides) != TENSORS:
+            raise ProblemError(f"layout: strides are given of each of {', '.join(TENSORS)}, in this order")
+
+    @classmethod
+    def of_strides(cls, **strides: Sequence[int]) -> Layout:
+        """Return the layout with these strides of Q, K, V and O: (batch, head, row, element), in elements.
+
+        Raises `ProblemError` if the last axis of one of them is not dense, or one is missing.
+        """
+        return cls(
+            STRIDES, strides=tuple((name, tuple(map(int, strides[name]))) for name in TENSORS if name in strides)
+        )
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether each tensor is a C-contiguous array (batch, heads, len, head_dim) of its own."""
+        return self == DENSE
+
+    @property
+    def text(self) -> str:
+        """Its text on the command line, which `parse_layout` converts back."""
+        if self.order == STRIDES:
+            return f"{STRIDES}:" + ",".join(f"{name}={'/'.join(map(str, each))}" for name, each in self.strides)
+        return self.order + (f"+{self.gap}" if self.gap else "")
+
+    def __str__(self) -> str:
+        return self.text
+
+    def placements(self, q_shape: Shape, kv_shape: Shape) -> Mapping[str, Placement | None]:
+        """Return where each of `TENSORS` lies; None for an array of its own. Q and O have `q_shape`."""
+        shapes = {"Q": q_shape, "K": kv_shape, "V": kv_shape, "O": q_shape}
+        if self.is_dense:
+            return dict.fromkeys(TENSORS)
+        if self.order == STRIDES:
+            given = dict(self.strides)
+            return {n: Placement(n, _extent(shape, given[n]), 0, given[n]) for n, shape in shapes.items()}
+        packed = 3 if self.order == QKV else 1
+        found = {}
+        for name, (batch, heads, rows, head_dim) in shapes.items():
+            row = head_dim + self.gap
+            if self.order == BHSD:
+                strides = (heads * rows * row, rows * row, row, 1)
+                found[name] = Placement(name, batch * strides[0], 0, strides)
+                continue
+            tensors = 1 if name == "O" else packed
+            token = tensors * heads * row
+            strides = (rows * token, row, token, 1)
+            buffer, first = (QKV.upper(), "QKV".index(name) * heads * row) if tensors > 1 else (name, 0)
+            found[name] = Placement(buffer, batch * strides[0], first, strides)
+        return found
+
+    def why_invalid(self, q_shape: Shape, kv_shape: Shape) -> str | None:
+        """Return the reason why a problem of these shapes cannot have this layout, or None if it can."""
+        if self.order == QKV and q_shape != kv_shape:
+            return (
+                f"layout {self}: Q, K and V are one tensor, so kv_heads ({kv_shape[1]}) has to be heads ({q_shape[1]}) "
+                f"and kv_len ({kv_shape[2]}) q_len ({q_shape[2]})"
+            )
+        if self.order != STRIDES:
+            return None
+        for (name, strides), shape in zip(self.strides, (q_shape, kv_shape, kv_shape, q_shape)):
+            if max(strides) > LARGEST_STRIDE:
+                return f"layout: {name} has a stride of {max(strides):,} elements; the most is {LARGEST_STRIDE:,}"
+            if overlaps(shape, strides):
+                return f"layout: rows of {name} overlap: strides {strides}, shape {shape}; give each row its own place"
+        return None
+
+    def fitted_to(self, q_shape: Shape, kv_shape: Shape) -> Layout:
+        """Return the most similar layout that is valid for these shapes."""
+        return self if self.why_invalid(q_shape, kv_shape) is None else Layout(BSHD, self.gap)
+
+    def simplified(self) -> Iterator[Layout]:
+        """Yield simpler layouts, the simplest first."""
+        for order in (BHSD, BSHD):
+            if order == BSHD or self.gap:
+                yield Layout(order, self.gap)
+        if self.gap:
+            yield dataclasses.replace(self, gap=0)
+
+
+DENSE = Layout()
+"""Q, K, V and O are C-contiguous arrays (batch, heads, len, head_dim) of their own."""
+DRAWN = tuple(Layout(order, gap) for gap in (0, 8) for order in (BSHD, QKV, BHSD) if order != BHSD or gap)
+"""Layouts of campaigns, the simplest first. Gaps keep rows of 16-bit elements aligned to 16 bytes if they were."""
+
+
+def parse_layout(text: str) -> Layout:
+    """Return the layout for a text, such as `bshd` or `qkv+8`. Raises `ProblemError`."""
+    words = text.strip()
+    if words.startswith(f"{STRIDES}:"):
+        parts = [_STRIDES.fullmatch(word) for word in words.removeprefix(f"{STRIDES}:").split(",")]
+        given = {part[1]: tuple(map(int, part[2].split("/"))) for part in parts if part}
+        if None in parts or set(given) != set(TENSORS):
+            raise ProblemError(f"layout {_short(words)} is not {SPELLING}")
+        return Layout.of_strides(**given)
+    with_gap = _GAP.fullmatch(words)
+    order, gap = (with_gap[1], int(with_gap[2])) if with_gap else (words, 0)
+    if order == STRIDES:
+        raise ProblemError(f"layout {_short(words)} is not {SPELLING}")
+    return Layout(order, gap)
+
+
+def as_layout(layout: object) -> Layout:
+    """Return a layout given as such or as text. Raises `ProblemError`."""
+    if isinstance(layout, Layout):
+        return layout
+    if isinstance(layout, str):
+        return parse_layout(layout)
+    raise ProblemError(f"layout is {layout!r}; it has to be a Layout, or text such as 'bshd'")
+
+
+def overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements of an array may share a place: along some axis, a step is shorter than what lies within it."""
+    end = 1
+    for stride, extent in sorted((s, n) for s, n in zip(strides, shape) if n > 1):
+        if stride < end:
+            return True
+        end += stride * (extent - 1)
+    return False
+
+
+def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last."""
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides))
+
+
+def alignment_bytes(placements: Mapping[str, Placement], itemsize_bytes: int, most: int) -> int:
+    """Return the largest power of two, up to `most`, at whose multiples all rows begin."""
+    places = [each.first for each in placements.values()] + [s for p in placements.values() for s in p.strides[:-1]]
+    return math.gcd(most, *(place * itemsize_bytes for place in places))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

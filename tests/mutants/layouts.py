@@ -1,0 +1,100 @@
+"""Where the rows of Q, K, V, O and lse lie: strides taken for others, or forgotten."""
+
+from __future__ import annotations
+
+from tests.mutants.patching import Mutant, Patch
+from tests.mutants.planting import CUDA, in_kernel, planted
+
+_TYPES, _TILES = "_features/layout.cuh", ("_tiles/strided_tiles.cuh", "_tiles/numba_strided_tiles.py")
+_MMA_TILES = ("_mma/strided_tiles.cuh", "_mma/numba_strided_tiles.py")
+_PLACE = "{tensor + sequence * strides.sequence + head * strides.head + row * strides.row, strides.row}"
+_OF_K = "return rows(tensor, K, sequence, head, row);"
+_STORED = ("narrow(tile[place(e)], target.at(e));", "target[first_row + e // D, e % D] = narrow(tile.flat[place(e)])")
+
+
+def _in_types(bug: str, old: str, new: str) -> Mutant:
+    """Planted in the types of CUDA, for which Numba has strides of arrays."""
+    return Mutant(bug, f"fa2-{CUDA}", (Patch(_TYPES, old, new),))
+
+
+IN_TYPES = (
+    _in_types("strides of Q used for K", _OF_K, _OF_K.replace("K", "Q")),
+    _in_types("strides of rows used for heads of Q", "return rows(tensor, Q, sequence, head, row);",
+              "return rows(tensor, Strides{Q.sequence, Q.row, Q.row}, sequence, head, row);"),
+)  # fmt: skip
+IN_MMA = (
+    *planted(
+        "fa2-mma", "stride of sequences left out", _TYPES, _MMA_TILES[1],
+        (
+            (
+                (_PLACE, _PLACE.replace("sequence * strides.sequence + ", "")),
+                ("before = entry * uint64(array.strides[0]) + head", "before = head"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2-mma", "strides of rows used for heads", _TYPES, _MMA_TILES[1],
+        (
+            (
+                (_PLACE, _PLACE.replace("head * strides.head", "head * strides.row")),
+                ("+ head * uint64(array.strides[1])", "+ head * uint64(array.strides[2])"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2-mma", "rows of O written as one run", *_MMA_TILES,
+        (
+            (
+                ("Units::row(e) * target.stride", "Units::row(e) * D"),
+                ("offset = uint64(uint32(e) // uint32(UNITS)) * stride",
+                 "offset = uint64(uint32(e) // uint32(UNITS)) * uint64(UNITS * UNIT_BYTES)"),
+            ),
+        ),
+    ),
+)  # fmt: skip
+MUTANTS = (
+    *IN_TYPES,
+    *IN_MMA,
+    *planted(
+        "fa2", "strides of heads and rows exchanged in K", _TYPES, "attention/fa2/numba_kernel.py",
+        (
+            (
+                (_OF_K, "return rows(tensor, Strides{K.sequence, K.row, K.head}, sequence, head, row);"),
+                ("K[batch, kv_head]", "K[batch, :, kv_head]"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2", "stride of sequences left out", _TYPES, "attention/fa2/numba_kernel.py",
+        (
+            (
+                (_PLACE, _PLACE.replace("sequence * strides.sequence + ", "")),
+                ("Q_head, K_head, V_head = Q[batch, head],", "Q_head, K_head, V_head = Q[0, head],"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2", "rows of O written as one run", *_TILES,
+        (
+            (
+                (_STORED[0], "narrow(tile[place(e)], target.first + e);"),
+                (_STORED[1], "target[first_row, e] = narrow(tile.flat[place(e)])"),
+            ),
+        ),
+    ),
+    *planted(
+        "fa2", "an element written behind every row", *_TILES,
+        (
+            (
+                (_STORED[0], "for (int n = 0; n <= (e % D == D - 1); ++n) narrow(tile[place(e)], target.at(e) + n);"),
+                (_STORED[1], f"{_STORED[1]}\n                if e % D == D - 1:\n"
+                             "                    target[first_row + e // D, D] = narrow(tile.flat[place(e)])"),
+            ),
+        ),
+    ),
+    *in_kernel(
+        "fa2", "lse by rows and then heads",
+        ("lse[first_global_row + t]", "lse[((size_t)batch * q_len + first_row + t) * gridDim.x + head]"),
+        ("lse[batch, head, first_row + t]", "lse.flat[(batch * q_len + first_row + t) * lse.shape[1] + head]"),
+    ),
+)  # fmt: skip

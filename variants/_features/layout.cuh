@@ -1,0 +1,82 @@
+// Layouts: where the rows of Q, K, V and O lie. The plan chooses one of the types below as `Layout`, and a kernel has a
+// parameter of that type. Elements of a row are adjacent in every layout.
+//
+//     const auto K_head = layout.K_rows(K, number, batch, head, row);   // the rows of a head from `row` on
+//     rows_from(K_head, first_key)                                      // of these, the ones from first_key on
+//
+// The result is a pointer if rows lie one after the other, and else StridedRows; functions that move tiles take either. Numba
+// passes arrays that know their strides, so that its kernels need no such type. `number` is that of the row among the rows of
+// all heads and sequences.
+
+// Tensors are (batch, heads, rows, D), C-contiguous.
+struct DenseLayout {
+    template <typename T> __device__ __forceinline__ T *Q_rows(T *Q, size_t number, unsigned, unsigned, int) const
+    {
+        return Q + number * D;
+    }
+    template <typename T> __device__ __forceinline__ T *K_rows(T *K, size_t number, unsigned, unsigned, int) const
+    {
+        return K + number * D;
+    }
+    template <typename T> __device__ __forceinline__ T *V_rows(T *V, size_t number, unsigned, unsigned, int) const
+    {
+        return V + number * D;
+    }
+    template <typename T> __device__ __forceinline__ T *O_rows(T *O, size_t number, unsigned, unsigned, int) const
+    {
+        return O + number * D;
+    }
+};
+
+template <typename T> __device__ __forceinline__ T *rows_from(T *rows, int number) { return rows + (size_t)number * D; }
+
+// Rows that begin `stride` elements apart, each at a multiple of ALIGNED elements.
+template <typename T, int ALIGNED> struct StridedRows {
+    T *first;
+    long long stride;
+    // Element e of a run of rows.
+    __device__ __forceinline__ T *at(unsigned e) const { return first + e / D * stride + e % D; }
+};
+
+template <typename T, int ALIGNED>
+__device__ __forceinline__ StridedRows<T, ALIGNED> rows_from(const StridedRows<T, ALIGNED> &rows, int number)
+{
+    return {rows.first + number * rows.stride, rows.stride};
+}
+
+// From one sequence, head and row of a tensor to the next, in elements.
+struct Strides {
+    long long sequence, head, row;
+};
+
+// Any strides, of each tensor its own. All rows begin at a multiple of ALIGNED elements.
+template <int ALIGNED> struct StridedLayout {
+    Strides Q, K, V, O;
+
+    template <typename T>
+    static __device__ __forceinline__ StridedRows<T, ALIGNED> rows(T *tensor, const Strides &strides, unsigned sequence,
+                                                                   unsigned head, int row)
+    {
+        return {tensor + sequence * strides.sequence + head * strides.head + row * strides.row, strides.row};
+    }
+    template <typename T>
+    __device__ __forceinline__ auto Q_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
+    {
+        return rows(tensor, Q, sequence, head, row);
+    }
+    template <typename T>
+    __device__ __forceinline__ auto K_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
+    {
+        return rows(tensor, K, sequence, head, row);
+    }
+    template <typename T>
+    __device__ __forceinline__ auto V_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
+    {
+        return rows(tensor, V, sequence, head, row);
+    }
+    template <typename T>
+    __device__ __forceinline__ auto O_rows(T *tensor, size_t, unsigned sequence, unsigned head, int row) const
+    {
+        return rows(tensor, O, sequence, head, row);
+    }
+};
