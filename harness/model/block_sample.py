@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class BlockSample:
 
     def numbers(self, grid: tuple[int, int, int]) -> npt.NDArray[np.int64]:
         """Return the linear indices of the blocks in ascending order, x varying fastest."""
+        import numpy as np
+
         first = np.array(self.entries, np.int64)[:, None] * self.blocks_per_entry
         chosen = [np.arange(extent, dtype=np.int64) for extent in grid]
         chosen[self.axis] = (first + np.arange(self.blocks_per_entry, dtype=np.int64)).reshape(-1)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from harness.model.problem import INPUT, BaseProblem, Tensor
 from harness.support.errors import ProblemError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FAR = 2**32
 """Distance in elements that neither a signed nor an unsigned offset of 32 bits can express."""
@@ -92,6 +94,8 @@ class Spread:
 
     def relabelled(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the inputs with indices of entries as in the huge problem. Those of no entry are unchanged."""
+        import numpy as np
+
         changed = dict(inputs)
         places = np.array(self.extent.places)
         for name in self.indices:

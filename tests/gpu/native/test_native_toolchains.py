@@ -105,8 +105,10 @@ def test_ptx_that_does_not_run_is_said(executor: GpuExecutor):
         run(executor, replace(copy, name="copies"))
     with pytest.raises(CompileError, match="its PTX is for sm_900, and is to run on"):
         run(executor, replace(copy, text=copy.text.replace(f".target {executor.device.arch}", ".target sm_900")))
-    with pytest.raises(CompileError, match="kernel copy: the driver does not take its PTX"):
+    with pytest.raises(CompileError, match="'no' is not an instruction of PTX"):
         run(executor, replace(copy, text=copy.text.replace("ret;", "no.such.opcode;")), "Q", "O", np.int32(16))
+    with pytest.raises(CompileError, match="kernel copy: the driver does not take its PTX"):
+        run(executor, replace(copy, text=copy.text.replace("ret;", "ret.such;")), "Q", "O", np.int32(16))
     assert np.array_equal(run(executor, copy, "Q", "O", np.int32(16)), draw_inputs(SMALL)["Q"])
 
 

@@ -29,7 +29,6 @@ from harness.operations.attention.needed_bytes import needed_read_bytes
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.operations.attention.properties import PROPERTIES
-from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.errors import ProblemError, UsageError
 
 pytestmark = pytest.mark.compiles(False)
@@ -88,9 +87,7 @@ def test_a_problem_says_what_it_has():
     assert operation_named("attention").field_in_words(problem, "bias") == ["bias (heads, kv_len)"]
 
 
-def test_gradients_and_orders_of_sums_have_no_bias():
-    with pytest.raises(ProblemError, match=r"^attention-backward has no gradients with bias; leave that out$"):
-        BackwardProblem(bias="kv_len")
+def test_orders_of_sums_have_no_bias():
     with pytest.raises(UsageError, match="leave out --bias"):
         operation_named("attention").ordered_sums(Problem(bias="kv_len"), lambda *a: {}, {})
 

@@ -65,7 +65,6 @@ def test_a_sweep_separates_its_values_by_commas(capfd: pytest.CaptureFixture[str
     ("words", "message"),
     [
         (["compare", "--bias", "rows"], "argument --bias: bias is 'rows'; list the axes that it varies over"),
-        (["compare", "--operation", "attention-backward", "--bias"], "no gradients with bias; leave that out"),
         (["compare", "--operation", "paged-attention", "--bias"], "unrecognized argument '--bias'"),
         (["run", RIGHT, "--bias"], "expected one argument"),
     ],
