@@ -37,7 +37,8 @@ def device_argument(argument: Any) -> Any:
     if not hasattr(argument, "data") or isinstance(argument, np.generic):
         return argument
     name = argument.dtype.name
-    strides = None if argument.flags.c_contiguous else tuple(argument.strides)
+    flags = getattr(argument, "flags", None)  # an array without them is dense
+    strides = None if flags is None or flags.c_contiguous else tuple(argument.strides)
     # CuPy has no bfloat16. Arrays of uint16 hold it, and no other data type uses uint16.
     name = "bfloat16" if name == "uint16" else name
     return DevicePointer(int(argument.data.ptr), tuple(argument.shape), name, strides)

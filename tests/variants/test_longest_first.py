@@ -9,6 +9,7 @@ import pytest
 from emulators import emulator
 from fa2_mma_runs import VARIANTS
 
+from harness.emulator.launch.run_memory import RunMemory
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Plan
@@ -81,8 +82,12 @@ def order_of(variant: Variant, problem: Problem, monkeypatch: pytest.MonkeyPatch
     """What the launches before the last one leave."""
     plan = variant.plan(problem, dataclasses.asdict(TILE))
     ranking = dataclasses.replace(plan, launches=plan.launches[:-1])
-    monkeypatch.setattr(Plan, "output_names", lambda *_: {ORDER})
-    return emulator().run(problem, ranking, draw_inputs(problem, "normal", seed=1)).outputs[ORDER]
+    monkeypatch.setattr(Plan, "output_names", lambda *_: set())
+    memories: list[RunMemory] = []
+    begin = RunMemory.__init__
+    monkeypatch.setattr(RunMemory, "__init__", lambda memory, *a, **k: memories.append(memory) or begin(memory, *a, **k))
+    emulator().run(problem, ranking, draw_inputs(problem, "normal", seed=1))
+    return memories[0].array(ORDER)
 
 
 def assert_longest_first(order: np.ndarray, visits: np.ndarray, ranks: np.ndarray) -> None:

@@ -114,6 +114,8 @@ def test_worked_example_of_the_streaming_denominator(variant: Variant, tile: Til
 def test_any_tile_sizes_give_the_answer(variant: Variant, tile: TileSizes, causal: bool):
     problem = Problem(heads=2, kv_heads=1, q_len=9, kv_len=23, head_dim=4, mask="causal" if causal else "none")
     skip_unsupported(variant, problem)
+    if variant.backend == "triton" and min(size for size in tile.values() if isinstance(size, int)) < 8:
+        pytest.skip("products of Triton sum over at least 8 elements")
     execution = executed(variant, problem, "rising", 4, **tile_argument(variant, tile))
     result = accuracy(variant, problem, "rising", 4, execution)
     assert result.passed, result.reason

@@ -262,8 +262,10 @@ def test_a_full_disk_is_a_line_and_costs_no_result(own: Processes, whole: Callab
     def little_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    result, said = outcome(fuzz(own, "--examples", str(SHORT_EXAMPLES), preexec_fn=little_room))
-    assert differences(result, whole(SHORT_EXAMPLES)) == {}
+    # Examples of offsets beyond 32 bits, from the 25th on, have a larger file in memory.
+    examples = 24
+    result, said = outcome(fuzz(own, "--examples", str(examples), preexec_fn=little_room))
+    assert differences(result, whole(examples)) == {}
     assert said.count("\n") == 1 and "what is done is not kept" in said and "results.sqlite" in said
 
 

@@ -156,7 +156,7 @@ def test_sequences_of_a_batch_see_keys_of_other_splits(seed: int, monkeypatch: p
     cases, _ = cases_of(variant.name, seed, monkeypatch)
     builds = Builds(builds_for(variant, builds_of(seed)))
     apart = [c for c in cases if c.problem.mask.sequences > 1]
-    assert sum(sequences_see_other_tiles(c.problem, builds.of(c).tile_keys) for c in apart) >= 4
+    assert sum(sequences_see_other_tiles(c.problem, builds.of(c).tile_keys) for c in apart) >= 3
 
 
 @pytest.mark.parametrize("seed", SEEDS)
