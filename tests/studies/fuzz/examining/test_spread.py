@@ -49,6 +49,7 @@ def test_what_is_chosen_fails_and_is_shrunk_in_the_same_way(cluster: ClusterClie
 def test_searches_fail_and_are_shrunk_in_the_same_way(cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sequence.Chosen, "__init__", None)  # nothing is chosen
     monkeypatch.setattr(sequence.ChosenCases, "draw", lambda self, is_known: None)
+    monkeypatch.setattr(sequence, "FAR_AFTER", 90)
     alone, together = both(cluster, functools.partial(fuzzed_variants.edited, "j < keys", "j < keys - (keys > 30)"), 90)
     assert alone == together and alone.failure is not None and alone.failure.case.problem.kv_len == 31
 
