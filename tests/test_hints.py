@@ -32,6 +32,7 @@ def test_an_unknown_variant_may_lack_its_plugin(capsys: pytest.CaptureFixture[st
     assert "--plugin" not in capsys.readouterr().err
 
 
+@pytest.mark.compiles
 def test_a_failing_variant_has_a_next_command(capsys: pytest.CaptureFixture[str]) -> None:
     plugin = str(PLUGINS / "broken_kernels.py")
     words = ["compare", "--plugin", plugin, "--device", "emulator", "--seq-len", "8", "--heads", "1"]

@@ -54,6 +54,7 @@ def tried(found: Variant, problem, executor=None) -> Attempt:
     return attempt(found, problem, executor, question=Question.draw(problem))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("name", "problem"),
     [("heads-of-64-bits", ROWS), ("heads-of-64-bits", KEYS), ("pages-of-64-bits", PAGES)],
@@ -64,6 +65,7 @@ def test_offsets_of_64_bits_are_right(name, problem):
     assert done.claim is None and done.counted.write_bytes >= problem.compulsory_write_bytes
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("name", "problem", "why"),
     [
@@ -79,6 +81,7 @@ def test_offsets_of_32_bits_are_found(name, problem, why):
     assert done.verdict in ("fail", "error") and why in done.reason
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("far", [0, 2**20])
 def test_the_same_kernels_are_right_where_offsets_are_small(far):
     problem = Problem(batch=2, heads=2, q_len=70, kv_len=40, head_dim=8, far=far)
@@ -93,6 +96,7 @@ def sequences_in_turn(problem: Problem) -> Plan:
     return module.of_heads(module.cuda_kernel(module.ROW + text, "rows_of_heads", "long long", **sizes), problem)
 
 
+@pytest.mark.compiles
 def test_a_kernel_whose_blocks_are_in_another_order_is_refused_and_not_blamed():
     problem = Problem(batch=2, heads=2, q_len=70, kv_len=40, head_dim=8)
     other = Variant(name="in-turn", plan=sequences_in_turn)
@@ -114,6 +118,7 @@ def test_persistent_blocks_are_refused():
     )
 
 
+@pytest.mark.compiles
 def test_counts_and_caches_are_those_of_the_blocks_that_run():
     """Which are as many as if the sequences lay side by side."""
     near = Problem(batch=2, heads=8, q_len=64, kv_len=40, head_dim=32)
@@ -134,6 +139,7 @@ def test_a_batch_that_no_grid_holds_is_refused_with_what_would_do():
     assert done.reason.endswith("; --far needs larger sequences for a smaller batch: 65,539 elements or more each")
 
 
+@pytest.mark.compiles
 def test_the_sanitizer_looks_at_the_blocks_that_run():
     problem = dataclasses.replace(ROWS, q_len=1030, head_dim=64, batch=1)
     sanitizer = EmulatorSanitizer(shuffled_runs=1)
