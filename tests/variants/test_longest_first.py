@@ -85,7 +85,9 @@ def order_of(variant: Variant, problem: Problem, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Plan, "output_names", lambda *_: set())
     memories: list[RunMemory] = []
     begin = RunMemory.__init__
-    monkeypatch.setattr(RunMemory, "__init__", lambda memory, *a, **k: memories.append(memory) or begin(memory, *a, **k))
+    monkeypatch.setattr(
+        RunMemory, "__init__", lambda memory, *a, **k: memories.append(memory) or begin(memory, *a, **k)
+    )
     emulator().run(problem, ranking, draw_inputs(problem, "normal", seed=1))
     return memories[0].array(ORDER)
 
