@@ -93,14 +93,12 @@ class EmulatorExecutor:
         self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]], events: RunEvents | None
     ) -> Execution:
         require_emulated(plan, problem)
-        buffers, pointers = _memory_of(plan, problem)
         inputs = inputs if problem.spread is None else problem.spread.relabelled(inputs)
-        given = {**placed_inputs(problem, inputs), MAPS: _encoded(plan, pointers)}
-        memory = RunMemory(problem, buffers, given, self._instruments.sanitizer)
+        pointers, memory = self._memory(problem, plan, inputs)
         hierarchy = None
         if self._settings.caches is not None and events is None:  # events change when warps wait
             sizes = CacheSizes.of(self._settings.caches.gpu, self._settings.caches.l2_bytes)
-            hierarchy = MemoryHierarchy(sizes, [(name, buffer.size_bytes) for name, buffer in buffers.items()])
+            hierarchy = MemoryHierarchy(sizes, [(each.name, each.data.nbytes) for each in memory.buffers])
         modules = self._modules.of(plan)
         modules.begin_run()
         reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
@@ -120,6 +118,14 @@ class EmulatorExecutor:
             altered_variables=modules.altered(),
         )
 
+    def _memory(
+        self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]]
+    ) -> tuple[Pointers, RunMemory]:
+        """Fresh memory for a run, and what kernels get in place of names and tensor maps."""
+        buffers, pointers = _memory_of(plan, problem)
+        given = {**placed_inputs(problem, inputs), MAPS: _encoded(plan, pointers)}
+        return pointers, RunMemory(problem, buffers, given, self._instruments.sanitizer)
+
     def _unwritten(
         self,
         problem: BaseProblem,
@@ -134,9 +140,7 @@ class EmulatorExecutor:
         doubtful = {name: mask for name, output in outputs.items() if (mask := untouched(output)).any()}
         if not doubtful:
             return {}
-        buffers, pointers = _memory_of(plan, problem)
-        given = {**placed_inputs(problem, inputs), MAPS: _encoded(plan, pointers)}
-        memory = RunMemory(problem, buffers, given, self._instruments.sanitizer)
+        pointers, memory = self._memory(problem, plan, inputs)
         tensors = [problem.tensor(name) for name in doubtful]
         for tensor in tensors:
             memory.clear(tensor.buffer)
