@@ -15,6 +15,11 @@ def _in_split(bug: str, old: str, new: str, *, sanitize: bool = False) -> Mutant
     return in_split_kv(bug, (old, new), file=SPLIT, sanitize=sanitize)
 
 
+def _in_runs(bug: str, old: str, new: str) -> Mutant:
+    """Planted in which keys rows see."""
+    return in_split_kv(bug, (old, new), file="_mma/runs_of_rows.cuh")
+
+
 def _in_combine(bug: str, old: str, new: str, *more: Replacement, sanitize: bool = False) -> Mutant:
     """Planted where splits are put together, which pages have, too."""
     return in_split_kv(bug, (old, new), *more, file="_mma/combine.cuh", sanitize=sanitize)
@@ -70,9 +75,9 @@ _ROWS_AND_KEYS = (
         "if (seen.all_see(max(key, keys.first), min(key + BC, keys.end))) {",
         "if (true) {",
     ),
-    _in_kernel("window one key too long on the left", "k >= from[i] &&", "k + 1 >= from[i] &&"),
-    _in_kernel("window one key too long on the right", "k < to[i];", "k <= to[i];"),
-    _in_kernel("first tile of a window unmasked", "k >= from[i] && k < to", "k < to"),
+    _in_runs("window one key too long on the left", "k >= from[i] &&", "k + 1 >= from[i] &&"),
+    _in_runs("window one key too long on the right", "k < to[i];", "k <= to[i];"),
+    _in_runs("first tile of a window unmasked", "k >= from[i] && k < to", "k < to"),
     _in_kernel("first tile of a window skipped", "(key + BC <= first ||", "(key < first ||"),
     _in_kernel("keys of the second of two heads skipped", "key >= low_end && key + keys", "key + keys"),
     _in_split("keys beyond the last copied", "keys.end - copied_key, lane);", "BC, lane);"),

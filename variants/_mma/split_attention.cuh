@@ -93,9 +93,9 @@ __device__ __forceinline__ void exponentiate(Rows &rows, ScoreTile &S)
     }
 }
 
-// The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile. O_split, l_split and
-// m_split: of the block's first row.
-__device__ __forceinline__ void put_warps_together(const Rows &own, float *O_split, float *l_split, float *m_split, int rows)
+// The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile. They lie in shared
+// memory then, O and l relative to one maximum, and are to be summed over the warps.
+__device__ __forceinline__ void share_rows(const Rows &own)
 {
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     float *const l_rows = reinterpret_cast<float *>(shared + L_ROWS);
@@ -120,26 +120,43 @@ __device__ __forceinline__ void put_warps_together(const Rows &own, float *O_spl
         }
     }
     __syncthreads();
+}
 
+// Element e of the block's rows, which lie one after the other, not divided by l yet.
+__device__ __forceinline__ float shared_O(int e)
+{
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / D, e % D);
+    return sum;
+}
+
+__device__ __forceinline__ float shared_l(int row)
+{
+    float l_block = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) l_block += reinterpret_cast<const float *>(shared + L_ROWS)[w * BR + row];
+    return l_block;
+}
+
+__device__ __forceinline__ float shared_m(int row)
+{
+    float m_block = MINUS_INFINITY;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) m_block = fmaxf(m_block, reinterpret_cast<const float *>(shared + M_ROWS)[w * BR + row]);
+    return m_block;
+}
+
+// O_split, l_split and m_split: of the block's first row.
+__device__ __forceinline__ void put_warps_together(const Rows &own, float *O_split, float *l_split, float *m_split, int rows)
+{
+    share_rows(own);
+    const int t = threadIdx.x;
 #pragma unroll 1
-    for (int start = 0; start < rows * D; start += THREADS) {
-        const int e = start + t;
-        if (e < rows * D) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; ++w) sum += *O_element(w, e / D, e % D);
-            O_split[e] = sum;
-        }
-    }
+    for (int e = t; e < rows * D; e += THREADS) O_split[e] = shared_O(e);
     if (t < rows) {
-        float l_block = 0.0f, m_block = MINUS_INFINITY;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            l_block += l_rows[w * BR + t];
-            m_block = fmaxf(m_block, m_rows[w * BR + t]);
-        }
-        l_split[t] = l_block;
-        m_split[t] = m_block;
+        l_split[t] = shared_l(t);
+        m_split[t] = shared_m(t);
     }
 }
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from harness import Problem
 from variants._features import FOLDER, Feature, declarations, stored
-from variants._mma import LINE_BYTES, LINE_ELEMENTS
+from variants._mma import LINE_BYTES, LINE_ELEMENTS, tile_copy
 from variants._tiles import blocks
 from variants._tiles.rawkernel import raw_kernel
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 
-OF_SPLITS = ("mma.cuh", "splits.cuh", "split_attention.cuh", "combine.cuh")
+OF_SPLITS = ("mma.cuh", "splits.cuh", "split_attention.cuh", "runs_of_rows.cuh", "combine.cuh")
 FILES = ((FOLDER, "limits.cuh"), (FOLDER, "scores.cuh"), *(("_mma", file) for file in OF_SPLITS))
 """CUDA files that are put before the kernels."""
 
@@ -79,6 +82,39 @@ def combined_stat_bytes(number: Integers, stat: Integers, stride: int) -> Intege
     per_sector = SECTOR_BYTES // FLOAT32_BYTES
     begins = (number % SHARE == 0) | (stat // per_sector != (stat - stride) // per_sector)
     return 2 * SECTOR_BYTES * begins
+
+
+def key_bytes(head_dim: int, head_key: Integers, first: Integers, end: Integers) -> Integers:
+    """Bytes of K, or V, from key `first` of a head to before `end`; `head_key` counts the keys of the heads before.
+
+    A lane has the same place in its tile whether it copies or not, so what lies before `first` in a tile shifts none.
+    """
+    d, copy = head_dim, tile_copy(head_dim)
+    end = np.maximum(first, end)
+    # The rest of a tile that does not begin with `first`. Then whole tiles, which are whole sectors long, and whole
+    # lines where a lane copies 16 bytes; and what is left.
+    rest_end = np.minimum(end, blocks(first, BC) * BC)
+    whole_end = np.maximum(rest_end, end // BC * BC)
+    first_tile = first // BC * BC
+    return (
+        copy.bytes((head_key + first_tile) * d, (rest_end - first_tile) * d, (first - first_tile) * d)
+        + (whole_end - rest_end) // BC * copy.bytes(head_key * d, BC * d)
+        + copy.bytes((head_key + whole_end) * d, (end - whole_end) * d)
+    )
+
+
+def slope_sectors(problem: Problem, own_heads: Integers, first_rows: Integers) -> Integers:
+    """Sectors of an element per head, such as a slope, that a warp reads for tiles that begin with these rows.
+
+    Rows are counted through the query heads of key/value head `own_heads` of their sequence. A warp asks for those of
+    rows 0 to 7 of a tile, and for those of rows 8 to 15.
+    """
+    p, per_sector = problem, SECTOR_BYTES // FLOAT32_BYTES
+    own, first = np.broadcast_arrays(own_heads, first_rows)
+    rows = first[..., None] + np.array([[0, 7], [8, 15]]).reshape(2, *(1,) * first.ndim, 2)
+    places = (own[..., None] * p.group + np.minimum(rows // p.q_len, p.group - 1)) // per_sector
+    sectors: Integers = (places[..., 1] - places[..., 0] + 1).sum(axis=0)
+    return sectors
 
 
 def _slot_bytes(head_dim: int) -> int:

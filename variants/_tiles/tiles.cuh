@@ -1,8 +1,8 @@
 // What the algorithms with tiles share: load a tile into shared memory, multiply tiles, reduce over a row, store a tile. The
 // Numba twin of this text is numba_tiles.py: same names, same order.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), STEPS_AT_ONCE (steps of Q K^T that are
-// written out one after the other).
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), BLOCKS_PER_SM (blocks that a
+// multiprocessor has registers for), STEPS_AT_ONCE (steps of Q K^T that are written out one after the other).
 
 // 128 threads stand in TY = 16 rows of TX = 8. The thread in row ty and column tx owns every 16th row of S and of O from ty
 // on, and of each such row the keys tx, tx + 8, ... of S and the elements of O that element_of names. A row lies in a

@@ -33,7 +33,9 @@ from variants._mma.splits import (
     WARPS,
     combine_warps,
     combined_stat_bytes,
+    key_bytes,
     shared_bytes,
+    slope_sectors,
     split_sizes,
     splits_kernel,
 )
@@ -44,7 +46,6 @@ from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
 LONG, LONG_SPLIT = 32768, 1024
 """From so many keys on splits have that many unless others are asked for."""
-SLOPES_PER_SECTOR = SECTOR_BYTES // FLOAT32_BYTES
 Run = tuple[Integers, Integers]
 """Keys from the first to before the second."""
 NUMERICS = Numerics(
@@ -105,12 +106,7 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     heads = np.arange(p.batch * p.kv_heads_count, dtype=np.int64).reshape(len(p.spans[0]), -1, 1)
     first = heads * group_rows + first_rows
 
-    # Slopes of the heads of rows 0 to 7 of a tile, and of rows 8 to 15.
-    halves = first_rows[:, None] + np.array([[0, 7], [8, 15]])[:, None, None, None]
-    places = (
-        heads[..., None] % p.kv_heads_count * p.group + np.minimum(halves // p.q_len, p.group - 1)
-    ) // SLOPES_PER_SECTOR
-    slope_sectors = (places[..., 1] - places[..., 0] + 1).sum(axis=0)
+    slopes = slope_sectors(p, heads % p.kv_heads_count, first_rows)
 
     def split_kv_bytes(index: int) -> tuple[Integers, Integers]:
         """Q read and O, l and m written by the blocks of one split."""
@@ -118,11 +114,11 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
         stat = index * _rows(p) + first
         Q = copy.bytes(first * d, there * tile_rows * d)
         O, l = (run_bytes(stat * n, there * tile_rows * n, FLOAT32_BYTES) for n in (d, 1))
-        of_terms = features.term_bytes(p, WARPS * (there * slope_sectors).sum())
+        of_terms = features.term_bytes(p, WARPS * (there * slopes).sum())
         return Q.sum() + of_terms, (O + 2 * l).sum()
 
     # Splits are whole tiles of 16 keys, and each of those is copied by itself.
-    kv_bytes = sum(_key_bytes(p, heads * p.kv_len, *run).sum() for run in (low, high))
+    kv_bytes = sum(key_bytes(p.head_dim, heads * p.kv_len, *run).sum() for run in (low, high))
     splits = range(blocks(p.kv_len, split))
     split_kv = np.sum([split_kv_bytes(index) for index in splits], axis=0, dtype=np.int64)
 
@@ -193,25 +189,6 @@ def _meets(run: Run, index: int, split: int) -> npt.NDArray[np.bool_]:
     """Whether a key of the run is in this split."""
     first, end = run
     return np.maximum(first, index * split) < np.minimum(end, (index + 1) * split)
-
-
-def _key_bytes(problem: Problem, head_key: Integers, first: Integers, end: Integers) -> Integers:
-    """Bytes of K, or V, from key `first` of a head to before `end`; `head_key` counts the keys of the heads before.
-
-    A lane has the same place in its tile whether it copies or not, so what lies before `first` in a tile shifts none.
-    """
-    d, copy = problem.head_dim, tile_copy(problem.head_dim)
-    end = np.maximum(first, end)
-    # The rest of a tile that does not begin with `first`. Then whole tiles, which are whole sectors long, and whole
-    # lines where a lane copies 16 bytes; and what is left.
-    rest_end = np.minimum(end, blocks(first, BC) * BC)
-    whole_end = np.maximum(rest_end, end // BC * BC)
-    first_tile = first // BC * BC
-    return (
-        copy.bytes((head_key + first_tile) * d, (rest_end - first_tile) * d, (first - first_tile) * d)
-        + (whole_end - rest_end) // BC * copy.bytes(head_key * d, BC * d)
-        + copy.bytes((head_key + whole_end) * d, (end - whole_end) * d)
-    )
 
 
 def _split(problem: Problem, tile: Mapping[str, int] | None) -> int:

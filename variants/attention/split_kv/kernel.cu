@@ -1,6 +1,6 @@
 // Flash-Decoding: Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference"; these are its steps. What a
-// block does with its split is in _mma/split_attention.cuh, how splits are put together in _mma/combine.cuh. Limits, Scores
-// and Sink, types that the plan chooses, are in _features/.
+// block does with its split is in _mma/split_attention.cuh and runs_of_rows.cuh, how splits are put together in
+// _mma/combine.cuh. Limits, Scores and Sink, types that the plan chooses, are in _features/.
 //
 // Compile-time parameters: D (elements per row), SPLIT (keys per split), WARPS (per block of the first kernel), SLOTS (tiles
 // of K or V that a warp has room for), BLOCKS_PER_SM (at least).
@@ -40,18 +40,6 @@ __device__ __forceinline__ QuerySpans limits_of_queries(const Spans &spans, int 
     __syncthreads();
     return {first_kept, end_kept, first_query, q_len};
 }
-
-// Rows g and g + 8 of the lane see the keys from `from` to before `to`; all rows of the block see those from `from_for_all` to
-// before `to_for_all`.
-struct RunsOfRows {
-    int from[2], to[2], from_for_all, to_for_all;
-    __device__ __forceinline__ RunsOfRows at(int key) const
-    {
-        return {{from[0] - key, from[1] - key}, {to[0] - key, to[1] - key}, from_for_all, to_for_all};
-    }
-    __device__ __forceinline__ bool sees(int i, int k) const { return k >= from[i] && k < to[i]; }
-    __device__ __forceinline__ bool all_see(int first, int end) const { return first >= from_for_all && end <= to_for_all; }
-};
 
 // The keys of a split from the first to the last that a row sees. A tile in which the rows of two heads meet has the last
 // queries of one, up to the last of all, and the first of the other: what they see are two runs of keys, low and high, and
