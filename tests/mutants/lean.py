@@ -41,5 +41,8 @@ MUTANTS = (
         "        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", "",
         sanitize=True,
     ),
-    _in_kernel("a sink is left out of whole tiles' O", "weight[t] = exp_below(shared_m(t), row.m);", "weight[t] = 1.0f;"),
+    _in_kernel(
+        "a sink is left out of whole tiles' O",
+        "weight[t] = exp_below(shared_m(t), row.m);", "weight[t] = 1.0f;",
+    ),
 )  # fmt: skip

@@ -109,7 +109,8 @@ def plan(problem: Problem) -> Plan:
     """One launch."""
     p, of = problem, work(problem)
     limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
-    room = 1 << max(10, (of.output_tiles - 1).bit_length())  # few sizes, so that kernels are compiled once for many problems
+    # Few sizes, so that one compilation serves many problems.
+    room = 1 << max(10, (of.output_tiles - 1).bit_length())
     sizes = split_sizes(p.head_dim, LEAN_TILE) | {"BLOCKS_PER_SM": BLOCKS_PER_SM, "OUTPUT_TILES": room}
     lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink))
     lengths = tuple(np.int32(each) for each in (p.q_len, p.kv_len, p.kv_heads_count, p.group))
@@ -117,9 +118,7 @@ def plan(problem: Problem) -> Plan:
     args = ("Q", "K", "V", "O", "lse", "O_parts", "l_parts", "m_parts", *lengths, *tiles, tau)
     terms = arguments((limits, scores, sink))
     return Plan(
-        launches=(
-            Launch(lean, (of.grid,), (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),
-        ),
+        launches=(Launch(lean, (of.grid,), (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),),
         buffers=(
             Buffer("lse", p.lse_shape, "float32"),
             Buffer("O_parts", (2 * of.grid, BR, p.head_dim), "float32"),
@@ -157,11 +156,12 @@ def claim(problem: Problem) -> Traffic:
         places = (own_head * p.group + np.stack((first_row, last_row)) // p.q_len) * FLOAT32_BYTES // SECTOR_BYTES
         read += SECTOR_BYTES * int((places[1] - places[0] + 1).sum())
 
-    # Parts are written, and read again: each row's O, and l and m of the rows, which begin with a sector. Each increments a
-    # counter.
+    # Parts are written, and read again: each row's O, and l and m of the rows, which begin with a sector. Each part
+    # increments a counter.
     is_whole = end - begin == lean_tiles[output_tile]
     part_rows = rows[~is_whole]
-    part_bytes = (run_bytes(0, part_rows * d, FLOAT32_BYTES) + 2 * run_bytes(0, part_rows, FLOAT32_BYTES) + SECTOR_BYTES).sum()
+    O_bytes, l_bytes = (run_bytes(0, part_rows * each, FLOAT32_BYTES) for each in (d, 1))
+    part_bytes = (O_bytes + 2 * l_bytes + SECTOR_BYTES).sum()
     # O of a whole tile is written element by element, of parts with a width of its own. Each tile counts once.
     width = 4 if d % 4 == 0 else 2 if d % 2 == 0 else 1
     O = [run_bytes(first * d, rows * d, p.itemsize_bytes, each) for each in (width, 1)]
@@ -186,7 +186,7 @@ def register(registry: Registry) -> None:
             name="lean-cupy",
             algorithm="lean",
             backend="cupy",
-            idea="Lean Attention, for few query rows: an equal run of keys for each block, put together by the last to come",
+            idea="Lean Attention, for few query rows: an equal run of keys for each block, combined by the last one",
             plan=plan,
             supports=supports,
             claim=claim,
