@@ -102,6 +102,7 @@ class EmulatedGpu:
             module,
             None if events is None else _launch_events(events, name, geometry, used),
             lambda: resident_clusters(compiled, geometry, self._gpu),
+            self._gpu,
         )
         modelled = None
         if hierarchy is not None and caches is not None and used is not None:

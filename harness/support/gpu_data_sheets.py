@@ -36,6 +36,11 @@ class Multiprocessor:
     reserved_shared_bytes: int
     """Shared memory that the system reserves per block."""
 
+    @property
+    def most_shared_bytes_per_block(self) -> int:
+        """Maximum static plus dynamic shared memory of a block; a kernel that needs more cannot be launched."""
+        return self.carve_outs_bytes[-1] - self.reserved_shared_bytes
+
 
 def _carve_outs(*kib: int) -> tuple[int, ...]:
     return tuple(KIB * size for size in kib)

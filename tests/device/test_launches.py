@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from programs import ADD_ONE, MODULE, REVERSE, add, transpose
 
-from harness import Device, KernelFault, UsageError
+from harness import Device, KernelFault, PlanError, UsageError
 
 pytestmark = pytest.mark.compiles
 
@@ -166,3 +166,13 @@ def test_a_wrong_call_is_explained(device: Device, grid, block, args, message: s
     kernel = device.module(ADD_ONE)["add_one"]
     with pytest.raises(UsageError, match=message):
         kernel[grid, block](*args(device))
+
+
+@pytest.mark.parametrize(("gpu", "most_kib"), [("h200", 227), ("a100", 163)])
+def test_the_gpu_limits_a_blocks_shared_memory(gpu: str, most_kib: int) -> None:
+    device = Device("sm_80", gpu=gpu)
+    x = device.array(np.arange(64, dtype=np.float32))
+    kernel = device.kernel(REVERSE)
+    kernel[1, 64, 1024 * most_kib](x, 1)
+    with pytest.raises(PlanError, match=rf"has at most {1024 * most_kib}$"):
+        kernel[1, 64, 1024 * most_kib + 4](x, 1)

@@ -83,16 +83,16 @@ def device_attribute(gpu: Gpu, number: int) -> int | None:
 def _own_attributes(gpu: Gpu) -> dict[int, int]:
     """The attributes in which GPUs differ, of those that their data sheets have."""
     multiprocessor, capability = gpu.multiprocessor, compute_capability(gpu)
-    most_shared, is_hopper = multiprocessor.carve_outs_bytes[-1], int(capability >= (9, 0))
+    is_hopper = int(capability >= (9, 0))
     return {
         16: gpu.multiprocessors,
         38: gpu.l2_bytes,
         39: multiprocessor.threads,
         75: capability[0],
         76: capability[1],
-        81: most_shared,
+        81: multiprocessor.carve_outs_bytes[-1],
         82: multiprocessor.registers,
-        97: most_shared - multiprocessor.reserved_shared_bytes,
+        97: multiprocessor.most_shared_bytes_per_block,
         106: multiprocessor.blocks,
         111: multiprocessor.reserved_shared_bytes,
         120: is_hopper,  # clusters

@@ -29,9 +29,8 @@ from harness.execution.schedule.events import EventLaunch, EventListener
 from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
 from harness.support.errors import CooperativeLaunchTooLarge, KernelFault, PlanError
+from harness.support.gpu_data_sheets import GPUS, Gpu
 
-MAX_SHARED_BYTES = 227 * 1024
-"""Maximum static plus dynamic shared memory of a block on sm_90; a kernel that needs more cannot be launched."""
 MAX_STATIC_SHARED_BYTES = 48 * 1024
 GRID_BARRIER, GRID_BARRIER_BYTES = "grid barrier", 8
 """Name in counts, and size, of the memory that `grid.sync()` uses."""
@@ -79,11 +78,13 @@ def launch(
     module: ModuleMemory | None = None,
     events: LaunchEvents | None = None,
     resident: Callable[[], int] | None = None,
+    gpu: Gpu = GPUS["h200"],
 ) -> LaunchCounts:
     """Run a kernel over its grid. `listener` receives each block's accesses; `events` receives all of its events.
 
     `module` has the variables that the kernel shares with earlier launches; without it they have their initial values.
-    `resident()` is the number of clusters (usually blocks) that the GPU holds at a time; without it, all of them.
+    `resident()` is the number of clusters (usually blocks) that the GPU holds at a time; without it, all of them. `gpu`
+    limits the shared memory of a block.
 
     `parameters` are the values of the entry's parameters, in order. Raises `KernelFault` for errors of the kernel, with
     the report of the first faulting block for any number of cores; `PlanError` for an invalid launch.
@@ -104,8 +105,10 @@ def launch(
             f"{MAX_STATIC_SHARED_BYTES}, beyond that it has to be dynamic ('extern __shared__')"
         )
     shared = facts.shared_bytes + geometry.dynamic_shared_bytes
-    if shared > MAX_SHARED_BYTES:
-        raise PlanError(f"kernel {name} asks for {shared} bytes of shared memory per block; {MAX_SHARED_BYTES} is all")
+    if shared > (most := gpu.multiprocessor.most_shared_bytes_per_block):
+        raise PlanError(
+            f"kernel {name} asks for {shared} bytes of shared memory per block; the {gpu.name} has at most {most}"
+        )
     if geometry.cooperative:
         _require_room(name, geometry, (resident or _unlimited)())
         buffers = (*buffers, _grid_barrier())
