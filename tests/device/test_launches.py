@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from programs import ADD_ONE, MODULE, REVERSE, add, transpose
 
-from harness import Device, KernelFault, PlanError, UsageError
+from harness import Device, KernelFault, UsageError
 
 pytestmark = pytest.mark.compiles
 
@@ -174,5 +174,5 @@ def test_the_gpu_limits_a_blocks_shared_memory(gpu: str, most_kib: int) -> None:
     x = device.array(np.arange(64, dtype=np.float32))
     kernel = device.kernel(REVERSE)
     kernel[1, 64, 1024 * most_kib](x, 1)
-    with pytest.raises(PlanError, match=rf"has at most {1024 * most_kib}$"):
+    with pytest.raises(UsageError, match=rf"has at most {1024 * most_kib}$"):
         kernel[1, 64, 1024 * most_kib + 4](x, 1)
