@@ -191,8 +191,8 @@ class DeviceMemory:
             offset = address - allocation.host_address
         if size_bytes < 0 or offset < 0 or offset + size_bytes > allocation.size_bytes:
             raise UsageError(
-                f"{size_bytes} bytes at offset {offset} of {allocation.name} are outside of it; it has "
-                f"{allocation.size_bytes} bytes"
+                f"{size_bytes:,} bytes at byte offset {offset:,} of {allocation.name} are outside of it; it has "
+                f"{allocation.size_bytes:,} bytes"
             )
         return allocation, offset
 

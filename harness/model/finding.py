@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 UNINITIALISED_READ = "uninitialised read"
+OUTPUT_NOT_WRITTEN = "output not written"
 RACES = ("RAW race", "WAR race", "WAW race")
 KINDS = (
-    UNINITIALISED_READ, "output not written", "input written", *RACES,
+    UNINITIALISED_READ, OUTPUT_NOT_WRITTEN, "input written", *RACES,
     "undefined shuffle", "undefined register", "masks differ", "missing proxy fence", "accumulator read early",
     "register written early", "missing wgmma fence", "store not awaited", "not deterministic",
 )  # fmt: skip
@@ -46,4 +47,4 @@ class Finding:
     offset: int | None = None
     """Offset in `target`, in bytes."""
     count: int = 1
-    """Number of occurrences at the same lines."""
+    """Number of occurrences at the same lines; for `output not written`, the number of elements."""

@@ -42,7 +42,8 @@ MEANINGS = {
     "local MiB": "MiB of the threads' local memory that are read and written",
     "measured ms": "milliseconds that were measured on the GPU",
     "name": "the variant",
-    "pairs met": "how many pairs of classes of two different axes occurred together in an example, and how many exist",
+    "pairs covered": "how many pairs of value classes, from two different axes, occurred together in an example, "
+    "and how many exist",
     "per second": "examples per second",
     "predicted / measured": "the predicted time divided by the measured time",
     "predicted ms": "milliseconds that the model predicts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from harness.model.finding import RACES, UNINITIALISED_READ, Finding, Place
+from harness.model.finding import OUTPUT_NOT_WRITTEN, RACES, UNINITIALISED_READ, Finding, Place
 from harness.support.source_text import short_name
 
 MOST_SHOWN = 5
@@ -38,12 +38,12 @@ def findings_in_words(findings: Sequence[Finding], known: str | None, most: int 
             texts.append(text)
     yield from texts[:most]
     if most is not None and len(texts) > most:
-        yield f"and {len(texts) - most} findings more; --format json has all"
+        yield f"and {len(texts) - most} more findings; --format json lists all"
 
 
 def finding_text(finding: Finding) -> str:
     """The finding's kind, its count, and its details."""
-    times = f" ({finding.count:,} times)" if finding.count > 1 else ""
+    times = f" ({finding.count:,} times)" if finding.count > 1 and finding.kind != OUTPUT_NOT_WRITTEN else ""
     return f"{finding.kind}{times}: {finding.message}"
 
 

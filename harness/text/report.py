@@ -167,7 +167,9 @@ class Report:
             yield text
         notes = [*self.notes()]
         if left_out:
-            notes.insert(0, f"Left out for want of width: {', '.join(left_out)}. A wider terminal, or a pipe, has all.")
+            notes.insert(
+                0, f"Columns that do not fit: {', '.join(left_out)}. A wider terminal or a pipe shows all columns."
+            )
         if self.wraps_notes or terminal.width is not None:
             width = min(NOTE_WIDTH, terminal.width or NOTE_WIDTH)
             notes = ["\n".join(_wrapped(line, width) for line in unbroken(note).splitlines()) for note in notes]
@@ -185,12 +187,23 @@ def unbroken(note: str) -> str:
     return _BROKEN_LINE.sub(" ", note)
 
 
+def _joined(lines: Sequence[str]) -> list[str]:
+    """The lines, without the breaks at which a text was wrapped at `NOTE_WIDTH`: before a word that does not fit."""
+    joined: list[str] = []
+    for above, line in zip(("", *lines), lines):
+        if joined and line[:1].strip() and len(f"{above} {line.split()[0]}") > NOTE_WIDTH:
+            joined[-1] += f" {line}"
+        else:
+            joined.append(line)
+    return joined
+
+
 def _wrapped(text: str, width: int | None) -> str:
     """Text whose lines have at most `width` characters, if it is known. A line's indentation is kept."""
     if width is None:
         return text
     lines = []
-    for line in text.splitlines():
+    for line in _joined(text.splitlines()):
         indentation = line[: len(line) - len(line.lstrip())]
         lines += (
             [line] if len(line) <= width else wrap(line, width, subsequent_indent=indentation, break_on_hyphens=False)

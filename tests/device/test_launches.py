@@ -120,7 +120,7 @@ def test_a_fault_names_line_and_buffer_and_leaves_the_device_usable(device: Devi
     x = device.array(np.zeros(4, np.uint32), name="four")
     kernel = device.module(ADD_ONE)["add_one"]
     with pytest.raises(
-        KernelFault, match=r"add_one.*:\d+ .*out of bounds load.*offset 16 bytes of buffer four"
+        KernelFault, match=r"add_one.*:\d+ .*out-of-bounds load.*byte offset 16 of buffer four"
     ) as error:
         kernel[1, 32](x, 8)
     assert error.value.kind == "out of bounds"

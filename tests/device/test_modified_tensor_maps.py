@@ -127,7 +127,7 @@ def test_a_missing_fence_of_the_map_is_found(modifies: str) -> None:
     body, arguments = made if modifies == "tensormap.cp_fenceproxy" else reused
     result = device.launch(kernel(body, fences=False), 1, 32, arguments)
     (found,) = [each for each in result.findings or () if each.kind == "missing tensor map fence"]
-    assert f"may not see what '{modifies}' wrote" in found.message and "bytes of buffer " in found.message
+    assert f"may not see what '{modifies}' wrote" in found.message and "byte offset " in found.message
     assert found.other is not None and found.other.line < found.place.line
 
 

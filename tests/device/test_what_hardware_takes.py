@@ -166,10 +166,10 @@ def test_a_load_beyond_shared_memory_is_noted() -> None:
     assert "'ld.shared.u32' reads beyond shared memory" in note
     assert not device.launch(kernel, 1, 32, (y, np.int32(0)), shared_bytes=128).report.notes
     odd = READS.replace("values[threadIdx.x + first]", "*(int*)((char*)values + 130)")
-    with pytest.raises(KernelFault, match="at offset 130"):
+    with pytest.raises(KernelFault, match="at byte offset 130"):
         device.launch(cupy.RawKernel(odd, "reads"), 1, 32, (y, np.int32(0)), shared_bytes=128)
     for strict in (Device(), Device(lenient=True, sanitize=True)):
-        with pytest.raises(KernelFault, match="out of bounds load of 4 bytes at offset 128"):
+        with pytest.raises(KernelFault, match="out-of-bounds load of 4 bytes at byte offset 128"):
             strict.launch(kernel, 1, 32, (strict.empty(32, np.int32), np.int32(8)), shared_bytes=128)
 
 

@@ -72,7 +72,7 @@ def test_offsets_of_64_bits_are_right(name, problem):
         ("unsigned-heads", ROWS, "elements of O were never written, the first at batch 1, head 0, row 0, column 0"),
         ("unsigned-heads", KEYS, "are NaN"),
         ("signed-heads", ROWS, "were never written"),
-        ("signed-pages", PAGES, "out of bounds load of 4 bytes at offset -"),
+        ("signed-pages", PAGES, "out-of-bounds load of 4 bytes at byte offset -"),
         ("unsigned-heads-numba", ROWS, "were never written"),
     ],
 )

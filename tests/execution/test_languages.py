@@ -75,7 +75,7 @@ def test_ptx_by_hand_from_the_command_line(capsys: pytest.CaptureFixture[str]) -
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     line = (PLUGINS / "one_key.py").read_text().partition("ld.global")[0].count("\n") + 1
     assert f"one_key.py:{line} (PTX line " in row["reason"]
-    assert "out of bounds load of 4 bytes at offset 128 bytes of buffer V" in row["reason"]
+    assert "out-of-bounds load of 4 bytes at byte offset 128 of buffer V" in row["reason"]
 
     assert main(["show", "one-key", *ONE_KEY]) == 0
     shown = capsys.readouterr().out

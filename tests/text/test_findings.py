@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.model.finding import Finding, Place
-from harness.text.findings import findings_by_cause, findings_in_words
+from harness.text.findings import finding_text, findings_by_cause, findings_in_words
 
 
 def at(line: int) -> Place:
@@ -46,5 +46,10 @@ def test_a_finding_that_is_the_reason_is_not_repeated_unless_it_has_more_places(
 
 def test_of_many_causes_five_are_shown():
     many = [replace(NOT_WRITTEN, message=f"number {i}") for i in range(8)]
-    assert list(findings_in_words(many, None))[-1] == "and 3 findings more; --format json has all"
+    assert list(findings_in_words(many, None))[-1] == "and 3 more findings; --format json lists all"
     assert [text[-8:] for text in findings_in_words(many, None, most=None)] == [f"number {i}" for i in range(8)]
+
+
+def test_a_count_says_how_often_an_access_was_found_not_how_many_elements_are_missing():
+    assert finding_text(replace(RACE, count=32)) == "RAW race (32 times): load races with store"
+    assert finding_text(replace(NOT_WRITTEN, count=3)) == "output not written: O is not written"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import re
 import sys
+from textwrap import fill
 
 import pytest
 
 from harness.cli import main
-from harness.text.report import Report, Table
+from harness.text.report import NOTE_WIDTH, Report, Table
 from harness.text.terminal import PLAIN, Terminal, terminal_of
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,7 +42,7 @@ def test_no_line_is_wider_than_the_terminal_and_what_is_left_out_is_named(width:
     assert width is None or max(map(len, lines)) <= width
     assert len([line for line in lines if re.match(r" *\d", line)]) == len(NAMES), "a row has one line"
     shown = "time /" in lines[0]
-    assert shown or "Left out for want of width: time / best" in " ".join(lines)
+    assert shown or "Columns that do not fit: time / best" in " ".join(lines)
     assert shown == (width in (80, 100, 120, None))
 
 
@@ -55,6 +56,13 @@ def test_notes_and_paragraphs_are_wrapped():
     lines = made.render("table", Terminal(50)).splitlines()
     assert max(map(len, lines)) <= 50
     assert "a note of two lines" in lines
+
+
+def test_a_paragraph_that_was_wrapped_already_is_wrapped_anew():
+    words = " ".join(["words"] * 50)
+    wrapped = f"{fill(words, NOTE_WIDTH)}\nA short line."
+    lines = report(paragraphs=lambda: [wrapped]).render("table", Terminal(80)).splitlines()
+    assert lines == [*fill(words, 80).splitlines(), "A short line."]
 
 
 def test_verdicts_are_coloured_and_nothing_else():

@@ -94,7 +94,7 @@ def describe(fault: Fault) -> KernelFault:
             "place"
         ),
         "no mbarrier": lambda f: (
-            f"there is no mbarrier at offset {_shared_target(f, f.address & 0xFFFFFFFF)[2]} of "
+            f"there is no mbarrier at byte offset {_shared_target(f, f.address & 0xFFFFFFFF)[2]:,} of "
             f"{_shared_target(f, f.address & 0xFFFFFFFF)[0]}; "
             "initialise it (mbarrier.init), and let all threads meet before they use it"
         ),
@@ -160,21 +160,26 @@ def describe(fault: Fault) -> KernelFault:
 def _access(fault: Fault) -> str:
     instruction = fault.site
     assert instruction is not None and instruction.memory is not None
-    what = f"{fault.kind} {instruction.memory.verb} of {fault.size_bytes} bytes"
+    kind = fault.kind.replace(" ", "-")
+    what = f"{kind} {instruction.memory.verb} of {_bytes(fault.size_bytes)}"
     name, size, offset = _target(fault)
     if name is None:
         hint = "a null pointer" if fault.address == 0 else "no buffer is there"
         return f"{what} at address {fault.address:#x}; {hint}"
     if instruction.memory.in_global is None and not name.startswith("shared memory"):
-        return f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches shared memory alone"
+        return f"{what} at byte offset {offset:,} of {name}; '{instruction.form}' reaches shared memory alone"
     if fault.kind == "misaligned":
-        return f"{what} at offset {offset} bytes of {name}; the offset has to be a multiple of {fault.size_bytes}"
+        return f"{what} at byte offset {offset:,} of {name}; the offset has to be a multiple of {fault.size_bytes}"
     if name.startswith("shared memory of") and offset + fault.size_bytes <= size:
         return (
-            f"{what} at offset {offset} bytes of {name}; '{instruction.form}' reaches its own block's alone, "
+            f"{what} at byte offset {offset:,} of {name}; '{instruction.form}' reaches its own block's alone, "
             "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
         )
-    return f"{what} at offset {offset} bytes of {name}, which has {size} bytes"
+    return f"{what} at byte offset {offset:,} of {name}, which has {_bytes(size)}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} byte{'s' if count != 1 else ''}"
 
 
 def _surface_coordinate(fault: Fault) -> str:
@@ -195,8 +200,8 @@ def _read_only(fault: Fault) -> str:
     instruction = fault.site
     assert instruction is not None and instruction.memory is not None
     name, _, offset = _target(fault)
-    what = f"offset {offset} bytes of {name}, which is constant memory" if name else "a parameter of the kernel"
-    return f"{instruction.memory.in_global} of {fault.size_bytes} bytes at {what}; kernels may only read it"
+    what = f"byte offset {offset:,} of {name}, which is constant memory" if name else "a parameter of the kernel"
+    return f"{instruction.memory.in_global} of {_bytes(fault.size_bytes)} at {what}; kernels may only read it"
 
 
 def _target(fault: Fault) -> tuple[str | None, int, int]:
@@ -253,8 +258,8 @@ def _ended_block(fault: Fault) -> str:
     name, _, offset = _target(fault)
     left = f", which has ended at {fault.left_at.where()}" if fault.left_at is not None else ", which has ended"
     return (
-        f"{instruction.memory.verb} at offset {offset} bytes of {name}{left}; its threads have to stay until nobody "
-        "needs their shared memory (barrier.cluster)"
+        f"{instruction.memory.verb} at byte offset {offset:,} of {name}{left}; its threads have to stay until no other "
+        "block needs their shared memory (barrier.cluster)"
     )
 
 
@@ -288,8 +293,8 @@ def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_b
     if missing and expected_by is not None:
         lacks += f" than {expected_by.where()} said" if missing < 0 else f" of those that {expected_by.where()} expects"
     return (
-        f"wait at the mbarrier at offset {place} of shared memory for its phase of parity {parity}, {site.where()}, "
-        f"where {lacks}"
+        f"wait at the mbarrier at byte offset {place:,} of shared memory for its phase of parity {parity}, "
+        f"{site.where()}, where {lacks}"
     )
 
 

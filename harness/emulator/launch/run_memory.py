@@ -12,7 +12,7 @@ from harness.emulator.abi.layout import BUFFER_START
 from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer, new_sparse_buffer
 from harness.model.cases.regime import NUMPY_DTYPES
-from harness.model.finding import Finding
+from harness.model.finding import OUTPUT_NOT_WRITTEN, Finding
 from harness.model.placed_tensors import view
 from harness.model.plan import ELEMENT_BYTES, Buffer, Plan
 from harness.model.problem import BaseProblem, Tensor
@@ -94,7 +94,7 @@ class RunMemory:
         first = tensor.first + sum(int(i) * stride for i, stride in zip(index, tensor.strides))
         count, name = int(holes.sum()), tensor.name
         yield Finding(
-            kind="output not written",
+            kind=OUTPUT_NOT_WRITTEN,
             message=f"no thread wrote {count:,} of the {holes.size:,} elements of {name}, the first one at {where}",
             target=f"buffer {buffer.name}",
             offset=first * itemsize,

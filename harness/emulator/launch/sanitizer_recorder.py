@@ -102,39 +102,39 @@ class LaunchRecorder:
         where = f"kernel {self._kernel}, {self._at(site, here)}"
         there: Place | None = None
         if kind == at.UNINITIALISED:
-            message = f"{where}: {what} at offset {offset} bytes of {target}, which nobody has written"
+            message = f"{where}: {what} at byte offset {offset:,} of {target}, to which nothing has been written"
         elif kind == at.OUTSIDE_ITS_ARRAY:
             message = f"{where}: {self._outside_its_array(what, address, before, target, offset)}"
         elif kind == at.INPUT_WRITTEN:
-            message = f"{where}: {what} at offset {offset} bytes of {target}, which is an input and may only be read"
+            message = f"{where}: {what} at byte offset {offset:,} of {target}, which is an input and may only be read"
         elif kind == at.NOT_STARTED:
             message = (
-                f"{where}: {what} at offset {offset} bytes of {target}, which may not have started yet; "
+                f"{where}: {what} at byte offset {offset:,} of {target}, which may not have started yet; "
                 "all blocks of the cluster have to meet first (barrier.cluster)"
             )
         elif kind == at.EARLY_EXIT:
             there = self._place(before - 1, earlier, other) if before else None
             ended = f" at {self._at(before - 1, there)}" if there is not None else ""
             message = (
-                f"{where}: {what} at offset {offset} bytes of {target}, which may have ended by then{ended}; "
-                "its threads have to stay until nobody needs their shared memory (barrier.cluster)"
+                f"{where}: {what} at byte offset {offset:,} of {target}, which may have ended by then{ended}; "
+                "its threads have to stay until no other block needs their shared memory (barrier.cluster)"
             )
         elif kind == at.NOT_AWAITED:
             message = (
-                f"{where}: {what} at offset {offset} bytes of {target} was under way when the block ended; its thread "
+                f"{where}: {what} at byte offset {offset:,} of {target} was under way when the block ended; its thread "
                 "has to commit it and wait for it (cp.async.bulk.commit_group, then wait_group or wait_group.read)"
             )
         elif kind == at.MISSING_MAP_FENCE:
             there = self._place(before, earlier, other)
             message = (
-                f"{where}: the copy uses the tensor map at offset {offset} bytes of {target}, and may not see what "
+                f"{where}: the copy uses the tensor map at byte offset {offset:,} of {target}, and may not see what "
                 f"'{self._facts.sites[before].opcode}' wrote at {self._at(before, there)}; a "
                 "fence.proxy.tensormap::generic.acquire of the map is missing between the two"
             )
         elif kind == at.MISSING_PROXY_FENCE:
             there = self._place(before, earlier, other)
             message = (
-                f"{where}: {what} at offset {offset} bytes of {target} by the asynchronous proxy, which has not seen "
+                f"{where}: {what} at byte offset {offset:,} of {target} by the asynchronous proxy, which has not seen "
                 f"the {self._verb(before)} at {self._at(before, there)}; a fence.proxy.async is missing between the "
                 "two, best in the threads that wrote, before they meet the others"
             )
@@ -150,7 +150,7 @@ class LaunchRecorder:
             else:
                 remedy = self._remedy(here, self._verb(site), there, self._verb(before))
             message = (
-                f"{where}: {what} at offset {offset} bytes of {target} races with the {self._verb(before)} at "
+                f"{where}: {what} at byte offset {offset:,} of {target} races with the {self._verb(before)} at "
                 f"{self._at(before, there)}; {remedy}"
             )
         return Finding(
@@ -169,9 +169,9 @@ class LaunchRecorder:
         variable = self._facts.shared_variables[array]
         within = (address & machine.OFFSET_MASK) % self.memory.shared_pitch - variable.offset
         name, _ = _shared_target((variable,), variable.offset)
-        size = f"which has {variable.size_bytes} bytes" if variable.size_bytes else "before its beginning"
-        there = "between arrays" if target == "shared memory" else f"in {target}, at offset {offset}"
-        return f"{what} at offset {within} bytes of {name}, {size}; that lies {there}"
+        size = f"which has {variable.size_bytes:,} bytes" if variable.size_bytes else "before its beginning"
+        there = "between arrays" if target == "shared memory" else f"at byte offset {offset:,} of {target}"
+        return f"{what} at byte offset {within:,} of {name}, {size}; that is {there}"
 
     def _of_registers(self, kind: int, site: int, here: Place, before: int, there: Place, count: int) -> Finding:
         """A finding on a register of the product at `there` that is accessed at `here`, or vice versa."""
@@ -225,7 +225,7 @@ class LaunchRecorder:
         return memory.verb
 
     def _what(self, site: int, size: int) -> str:
-        return f"{self._verb(site)} of {size} byte{'s' if size > 1 else ''}"
+        return f"{self._verb(site)} of {size:,} byte{'s' if size > 1 else ''}"
 
     def _at(self, site: int, place: Place) -> str:
         return f"{self._facts.sites[site].where()}, block {place.block}, thread {place.thread}"

@@ -56,7 +56,7 @@ def require_unused_kept(tensors: Iterable[Tensor], buffer: str, after: np.ndarra
         raise KernelFault(
             GAP_WRITTEN,
             f"{writers}: store between the rows of {owners}: {int(changed.sum()):,} elements of the buffer that belong "
-            f"to no row changed, the first at offset {int(np.argmax(changed)) * after.itemsize:,} bytes; use the "
+            f"to no row changed, the first at byte offset {int(np.argmax(changed)) * after.itemsize:,}; use the "
             "strides of the tensor",
         )
 

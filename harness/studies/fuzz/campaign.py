@@ -252,8 +252,8 @@ class _Campaign:
             return self.result("error", f"the harness itself failed {where}: {fault}")
         wanted = self.how.examples or DEFAULT_EXAMPLES
         if self.out_of_time and self.examples < wanted and (refused < self.examples or not self.examples):
-            over = f"the time was up after {self.examples:,} of {wanted:,} examples"
-            return self.result(INCOMPLETE, f"{over}, in which nothing failed; give it more --seconds")
+            over = f"the time limit was reached after {self.examples:,} of {wanted:,} examples"
+            return self.result(INCOMPLETE, f"{over}, none of which failed; increase --seconds")
         if refused == self.examples:
             why = f"it took none of the {refused:,} problems"
             reason, _ = self.refusals.most_common(1)[0] if refused else ("no example was run", 0)

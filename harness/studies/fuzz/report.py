@@ -18,7 +18,7 @@ from harness.support.version import with_version
 from harness.text.report import Report, Table, Verbatim
 from harness.text.tables import UNKNOWN, finite, json_text
 
-_HEADERS = ("variant", "verdict", "examples", "refused", "pairs met", "per second", "error /\nbudget")
+_HEADERS = ("variant", "verdict", "examples", "refused", "pairs\ncovered", "per second", "error /\nbudget")
 _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds", "error_over_budget", "seed", "replay")
 
 
@@ -38,7 +38,7 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             ),
             *(f"{r.variant}: declared to fail, not drawn: {', '.join(r.left_out)}." for r in results if r.left_out),
             *(
-                f"{r.variant}: not met: {', '.join(names)}."
+                f"{r.variant}: not covered: {', '.join(names)}."
                 for r in results
                 if r.failure is None and (names := _not_met(r))
             ),
@@ -48,7 +48,8 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             "error / budget: the largest among the examples that passed. refused: examples that the variant does not "
             "support, which were not checked.",
             *(
-                f"pairs met: pairs of classes of two different axes that occurred together in an example. Axes: {axes}."
+                "pairs covered: pairs of value classes, from two different axes, that occurred together in an example. "
+                f"Axes: {axes}."
                 for axes in _axes(results)
             ),
         ],
@@ -76,16 +77,18 @@ def _table(results: Sequence[CampaignResult]) -> Table:
 def _undecided(result: CampaignResult) -> str:
     """The share of a campaign that is not decisive."""
     ran = result.examples - result.refused
-    what = f"{result.undecided:,} of {ran:,} examples prove nothing"
-    return f"{result.variant}: {what}, because a trivial wrong result, such as zeros, would pass them, too."
+    what = f"{result.undecided:,} of {ran:,} examples {'proves' if result.undecided == 1 else 'prove'} nothing"
+    return f"{result.variant}: {what}, because a trivial wrong result, such as zeros, would pass, too."
 
 
 def _stored(result: CampaignResult) -> str:
     """That not all cases are the seed's."""
     number = result.stored_failures
-    what = "stored failure of an earlier campaign was" if number == 1 else "stored failures of earlier campaigns were"
-    again = "; one failed again, so those were not tried" if result.failure and result.failure.remembered else ""
-    return f"{result.variant}: {number} {what} tried before the cases of the seed{again}."
+    what = "a stored failure of an earlier campaign was" if number == 1 else f"{number} stored failures were"
+    again = ""
+    if result.failure and result.failure.remembered:
+        again = f" and {'' if number == 1 else 'one '}failed again, so no new examples were tried"
+    return f"{result.variant}: {what} tried first{again}."
 
 
 def _axes(results: Sequence[CampaignResult]) -> list[str]:
@@ -155,7 +158,7 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
     failure = result.failure
     if failure is None:
         return [f"{result.variant}: {result.verdict}: {result.reason}"]
-    found = "in a failure of an earlier campaign" if failure.remembered else f"at example {failure.examples:,}"
+    found = "by repeating a stored failure" if failure.remembered else f"at example {failure.examples:,}"
     diagnosis = diagnosis_of(failure)
     lines = [
         *([] if diagnosis is None else [("diagnosis", diagnosis)]),

@@ -36,7 +36,7 @@ def run_show(request: ShowRequest) -> int:
 
     if request.selection.variants is not None or request.report.format != "table":
         option = "format" if request.selection.variants is None else "variants"
-        raise UsageError(f"--{option} goes with --order; a kernel's source has no other form")
+        raise UsageError(f"--{option} needs --order; without it, show prints the source of one variant as text")
     if request.ptx and request.expanded:
         raise UsageError("--order, --ptx and --expanded show different things; choose one")
     problem = request.problem.make()

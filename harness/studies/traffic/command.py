@@ -329,7 +329,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     "traffic",
-    "show a variant's bytes by level, buffer, launch and source line, or sweep over many",
+    "show a variant's bytes by level, buffer, launch and source line, or sweep over many problems",
     add_options,
     TrafficRequest,
     run_traffic,

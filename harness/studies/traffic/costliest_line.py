@@ -34,9 +34,9 @@ def costliest_line(account: TrafficAccount) -> list[str]:
             largest_first = sorted(by_buffer.items(), key=lambda each: -each[1])
             places.append(f"{short_name(file).rpartition('/')[2]}:{line}")
             buffers.append(", ".join(f"{name} {share_of(size, whole)}" for name, size in largest_first))
-    share = f"{share_of(most, whole)} of the bytes"
+    share = f"{share_of(most, whole)} of the bytes, counted before any cache"
     if len(places) == 1:
-        return [f"costliest line: {places[0]}, {share} ({buffers[0]}), counted before any cache"]
+        return [f"costliest line: {places[0]} ({buffers[0]}) moves {share}"]
     each = ", ".join(f"{place} ({moved})" for place, moved in zip(places[:MOST_TIED], buffers))
     more = f" and {len(places) - MOST_TIED} more" if len(places) > MOST_TIED else ""
-    return [fill(f"costliest lines, {share} each: {each}{more}, counted before any cache", NOTE_WIDTH)]
+    return [fill(f"costliest lines: {each}{more}; each moves {share}", NOTE_WIDTH)]

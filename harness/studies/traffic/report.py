@@ -305,15 +305,17 @@ def _local(account: TrafficAccount, spilled_bytes: int) -> str:
 def _bound(bound: IoBound | None) -> str:
     name = "I/O lower bound (Saha and Ye, arXiv 2402.07443): Omega(min(N^2 d / sqrt(M), N^2 d^2 / M)) elements per head"
     if bound is None:
-        return f"{name}. M is not known here: without ptxas nobody tells how many registers the kernels take."
+        return (
+            f"{name}. M is not known here, because ptxas, which reports how many registers the kernels use, is missing."
+        )
     text = (
-        f"{name}, M being what fits on chip. One block here has {bound.on_chip_bytes / 1024:,.1f} KiB of registers and "
-        f"shared memory, so M = {bound.on_chip_elements:,}, and the expression comes to "
-        f"{mib(bound.expression_bytes, bound.expression_bytes)} MiB. It is asymptotic and has no known constant: an "
-        "order of magnitude, not a floor."
+        f"{name}, where M is the number of elements that fit on chip. One block has {bound.on_chip_bytes / 1024:,.1f} "
+        f"KiB of registers and shared memory, so M = {bound.on_chip_elements:,}, and the expression is "
+        f"{mib(bound.expression_bytes, bound.expression_bytes)} MiB for all heads. The bound is asymptotic, with an "
+        "unknown constant factor, so it indicates an order of magnitude, not an exact limit."
     )
     if not bound.applies:
-        text += " With M >= N d the keys and values of a head fit on chip: compulsory is what binds."
+        text += " Here, M >= N d: the keys and values of a head fit on chip, so the compulsory bytes are the bound."
     return text
 
 

@@ -76,7 +76,7 @@ def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> It
     if any(point.source == "counted" for point in points):
         yield f"MiB: 2^20 bytes, counted in {sectors}. Device: {device_line(device)}."
     else:
-        yield f"MiB: 2^20 bytes, in {sectors}."
+        yield f"MiB: 2^20 bytes, computed for {sectors}."
     if any(point.source == "claimed" for point in points):
         yield (
             f"{CLAIMED_MARK} taken from the variant's claim: bytes were not counted, and the result was not checked "

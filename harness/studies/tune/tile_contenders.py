@@ -52,18 +52,18 @@ def fewest_bytes_verdict(variant: str, ranks: Mapping[str, int | None], contende
     """A summary of tiles that were ranked by bytes, of which several may be equal."""
     first = [tile_text(contenders[name][0]) for name, rank in ranks.items() if rank == 1]
     if not first:
-        return f"No tile of {variant} has a right answer here."
-    equal = "" if len(first) == 1 else f", which are equal in bytes, but perhaps not in time ({len(first)} tiles)"
-    return f"{variant} moves the fewest bytes here with --tile {' or '.join(first)}{equal}; {_default(contenders)}."
+        return f"No tile of {variant} gives a correct result here."
+    equal = "" if len(first) == 1 else f" The run times of these {len(first)} tiles may differ."
+    return f"{variant} moves the fewest bytes here with --tile {' or '.join(first)}.{equal} {_default(contenders)}"
 
 
 def shortest_time_verdict(variant: str, best: str | None, contenders: Contenders, stored_for: str | None) -> str:
     """A summary of tiles that were timed. `stored_for` is the GPU for which the best one was stored."""
     if best is None:
-        return f"No tile of {variant} has a right answer here."
+        return f"No tile of {variant} gives a correct result here."
     stored = "" if stored_for is None else f" Stored for {stored_for}: compare and bench use it there."
-    return f"{variant} is fastest here with --tile {tile_text(contenders[best][0])}; {_default(contenders)}.{stored}"
+    return f"{variant} is fastest here with --tile {tile_text(contenders[best][0])}. {_default(contenders)}{stored}"
 
 
 def _default(contenders: Contenders) -> str:
-    return f"its default is {tile_text(next(iter(contenders.values()))[0])}"
+    return f"The default is {tile_text(next(iter(contenders.values()))[0])}."

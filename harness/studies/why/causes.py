@@ -37,7 +37,7 @@ SHARED = Cause(
 )
 CONFLICTS = Cause("bank conflicts", "M extra wavefronts", "pad the rows of the tile, or swizzle them")
 COALESCING = Cause("uncoalesced accesses", "sectors / minimum", "let neighbouring lanes read neighbouring addresses")
-BYTES = Cause("bytes moved", "MiB", "load each value once and keep it in shared memory or registers; fuse the launches")
+BYTES = Cause("bytes moved", "MiB", "load each value once and keep it in shared memory or registers")
 LOCAL_MEMORY = Cause(
     "local memory", "MiB", "make indices into arrays compile-time constants (unroll), or use fewer elements per thread"
 )
@@ -49,7 +49,9 @@ FEW_WARPS = Cause(
 DEPENDENT = Cause(
     "dependent steps", "cycles / instr", "process two rows or tiles at a time, so that dependency chains overlap"
 )
-UNTILED_ADVICE = {LATENCY: "issue several loads before the first is used (unroll), or fewer: keep rows in registers"}
+SEVERAL_LAUNCHES_ADVICE = {BYTES: f"{BYTES.advice}; fuse the launches"}
+"""Advice for variants with more than one launch."""
+UNTILED_ADVICE = {LATENCY: "issue several loads before the first is used (unroll), or keep rows in registers"}
 """Advice for kernels without barriers, which have neither tiles nor stages."""
 SMALL_GRID_ADVICE = {FEW_WARPS: "launch more warps: split the keys, or use several lanes or warps per row"}
 """Advice for kernels of which more blocks would fit on a multiprocessor than the grid has."""

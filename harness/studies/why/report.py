@@ -74,15 +74,18 @@ def _wrong_answers(result: WhyResult) -> Iterator[str]:
 
 def _headline(result: WhyResult) -> str:
     slow, fast = result.names
-    times = f"{_us(result.slow_time.seconds)} and {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
+    than = f"the {fast}" if fast == ROOFLINE else fast
+    times = (
+        f"{_us(result.slow_time.seconds)} us compared with {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
+    )
     ratio = result.slow_time.seconds / result.fast_time.seconds
     shown = _shown(result)
     if result.distance_seconds <= 0 or not shown or shown[0].seconds <= 0:
-        return f"{slow} is predicted to be no slower than {fast}: {times} ({ratio:.2f} x)."
+        return f"{slow} is predicted to be no slower than {than}: {times}, a ratio of {ratio:.2f}."
     first = shown[0]
     where = _where(result, first)
     return (
-        f"{slow} is predicted to take {ratio:.2f} x as long as {fast}: {times}.\n"
+        f"{slow} is predicted to take {ratio:.2f} times as long as {than}: {times}.\n"
         f"Largest cause: {first.cause.name}, {_us(first.seconds)} us{f' ({where})' if where else ''}."
     )
 
@@ -176,8 +179,8 @@ def _paying_most(result: WhyResult, first: Attributed) -> str:
     if first.seconds > ALL_AND_MORE * result.distance_seconds:
         return f"{name}. Its cost exceeds the whole difference, because other causes favour {slow}."
     left = _us(result.slow_time.seconds - first.seconds)
-    cost = f"no more than that of the {other}" if other == ROOFLINE else f"that of {other}"
-    return f"{name}. If its cost were {cost}, {slow} would be predicted to take {left} us."
+    level = f"the {other}" if other == ROOFLINE else other
+    return f"{name}. Reducing its cost to the level of {level} would lower the predicted time of {slow} to {left} us."
 
 
 def _measured(result: WhyResult) -> Table:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from harness.execution.timings import BenchResult
 from harness.studies.why import figures
 from harness.studies.why.attribution import Attributed, attribute
-from harness.studies.why.causes import SMALL_GRID_ADVICE, UNROLLED_ADVICE, UNTILED_ADVICE, Cause
+from harness.studies.why.causes import (
+    SEVERAL_LAUNCHES_ADVICE,
+    SMALL_GRID_ADVICE,
+    UNROLLED_ADVICE,
+    UNTILED_ADVICE,
+    Cause,
+)
 from harness.studies.why.decisions import barriers_met
 from harness.studies.why.predicted_time import PredictedTime, predict, roofline
 from harness.studies.why.profile import Profile
@@ -64,6 +70,8 @@ class WhyResult:
         """What to change in the first variant if this cause costs most."""
         cause = attributed.cause
         advice: dict[Cause, str] = {}
+        if len(self.slow.launches) > 1:
+            advice |= SEVERAL_LAUNCHES_ADVICE
         if not barriers_met(self.slow):
             advice |= UNTILED_ADVICE
         if is_limited_by_grid(launch_of_fewest_warps(self.slow, self.gpu), self.gpu):

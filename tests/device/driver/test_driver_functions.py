@@ -159,7 +159,7 @@ def test_programs_of_the_driver(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", BEGIN + PROGRAMS[name]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     if "errors" in name:
-        assert "module.ptx:13 (PTX line 13)" in done.stderr and "out of bounds store of 4 bytes" in done.stderr
+        assert "module.ptx:13 (PTX line 13)" in done.stderr and "out-of-bounds store of 4 bytes" in done.stderr
         for said in (
             "no kernel none; it has scale",
             "no variable none; it has factor",

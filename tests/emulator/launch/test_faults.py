@@ -39,8 +39,8 @@ extern "C" __global__ void k(float* x) {
         x[i + 1];
 }
 """
-    words = ("kernel k", "stray.cu:4", "block (1, 0, 0)", "thread (31, 0, 0)", "load of 4 bytes", "offset 256")
-    words += ("buffer X, which has 256 bytes",)
+    words = ("kernel k", "stray.cu:4", "block (1, 0, 0)", "thread (31, 0, 0)")
+    words += ("out-of-bounds load of 4 bytes at byte offset 256 of buffer X, which has 256 bytes",)
     fault(source, "out of bounds", *words, grid=(2, 1, 1))
 
 
@@ -52,7 +52,7 @@ def test_store_in_front_of_the_beginning() -> None:
 def test_a_stray_offset_does_not_reach_the_next_buffer() -> None:
     arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(1 << 20, np.float32)}
     source = cuda_source("float* x, float* y", "y[threadIdx.x] = x[threadIdx.x + 4096];")
-    fault(source, "out of bounds", "load", "offset 16384", "buffer X", arrays=arrays)
+    fault(source, "out of bounds", "load", "offset 16,384", "buffer X", arrays=arrays)
 
 
 def test_inactive_lanes_may_hold_wild_addresses() -> None:
@@ -63,7 +63,7 @@ def test_inactive_lanes_may_hold_wild_addresses() -> None:
 
 def test_misaligned_vector_load() -> None:
     source = cuda_source("float* x", "float4 v = *(float4*)(x + threadIdx.x); x[threadIdx.x] = v.x + v.y * v.z - v.w;")
-    fault(source, "misaligned", "load of 16 bytes", "offset 4 bytes", "multiple of 16", "thread (1, 0, 0)")
+    fault(source, "misaligned", "load of 16 bytes", "byte offset 4 of", "multiple of 16", "thread (1, 0, 0)")
 
 
 def test_null_pointer() -> None:
@@ -219,7 +219,8 @@ def test_numba_kernels_are_reported_at_their_own_line() -> None:
         i = cuda.grid(1)
         x[i + 40] = numba.float32(1.0)
 
-    with pytest.raises(KernelFault, match=r"test_faults\.py:\d+ .*out of bounds store of 4 bytes at offset 256 .*X"):
+    words = r"test_faults\.py:\d+ .*out-of-bounds store of 4 bytes at byte offset 256 .*X"
+    with pytest.raises(KernelFault, match=words):
         run(k, X, ("X",))
 
 
@@ -232,15 +233,15 @@ STRAY = {
     float2 v = ((float2*)s)[i];
     x[i] = v.x * v.y;
 """,
-        ("out of bounds", "load of 8 bytes", "offset 176 bytes of shared memory", "thread (22, 0, 0)"),
+        ("out of bounds", "load of 8 bytes", "byte offset 176 of shared memory", "thread (22, 0, 0)"),
     ),
     "a vector over the end of a buffer": (
         "((float4*)x)[i] = make_float4(1.f, 2.f, 3.f, 4.f);",
-        ("out of bounds", "store of 16 bytes", "offset 256 bytes of buffer X", "thread (16, 0, 0)"),
+        ("out of bounds", "store of 16 bytes", "byte offset 256 of buffer X", "thread (16, 0, 0)"),
     ),
     "a constant table": (
         "__constant__ static float table[8] = {1, 2, 3, 4, 5, 6, 7, 8}; x[i] = table[i];",
-        ("out of bounds", "load of 4 bytes", "offset 32 bytes of variable", "thread (8, 0, 0)"),
+        ("out of bounds", "load of 4 bytes", "byte offset 32 of variable", "thread (8, 0, 0)"),
     ),
     "a misaligned shared vector": (
         """
@@ -250,7 +251,7 @@ STRAY = {
     float2 v = *(float2*)(s + 2 * i + 1);
     x[i] = v.x * v.y;
 """,
-        ("misaligned", "load of 8 bytes", "offset 4 bytes of shared memory", "thread (0, 0, 0)"),
+        ("misaligned", "load of 8 bytes", "byte offset 4 of shared memory", "thread (0, 0, 0)"),
     ),
     "a misaligned local vector": (
         """
@@ -259,15 +260,15 @@ STRAY = {
     float2 v = *(float2*)(a + (int)x[i]);
     x[i] = v.x * v.y;
 """,
-        ("misaligned", "of 8 bytes", "offset 4 bytes of local memory", "thread (1, 0, 0)"),
+        ("misaligned", "of 8 bytes", "byte offset 4 of local memory", "thread (1, 0, 0)"),
     ),
     "an atomic in front of a buffer": (
         "atomicAdd(x - 1 + i, 1.f);",
-        ("out of bounds", "atomic of 4 bytes", "offset -4 bytes of buffer X", "thread (0, 0, 0)"),
+        ("out of bounds", "atomic of 4 bytes", "byte offset -4 of buffer X", "thread (0, 0, 0)"),
     ),
     "an atomic behind shared memory": (
         "__shared__ int s[16]; s[i & 15] = 0; __syncthreads(); atomicAdd(&s[i], 1); __syncthreads(); x[i] = s[i & 15];",
-        ("out of bounds", "atomic of 4 bytes", "offset 64 bytes of shared memory", "thread (16, 0, 0)"),
+        ("out of bounds", "atomic of 4 bytes", "byte offset 64 of shared memory", "thread (16, 0, 0)"),
     ),
 }
 
@@ -304,8 +305,8 @@ def numba_barrier_in_divergent_code(x):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("kernel", "line", "words"),
     [
-        (numba_shared_beyond_its_end, 3, ("out of bounds", "store", "offset 160 bytes of shared memory")),
-        (numba_local_beyond_its_end, 5, ("out of bounds", "load", "offset 32 bytes of local memory")),
+        (numba_shared_beyond_its_end, 3, ("out of bounds", "store", "byte offset 160 of shared memory")),
+        (numba_local_beyond_its_end, 5, ("out of bounds", "load", "byte offset 32 of local memory")),
         (numba_barrier_in_divergent_code, 4, ("divergent barrier", "lanes 20-31 of warp 0")),
     ],
     ids=lambda value: getattr(value, "__name__", None),

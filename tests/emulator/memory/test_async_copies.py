@@ -195,13 +195,13 @@ def test_the_pipeline_of_the_cuda_headers() -> None:
 @pytest.mark.parametrize(
     ("copy", "kind", "words"),
     [
-        ('COPY(16, "cg", s + 4 * t, x + 1000 + 4 * t);', "out of bounds", "offset 4096 bytes of buffer X, which has"),
-        ('COPY(16, "cg", s + 4 * t, x + 4 * t - 4);', "out of bounds", "offset -16 bytes of buffer X"),
-        ('COPY(16, "cg", s + 4 * t + 1000, x);', "out of bounds", "offset 4096 bytes of shared memory, which has"),
-        ('COPY(16, "cg", s + 4 * t, x + 4 * t + 1);', "misaligned", "offset 4 bytes of buffer X; .* multiple of 16"),
-        ('COPY(8, "ca", s + 2 * t + 1, x);', "misaligned", "offset 4 bytes of shared memory; .* multiple of 8"),
+        ('COPY(16, "cg", s + 4 * t, x + 1000 + 4 * t);', "out of bounds", "byte offset 4,096 of buffer X, which has"),
+        ('COPY(16, "cg", s + 4 * t, x + 4 * t - 4);', "out of bounds", "byte offset -16 of buffer X"),
+        ('COPY(16, "cg", s + 4 * t + 1000, x);', "out of bounds", "byte offset 4,096 of shared memory, which has"),
+        ('COPY(16, "cg", s + 4 * t, x + 4 * t + 1);', "misaligned", "byte offset 4 of buffer X; .* multiple of 16"),
+        ('COPY(8, "ca", s + 2 * t + 1, x);', "misaligned", "byte offset 4 of shared memory; .* multiple of 8"),
         ("FILL(16, s + 4 * t, x + 4 * t, 16 + t);", "copy size", "16 bytes that asks for 17 bytes"),
-        ("FILL(16, s + 4 * t, x + 1000 + 4 * t, 12);", "out of bounds", "12 bytes at offset 4096"),
+        ("FILL(16, s + 4 * t, x + 1000 + 4 * t, 12);", "out of bounds", "12 bytes at byte offset 4,096"),
     ],
 )  # fmt: skip
 def test_a_stray_copy_is_an_error_at_the_line_that_issues_it(copy: str, kind: str, words: str) -> None:

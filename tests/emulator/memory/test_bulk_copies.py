@@ -102,9 +102,9 @@ def test_a_store_that_no_thread_waits_for_lands_at_the_end_of_its_block(
     ("size", "shift", "told"),
     [
         (24, 0, "bulk copy of 24 bytes; it has to be a multiple of 16"),
-        (32, 1, "misaligned asynchronous copy of 16 bytes at offset 4 bytes of buffer X"),
-        (32, 1020, "out of bounds asynchronous copy of 32 bytes at offset 4080 bytes of buffer X"),
-        (4112, 0, "out of bounds asynchronous copy of 4112 bytes at offset 0 bytes of buffer X"),
+        (32, 1, "misaligned asynchronous copy of 16 bytes at byte offset 4 of buffer X"),
+        (32, 1020, "out-of-bounds asynchronous copy of 32 bytes at byte offset 4,080 of buffer X"),
+        (4112, 0, "out-of-bounds asynchronous copy of 4,112 bytes at byte offset 0 of buffer X"),
     ],
 )
 def test_strays_are_faults(size: int, shift: int, told: str) -> None:
@@ -132,7 +132,7 @@ def test_runs_to_and_from_variables_of_the_module() -> None:
     assert after["y"].tolist() == [*range(8), *range(-8, -16, -1)]
     copied = [site for site in counts.sites if (site.buffer, site.requested_bytes) == ("variable last", 32)]
     assert {(site.kind, site.sectors, site.line) for site in copied} >= {("load", 1, 8), ("store", 1, 9)}
-    with pytest.raises(KernelFault, match="store of 32 bytes at offset 0 bytes of variable fixed") as caught:
+    with pytest.raises(KernelFault, match="store of 32 bytes at byte offset 0 of variable fixed") as caught:
         run_hopper(VARIABLES, {"y": np.zeros(16, np.int32)}, ("y", np.int32(1)), **launch)
     assert caught.value.kind == "read-only memory"
 
@@ -155,7 +155,7 @@ def test_a_store_beyond_the_tensor_that_leaves_the_buffer() -> None:
     arrays["early"] = np.zeros(32, np.float32)
     maps = (TensorMap(name, (57, 62), (256,), (16, 16), "float32", 64) for name in "XZ")
     args = (*maps, "Y", "early", np.int32(48), np.int32(50), np.int32(1024))
-    with pytest.raises(KernelFault, match=r"planted.cu:12 .*out of bounds .* of 48 bytes at offset 15808 bytes"):
+    with pytest.raises(KernelFault, match=r"planted.cu:12 .*out-of-bounds .* of 48 bytes at byte offset 15,808"):
         run_hopper(WHOLE, arrays, args, shared_bytes=8192)
 
 

@@ -38,8 +38,9 @@ def test_two_warps_hand_over(seed: int) -> None:
 def test_who_waits_for_one_arrival_too_many_is_named(shuffle: bool) -> None:
     """All that are left wait, and the message says for what; also where turns end anywhere in the loops that wait."""
     told = (
-        r"block \(0, 0, 0\): barrier deadlock: warps 0 wait at the mbarrier at offset \d+ of shared memory for its "
-        r"phase of parity 0, .*planted.cu:\d+ .*where 32 arrivals and 0 bytes are missing; warps 1 wait at the mbarrier"
+        r"block \(0, 0, 0\): barrier deadlock: warps 0 wait at the mbarrier at byte offset \d+ of shared memory "
+        r"for its phase of parity 0, .*planted.cu:\d+ .*where 32 arrivals and 0 bytes are missing; "
+        r"warps 1 wait at the mbarrier"
     )
     with pytest.raises(KernelFault, match=told) as caught:
         results(PIPELINE.replace("COUNT", "2"), shuffle=shuffle)
@@ -117,11 +118,11 @@ def test_copies_arrive(form: str, count: str, more: str) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "told"),
     [
-        ("arrive(bar);", "no mbarrier", "there is no mbarrier at offset 0 of shared memory"),
+        ("arrive(bar);", "no mbarrier", "there is no mbarrier at byte offset 0 of shared memory"),
         ("if (t == 0) init(bar, 0);", "mbarrier count", "cannot wait for 0 arrivals"),
         ("if (t == 0) { init(bar, 2); expect(bar, 64); arrive(bar); arrive(bar); }", "mbarrier count", "waits for 0"),
         ("if (t == 0) { init(bar, 1); expect(bar, 1 << 20); }", "mbarrier bytes", "at most 1048575 bytes"),
-        ("init((u64*)((char*)bar + 4), 1);", "misaligned", "offset 4 bytes of shared memory"),
+        ("init((u64*)((char*)bar + 4), 1);", "misaligned", "byte offset 4 of shared memory"),
     ],
 )
 def test_misuse_is_a_fault_on_its_line(body: str, kind: str, told: str) -> None:

@@ -100,7 +100,7 @@ def test_who_waits_at_the_clusters_barrier_is_named() -> None:
 
 def test_a_block_that_has_ended_is_not_asked() -> None:
     """Both lines are told: who asks, and where the block returned."""
-    told = r"planted.cu:8 .*, block \(1, 0, 0\), thread \(0, 0, 0\): load at offset 0 bytes of shared memory of block "
+    told = r"planted.cu:8 .*, block \(1, 0, 0\), thread \(0, 0, 0\): load at byte offset 0 of shared memory of block "
     told += r"\(0, 0, 0\), which has ended at .*planted.cu:10 \(PTX line \d+\); its threads have to stay"
     with pytest.raises(KernelFault, match=told) as caught:
         meeting("s[t] = t; met();\ny[i] = s_of(1 - r)[t];\n", threads=32)
@@ -121,7 +121,7 @@ def test_a_block_that_has_ended_is_not_asked() -> None:
 def test_an_mbarrier_of_a_block_that_has_ended_is_not_there(act: str, verb: str) -> None:
     body = f"__shared__ u64 bar; if (t == 0) init(&bar, 4); met();\nif (rank_of_block() == 1 && t == 0) {{ {act} }}\n"
     with pytest.raises(
-        KernelFault, match=rf"{verb} at offset \d+ bytes of .*which has ended at .*planted.cu:"
+        KernelFault, match=rf"{verb} at byte offset \d+ of .*which has ended at .*planted.cu:"
     ) as caught:
         meeting(body, threads=32)
     assert caught.value.kind == "ended block"

@@ -58,8 +58,8 @@ def test_blocks_that_rely_on_their_order() -> None:
 def test_an_array_that_is_overrun_into_the_next_one_is_named_with_its_line() -> None:
     (finding,) = check("one-score-too-many")
     assert (finding.kind, finding.target) == ("outside its array", "shared memory sums")
-    assert "store of 4 bytes at offset 256 bytes of shared memory scores, which has 256 bytes" in finding.message
-    assert "that lies in shared memory sums, at offset 0" in finding.message
+    assert "store of 4 bytes at byte offset 256 of shared memory scores, which has 256 bytes" in finding.message
+    assert "that is at byte offset 0 of shared memory sums" in finding.message
     assert finding.place is not None and finding.place.file.endswith("hidden_mistakes.py")
 
 

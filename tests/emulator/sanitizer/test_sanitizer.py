@@ -191,7 +191,7 @@ def test_a_race_in_words() -> None:
     for words in (
         "kernel k, ",
         "planted.cu:6 (PTX line",
-        "block (1, 0, 0), thread (0, 0, 0): load of 4 bytes at offset 0 bytes of buffer Y races with the store at ",
+        "block (1, 0, 0), thread (0, 0, 0): load of 4 bytes at byte offset 0 of buffer Y races with the store at ",
         "planted.cu:4 (PTX line",
         "blocks of one launch are ordered only by atomics with fences",
     ):
@@ -217,7 +217,9 @@ def test_an_unwritten_read_in_words() -> None:
     planted = PLANTED["a_stale_tail_in_shared_memory"]
     finding = one(planted.cuda, {"X": X, "Y": np.zeros_like(X)}, block=(64, 1, 1))
     assert (finding.target, finding.offset, finding.count, finding.other) == ("shared memory s", 160, 24, None)
-    assert "thread (40, 0, 0): load of 4 bytes at offset 160 bytes of shared memory s, which nobody" in finding.message
+    assert (
+        "thread (40, 0, 0): load of 4 bytes at byte offset 160 of shared memory s, to which nothing" in finding.message
+    )
 
 
 def test_which_of_two_shared_arrays_it_is() -> None:

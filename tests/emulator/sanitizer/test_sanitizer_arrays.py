@@ -36,11 +36,9 @@ OVERRUNS = """
 def test_each_access_outside_is_named_with_array_line_and_what_lies_there():
     outside = dict(found(OVERRUNS, 1))
     assert set(outside) == {5, 7, 9}
-    assert (
-        "store of 4 bytes at offset 256 bytes of shared memory scores, which has 256 bytes; that lies in" in outside[5]
-    )
-    assert "atomic of 4 bytes at offset -4 bytes of shared memory keys, which has 256 bytes; that lies in" in outside[7]
-    assert "load of 4 bytes at offset 256 bytes of shared memory scores" in outside[9]
+    assert "store of 4 bytes at byte offset 256 of shared memory scores, which has 256 bytes; that is at" in outside[5]
+    assert "atomic of 4 bytes at byte offset -4 of shared memory keys, which has 256 bytes; that is at" in outside[7]
+    assert "load of 4 bytes at byte offset 256 of shared memory scores" in outside[9]
     assert "thread (63, 0, 0)" in outside[5] and "planted.cu:7" in outside[5]
 
 
@@ -60,7 +58,7 @@ def test_dynamic_memory_that_is_left_at_its_beginning():
     y[t] = fixed[t] + dynamic[t];
 """
     ((line, message),) = found(source, 1, shared_bytes=256)
-    assert line == 6 and "at offset -4 bytes of shared memory dynamic, before its beginning; that lies in" in message
+    assert line == 6 and "at byte offset -4 of shared memory dynamic, before its beginning; that is at" in message
     assert found(source, 0, shared_bytes=256) == []
 
 
@@ -78,7 +76,7 @@ def test_an_asynchronous_copy_that_ends_in_another_array():
     y[t] = tile[t] + next[t];
 """
     ((_, message),) = found(source, 1)
-    assert "of 16 bytes at offset 256 bytes of shared memory tile, which has 256 bytes; that lies in" in message
+    assert "of 16 bytes at byte offset 256 of shared memory tile, which has 256 bytes; that is at" in message
     assert found(source, 0) == []
 
 
@@ -131,4 +129,4 @@ def test_arrays_of_numba(n: int):
     outside = [finding for finding in findings if finding.kind == KIND]
     assert len(outside) == n
     if n:
-        assert "at offset 256 bytes of shared memory" in outside[0].message and outside[0].place.line > 0
+        assert "at byte offset 256 of shared memory" in outside[0].message and outside[0].place.line > 0

@@ -88,7 +88,7 @@ def test_a_store_that_no_thread_waits_for(then: str, count: int) -> None:
     assert [(each.kind, each.count) for each in found] == ([("store not awaited", count)] if count else [])
     if found:
         assert found[0].place is not None and found[0].place.thread == (5, 0, 0)
-        assert "asynchronous copy of 128 bytes at offset 0 bytes of shared memory s was under way" in found[0].message
+        assert "asynchronous copy of 128 bytes at byte offset 0 of shared memory s was under way" in found[0].message
 
 
 HALF_OVER = f"""{HEAD}

@@ -55,7 +55,7 @@ def test_what_a_barrier_of_the_cluster_orders_is_no_race(body: str, seed: int) -
         (
             "s[t] = 0; met();\ns_of(1 - r)[t] = t;\n__syncthreads();\ny[i] = s[t]; met();",
             {"RAW race"},
-            r"planted.cu:10 .*load of 4 bytes at offset 0 bytes of shared memory s races with the store at .*cu:8 ",
+            r"planted.cu:10 .*load of 4 bytes at byte offset 0 of shared memory s races with the store at .*cu:8 ",
         ),
         (
             "s[t] = 0; met();\ny[i] = s_of(1 - r)[t];\ns[t] = 5;\nmet();",
@@ -71,7 +71,7 @@ def test_what_a_barrier_of_the_cluster_orders_is_no_race(body: str, seed: int) -
         (
             "met(); y[i] = s_of(1 - r)[t]; met();",
             {"uninitialised read"},
-            r"shared memory s of block \(\d, 0, 0\), which nob",
+            r"shared memory s of block \(\d, 0, 0\), to which noth",
         ),
     ],
 )
@@ -197,6 +197,6 @@ def test_mistakes_in_a_pipeline_of_multicasts() -> None:
 
 def test_the_last_arrivals_come_to_blocks_that_have_ended() -> None:
     with pytest.raises(
-        KernelFault, match=r"atomic at offset 4120 bytes of shared memory of block .*, which has ended at"
+        KernelFault, match=r"atomic at byte offset 4,120 of shared memory of block .*, which has ended at"
     ):
         product(("= sum;\n  ARRIVE(); WAIT();", "= sum;"))

@@ -320,5 +320,5 @@ def test_memory_that_nobody_wrote() -> None:
     arrays, args = {"X": X, "Y": X.copy()}, ("X", "Y")
     assert find(kernel(body.format("0")), arrays, args, "X") == ()
     (found,) = find(kernel(body.format("4")), arrays, args, "X")
-    assert found.kind == "uninitialised read" and "asynchronous copy of 4 bytes at offset 0" in found.message
+    assert found.kind == "uninitialised read" and "asynchronous copy of 4 bytes at byte offset 0" in found.message
     assert found.count == 32

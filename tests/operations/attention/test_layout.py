@@ -178,5 +178,5 @@ def test_a_store_between_rows_is_found():
     view(tensor, memory)[...] = 1.0
     require_unused_kept(problem.tensors, "O", memory, "kernel k")
     memory[5] = 0.0
-    with pytest.raises(KernelFault, match=r"kernel k: store between the rows of O: 1 elements .* at offset 20 bytes"):
+    with pytest.raises(KernelFault, match=r"kernel k: store between the rows of O: 1 elements .* at byte offset 20"):
         require_unused_kept(problem.tensors, "O", memory, "kernel k")

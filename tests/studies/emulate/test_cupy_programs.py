@@ -265,7 +265,7 @@ def test_a_fault_is_an_error_of_the_launch_with_a_line(tmp_path: Path, monkeypat
     assert (
         "kernel f, " in done.stderr
         and ".cu:3 (PTX line " in done.stderr
-        and "out of bounds store of 4 bytes at offset 4000" in done.stderr
+        and "out-of-bounds store of 4 bytes at byte offset 4,000" in done.stderr
     )
     assert "CUDADriverError: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
     assert done.stdout == "cudaErrorIllegalAddress: an illegal memory access was encountered\n"

@@ -216,7 +216,7 @@ def test_a_fault_names_the_line_and_is_sticky(tmp_path: Path) -> None:
     done = emulate(tmp_path, OUT_OF_BOUNDS)
     assert done.returncode == 1
     assert f"kernel __main__.beyond, {tmp_path}/program.py:8" in done.stderr
-    assert "out of bounds store of 8 bytes at offset 8000 bytes of buffer allocation-1" in done.stderr
+    assert "out-of-bounds store of 8 bytes at byte offset 8,000 of buffer allocation-1" in done.stderr
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr and "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
     assert "harness/" not in done.stderr
 

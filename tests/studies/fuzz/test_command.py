@@ -59,7 +59,7 @@ def test_json_has_the_failure_and_what_replays_it(capfd: pytest.CaptureFixture[s
         ("bad-address", "fail", "out of bounds"),
         ("bad-plan", "fail", "plan error"),
     ]
-    assert "out of bounds store" in campaigns[0]["failure"]["reason"]
+    assert "out-of-bounds store" in campaigns[0]["failure"]["reason"]
     assert campaigns[0]["failure"]["case"]["q_len"] == 1
     assert "--replay" in campaigns[0]["replay"] and campaigns[0]["seed"] == 1
 

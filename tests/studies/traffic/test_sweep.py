@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from numpy_executor import NumpyExecutor, numpy_variant
@@ -155,6 +156,13 @@ def test_the_table_marks_what_is_claimed():
     ]
     assert "* taken from the variant's claim" in text
     assert "- no at 256, 512: too odd" in text
+
+
+def test_the_unit_says_whether_bytes_were_counted_or_computed():
+    sweep, found = points()
+    assert "2^20 bytes, counted in the 32-byte" in " ".join(sweep_report(sweep, found, DEVICE).notes())
+    claims = [replace(point, source=point.source and "claimed") for point in found]
+    assert "2^20 bytes, computed for the 32-byte" in " ".join(sweep_report(sweep, claims, DEVICE).notes())
 
 
 def test_programs_get_bytes():

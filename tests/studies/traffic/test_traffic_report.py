@@ -105,10 +105,10 @@ def test_the_costliest_line_is_the_sum_over_its_buffers():
     )
     found = text(make(lines=rows), lines=True)
     told = re.search(
-        r"^costliest line: k.cu:2, ([\d.]+) % of the bytes \(Q ([\d.]+) %, K ([\d.]+) %\), counted", found, re.M
+        r"^costliest line: k.cu:2 \(Q ([\d.]+) %, K ([\d.]+) %\) moves ([\d.]+) % of the bytes, counted", found, re.M
     )
     assert told is not None, found
-    both, first, second = map(float, told.groups())
+    first, second, both = map(float, told.groups())
     assert first == second and both == pytest.approx(first + second, abs=0.11)
     assert "costliest" not in text(make(lines=rows))
 
@@ -118,7 +118,7 @@ def test_lines_that_move_as_many_bytes_are_both_costliest():
     share = r"([\d.]+) %"
     found = text(make(lines=rows), lines=True)
     assert re.search(
-        rf"^costliest lines, {share} of the bytes each: k.cu:2 \(K \1 %\), k.cu:3 \(V \1 %\), ", found, re.M
+        rf"^costliest lines: k.cu:2 \(K {share}\), k.cu:3 \(V \1 %\); each moves \1 % of the bytes, ", found, re.M
     )
 
 
@@ -160,13 +160,13 @@ def test_the_bound_says_what_it_is():
     found = " ".join(text(make()).split())
     assert "arXiv 2402.07443" in found
     assert "64.0 KiB of registers and shared memory, so M = 16,384" in found
-    assert "order of magnitude, not a floor" in found
-    assert "compulsory is what binds" not in found
+    assert "indicates an order of magnitude, not an exact limit" in found
+    assert "compulsory bytes are the bound" not in found
     without = traffic_report(TrafficReport(make(), None, False)).render("table")
     assert "M is not known here" in " ".join(without.split())
     small = dataclasses.replace(PROBLEM, q_len=64, kv_len=64)
     bound = TrafficReport(make(), io_bound(small, 64 * 1024), False)
-    assert "compulsory is what binds" in traffic_report(bound).render("table").replace("\n", " ")
+    assert "compulsory bytes are the bound" in traffic_report(bound).render("table").replace("\n", " ")
 
 
 def test_json_and_csv_have_bytes():

@@ -100,7 +100,7 @@ def three_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("three_tiles")
 def test_without_a_gpu_the_fewest_bytes_win(capsys: pytest.CaptureFixture):
     assert main(COMMAND) == 0
-    verdict = "fa2-cupy moves the fewest bytes here with --tile Br=128,Bc=16; its default is Br=64,Bc=64."
+    verdict = "fa2-cupy moves the fewest bytes here with --tile Br=128,Bc=16. The default is Br=64,Bc=64."
     assert verdict in capsys.readouterr().out
 
 

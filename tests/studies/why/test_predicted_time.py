@@ -182,6 +182,16 @@ def test_what_to_do_about_few_warps_depends_on_what_limits_them() -> None:
     assert "split the keys" in advice(2)
 
 
+def test_fusing_launches_is_advised_only_where_there_are_several() -> None:
+    def advice(launches: int) -> str:
+        launch = launched(instructions("fp32", 4000 * SMS))
+        found = explain(profile(*[launch] * launches), None, H200, "normal", 0)
+        return found.advice(Attributed(causes.BYTES, 1.0, PLACELESS))
+
+    assert advice(1) == causes.BYTES.advice and "launches" not in advice(1)
+    assert advice(2) == f"{causes.BYTES.advice}; fuse the launches"
+
+
 def test_too_few_warps_leave_slots_empty() -> None:
     for threads, filled in ((256, 1), (128, 2), (32, 8)):
         assert cycles(instructions("fp32", 4000 * SMS), threads=threads) == pytest.approx({ISSUE: 1000 * filled})

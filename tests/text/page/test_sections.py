@@ -159,9 +159,9 @@ def test_pictures_that_are_left_out_are_said_to_be():
 
 
 def test_a_finding_without_a_place_is_said_too():
-    found = (Finding(kind="output not written", message="3 of <O>", count=2),)
+    found = (Finding(kind="output not written", message="3 of <O>", count=3),)
     html = sources_section(comparison(row("a", verdict="fail", reason="r", findings=found)), {"a": seen("a")}).html
-    assert "output not written (2 times): 3 of &lt;O&gt;" in html and "1 finding<" in html
+    assert "output not written: 3 of &lt;O&gt;" in html and "1 finding<" in html
 
 
 def test_a_kernel_whose_lines_nobody_counted_is_shown_as_it_was_written():

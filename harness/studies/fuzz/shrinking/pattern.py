@@ -148,7 +148,7 @@ def _indices(touched: Mask, one: str, many: str, tile: int | None) -> str:
         return f"{many} {', '.join(str(int(run[0])) if len(run) == 1 else f'{run[0]} to {run[-1]}' for run in runs)}"
     if len(indices) <= 4:
         return f"{many} {', '.join(str(int(i)) for i in indices)}"
-    return f"{len(indices)} of {size} {many} between {first} and {last}"
+    return f"{len(indices)} of {size} {many}, from {one} {first} to {one} {last}"
 
 
 MOST_FLOPS = 1e7

@@ -227,12 +227,12 @@ def test_what_goes_to_another_block_on_its_own(form: str) -> None:
         ("setp.lt.u32 p0, tid, 7; @p0 bra away; barrier.cluster.arrive; away: mov.u32 r1, 0; add.u32 r1, r1, 1;"
          "st.global.u32 [y], r1;", "divergent barrier", "lanes 0-6 of warp 0 do not reach it"),
         ("mapa.shared::cluster.u32 r1, s, 1; ld.shared::cluster.u32 r2, [r1+4096];", "out of bounds",
-         r"out of bounds load of 4 bytes at offset 4096 bytes of shared memory of block \(1, 0, 0\), which has 256"),
+         r"out-of-bounds load of 4 bytes at byte offset 4,096 of shared memory of block \(1, 0, 0\), which has 256"),
         ("mov.u32 r1, %ctaid.x; setp.ne.u32 p0, r1, 0; mov.u32 r2, s; @p0 st.shared.b32 [r2+256], r1;", "out of bounds",
-         r"block \(1, 0, 0\), .* out of bounds store of 4 bytes at offset 256 bytes of shared memory, which has 256"),
+         r"block \(1, 0, 0\), .* out-of-bounds store of 4 bytes at byte offset 256 of shared memory, which has 256"),
         ("mov.u32 r1, %ctaid.x; setp.ne.u32 p0, r1, 0; mov.u32 r2, s; @p0 st.shared.b32 [r2+-4], r1;", "out of bounds",
-         r"block \(1, 0, 0\), .* at offset -4 bytes of shared memory, which has 256"),
-        ("mapa.shared::cluster.u32 r1, s, 1; ld.shared::cluster.u32 r2, [r1+2];", "misaligned", "offset 2 bytes"),
+         r"block \(1, 0, 0\), .* at byte offset -4 of shared memory, which has 256"),
+        ("mapa.shared::cluster.u32 r1, s, 1; ld.shared::cluster.u32 r2, [r1+2];", "misaligned", "byte offset 2 of"),
         ("mapa.shared::cluster.u32 r1, bar, 1; wait: mbarrier.try_wait.shared.b64 p1, [r1], q1;", "out of bounds",
          "its own block's alone"),
         ("mapa.shared::cluster.u32 r1, bar, 1; mbarrier.arrive.shared.b64 q1, [r1];", "out of bounds",
@@ -241,7 +241,7 @@ def test_what_goes_to_another_block_on_its_own(form: str) -> None:
         ("mapa.shared::cluster.u32 r1, s, 1; atom.shared.add.u32 r2, [r1], 1;", "out of bounds",
          r"of shared memory of block \(1, 0, 0\); 'atom.shared.add.u32' reaches its own block's alone"),
         ("mapa.shared::cluster.u32 r1, bar, 1; mbarrier.arrive.shared::cluster.b64 _, [r1];", "no mbarrier",
-         r"there is no mbarrier at offset \d+ of shared memory of block \(1, 0, 0\)"),
+         r"there is no mbarrier at byte offset \d+ of shared memory of block \(1, 0, 0\)"),
         ("mbarrier.init.shared.b64 [bar], 1; mov.u32 r1, s; mov.u32 r2, bar;"
          "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r1], [s], 16, [r2];", "own block",
          "it has to be in another block of the cluster"),
@@ -253,7 +253,7 @@ def test_what_goes_to_another_block_on_its_own(form: str) -> None:
          "cluster rank", "there is no block 2 in a cluster of 2"),
         ("mbarrier.init.shared.b64 [bar], 1; mov.u32 r1, s; mov.u32 r2, bar; mov.b16 h1, 2;"
          f"cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster [r1], [y], 16, [r2], h1;",
-         "no mbarrier", r"there is no mbarrier at offset 248 of shared memory of block \(1, 0, 0\)"),
+         "no mbarrier", r"there is no mbarrier at byte offset 248 of shared memory of block \(1, 0, 0\)"),
         ("mapa.shared::cluster.u32 r1, s, 1; mov.u32 r2, bar;"
          f"cp.async.bulk.shared::cta.global.{COMPLETES} [r1], [y], 16, [r2];", "out of bounds",
          r"of shared memory of block \(1, 0, 0\); .* reaches its own block's alone"),

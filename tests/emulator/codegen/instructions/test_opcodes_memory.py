@@ -324,13 +324,13 @@ TO_PARAMETER = "mov.b64 q1, out_0; cvta.param.u64 q1, q1; "
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (TO_CONSTANT + "st.u32 [q1], 5;", "store of 4 bytes at offset 4 bytes of variable fixed, which is constant"),
-        (TO_CONSTANT + "st.global.u32 [q1], 5;", "store of 4 bytes at offset 4 bytes of variable fixed"),
-        (TO_CONSTANT + "atom.add.u32 r1, [q1], 5;", "atomic of 4 bytes at offset 4 bytes of variable fixed"),
-        (TO_CONSTANT + "red.global.add.u32 [q1], 5;", "atomic of 4 bytes at offset 4 bytes of variable fixed"),
+        (TO_CONSTANT + "st.u32 [q1], 5;", "store of 4 bytes at byte offset 4 of variable fixed, which is constant"),
+        (TO_CONSTANT + "st.global.u32 [q1], 5;", "store of 4 bytes at byte offset 4 of variable fixed"),
+        (TO_CONSTANT + "atom.add.u32 r1, [q1], 5;", "atomic of 4 bytes at byte offset 4 of variable fixed"),
+        (TO_CONSTANT + "red.global.add.u32 [q1], 5;", "atomic of 4 bytes at byte offset 4 of variable fixed"),
         (
             "setp.eq.u32 p1, tid, 9; mov.b64 q1, out; @!p1 bra DONE; " + TO_CONSTANT + "DONE: st.v2.u32 [q1], {1, 2};",
-            r"thread \(9, 0, 0\): store of 8 bytes at offset 4 bytes of variable fixed",
+            r"thread \(9, 0, 0\): store of 8 bytes at byte offset 4 of variable fixed",
         ),
         (TO_PARAMETER + "st.u32 [q1], 5;", "store of 4 bytes at a parameter of the kernel; kernels may only read it"),
     ],

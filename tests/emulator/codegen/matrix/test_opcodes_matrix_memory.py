@@ -158,9 +158,9 @@ def test_under_a_predicate_all_lanes_or_none():
     [
         (
             "mad.lo.u32 r2, tid, 16, 1808;",
-            r"thread \(15, 0, 0\): out of bounds {verb} of 16 bytes at offset 2048 bytes",
+            r"thread \(15, 0, 0\): out-of-bounds {verb} of 16 bytes at byte offset 2,048",
         ),
-        ("mad.lo.u32 r2, tid, 8, 0;", r"thread \(1, 0, 0\): misaligned {verb} of 16 bytes at offset 8 bytes"),
+        ("mad.lo.u32 r2, tid, 8, 0;", r"thread \(1, 0, 0\): misaligned {verb} of 16 bytes at byte offset 8"),
     ],
 )
 def test_stray_rows(opcode: str, verb: str, address: str, message: str):

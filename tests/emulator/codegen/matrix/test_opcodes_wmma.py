@@ -223,12 +223,12 @@ LOAD = f"wmma.load.a.sync.aligned.row.m16n16k16.f16 {braces('a', 8)}, [memory]"
 
 def test_faults():
     memory = {"memory": np.zeros(250, np.uint16)}
-    with pytest.raises(KernelFault, match="out of bounds load of 4 bytes at offset 500 bytes of buffer memory"):
+    with pytest.raises(KernelFault, match="out-of-bounds load of 4 bytes at byte offset 500 of buffer memory"):
         run_body(f"{NAMES} {LOAD};", memory)
-    with pytest.raises(KernelFault, match="misaligned load of 4 bytes at offset 30 bytes of buffer memory"):
+    with pytest.raises(KernelFault, match="misaligned load of 4 bytes at byte offset 30 of buffer memory"):
         run_body(f"{NAMES} mov.u32 stride, 15; {LOAD}, stride;", memory)
     store = f"wmma.store.d.sync.aligned.col.m16n16k16.global.f32 [memory], {braces('d', 8)};"
-    with pytest.raises(KernelFault, match="out of bounds store of 4 bytes"):
+    with pytest.raises(KernelFault, match="out-of-bounds store of 4 bytes"):
         run_body(f"{NAMES} {store}", memory)
     for text in (f"{LOAD};", store):
         with pytest.raises(KernelFault, match="needs all lanes of warp 0 at once, and lanes 8-31 are not there"):

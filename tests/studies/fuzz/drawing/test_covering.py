@@ -225,9 +225,9 @@ def test_a_result_names_what_no_build_had(monkeypatch: pytest.MonkeyPatch):
     report = campaigns_report([short], "a device")
     (found,) = report.document()["campaigns"]
     assert missing <= set(found["not_met"]) and "batch a crowd" in found["not_met"]
-    (line,) = (note for note in report.notes() if note.startswith("fa2-cupy: not met: "))
+    (line,) = (note for note in report.notes() if note.startswith("fa2-cupy: not covered: "))
     assert all(name in line for name in missing)
-    assert not any("not met" in note for note in campaigns_report([usual], "a device").notes())
+    assert not any("not covered" in note for note in campaigns_report([usual], "a device").notes())
 
 
 def campaign_checks(name: str) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ ALL = slice(None)
         ((ALL, ALL, slice(0, 70, 2)), "rows 0, 2, ... 68 (every 2)"),
         ((ALL, ALL, [1, 2, 3, 20, 21, 50]), "rows 1 to 3, 20 to 21, 50"),
         ((ALL, ALL, [1, 6, 9]), "rows 1, 6, 9"),
-        ((ALL, ALL, [1, 5, 11, 12, 30, 48, 60]), "7 of 70 rows between 1 and 60"),
+        ((ALL, ALL, [1, 5, 11, 12, 30, 48, 60]), "7 of 70 rows, from row 1 to row 60"),
     ],
 )
 def test_where_wrong_elements_lie(where: tuple[object, ...], pattern: str):
