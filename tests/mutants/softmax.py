@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutants.planting import in_kernel, in_rows, planted
+from tests.mutants.planting import in_kernel, in_plan, in_rows, planted
 
 _PLAN = ("(problem.rows,), (THREADS,)", "(max(1, problem.rows - 1),), (THREADS,)")
 
@@ -96,6 +96,67 @@ MUTANTS = (
         ("    __syncthreads();\n", ""),
         ("    cuda.syncthreads()\n", ""),
         sanitize=True,
+    ),
+    *in_kernel(
+        "softmax-on-chip", "quotients of a warp not brought to the maximum of the row",
+        ("exp_below(m_warp, m) / d", "1.0f / d"),
+        ("exp_below(m_warp, m) / d", "(ZERO + 1) / d"),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "sums of two warps not brought to one maximum",
+        ("pairs[warp].y * exp_below(pairs[warp].x, m)", "pairs[warp].y"),
+        ("pairs[warp, 1] * exp_below(pairs[warp, 0], m)", "pairs[warp, 1]"),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "column beyond the row has a weight",
+        ("widen(loaded[k].elements[e % VECTOR]) : MINUS_INFINITY", "widen(loaded[k].elements[e % VECTOR]) : 0.0f"),
+        ("< pieces else MINUS_INFINITY", "< pieces else ZERO"),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "last warp left out of the sum",
+        ("warp < CLUSTER * warps; warp += 32) d +=", "warp < CLUSTER * warps - 1; warp += 32) d +="),
+        ("range(lane, CLUSTER * warps, WARP):\n            d +=",
+         "range(lane, CLUSTER * warps - 1, WARP):\n            d +="),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "pairs of more than 32 warps left out of the sum",
+        ("warp < CLUSTER * warps; warp += 32) d +=", "warp < min(32, CLUSTER * warps); warp += 32) d +="),
+        ("range(lane, CLUSTER * warps, WARP):\n            d +=",
+         "range(lane, min(32, CLUSTER * warps), WARP):\n            d +="),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "half of a warp left out of the sum",
+        ("int distance = 16; distance > 0; distance /= 2) x +=", "int distance = 8; distance > 0; distance /= 2) x +="),
+        ("distance = 16\n    while distance > 0:\n        x +=", "distance = 8\n    while distance > 0:\n        x +="),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "no barrier before the pairs of the warps are read",
+        ("        __syncthreads();\n", ""),
+        ("            cuda.syncthreads()\n", ""),
+        sanitize=True,
+    ),
+    *in_kernel(
+        "softmax-on-chip", "pairs given to the first block of the cluster alone",
+        ("if (lane < CLUSTER)", "if (lane < 1)"),
+        ("if lane < CLUSTER:", "if lane < 1:"),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "no barrier of the cluster before its pairs are read",
+        ("        __cluster_barrier_arrive();\n        __cluster_barrier_wait();\n", ""),
+        ("            cluster_arrive()\n            cluster_wait()\n", ""),
+    ),
+    *in_kernel(
+        "softmax-on-chip", "blocks of a cluster all take the same columns",
+        ("* CLUSTER + blockIdx.x % CLUSTER) * blockDim.x", "* CLUSTER) * blockDim.x"),
+        ("+ int32(cuda.blockIdx.x % CLUSTER)\n", "\n"),
+    ),
+    *in_plan(
+        "softmax-on-chip", "last rows not launched",
+        "-(-problem.rows // division.rows)", "max(1, problem.rows // division.rows)",
+    ),
+    *in_plan(
+        "softmax-on-chip", "a row's last pieces have no thread",
+        "-(-row_pieces // (cluster * pieces * WARP))", "row_pieces // (cluster * pieces * WARP)",
     ),
     *planted(
         "softmax-safe", "last row not launched", "_rows/__init__.py", "_rows/__init__.py", ((_PLAN, _PLAN),),
