@@ -2,6 +2,9 @@
 
 This module exports the public API for plugins, tests and notebooks. Each name is loaded on first access, so importing
 this package loads neither NumPy nor a compiler.
+
+PYTEST_DONT_REWRITE: pytest rewrites the assertions of packages with a plugin, and warns if one is imported already, as
+under `emulate -m pytest`.
 """
 
 from __future__ import annotations

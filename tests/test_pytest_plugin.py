@@ -191,3 +191,15 @@ def test_runs_that_do_not_ask_import_nothing_of_the_harness(tmp_path: Path) -> N
     )
     done = run(tmp_path, "-q", "-p", "no:hypothesispytest", "-p", "no:xdist")
     assert done.returncode == 0, done.stdout
+
+
+def test_emulated_tests_need_no_warning_because_the_harness_is_imported_already(tmp_path: Path):
+    (tmp_path / "test_right.py").write_text("def test_right() -> None:\n    pass\n")
+    installed = tmp_path / "installed-0.1.dist-info"  # lists files, as an installation does that is not editable
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 0.1\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\nharness.pytest_plugin = harness.pytest_plugin\n")
+    (installed / "RECORD").write_text("harness/__init__.py,,\nharness/pytest_plugin.py,,\n")
+    command = [sys.executable, "-m", "harness", "emulate", "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environment(tmp_path))
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

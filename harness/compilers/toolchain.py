@@ -31,6 +31,8 @@ class Toolchain(ABC):
     """Whether the source declares the parameter types, so that the code does not depend on the arguments."""
     tensor_maps_by_value = True
     """Whether kernels take a tensor map as a parameter of 128 bytes. Otherwise they take its address, a uint64."""
+    compiles_in_plan = False
+    """Whether `plan` of a variant itself compiles its kernels, and may take as long as `compile`."""
 
     @abstractmethod
     def owns(self, kernel: object) -> bool:

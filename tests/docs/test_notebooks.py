@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from scripts.run_notebooks import NOTEBOOKS, executed, shown
 from scripts.shown_outputs import comparable
+
+nbformat = pytest.importorskip("nbformat")
 
 MOST_SECONDS = 60
 """Of the processor, with all that is compiled: seconds by the clock depend on what else the machine does."""

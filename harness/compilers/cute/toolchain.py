@@ -28,6 +28,7 @@ class CuteToolchain(Toolchain):
 
     name = "cute"
     kernels = "a kernel of a harness.CuteFunction"
+    compiles_in_plan = True
 
     def owns(self, kernel: object) -> bool:
         """Whether the object is a `CuteKernel`."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.compilers.remote_kernel import RemoteCompiledKernel, RemoteKernel
-from harness.compilers.toolchains import check_backend, toolchain_of
+from harness.compilers.toolchains import check_backend, toolchain_named, toolchain_of
 from harness.execution.isolation import process
 from harness.execution.isolation.prefetched_replies import PrefetchedReplies
 from harness.execution.isolation.process import COMPILE_SECONDS, PlannerProcess
@@ -157,7 +157,9 @@ class RemotePlanner:
     def variant(self, said: Json, origin: Origin) -> Variant:
         """Create a variant from its description; its functions send requests. Raises `Malformed` or `PluginError`."""
         fields = variant_fields(said)
-        functions = _Functions(self, {"origin": _key(origin), "variant": fields["name"]})
+        toolchain = toolchain_named(fields["backend"])
+        plan_seconds = COMPILE_SECONDS if toolchain is not None and toolchain.compiles_in_plan else None
+        functions = _Functions(self, {"origin": _key(origin), "variant": fields["name"]}, plan_seconds)
         variant = Variant(
             **fields,
             plan=functions.plan,
@@ -168,8 +170,10 @@ class RemotePlanner:
         check_backend(variant)
         return variant
 
-    def ask_about(self, what: str, about: Json, problem: BaseProblem, **said: Json) -> Json:
-        """Call one of a variant's functions in the process.
+    def ask_about(
+        self, what: str, about: Json, problem: BaseProblem, seconds: float | None = None, **said: Json
+    ) -> Json:
+        """Call one of a variant's functions in the process, with a time limit (`PlannerProcess.ask`).
 
         A call that crashed or hung once raises the same error again without being sent.
         """
@@ -179,7 +183,7 @@ class RemotePlanner:
             if lost_before is not None:
                 raise lost_before  # the same call would crash or hang the next process
         try:
-            return self.process.ask(what, **request)
+            return self.process.ask(what, seconds, **request)
         except PlannerLost as lost:
             self._lost[json.dumps([what, request])] = lost
             raise
@@ -306,6 +310,8 @@ class _Functions:
     planner: RemotePlanner
     about: Json
     """Identifies the variant in requests: its origin and its name."""
+    plan_seconds: float | None = None
+    """Time limit for planning; None for that of all requests."""
     prefetched: PrefetchedReplies = field(default_factory=PrefetchedReplies)
 
     def prefetch_replies(self, problem: BaseProblem, wanted: TileSizes | None) -> None:
@@ -313,7 +319,7 @@ class _Functions:
         if self.prefetched.cautious:
             return
         try:
-            said = self.planner.ask_about("attempt", self.about, problem, wanted=_plain(wanted))
+            said = self.planner.ask_about("attempt", self.about, problem, self.plan_seconds, wanted=_plain(wanted))
             self.prefetched.put(problem, said, self.planner.process.started)
         except SandboxError:  # the question that caused it raises it again
             self.prefetched.cautious = True
@@ -321,7 +327,8 @@ class _Functions:
     def _ask(self, what: str, problem: BaseProblem, tile: TileSizes | None = None) -> Json:
         reply = self.prefetched.take(what, problem, _plain(tile), self.planner.process.started)
         if reply is None:
-            return self.planner.ask_about(what, self.about, problem, tile=_plain(tile))
+            seconds = self.plan_seconds if what == "plan" else None
+            return self.planner.ask_about(what, self.about, problem, seconds, tile=_plain(tile))
         if "error" in reply:
             raise error_from_json(reply["error"])
         return reply["answer"]

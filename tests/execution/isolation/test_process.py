@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from harness.execution.isolation import process
 from harness.execution.isolation.process import end_planners
-from harness.execution.isolation.variants import discover_isolated
+from harness.execution.isolation.variants import discover_isolated, prefetch_replies
 from harness.execution.planning.variant_calls import make_plan
 from harness.operations.attention.problem import Problem
 from harness.support.errors import SandboxError
@@ -21,6 +22,23 @@ pytestmark = pytest.mark.compiles(False)
 HOSTILE = Path(__file__).parents[2] / "plugins" / "hostile.py"
 SMALL = Problem(heads=1, q_len=4, kv_len=6, head_dim=4)
 ASKING = 4
+SLOW_PLANS = """
+import time
+
+from harness import Variant
+
+
+def plan(problem):
+    end = time.process_time() + 1.5
+    while time.process_time() < end:
+        pass
+    raise RuntimeError("planned")
+
+
+def register(registry):
+    for backend in ("cupy", "cute"):
+        registry.add(Variant(name=f"slow-{backend}", plan=plan, backend=backend))
+"""
 
 
 def test_a_waiting_call_fails_when_planners_are_ended(monkeypatch: pytest.MonkeyPatch):
@@ -51,3 +69,19 @@ def test_a_waiting_call_fails_when_planners_are_ended(monkeypatch: pytest.Monkey
         for each in asked:
             each.result()
     assert planner.started == processes
+
+
+@pytest.mark.parametrize(("backend", "told"), [("cupy", "no answer within 0.2 s"), ("cute", "planned")])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_only_a_language_whose_plans_compile_may_plan_for_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, told: str, at_once: bool
+):
+    monkeypatch.setattr(process, "CALL_SECONDS", 0.2)
+    plugin = tmp_path / "slow_plans.py"
+    plugin.write_text(SLOW_PLANS)
+    variant = discover_isolated([plugin]).registry.get(f"slow-{backend}")
+    assert variant.supports(SMALL) is None  # the first request may import packages
+    if at_once:
+        prefetch_replies(variant, SMALL)
+    with pytest.raises(SandboxError, match=told):
+        make_plan(variant, SMALL)
