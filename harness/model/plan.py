@@ -12,7 +12,7 @@ from typing import Any
 from harness.model.block_sample import BlockSample
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
 from harness.model.tensor_map import TensorMap
-from harness.support.errors import PlanError
+from harness.support.errors import ClusterTooLarge, PlanError
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
@@ -150,7 +150,7 @@ def require_cluster(kernel: str, grid: tuple[int, ...], cluster: tuple[int, ...]
     if not 1 <= len(cluster) <= 3 or any(extent < 1 for extent in cluster):
         raise PlanError(f"{kernel} cluster is {cluster}; it needs one to three whole numbers of at least 1")
     if math.prod(cluster) > MOST_CLUSTER_BLOCKS:
-        raise PlanError(
+        raise ClusterTooLarge(
             f"{kernel} cluster is {cluster}: {math.prod(cluster)} blocks; at most {MOST_CLUSTER_BLOCKS} are supported, "
             "for more of them are not portable between GPUs"
         )

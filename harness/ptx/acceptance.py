@@ -1,4 +1,6 @@
-"""Refuses PTX that no driver loads: of a version that is not known, or with an instruction that the ISA does not have.
+"""Refuses PTX that no driver loads.
+
+Its version is not known, it has an instruction that the ISA does not have, or a variable too large for shared memory.
 
 An instruction of the ISA that the emulator lacks is no reason: its kernel fails when it is launched, and the module's
 other kernels run.
@@ -7,6 +9,7 @@ other kernels run.
 from __future__ import annotations
 
 import functools
+import math
 import re
 
 from harness.ptx.opcodes import OPCODES
@@ -24,6 +27,11 @@ _NOT_EMULATED = {
 ISA_OPCODES = _NOT_EMULATED | {name.partition(".")[0] for name in OPCODES}
 """All opcodes up to their first dot."""
 _VERSION = re.compile(r"\s+(\d{1,4})\.(\d{1,4})", re.ASCII)
+MAX_STATIC_SHARED_BYTES = 48 * 1024
+"""Shared memory of a kernel's variables. More is dynamic, without a size in the PTX."""
+_SHARED_ARRAY = re.compile(
+    r"^[ \t]*(?:\.\w+[ \t]+)?\.shared\s+(?:\.align\s+\d+\s+)?\.[bsuf](\d+)\s+([\w$%]+)((?:\[\d+\])+)", re.MULTILINE
+)
 _OPCODE = re.compile(r"(?:@!?\s*[\w$%]+\s+)?([A-Za-z_]\w*)", re.ASCII)
 
 
@@ -39,6 +47,7 @@ def require_loadable(ptx: str) -> None:
                 f"PTX line {_line(ptx, at)}: '.version {found[1]}.{found[2]}' is not supported; the newest version is "
                 f"{newest}, so compile with a toolkit that produces at most that"
             )
+    _require_shared_arrays_fit(ptx)
     for function in functions(ptx):
         for statement in statements(ptx, function):
             if statement.kind != "instruction":
@@ -50,6 +59,16 @@ def require_loadable(ptx: str) -> None:
                     f"PTX line {line}: {opcode[1]!r} is not an instruction of PTX"
                     f"{did_you_mean(opcode[1], sorted(ISA_OPCODES), cutoff=0.6)}"
                 )
+
+
+def _require_shared_arrays_fit(ptx: str) -> None:
+    for array in _SHARED_ARRAY.finditer(ptx):
+        size_bytes = int(array[1]) // 8 * math.prod(map(int, re.findall(r"\d+", array[3])))
+        if size_bytes > MAX_STATIC_SHARED_BYTES:
+            raise CompileError(
+                f"PTX line {_line(ptx, array.start(2))}: {array[2]} has {size_bytes} bytes of static shared memory; a "
+                f"block has at most {MAX_STATIC_SHARED_BYTES}, beyond that it has to be dynamic ('extern __shared__')"
+            )
 
 
 def _line(ptx: str, position: int) -> int:

@@ -44,6 +44,10 @@ class PlanError(SandboxError):
     """A variant's plan is inconsistent: an unknown buffer, a bad grid, an argument that does not fit its parameter."""
 
 
+class ClusterTooLarge(PlanError):
+    """A cluster has more blocks than all GPUs with clusters launch."""
+
+
 class CooperativeLaunchTooLarge(PlanError):
     """A cooperative launch has more blocks than the GPU holds at a time."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.device.driver import status
 from harness.device.driver.function_table import FUNCTIONS
-from harness.device.driver.process import Driver, explain
+from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 
 RESULT = object()
@@ -38,12 +38,7 @@ class DriverCalls:
         return box.value
 
     def _run(self, symbol: str, *arguments: Any) -> None:
-        try:
-            code = FUNCTIONS[symbol].call(self.driver, *arguments) or status.SUCCESS
-        except DriverError as failure:
-            if failure.explanation:
-                explain(failure.explanation)
-            code = failure.status
+        code = self.driver.call(FUNCTIONS[symbol], *arguments)
         if code != status.SUCCESS:
             raise self.error(code)
 

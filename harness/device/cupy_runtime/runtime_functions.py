@@ -17,9 +17,14 @@ from harness.device.driver.graph import HOST
 
 Implementation = Callable[..., Any]
 
-_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
-_COPIES = {_HOST_TO_DEVICE: "cuMemcpyHtoD_v2", _DEVICE_TO_HOST: "cuMemcpyDtoH_v2"}
-_ASYNC_COPIES = {_HOST_TO_DEVICE: "cuMemcpyHtoDAsync_v2", _DEVICE_TO_HOST: "cuMemcpyDtoHAsync_v2"}
+_HOST_TO_DEVICE, _DEVICE_TO_HOST, _WITHIN_DEVICE = 1, 2, 3
+_COPIES = {
+    _HOST_TO_DEVICE: "cuMemcpyHtoD_v2", _DEVICE_TO_HOST: "cuMemcpyDtoH_v2", _WITHIN_DEVICE: "cuMemcpyDtoD_v2",
+}  # fmt: skip
+_ASYNC_COPIES = {
+    _HOST_TO_DEVICE: "cuMemcpyHtoDAsync_v2", _DEVICE_TO_HOST: "cuMemcpyDtoHAsync_v2",
+    _WITHIN_DEVICE: "cuMemcpyDtoDAsync_v2",
+}  # fmt: skip
 _UNREGISTERED, _MANAGED, _NO_DEVICE = 0, 3, -2
 _KIND, _DEVICE_POINTER, _HOST_POINTER, _IS_MANAGED = 2, 3, 4, 8
 _ATTACH_GLOBAL = 1

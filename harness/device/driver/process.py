@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import itertools
 import os
+import re
 import sys
 import threading
 import traceback
@@ -100,7 +101,7 @@ class Driver:
         """The object of this type with a handle. Raises `DriverError` if there is none."""
         found = self._handles.get(handle)
         if not isinstance(found, kind):
-            raise DriverError(status.INVALID_HANDLE)
+            raise DriverError(status.INVALID_HANDLE, f"there is no {_in_words(kind)} with the handle {handle:#x}")
         return found
 
     def handle_of(self, thing: object) -> int:
@@ -164,23 +165,26 @@ class Driver:
             self._linker = SharedLibrary(LINKER_SONAME, [], status.NOT_SUPPORTED)
 
     def _entry_point(self, function: DriverFunction) -> Any:
-        call = function.call
-
         def enter(*arguments: Any) -> int:
             try:
-                return call(self, *arguments) or status.SUCCESS
-            except DriverError as error:
-                if error.explanation:
-                    explain(error.explanation)
-                return error.status
-            except SandboxError as error:
-                explain(str(error))
-                return next(status for kind, status in _STATUS if isinstance(error, kind))
+                return self.call(function, *arguments)
             except BaseException:
                 traceback.print_exc()
                 return status.UNKNOWN
 
         return enter
+
+    def call(self, function: DriverFunction, *arguments: Any) -> int:
+        """Call a function. Returns its status, and prints why the call failed."""
+        try:
+            return function.call(self, *arguments) or status.SUCCESS
+        except DriverError as error:
+            if error.explanation:
+                explain(error.explanation)
+            return error.status
+        except SandboxError as error:
+            explain(str(error))
+            return next(status for kind, status in _STATUS if isinstance(error, kind))
 
     def address_of(self, name: str, version: int) -> int | None:
         """The address of a function for a caller compiled for this version of CUDA.
@@ -211,6 +215,11 @@ def explain(message: str) -> None:
     """Print why a call failed, since a program only gets a status."""
     if sys.stderr is not None:
         print(f"emulated GPU: {message}", file=sys.stderr, flush=True)
+
+
+def _in_words(kind: type) -> str:
+    """The name of a class in words: `LoadedModule` is a loaded module."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
 def _is_loaded(soname: str) -> bool:

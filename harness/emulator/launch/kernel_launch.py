@@ -28,10 +28,10 @@ from harness.emulator.native.object_loading import load_runtime
 from harness.execution.schedule.events import EventLaunch, EventListener
 from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
+from harness.ptx.acceptance import MAX_STATIC_SHARED_BYTES
 from harness.support.errors import CooperativeLaunchTooLarge, KernelFault, PlanError
 from harness.support.gpu_data_sheets import GPUS, Gpu
 
-MAX_STATIC_SHARED_BYTES = 48 * 1024
 GRID_BARRIER, GRID_BARRIER_BYTES = "grid barrier", 8
 """Name in counts, and size, of the memory that `grid.sync()` uses."""
 

@@ -215,12 +215,15 @@ def test_the_page_lists_each_program() -> None:
     assert listed == list(PROGRAMS)
 
 
-REFUSED = """
+ATTEMPT = """
 def attempt(call):
     try:
         call()
     except Exception as error:
         print(type(error).__name__, error)
+"""
+
+REFUSED = """
 attempt(lambda: cupy.linalg.svd(cupy.ones((3, 3))))
 attempt(lambda: cupy.fft.fft(cupy.ones(3)))
 attempt(lambda: cupy.cuda.runtime.ipcGetMemHandle(0))
@@ -231,7 +234,7 @@ attempt(lambda: cupy.cuda.alloc(1 << 45))
 
 
 def test_what_needs_machine_code_is_named(tmp_path: Path) -> None:
-    done = emulate(tmp_path, REFUSED)
+    done = emulate(tmp_path, ATTEMPT + REFUSED)
     assert done.returncode == 0, done.stderr
     solver, transform, handle, device, capability, memory = done.stdout.splitlines()
     assert solver.startswith("RuntimeError cupy_backends.cuda.libs.cusolver.") and "cupy.asnumpy" in solver
@@ -240,6 +243,25 @@ def test_what_needs_machine_code_is_named(tmp_path: Path) -> None:
     assert done.stderr.count("the program called cudaIpcGetMemHandle") == 1
     assert device == capability == "CUDARuntimeError cudaErrorInvalidDevice: invalid device ordinal"
     assert memory.startswith("OutOfMemoryError Out of memory allocating")
+
+
+WRONG_ADDRESSES = """
+host, x = np.zeros(8, np.float32), cupy.zeros(8, np.float32)
+runtime = cupy.cuda.runtime
+attempt(lambda: runtime.memcpy(x.data.ptr, host.ctypes.data, 4096, runtime.memcpyHostToDevice))
+attempt(lambda: runtime.memcpy(x.data.ptr, host.ctypes.data, 32, runtime.memcpyDeviceToDevice))
+attempt(lambda: runtime.free(12345))
+"""
+
+
+def test_wrong_addresses_are_errors_of_the_runtime_with_a_line(tmp_path: Path) -> None:
+    done = emulate(tmp_path, ATTEMPT + WRONG_ADDRESSES)
+    assert done.stdout == "CUDARuntimeError cudaErrorInvalidValue: invalid argument\n" * 3, done.stderr
+    assert [line.partition(" 0x")[0] for line in done.stderr.splitlines()] == [
+        "emulated GPU: 4096 bytes at offset 0 of allocation-1 are outside of it; it has 512 bytes",
+        "emulated GPU: there is no memory at address",
+        "emulated GPU: no allocation begins at address",
+    ]
 
 
 FAULT = """

@@ -17,7 +17,7 @@ from harness.device.host_memory import bytes_at as bytes_at_host
 def host_bytes(address: int, size_bytes: int) -> npt.NDArray[np.uint8]:
     """Memory of the host as an array. Raises `DriverError` for a null pointer."""
     if not address:
-        raise DriverError(status.INVALID_VALUE)
+        raise DriverError(status.INVALID_VALUE, "a copy from or to a null pointer")
     return bytes_at_host(address, size_bytes)
 
 
@@ -38,6 +38,13 @@ def _to_host(driver: Driver, target: int, source: int, size_bytes: int) -> None:
     driver.context()
     if size_bytes:
         bytes_at(driver, target, size_bytes, written=True)[:] = device_bytes(driver, source, size_bytes, written=False)
+
+
+def _within_device(driver: Driver, target: int, source: int, size_bytes: int) -> None:
+    driver.context()
+    if size_bytes:
+        content = device_bytes(driver, source, size_bytes, written=False)
+        device_bytes(driver, target, size_bytes, written=True)[:] = content
 
 
 def _anywhere(driver: Driver, target: int, source: int, size_bytes: int) -> None:
@@ -72,13 +79,23 @@ def device_to_host_async(driver: Driver, target: int, source: int, size_bytes: i
 
 
 @driver_function("cuMemcpyDtoD_v2", "ppp")
+def within_device(driver: Driver, target: int, source: int, size_bytes: int) -> None:
+    """Copy within the device."""
+    _within_device(driver, target, source, size_bytes)
+
+
+@driver_function("cuMemcpyDtoDAsync_v2", "pppp")
+def within_device_async(driver: Driver, target: int, source: int, size_bytes: int, stream: int) -> None:
+    """Copy within the device in the order of a stream."""
+    enqueue(driver, stream, lambda: _within_device(driver, target, source, size_bytes))
+
+
 @driver_function("cuMemcpy", "ppp")
 def copy(driver: Driver, target: int, source: int, size_bytes: int) -> None:
     """Copy between any two places."""
     _anywhere(driver, target, source, size_bytes)
 
 
-@driver_function("cuMemcpyDtoDAsync_v2", "pppp")
 @driver_function("cuMemcpyAsync", "pppp")
 def copy_async(driver: Driver, target: int, source: int, size_bytes: int, stream: int) -> None:
     """Copy between any two places in the order of a stream."""

@@ -20,7 +20,7 @@ def require_device(driver: Driver, device: int) -> None:
     if not driver.initialized:
         raise DriverError(status.NOT_INITIALIZED)
     if device != 0:
-        raise DriverError(status.INVALID_DEVICE)
+        raise DriverError(status.INVALID_DEVICE, f"there is no device {device}; the only one is device 0")
 
 
 def write_text(address: int, capacity: int, text: str) -> None:

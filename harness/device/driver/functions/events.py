@@ -11,6 +11,7 @@ from harness.device.driver.function_table import driver_function, write_pointer
 from harness.device.driver.functions.streams import Stream, stream_of
 from harness.device.driver.graph import Graph
 from harness.device.driver.process import Driver
+from harness.device.driver.status import DriverError
 
 _DISABLE_TIMING = 2
 
@@ -85,10 +86,12 @@ def synchronize(driver: Driver, handle: int) -> None:
 
 @driver_function("cuEventElapsedTime", "ppp")
 @driver_function("cuEventElapsedTime_v2", "ppp", since=12080)
-def elapsed(driver: Driver, milliseconds: int, start: int, end: int) -> int:
+def elapsed(driver: Driver, milliseconds: int, start: int, end: int) -> None:
     """The time between two events. It is the emulation's, and says nothing about a GPU."""
     first, last = driver.of_handle(start, Event), driver.of_handle(end, Event)
     if first.seconds is None or last.seconds is None or (first.flags | last.flags) & _DISABLE_TIMING:
-        return status.INVALID_HANDLE
+        raise DriverError(
+            status.INVALID_HANDLE,
+            "a time is between two recorded events, neither of them created without timing (CU_EVENT_DISABLE_TIMING)",
+        )
     ctypes.c_float.from_address(milliseconds).value = 1e3 * (last.seconds - first.seconds)
-    return status.SUCCESS

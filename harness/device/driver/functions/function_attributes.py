@@ -85,20 +85,22 @@ def get_kernel_attribute(driver: Driver, value: int, number: int, kernel: int, d
 
 
 @driver_function("cuFuncSetAttribute", "pii")
-def set_attribute(driver: Driver, function: int, number: int, value: int) -> int:
+def set_attribute(driver: Driver, function: int, number: int, value: int) -> None:
     """Change an attribute of a kernel."""
     found = driver.of_handle(function, Function)
-    largest = driver.gpu.multiprocessor.carve_outs_bytes[-1] - driver.gpu.multiprocessor.reserved_shared_bytes
-    if number == DYNAMIC_SHARED and not 0 <= value <= largest - static_shared_bytes(driver, found):
-        return status.INVALID_VALUE
+    most = driver.gpu.multiprocessor.most_shared_bytes_per_block - static_shared_bytes(driver, found)
+    if number == DYNAMIC_SHARED and not 0 <= value <= most:
+        raise DriverError(
+            status.INVALID_VALUE,
+            f"kernel {found.kernel.name}: {value} bytes of dynamic shared memory are requested; this GPU has {most}",
+        )
     found.attributes[number] = value
-    return status.SUCCESS
 
 
 @driver_function("cuKernelSetAttribute", "iipi")
-def set_kernel_attribute(driver: Driver, number: int, value: int, kernel: int, device: int) -> int:
+def set_kernel_attribute(driver: Driver, number: int, value: int, kernel: int, device: int) -> None:
     """Change an attribute of a kernel on a device."""
-    return set_attribute(driver, kernel, number, value)
+    set_attribute(driver, kernel, number, value)
 
 
 @driver_function("cuFuncSetCacheConfig", "pi")

@@ -26,13 +26,12 @@ def _allocate(driver: Driver, address: int, size_bytes: int, *, managed: bool) -
     return status.SUCCESS
 
 
-def _free(driver: Driver, address: int, otherwise: int) -> int:
-    """Free what begins at an address of the host. Returns the status, which is `otherwise` if nothing does."""
+def _free(driver: Driver, address: int, otherwise: int) -> None:
+    """Free what begins at an address of the host. Raises `DriverError` with the status `otherwise` if nothing does."""
     allocation = driver.device.memory.lookup_host(address)
     if allocation is None or allocation.host_address != address:
-        return otherwise
+        raise DriverError(otherwise, f"no pinned, registered or managed memory begins at address {address:#x}")
     driver.device.free(allocation.address)
-    return status.SUCCESS
 
 
 @driver_function("cuMemAllocHost_v2", "pp")
@@ -54,9 +53,9 @@ def allocate_managed(driver: Driver, address: int, size_bytes: int, flags: int) 
 
 
 @driver_function("cuMemFreeHost", "p")
-def free_host(driver: Driver, address: int) -> int:
+def free_host(driver: Driver, address: int) -> None:
     """Free pinned memory."""
-    return _free(driver, address, status.INVALID_VALUE)
+    _free(driver, address, status.INVALID_VALUE)
 
 
 @driver_function("cuMemHostRegister_v2", "ppu")
@@ -66,16 +65,18 @@ def register(driver: Driver, address: int, size_bytes: int, flags: int) -> int:
     if not address or not size_bytes:
         return status.INVALID_VALUE
     if driver.device.memory.lookup_host(address) is not None:
-        return status.HOST_MEMORY_ALREADY_REGISTERED
+        raise DriverError(
+            status.HOST_MEMORY_ALREADY_REGISTERED, f"the memory at {address:#x} is pinned or registered already"
+        )
     memory = driver.device.memory
     memory.keep(memory.register(address, size_bytes, driver.new_name()))
     return status.SUCCESS
 
 
 @driver_function("cuMemHostUnregister", "p")
-def unregister(driver: Driver, address: int) -> int:
+def unregister(driver: Driver, address: int) -> None:
     """Undo `cuMemHostRegister`."""
-    return _free(driver, address, status.HOST_MEMORY_NOT_REGISTERED)
+    _free(driver, address, status.HOST_MEMORY_NOT_REGISTERED)
 
 
 @driver_function("cuMemHostGetDevicePointer_v2", "ppu")

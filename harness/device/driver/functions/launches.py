@@ -18,7 +18,7 @@ from harness.device.driver.functions.streams import enqueue
 from harness.device.driver.graph import KERNEL, Node
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
-from harness.support.errors import CooperativeLaunchTooLarge, KernelFault, UsageError
+from harness.support.errors import ClusterTooLarge, CooperativeLaunchTooLarge, KernelFault, UsageError
 
 _FAULTS = {
     "out of bounds": status.ILLEGAL_ADDRESS,
@@ -33,6 +33,10 @@ _FAULTS = {
     "stack overflow": status.HARDWARE_STACK_ERROR,
 }
 """Status by kind of fault; a GPU would hang where it is `LAUNCH_TIMEOUT`. Other faults are `LAUNCH_FAILED`."""
+_REFUSALS = (
+    (CooperativeLaunchTooLarge, status.COOPERATIVE_LAUNCH_TOO_LARGE), (ClusterTooLarge, status.INVALID_CLUSTER_SIZE),
+)  # fmt: skip
+"""Status of launches that the device refuses. Others are `INVALID_VALUE`."""
 _COOPERATIVE, _CLUSTER = 2, 4
 """Kinds of launch attributes."""
 _ATTRIBUTE_BYTES, _VALUE_AT = 72, 8
@@ -119,8 +123,9 @@ def launch_node(driver: Driver, handle: int, extents: Extents, pointers: int, ex
                 cooperative=extents.cooperative,
             )
         except UsageError as error:
-            if isinstance(error.__cause__, CooperativeLaunchTooLarge):
-                raise DriverError(status.COOPERATIVE_LAUNCH_TOO_LARGE, str(error)) from error
+            for cause, code in _REFUSALS:
+                if isinstance(error.__cause__, cause):
+                    raise DriverError(code, str(error)) from error
             raise
         except KernelFault as fault:
             context.failed = _FAULTS.get(fault.kind, status.LAUNCH_FAILED)

@@ -32,8 +32,11 @@ def allocate(driver: Driver, address: int, size_bytes: int) -> int:
     driver.context()
     if not size_bytes:
         return status.INVALID_VALUE
-    if driver.device.memory.used_bytes + size_bytes > MEMORY_BYTES:
-        return status.OUT_OF_MEMORY
+    used = driver.device.memory.used_bytes
+    if used + size_bytes > MEMORY_BYTES:
+        raise DriverError(
+            status.OUT_OF_MEMORY, f"{size_bytes:,} bytes do not fit: {used:,} of {MEMORY_BYTES:,} bytes are allocated"
+        )
     try:
         write_pointer(address, driver.device.allocate(size_bytes, driver.new_name()))
     except SandboxError as error:
