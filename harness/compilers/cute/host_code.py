@@ -32,7 +32,7 @@ _CLUSTER = 4
 _GPU = GPUS["h100"]
 _ATTRIBUTES = {
     16: _GPU.multiprocessors, 75: 9, 76: 0,
-    97: _GPU.multiprocessor.carve_outs_bytes[-1] - _GPU.multiprocessor.reserved_shared_bytes,
+    97: _GPU.multiprocessor.most_shared_bytes_per_block,
 }  # fmt: skip
 """`cudaDeviceAttr`: multiprocessors, compute capability, and the most shared memory of a block, of an H100."""
 
