@@ -21,6 +21,7 @@ _TIMEOUT_SECONDS = 600.0
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _ELF_SECTION = struct.Struct("<IIQQQQIIQQ")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REMARK = re.compile(r"\(C75\d\d\) .*")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Resources:
     """Constant memory in all banks that ptxas reports."""
     code_bytes: int | None = None
     """Size of the machine code; None if not measured."""
+    remarks: tuple[str, ...] = ()
+    """What ptxas reports for the module about Hopper's instructions: that it serializes `wgmma`, injects a wait for it,
+    or ignores `setmaxnreg`. Each costs time."""
 
 
 def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None) -> Resources | None:
@@ -53,7 +57,7 @@ def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None)
     if tool is None:
         return None
     status = os.stat(tool)
-    key = ("with code_bytes", str(status.st_size), str(status.st_mtime_ns), arch, entry, str(max_registers), ptx)
+    key = ("with remarks", str(status.st_size), str(status.st_mtime_ns), arch, entry, str(max_registers), ptx)
 
     def build() -> bytes:
         log, cubin = _run(tool, ptx, arch, max_registers)
@@ -61,7 +65,8 @@ def resources(ptx: str, arch: str, entry: str, max_registers: int | None = None)
         return json.dumps(asdict(found)).encode()
 
     try:
-        return Resources(**json.loads(default_cache().cached("ptxas", key, build)))
+        fields = json.loads(default_cache().cached("ptxas", key, build))
+        return Resources(**{**fields, "remarks": tuple(fields["remarks"])})
     except _TooOld:
         return None
 
@@ -129,6 +134,7 @@ def _parse(log: str, entry: str) -> Resources:
         shared_bytes=total(r"(\d+) bytes smem") or 0,
         stack_bytes=int(frame[1]) if stack_bytes is None else stack_bytes,
         const_bytes=total(r"(\d+) bytes cmem\[\d+\]") or 0,
+        remarks=tuple(_REMARK.findall(log)),
     )
 
 

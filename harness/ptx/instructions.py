@@ -212,6 +212,10 @@ class Function:
     """Labels of each `.branchtargets` list, used by `brx.idx`, and functions of each `.calltargets` list."""
     most_threads: int | None = None
     """Threads of a block by `.maxntid` or `.reqntid`, or None."""
+    least_blocks: int | None = None
+    """Blocks per multiprocessor by `.minnctapersm`, or None."""
+    most_registers: int | None = None
+    """Registers per thread by `.maxnreg`, or None."""
     cluster: tuple[int, int, int] | None = None
     """Cluster size of `.reqnctapercluster`, or None."""
     most_cluster_blocks: int | None = None

@@ -83,7 +83,7 @@ class KernelFault(SandboxError):
         "out of bounds", "misaligned", "barrier deadlock", "divergent barrier", "step limit", "trap", "copy size",
         "copies in flight", "printing", "lane outside of its mask", "input written", "no mbarrier", "mbarrier count",
         "mbarrier bytes", "no tensor map", "bulk copies in flight", "matrix descriptor", "products in flight",
-        "cluster rank", "reduction type", "tensor coordinate", "read-only memory",
+        "cluster rank", "reduction type", "tensor coordinate", "read-only memory", "register deadlock",
     )  # fmt: skip
 
     def __init__(self, kind: str, message: str) -> None:

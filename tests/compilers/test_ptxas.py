@@ -94,6 +94,43 @@ ptxas info    : Used 255 registers, used 1 barriers, 400 bytes smem, 352 bytes c
     assert _parse(log, "other") == Resources(10, 4, 4, 0, 24, 352)
 
 
+PRODUCT = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out) .maxntid 128 BLOCKS {
+    .reg .f32 d<4>; .reg .b64 a, q; .reg .b32 t;
+    ROLE
+    mov.b64 a, 0; mov.f32 d0, 0f00000000; mov.f32 d1, d0; mov.f32 d2, d0; mov.f32 d3, d0;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {d0, d1, d2, d3}, a, a, 1, 1, 1, 0, 0;
+    EARLY
+    wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0;
+    ld.param.u64 q, [out]; mov.u32 t, %tid.x; mad.wide.u32 q, t, 4, q; st.global.f32 [q], d0; ret;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({}, None),
+        ({"EARLY": "add.f32 d0, d0, d1;"}, "warpgroup.wait is injected"),
+        ({"ROLE": "setmaxnreg.dec.sync.aligned.u32 24;"}, "'setmaxnreg' ignored; unable to determine register count"),
+        ({"ROLE": "setmaxnreg.dec.sync.aligned.u32 64;", "BLOCKS": ".minnctapersm 1"}, None),
+    ],
+)
+def test_ptxas_reports_what_costs_a_warpgroup_time(changes: dict[str, str], remark: str | None) -> None:
+    text = PRODUCT
+    for name in ("BLOCKS", "ROLE", "EARLY"):
+        text = text.replace(name, changes.get(name, ""))
+    found = resources(text, "sm_90a", "k")
+    if found is None:
+        pytest.skip("no ptxas is installed that reads this PTX")
+    assert len(found.remarks) == (remark is not None)
+    for each in found.remarks:
+        assert remark is not None and remark in each and each.startswith("(C75")
+
+
 def elf(*sections: tuple[str, int]) -> bytes:
     """An ELF file of 64 bits with empty space where sections would be, and their names at the end."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name, _ in (*sections, (".shstrtab", 0)))

@@ -36,7 +36,7 @@ MUTANTS = (
         "three-pass", "grouped heads by tiling instead of repetition",
         ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y % (gridDim.y / group);"),
         ("uint32(cuda.blockIdx.y) // uint32(group)",
-         "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))"),
+         "uint32(cuda.blockIdx.y) % (uint32(cuda.gridDim.y) // uint32(group))", "_tiles/numba_grids.py"),
     ),
     *planted(
         "fa2", "grouped heads by tiling instead of repetition", *_ACROSS,
@@ -51,7 +51,7 @@ MUTANTS = (
     *in_tiles(
         "two-pass", "query head used for K and V",
         ("(gridDim.y / group) + blockIdx.y / group;", "(gridDim.y / group) + blockIdx.y;"),
-        ("uint32(cuda.blockIdx.y) // uint32(group)", "uint32(cuda.blockIdx.y)"),
+        ("uint32(cuda.blockIdx.y) // uint32(group)", "uint32(cuda.blockIdx.y)", "_tiles/numba_grids.py"),
     ),
     *in_tiles(
         "fa2", "head_dim hard-coded",

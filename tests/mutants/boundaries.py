@@ -134,7 +134,7 @@ MUTANTS = (
         ("if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {",
          "if (e + c * THREADS < rows * D) {"),
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
-         "if e + c * THREADS < rows * D:"),
+         "if e + c * THREADS < rows * D:", "_tiles/numba_tile_copies.py"),
         sanitize=True,
     ),
     *in_tiles(
@@ -142,7 +142,7 @@ MUTANTS = (
         ("if (EXTENT * D % (AT_ONCE * THREADS) == 0 || e + c * THREADS < EXTENT * D) {",
          "if (e + c * THREADS < rows * D) {"),
         ("if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:",
-         "if e + c * THREADS < rows * D:"),
+         "if e + c * THREADS < rows * D:", "_tiles/numba_tile_copies.py"),
         (("V_tile, end_step * STEP_P, keys,", "V_tile, end_step * STEP_P, BC,"),
          ("end_step * STEP_P, keys,", "end_step * STEP_P, V_tile.shape[0],")),
         (("O[i][j] = seen.in_run(i, k) ? O[i][j] + p * v[j] : O[i][j];", "O[i][j] += p * v[j];"),
@@ -172,7 +172,8 @@ MUTANTS = (
     *in_tiles(
         "fa2", "last row of a block never written",
         ("if (e < rows * D) narrow(tile", "if (e < (rows - 1) * D) narrow(tile"),
-        ("if e < rows * D:\n                target", "if e < (rows - 1) * D:\n                target"),
+        ("if e < rows * D:\n                target", "if e < (rows - 1) * D:\n                target",
+         "_tiles/numba_tile_copies.py"),
     ),
     *in_tiles(
         "two-pass", "last key of a tile left out of P V",

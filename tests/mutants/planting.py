@@ -9,8 +9,8 @@ from tests.mutants.patching import Mutant, Patch, folder_of
 CUDA, NUMBA = "cupy", "numba"
 SPLIT = "_mma/split_attention.cuh"
 """What blocks of `split-kv` and of `paged-split-kv` do with their splits."""
-Replacement = tuple[str, str]
-"""What is there, exactly once, and what it becomes."""
+Replacement = tuple[str, str] | tuple[str, str, str]
+"""What is there, exactly once, and what it becomes; at last the file below variants/, if it is another one."""
 
 
 def in_kernel(
@@ -178,5 +178,6 @@ def planted(
         (CUDA, cuda_file, [cuda for cuda, _ in pairs]),
         (NUMBA, numba_file, [numba for _, numba in pairs]),
     ):
-        patches = tuple(Patch(file, *replacement) for replacement in replacements if replacement is not None)
+        given = [replacement for replacement in replacements if replacement is not None]
+        patches = tuple(Patch(*(elsewhere or (file,)), old, new) for old, new, *elsewhere in given)
         yield Mutant(bug, f"{algorithm}-{backend}", patches, sanitize)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulators import emulator
-from kernel_resources import LARGEST_BLOCK_BYTES, used
+from kernel_resources import LARGEST_BLOCK_BYTES, assert_in_registers, used
 from lanes import exhaustive_unless
 
 from harness.compilers import DevicePointer
@@ -136,7 +136,7 @@ def test_nothing_spills(variant: Variant, head_dim: int, mask: str):
 
     launch = plan.launches[1]
     found = used(type(launch)(launch.kernel, launch.grid, launch.block, resolved(tuple(launch.args))))
-    assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
+    assert_in_registers(found)
     assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
 
 

@@ -13,7 +13,7 @@ from attention_answers import hold
 from emulators import emulator
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_resources import LARGEST_BLOCK_BYTES, used
+from kernel_resources import LARGEST_BLOCK_BYTES, assert_in_registers, used
 from lanes import exhaustive_unless
 
 from harness.compilers import DevicePointer, compile_kernel
@@ -314,7 +314,7 @@ def launch_of(
 def assert_fits(launch: Launch, noted: int = 0) -> None:
     """In registers, and in shared memory, `noted` bytes of which are of a mask."""
     found = used(launch)
-    assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
+    assert_in_registers(found)
     assert found.shared_bytes <= STATIC_BYTES + noted
     assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attention_answers import hold
 from emulators import emulator
-from kernel_resources import LARGEST_BLOCK_BYTES, used
+from kernel_resources import LARGEST_BLOCK_BYTES, assert_in_registers, used
 from lanes import exhaustive, exhaustive_unless
 
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
@@ -230,7 +230,7 @@ def test_nothing_spills_at_any_head_dim(head_dim: int, mask: str, dtype: str):
     problem = Problem(heads=2, q_len=64, kv_len=64, head_dim=head_dim, dtype=dtype, mask=mask)
     for launch in VARIANT.plan(problem).launches:
         found = used(launch)
-        assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
+        assert_in_registers(found)
         assert found.shared_bytes + launch.shared_bytes <= LARGEST_BLOCK_BYTES
     assert found.shared_bytes <= STATIC_BYTES
 

@@ -13,7 +13,7 @@ template <int ALIGNED> struct StridedUnits {
     }
 };
 
-template <int EXTENT, int ALIGNED>
+template <int EXTENT, bool ANEW = false, int ALIGNED>
 __device__ __forceinline__ void copy_tile(unsigned char *tile, StridedRows<const stored, ALIGNED> source, int rows)
 {
     using Units = StridedUnits<ALIGNED>;

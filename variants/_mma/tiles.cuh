@@ -19,11 +19,13 @@ __device__ __forceinline__ unsigned place(int e)
 }
 
 // `rows` rows of global memory -> a tile of EXTENT rows, zeros below. The rows of a head lie one after the other: the
-// block copies them as one run, 32 consecutive units per warp.
-template <int EXTENT>
+// block copies them as one run, 32 consecutive units per warp. ANEW: what follows from the thread's index is computed here,
+// and takes no register before.
+template <int EXTENT, bool ANEW = false>
 __device__ __forceinline__ void copy_tile(unsigned char *tile, const stored *source, int rows)
 {
-    const int t = threadIdx.x;
+    int t = threadIdx.x;
+    if constexpr (ANEW) asm volatile("" : "+r"(t));
     const stored *const from = source + t * UNIT;
     if (UNIT > 1 && EXTENT * UNITS % THREADS == 0 && rows >= EXTENT) {
         const unsigned to = shared_address(tile) + place(t);

@@ -21,6 +21,7 @@ from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
 from variants._tiles.numba_bias_gradient import NOTHING, numba_bias_gradient
 from variants._tiles.numba_grids import head_across, key_block_across
+from variants._tiles.numba_tile_copies import copies
 from variants._tiles.numba_tiles import (
     MASK,
     MINUS_INFINITY,
@@ -30,7 +31,6 @@ from variants._tiles.numba_tiles import (
     ZERO,
     batch_index,
     conversions,
-    copies,
     numba_tiles,
     row_sum,
     thread_column,

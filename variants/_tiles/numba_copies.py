@@ -11,7 +11,8 @@ from numba.cuda.extending import intrinsic
 
 from variants._mma.numba_assembly import assembly
 from variants._mma.numba_mma import copy_async, global_address, shared_address
-from variants._tiles.numba_tiles import THREADS, copies, places, step_over, thread_index
+from variants._tiles.numba_tile_copies import copies, places
+from variants._tiles.numba_tiles import THREADS, step_over, thread_index
 
 FLOAT_BYTES = 4
 

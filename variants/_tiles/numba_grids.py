@@ -1,4 +1,4 @@
-"""Which rows and which head a block owns where heads start side by side, see grids.py."""
+"""Which rows and which head a block owns, mostly where heads start side by side, see grids.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from numba import cuda, int32, uint32
 
 from variants._features.numba_limits import RowBlock
 from variants._tiles.numba_tiles import MASK, batch_index
+
+
+# The grid is (blocks of a head, heads, batch); `group` heads share K and V.
+@cuda.jit(device=True, forceinline=True)
+def kv_head_index(group):
+    return uint32(cuda.blockIdx.y) // uint32(group)
+
 
 # --- The grid is (heads, blocks of a head, batch) ---------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from numba import cuda, int32, uint32, uint64
 from variants._features.numba_stored import conversions
 from variants._mma.numba_mma import copy_async, global_address, shared_address
 from variants._tiles.numba_copies import FLOAT_BYTES, copy_tile_of
-from variants._tiles.numba_tiles import AT_ONCE, MASK, THREADS, copies, places, step_over, thread_index
+from variants._tiles.numba_tile_copies import AT_ONCE, copies, places
+from variants._tiles.numba_tiles import MASK, THREADS, step_over, thread_index
 
 
 @functools.cache

@@ -11,7 +11,8 @@ from numba import cuda
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
-from variants._tiles.numba_tiles import copies, numba_tiles
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import numba_tiles
 
 
 @functools.cache

@@ -6,17 +6,15 @@ The CUDA twin of this text is tiles.cuh: same names, same order.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, uint32
+from numba import cuda, float32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
-from variants._features.numba_stored import conversions
 from variants._tiles import THREADS_X, THREADS_Y, Tile
 
 TX = THREADS_X
@@ -32,7 +30,6 @@ ONE = np.float32(1)
 X_MASK = TX - 1
 Y_MASK = TY - 1
 APART_MASK = APART - 1
-AT_ONCE = 16
 # As many blocks as share a multiprocessor at least: each thread may then have 128 registers, which the products fill.
 BLOCKS_PER_SM = 4
 MASK = 0x7FFFFFFF
@@ -53,7 +50,7 @@ def thread_column():
     return (cuda.threadIdx.y & APART_MASK) * (TX // APART) + (cuda.threadIdx.x & X_MASK) // APART
 
 
-# The grid is (blocks of a head, heads, batch); `group` heads share K and V.
+# The grid is (blocks of a head, heads, batch).
 @cuda.jit(device=True, forceinline=True)
 def block_index():
     return cuda.blockIdx.x & MASK
@@ -62,11 +59,6 @@ def block_index():
 @cuda.jit(device=True, forceinline=True)
 def head_index():
     return cuda.blockIdx.y & MASK
-
-
-@cuda.jit(device=True, forceinline=True)
-def kv_head_index(group):
-    return uint32(cuda.blockIdx.y) // uint32(group)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -367,53 +359,3 @@ def _masked(
         add_P_V_where_seen(O, P_tile, V_tile, end_step * STEP_P, keys, seen)
 
     return {"seen_in_tile": seen_in_tile, "scale_and_mask": scale_and_mask, "add_P_V": add_P_V}
-
-
-@functools.cache
-def places(D: int) -> tuple[Callable, Callable]:
-    """Device functions `place` and `place_further`: where the elements of rows of D elements lie in a tile."""
-    LD = leading_dimension(D)
-
-    # Where element e of a run of rows lies in a tile, and the one `further` elements after it.
-    @cuda.jit(device=True, forceinline=True)
-    def place(e):
-        return e + e // D * (LD - D)
-
-    @cuda.jit(device=True, forceinline=True)
-    def place_further(e, further):
-        return place(e) + place(further) if THREADS % D == 0 else place(e + further)  # whole rows: without a division
-
-    return place, place_further
-
-
-@functools.cache
-def copies(D: int, dtype: str) -> tuple[Callable, Callable]:
-    """Device functions `load_tile` and `store_tile` for rows of D elements, stored as `dtype`."""
-    stored, widen, narrow = conversions(dtype)
-    place, place_further = places(D)
-
-    # `rows` rows of global memory -> a tile of `extent` rows; zeros below, so that nothing stale is left in the tile.
-    # The rows of a head lie one after the other: the block copies them as one run, 32 consecutive elements per warp.
-    # AT_ONCE loads are under way before the first is waited for; even to widen what it brings would be to wait.
-    # All threads go round a loop over memory equally often: no compiler then lets a warp's lanes get out of step.
-    # The length of a row is read from the array, for a loop with a constant bound would be unrolled completely.
-    @cuda.jit(device=True, forceinline=True)
-    def load_tile(tile, extent, source, first_row, rows):
-        x = cuda.local.array(AT_ONCE, stored)
-        for start in range(0, extent * source.shape[1], AT_ONCE * THREADS):
-            e = (start & MASK) + thread_index()
-            for c in range(AT_ONCE):
-                x[c] = source.flat[first_row * D + e + c * THREADS] if e + c * THREADS < rows * D else stored(0)
-            for c in range(AT_ONCE):
-                if extent * D % (AT_ONCE * THREADS) == 0 or e + c * THREADS < extent * D:
-                    tile.flat[place_further(e, c * THREADS)] = widen(x[c])
-
-    # The first `rows` rows of a tile -> global memory, as one run.
-    @cuda.jit(device=True, forceinline=True)
-    def store_tile(target, first_row, tile, rows):
-        for start in range(0, rows * D, THREADS):
-            e = (start & MASK) + thread_index()
-            if e < rows * D:
-                target.flat[first_row * D + e] = narrow(tile.flat[place(e)])
-
-    return load_tile, store_tile

@@ -23,8 +23,8 @@ from __future__ import annotations
     BLOCK_COUNTERS, PATH_NEXT, PATH_LAST, ABSENT_LANES,
     CLUSTER_LIMIT, PATIENCE, WAITS, SUSPENDED, PLACE, EXITED_WARPS, CLUSTER_STEPS, SPINNING_STATE,
     GRID_BARRIER, PRINTER, CALL_WARP, CALL_MASK, CALL_SITE,
-    LENIENT, LENIENT_LOAD, LENIENT_ARRIVAL, LENIENT_BARRIERS, CHOSEN,
-) = range(0, 8 * 115, 8)  # fmt: skip
+    LENIENT, LENIENT_LOAD, LENIENT_ARRIVAL, LENIENT_BARRIERS, CHOSEN, ENTRY_REGISTERS,
+) = range(0, 8 * 116, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
 """Slot number by name."""

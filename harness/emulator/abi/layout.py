@@ -114,6 +114,9 @@ WAITS_SINCE = 616
 are recorded."""
 LOOKED_AT = 624
 """The warp's steps at its last test of an mbarrier, 8 bytes."""
+REGISTER_COUNT = 632
+"""Registers per thread that the warp has by its last `setmaxnreg`, and that instruction. Only in kernels with one."""
+REGISTER_SITE = 636
 ADDRESSES = 640
 HOSTS = 896
 DATA = 1152
@@ -165,7 +168,7 @@ FAULTS = (
     "products in flight", "cluster rank", "cluster barrier", "ended block", "own block", "mbarrier elsewhere",
     "reduction type", "tensor coordinate", "read-only memory", "tensor map field",
     "no function", "invalid free", "heap overrun", "bad text", "no texture", "surface coordinate",
-    "stack overflow",
+    "stack overflow", "register deadlock",
 )  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

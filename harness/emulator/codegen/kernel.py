@@ -27,6 +27,7 @@ from harness.emulator.codegen.kernel_facts import (
     SharedVariable,
     Site,
     connects_blocks,
+    entry_registers,
     reads_grid_barrier,
     sites_of,
 )
@@ -121,6 +122,7 @@ def generate(
         any(i.facts.memory is COPY or i.row_name == "cp.mbarrier" for i in flat.instructions()),
         any(i.facts.async_proxy for i in flat.instructions()),
         function.most_threads,
+        entry_registers(function, flat),
         any(reads_grid_barrier(i) for i in flat.instructions()),
         clusters,
         sites_of(lanes.sites, flat),

@@ -129,6 +129,8 @@ class KernelFacts:
     """Whether it has mbarriers, bulk copies or warpgroup products, which need memory for operations in flight."""
     most_threads: int | None
     """Threads that a block may have (`.maxntid`); None if the kernel does not say."""
+    entry_registers: int | None
+    """Maximum registers per thread at launch if `setmaxnreg` changes them; None if it does not."""
     grid_barrier: bool
     """Whether it reads the address of the barrier of `grid.sync()`, which only cooperative launches have."""
     clusters: ClusterFacts
@@ -177,6 +179,9 @@ def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
 
 _OF_CLUSTERS = {"mapa", "getctarank", "barrier.cluster_arrive", "barrier.cluster_wait", "st.async", "red.async"}
 _REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")
+_REGISTERS_PER_SM, _MOST_REGISTERS, _REGISTER_UNIT, _THREAD_UNIT = 65536, 256, 8, 128
+"""Registers of a multiprocessor and of a thread. They are assigned in units of registers per thread, to four warps at a
+time."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,23 @@ class ClusterFacts:
 def reads_grid_barrier(instruction: Instruction) -> bool:
     """Whether the instruction reads the address of the barrier of `grid.sync()`."""
     return any(isinstance(o, Reg) and o.name.startswith("%envreg") for o in names_in(instruction))
+
+
+def entry_registers(entry: Function, flat: Function) -> int | None:
+    """Return the maximum registers per thread at launch if `setmaxnreg` changes them; None if it does not.
+
+    They follow from `.maxnreg`, or from `.maxntid` and `.minnctapersm`: ptxas ignores `setmaxnreg` without these.
+    """
+    if not any(i.opcode == "setmaxnreg" for i in flat.instructions()):
+        return None
+    bounds = []
+    if entry.most_registers is not None:
+        bounds.append(-(-entry.most_registers // _REGISTER_UNIT) * _REGISTER_UNIT)
+    if entry.most_threads is not None and entry.least_blocks is not None:
+        threads = -(-entry.most_threads // _THREAD_UNIT) * _THREAD_UNIT
+        share = _REGISTERS_PER_SM // (threads * max(entry.least_blocks, 1))
+        bounds.append(share // _REGISTER_UNIT * _REGISTER_UNIT)
+    return min(*bounds, _MOST_REGISTERS) if bounds else None
 
 
 def _knows_clusters(instruction: Instruction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -150,6 +151,7 @@ def describe(fault: Fault) -> KernelFault:
             "registers and parameters fill"
         ),
         "surface coordinate": _surface_coordinate,
+        "register deadlock": _register_deadlock,
     }
     explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
@@ -187,6 +189,15 @@ def _surface_coordinate(fault: Fault) -> str:
     return (
         f"an access of {fault.size_bytes % 256} bytes outside of the surface: {axis} is {fault.address}; "
         "check coordinates first, or choose cudaBoundaryModeZero"
+    )
+
+
+def _register_deadlock(fault: Fault) -> str:
+    """`address` is the registers of all warps in the end, and `size_bytes` those of a thread at launch."""
+    threads = 32 * (-(-math.prod(fault.threads) // 32))
+    return (
+        f"with it, the block's warps have {fault.address:,} registers, but a launch with {fault.size_bytes} for each "
+        f"of {threads} threads provides {fault.size_bytes * threads:,}: on a GPU it waits forever (setmaxnreg)"
     )
 
 

@@ -139,6 +139,7 @@ class Worker:
         self.set("TAGGED", int(facts.clusters.knows))
         self.set("EXPLICIT_CLUSTER", int(geometry.cluster is not None))
         self.set("THREADS", geometry.threads)
+        self.set("ENTRY_REGISTERS", facts.entry_registers or 0)
         self.set("STEP_LIMIT", options.step_limit)
         self.set("CLUSTER_LIMIT", options.cluster_limit)
         self.set("SEED", options.seed)

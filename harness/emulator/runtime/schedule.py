@@ -17,6 +17,7 @@ from harness.emulator.runtime.clusters import (
     enter_blocked,
     leave_block,
     wait_for_cluster,
+    warp_at,
 )
 from harness.emulator.runtime.spinning import FIRST_LOOK, ROUNDS_COMPARED, SHORT_TURN, WAITING_TURN, state_of
 from harness.emulator.sanitizer.vector_clock import arrive_at_barrier, leave_barrier, reset_barrier
@@ -24,6 +25,7 @@ from harness.emulator.sanitizer.vector_clock import begin_cluster as begin_watch
 
 DEADLOCK = at.FAULT["barrier deadlock"]
 PAST_LIMIT = at.FAULT["step limit"]
+NO_REGISTERS = at.FAULT["register deadlock"]
 
 
 def start_cluster(ctx: int, cluster: int) -> None:
@@ -68,6 +70,7 @@ def start_block(ctx: int) -> None:
         store64(warp + at.LOOKED_AT, -1 - at.WAIT_LOOP_INSTRUCTIONS)
         store32(warp + at.CLUSTER_STATE, IDLE)
         store32(warp + at.LEFT_AT, 0)
+        store32(warp + at.REGISTER_COUNT, load64(ctx + context.ENTRY_REGISTERS))
         if load64(ctx + context.CLEAR_REGISTERS):
             fill_ones(warp + at.REGISTERS, width - at.REGISTERS)
 
@@ -345,4 +348,28 @@ def run_cluster(ctx: int) -> int:
                 looks = 0
                 gap *= 2
                 look_at = spent + gap
-    return at.ENDED
+    return at.STOPPED if lacks_registers(ctx) else at.ENDED
+
+
+def lacks_registers(ctx: int) -> int:
+    """Fault if a block's warps have more registers by `setmaxnreg` than it was launched with. Returns 1 then, else 0.
+
+    On a GPU one of them would wait for the others to release registers, which they never do.
+    """
+    at_launch, warps = load64(ctx + context.ENTRY_REGISTERS), load64(ctx + context.WARP_COUNT)
+    if at_launch == 0:
+        return 0
+    for rank in range(load64(ctx + context.CLUSTER_SIZE)):
+        total, most, owner = 0, 0, 0
+        for index in range(warps):
+            count = load32(warp_at(ctx, rank, index) + at.REGISTER_COUNT)
+            total += count
+            if count > most:
+                most, owner = count, index
+        if total > at_launch * warps:
+            enter_block(ctx, rank)
+            store64(ctx + context.WARP_INDEX, owner)
+            site = load32(warp_at(ctx, rank, owner) + at.REGISTER_SITE)
+            set_fault(ctx, NO_REGISTERS, site, 0, 32 * total, at_launch)
+            return 1
+    return 0

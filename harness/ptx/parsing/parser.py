@@ -130,6 +130,10 @@ class _Parser(PlainInstructions):
             function.explicit_cluster = True
         if directive.text in (".maxntid", ".reqntid") and numbers:
             function.most_threads = math.prod(numbers)
+        if directive.text == ".minnctapersm" and numbers:
+            function.least_blocks = numbers[0]
+        if directive.text == ".maxnreg" and numbers:
+            function.most_registers = numbers[0]
         if directive.text not in (".reqnctapercluster", ".maxclusterrank"):
             return
         most = 3 if directive.text == ".reqnctapercluster" else 1

@@ -16,7 +16,8 @@ from variants._features.numba_limits import RowBlock
 from variants._features.numba_scores import MINUS_INFINITY
 from variants._features.numba_stored import conversions
 from variants._tiles import Tile
-from variants._tiles.numba_tiles import THREADS, copies, exp_below, numba_tiles, row_sum, thread_column, thread_index
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import THREADS, exp_below, numba_tiles, row_sum, thread_column, thread_index
 from variants.attention.fa1.numba_rows_seeing import rows_seeing_in
 
 

@@ -40,7 +40,7 @@ from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
 from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
-from variants.attention.fa2_mma.registers import ROOMY_PART, registers
+from variants.attention.fa2_mma.registers import ROOMY_PART, computed_again, registers
 
 FOLDER = "attention/fa2_mma"
 DROPOUT_FRAGMENTS = (features.FOLDER, "dropout_fragments.cuh")
@@ -73,7 +73,8 @@ def tile_of(problem: Problem) -> MmaTile:
     Where a thread keeps more than S, O and Q take, the usual tile would spill: what rows see, or what scores become,
     see `ROOMY_PART`; what is noted of a tile (blocks of a mask are mostly whole numbers of the smaller tiles besides),
     or all that scores may become, beside wide rows. Which weights drop out is drawn for 32 keys at a time, and 64 are
-    the most that leave room for that.
+    the most that leave room for that. A spill of a few bytes that costs less time than a smaller tile would stays, see
+    tests/variants/test_mma_resources.py.
     """
     has_all_scores = problem.score_features == features.SCORE_FEATURES
     crowded = _is_crowded_by_notes(problem) or (problem.head_dim > 64 and has_all_scores)
@@ -146,7 +147,7 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
     strided = () if p.layout.is_dense else rawkernel.STRIDED
     common = (*stored(p.dtype), *files, DROPOUT_FRAGMENTS, *rawkernel.COMMON_WITH_TILES, *strided)
     own = tuple((FOLDER, f"{name}.cuh") for name in ("registers", "visits", "seen", "scoring", "products", "output"))
-    using += f"using Visits = {visits_type(p)};\n"
+    using += f"using Visits = {visits_type(p)};\nusing Again = {computed_again(p, ends_at_once(p))};\n"
     options = tuple(f"-D{name}={size}" for name, size in sizes.items())
     kernel = raw_kernel(FOLDER, "fa2_mma", options, (*common, *own), using)
     return (kernel, *cuda_ordering(p, tile), *cuda_listing(p, tile))

@@ -1,8 +1,8 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // Tiles and instructions are in _mma/tiles.cuh and mma.cuh; what a warp has in registers is in registers.cuh, which keys its
-// rows see in seen.cuh, scores in scoring.cuh, the products in products.cuh and the end in output.cuh. Limits, TileOrder,
-// RowOrder, Scores, Sink, Dropout and Layout, types that the plan chooses, are in _features/, and Visits is in visits.cuh. The
-// Numba twin is numba_kernel.py.
+// rows see in seen.cuh, scores in scoring.cuh, the products in products.cuh and the end in output.cuh. The plan chooses
+// types: Limits, TileOrder, RowOrder, Scores, Sink, Dropout and Layout are in _features/, Visits in visits.cuh, and Again in
+// registers.cuh. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
 // chip), BLOCKS_PER_SM, and those of registers.cuh.
@@ -118,9 +118,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         if (visits.is_copied(n)) {
             const int j = visits.coming(n, further);
             unsigned char *const K_tile = KV_tiles + (unsigned)n % STAGES * 2 * KV_BYTES;
-            const size_t first = (size_t)anew<KV_AGAIN>(kv_head) * kv_len + (size_t)j * BC;
-            copy_tile<BC>(K_tile, layout.K_rows(K, first, batch, head / group, j * BC), kv_len - j * BC);
-            copy_tile<BC>(K_tile + KV_BYTES, layout.V_rows(V, first, batch, head / group, j * BC), kv_len - j * BC);
+            const size_t first = (size_t)anew<Again::keys>(kv_head) * kv_len + (size_t)j * BC;
+            copy_tile<BC, Again::copies>(K_tile, layout.K_rows(K, first, batch, head / group, j * BC), kv_len - j * BC);
+            copy_tile<BC, Again::copies>(K_tile + KV_BYTES, layout.V_rows(V, first, batch, head / group, j * BC),
+                                         kv_len - j * BC);
         }
         commit_copies();
     };
@@ -149,7 +150,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
 
         // Some row of the warp sees the keys from its first row's first to its last row's end.
         const auto run = anew(seen.run);
-        const int warp_row = first_row_of_warp(anew<ROW_AGAIN>(first_row)), warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
+        const int warp_row = first_row_of_warp(anew<Again::rows>(first_row)), warps_last = min(warp_row + WARP_ROWS, q_len) - 1;
         const int warps_first_key = run.first(warp_row), warps_end_key = run.end(warps_last);
         visits.meet_ends(n, warps_end_key);
         const auto tile = visits.take(n);
@@ -172,7 +173,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     }
 
     // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
-    const size_t first = (size_t)head_index * q_len + anew<STAT_AGAIN>(first_row);
+    const size_t first = (size_t)head_index * q_len + anew<Again::output>(first_row);
     const auto O_from = [&](int row) { return layout.O_rows(O, first + row, batch, head, first_row + row); };
     write_rows<Sink>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
 }

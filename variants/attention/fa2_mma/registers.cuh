@@ -1,8 +1,8 @@
 // What a thread keeps in registers, of which there are 255. _mma/mma.cuh and _mma/tiles.cuh are put before this text.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and those of registers.py:
-// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY,
-// WARPS_WRITE, SUMS (in which a lane looks for NaN in V_j), and ROW_AGAIN, KV_AGAIN and STAT_AGAIN, see `anew`.
+// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY, WARPS_WRITE, and SUMS (in which a lane looks for NaN in
+// V_j).
 
 constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
 constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
@@ -20,6 +20,12 @@ typedef float ScoreTile[TM][TN][4];
 typedef float Output[TM][TD][4];
 typedef float PerRow[TM][2];
 typedef unsigned Weights[TM][4];  // A: P for 16 keys
+
+// What is computed again where it is needed, and not kept in registers: the warp's rows, where the rows of K and V, and of O
+// and L, begin, and what a thread copies of K and V. The plan chooses which of these `Again` has, see registers.py.
+template <bool ROWS, bool KEYS, bool OUTPUT, bool COPIES> struct ComputedAgain {
+    static constexpr bool rows = ROWS, keys = KEYS, output = OUTPUT, copies = COPIES;
+};
 
 // The same value. What follows from it is not computed ahead of a loop, where it would take registers.
 template <bool AGAIN = true> __device__ __forceinline__ int anew(int x)

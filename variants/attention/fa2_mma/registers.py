@@ -21,6 +21,8 @@ BESIDE_DROPOUT = 160
 
 BESIDE_FIVE_STEPS = 160
 """`KEPT_REGISTERS` if Q K^T is summed in five steps of 16 elements."""
+BESIDE_FIVE_STEPS_AND_SLOPES = 152
+"""The same under ALiBi with sinks or dropout."""
 
 
 def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, int]:
@@ -33,18 +35,19 @@ def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, 
         "ONE_BODY": int(one_body),
         "WARPS_WRITE": int(warps_write),
         "SUMS": sums(problem, ends_at_once),
-        **computed_again(problem, ends_at_once),
     }
 
 
 def kept_registers(problem: Problem, ends_at_once: bool) -> int:
     """Registers for S, O and as much of Q as fits: fewer with features that need some themselves."""
+    more = problem.sinks or problem.dropout > 0
     beside = (
         (changes_scores(problem), BESIDE_SCORING),
         (not problem.mask.is_run, BESIDE_VISITS),
         (problem.dropout > 0, BESIDE_DROPOUT),
         (ends_at_once, BESIDE_WINDOW),
         (64 < problem.head_dim <= 80, BESIDE_FIVE_STEPS),
+        (64 < problem.head_dim <= 80 and problem.alibi and more, BESIDE_FIVE_STEPS_AND_SLOPES),
     )
     return min((left for is_there, left in beside if is_there), default=KEPT_REGISTERS)
 
@@ -62,23 +65,29 @@ def sums(problem: Problem, ends_at_once: bool) -> int:
     return 2 if (problem.dropout and not crowded) or has_room else 1
 
 
-def computed_again(problem: Problem, ends_at_once: bool) -> dict[str, int]:
-    """What is computed again where it is needed, and not kept in registers.
+def computed_again(problem: Problem, ends_at_once: bool) -> str:
+    """Return the type in registers.cuh that says what is computed again where it is needed, and not kept in registers.
 
-    That is the warp's rows, and where the rows of K and V, and of O, begin. Which of these leaves ptxas without spills
-    was found by trying.
+    That is the warp's rows, where the rows of K and V, and of O, begin, and what a thread copies of K and V. Which of
+    these leaves ptxas without spills was found by trying.
     """
-    spans, narrow = has_spans(problem), problem.head_dim <= 64
-    of_sinks, capped = spans and problem.sinks, problem.softcap is not None
-    of_lists = bool(problem.dropout) and not problem.mask.is_run
-    keys = of_sinks or of_lists or (narrow and problem.alibi and not capped and not problem.sinks)
-    drops = problem.dropout > 0
-    has_room = ends_at_once or (drops and (80 < problem.head_dim <= 96 or 112 < problem.head_dim <= 128))
-    keys = keys or (problem.sinks and not narrow and not has_room)
-    of_caps = spans and capped and drops and 112 < problem.head_dim <= 128
-    output = of_sinks or of_lists or (ends_at_once and problem.head_dim > 112) or (capped and not spans and not narrow)
-    output = output or (problem.alibi and not narrow and (problem.sinks or problem.head_dim <= 112))
-    output = output or (spans and 64 < problem.head_dim <= 96 and not set(problem.compiled_features) - {"softcap"})
-    rows = of_sinks and (problem.head_dim <= 80 or not drops)
-    rows = rows or (not spans and (problem.blocks is None or problem.head_dim != 128))
-    return {"ROW_AGAIN": int(rows), "KV_AGAIN": int(keys or of_caps), "STAT_AGAIN": int(output or of_caps)}
+    d, spans, sinks, alibi = problem.head_dim, has_spans(problem), problem.sinks, problem.alibi
+    narrow, capped, drops = d <= 64, problem.softcap is not None, problem.dropout > 0
+    of_sinks, of_lists = spans and sinks, drops and not problem.mask.is_run
+    of_caps = spans and capped and drops and 112 < d <= 128
+    of_spans = spans and capped and not drops
+    documents_drop = drops and spans and problem.mask.is_run and not problem.score_features and 80 < d <= 96
+    copies = documents_drop or (drops and 64 < d <= 80)
+
+    has_room = ends_at_once or (drops and 80 < d <= 96) or (112 < d <= 128 and (drops or alibi))
+    keys = of_sinks or of_lists or of_caps or copies or (narrow and alibi and not capped and not sinks)
+    keys = keys or (sinks and not narrow and not has_room) or (of_spans and 64 < d <= 80)
+
+    output = of_sinks or of_lists or of_caps or documents_drop or (ends_at_once and d > 112)
+    output = output or (capped and not spans and not narrow)
+    output = output or (alibi and not narrow and (sinks or d <= 112))
+    output = output or (spans and 64 < d <= 96 and not set(problem.compiled_features) - {"softcap"})
+
+    rows = (of_sinks and (d <= 80 or not drops)) or (of_spans and 96 < d <= 128)
+    rows = rows or (not spans and (problem.blocks is None or d != 128))
+    return f"ComputedAgain<{int(rows)}, {int(keys)}, {int(output)}, {int(copies)}>"

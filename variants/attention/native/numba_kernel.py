@@ -13,16 +13,9 @@ from numba import cuda, float32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
+from variants._tiles.numba_grids import kv_head_index
 from variants._tiles.numba_lanes import warp_index
-from variants._tiles.numba_tiles import (
-    ONE,
-    THREADS,
-    ZERO,
-    batch_index,
-    block_index,
-    head_index,
-    kv_head_index,
-)
+from variants._tiles.numba_tiles import ONE, THREADS, ZERO, batch_index, block_index, head_index
 from variants._warps import TILE
 from variants._warps.numba_warps import KEYS, has_key, keys_sum, numba_warps
 

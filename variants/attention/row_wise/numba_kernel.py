@@ -13,6 +13,7 @@ from typing import Any
 from numba import cuda, float32
 
 from variants._features.numba_features import NumbaFeatures
+from variants._tiles.numba_grids import kv_head_index
 from variants._tiles.numba_lanes import lane_index, warp_index
 from variants._tiles.numba_tiles import (
     MINUS_INFINITY,
@@ -23,7 +24,6 @@ from variants._tiles.numba_tiles import (
     block_index,
     exp_below,
     head_index,
-    kv_head_index,
 )
 from variants._warps import TILE
 from variants._warps.numba_warps import KEYS, has_key, keys_max, keys_sum, numba_warps

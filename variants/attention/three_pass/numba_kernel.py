@@ -14,8 +14,10 @@ from numba import cuda, float32, int32
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_stored import conversions
 from variants._tiles import Tile
+from variants._tiles.numba_grids import kv_head_index
 from variants._tiles.numba_lanes import WARPS, lane_index, warp_index
-from variants._tiles.numba_tiles import BLOCKS_PER_SM, THREADS, ZERO, copies, kv_head_index, numba_tiles
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import BLOCKS_PER_SM, THREADS, ZERO, numba_tiles
 from variants.attention.three_pass.numba_rows_seeing import rows_seeing_in
 
 

@@ -13,18 +13,10 @@ from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
+from variants._tiles.numba_grids import kv_head_index
 from variants._tiles.numba_sweep import numba_sweep
-from variants._tiles.numba_tiles import (
-    BLOCKS_PER_SM,
-    ONE,
-    THREADS,
-    ZERO,
-    copies,
-    exp_below,
-    kv_head_index,
-    numba_tiles,
-    row_sum,
-)
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import BLOCKS_PER_SM, ONE, THREADS, ZERO, exp_below, numba_tiles, row_sum
 
 
 @functools.cache

@@ -15,13 +15,13 @@ from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
 from variants._tiles.numba_backward import numba_backward
+from variants._tiles.numba_tile_copies import copies
 from variants._tiles.numba_tiles import (
     ONE,
     THREADS,
     ZERO,
     batch_index,
     block_index,
-    copies,
     head_index,
     numba_tiles,
     thread_index,

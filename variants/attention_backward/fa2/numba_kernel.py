@@ -16,16 +16,8 @@ from variants._tiles import Tile
 from variants._tiles.numba_backward import load_statistics, numba_backward
 from variants._tiles.numba_copies import copy_tile_of, wait_for_copies
 from variants._tiles.numba_shared import shared_tile
-from variants._tiles.numba_tiles import (
-    THREADS,
-    ZERO,
-    batch_index,
-    block_index,
-    copies,
-    head_index,
-    numba_tiles,
-    thread_index,
-)
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import THREADS, ZERO, batch_index, block_index, head_index, numba_tiles, thread_index
 
 
 @functools.cache

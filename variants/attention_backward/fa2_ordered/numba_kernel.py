@@ -15,16 +15,8 @@ from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
 from variants._tiles.numba_backward import load_statistics, numba_backward
 from variants._tiles.numba_grids import head_across, kv_head_across, row_block_across
-from variants._tiles.numba_tiles import (
-    MASK,
-    ONE,
-    ZERO,
-    batch_index,
-    block_index,
-    copies,
-    head_index,
-    numba_tiles,
-)
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import MASK, ONE, ZERO, batch_index, block_index, head_index, numba_tiles
 
 
 @functools.cache

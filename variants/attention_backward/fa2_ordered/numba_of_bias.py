@@ -16,7 +16,8 @@ from variants._features.numba_limits import RowBlock
 from variants._tiles import Tile
 from variants._tiles.numba_backward import load_statistics, numba_backward
 from variants._tiles.numba_bias_gradient import ELSEWHERE
-from variants._tiles.numba_tiles import MASK, ZERO, copies, numba_tiles, thread_index
+from variants._tiles.numba_tile_copies import copies
+from variants._tiles.numba_tiles import MASK, ZERO, numba_tiles, thread_index
 
 
 @functools.cache

@@ -15,7 +15,9 @@ from numba.cuda import libdevice
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
 from variants._tiles.numba_backward import numba_backward
+from variants._tiles.numba_grids import kv_head_index
 from variants._tiles.numba_lanes import WARPS, lane_index, warp_index
+from variants._tiles.numba_tile_copies import copies
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
     THREADS,
@@ -23,9 +25,7 @@ from variants._tiles.numba_tiles import (
     batch_index,
     block_index,
     conversions,
-    copies,
     head_index,
-    kv_head_index,
     lanes_sum,
     numba_tiles,
 )

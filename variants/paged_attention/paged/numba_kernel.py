@@ -13,6 +13,7 @@ from numba import cuda, float32, int32
 
 from variants._features.numba_features import NumbaFeatures
 from variants._tiles import Tile
+from variants._tiles.numba_tile_copies import copies
 from variants._tiles.numba_tiles import (
     BLOCKS_PER_SM,
     MASK,
@@ -23,7 +24,6 @@ from variants._tiles.numba_tiles import (
     SeenInTile,
     batch_index,
     block_index,
-    copies,
     exp_below,
     head_index,
     numba_tiles,

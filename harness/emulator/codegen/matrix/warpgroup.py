@@ -193,7 +193,7 @@ def registers_with_tickets(function: Function) -> list[str]:
 
 @emits("setmaxnreg")
 def set_registers(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """setmaxnreg.{inc,dec}.sync.aligned.u32 n: does nothing, since the emulator does not limit registers."""
+    """setmaxnreg.{inc,dec}.sync.aligned.u32 n: notes the number, since the emulator does not limit registers."""
     form = Form(instruction)
     words = form.choice("inc", "dec"), form.flag("sync"), form.flag("aligned")
     form.type("u32")
@@ -202,3 +202,5 @@ def set_registers(lanes: WarpEmitter, instruction: Instruction) -> None:
     if not all(words) or not isinstance(count, Imm) or count.value not in range(24, 257, 8):
         raise instruction.unsupported("it takes a multiple of 8 from 24 to 256")
     check_whole_warp(lanes, instruction)
+    lanes.warp_store("i32", str(count.value), at.REGISTER_COUNT, 4)
+    lanes.warp_store("i32", lanes.number(lanes.site(instruction), "i32"), at.REGISTER_SITE, 4)
