@@ -214,11 +214,11 @@ _VISITING = (
         "fa2-mma",
         "whole tiles taken for those that a warp's first row sees",
         "attention/fa2_mma/seen.cuh",
-        "_mma/numba_spans.py",
+        "attention/fa2_mma/numba_kernel.py",
         (
             (
                 ("first_keys[last] <= first_key", "first_keys[own] <= first_key"),
-                ("first_seen(last, 0, 0, before),", "first_seen(first, 0, 0, before),"),
+                ("warp_sees_from = first_seen(warps_last,", "warp_sees_from = first_seen(warp_row,"),
             ),
         ),
     ),
