@@ -244,7 +244,7 @@ _SOFTMAX = (
     ),
     _in(KERNEL, "O not rescaled", _CORRECT, ""),
     _in(SOFTMAX, "P relative to the old maximum", "rows.m[h] = m;", "minus_m[h] = -rows.m[h], rows.m[h] = m;"),
-    _in(KERNEL, "l summed in one lane only", "const float l = quad_sum(rows.l[h]);", "const float l = rows.l[h];"),
+    _in(KERNEL, "l summed in one lane only", "float l = quad_sum(rows.l[h])", "float l = rows.l[h]"),
     _in(KERNEL, "V behind the mask not looked at", "    if (!whole.has(at)) take_V();\n", ""),
     _in(INSPECTION, "one warp's part of V alone looked at", "warp < WARPS; ++warp", "warp < 1; ++warp"),
     _in(NOT_FINITE, "NaN and infinity in V dropped", "    add_not_finite(O, P, V_tile, keys, seen);\n", ""),

@@ -28,6 +28,7 @@ from variants._mma.numba_mma import thread_index
 from variants.attention import fa3
 from variants.attention.fa3.numba_kernel import fa3_kernel
 
+TERMS = {"softcap": 3.0, "alibi": True, "sinks": True}
 VARIANTS = {variant.name: variant for variant in discover().registry}
 
 
@@ -108,6 +109,8 @@ def test_its_bytes_are_listed_where_it_is_planned_in_another_process(capsys: pyt
             ({"head_dim": 96, "dtype": "bfloat16", "mask": "causal"}, "hot"),
             ({"head_dim": 128, "dtype": "bfloat16", "mask": "window:100,20"}, "non-finite"),
             ({"head_dim": 256, "dtype": "float16", "scale": 0.0}, "normal"),
+            ({"head_dim": 48, "dtype": "float16", "mask": "causal", **TERMS}, "normal"),
+            ({"head_dim": 48, "dtype": "float16", **TERMS}, "non-finite"),
         ],
     ),
     ids=str,

@@ -31,7 +31,7 @@ from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
 from variants.attention.fa2_mma import default_tile
 
-TAKING = ("fa2", "two-pass", "three-pass", "fa2-mma", "split-kv")
+TAKING = ("fa2", "two-pass", "three-pass", "fa2-mma", "fa3", "split-kv")
 VARIANTS = [v for v in discover().registry.select(None, "attention") if v.algorithm in TAKING]
 EXECUTOR = emulator()
 ALL = {"softcap": 3.0, "alibi": True, "sinks": True}

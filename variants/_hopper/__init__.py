@@ -24,7 +24,7 @@ import numpy as np
 from harness import PlanError, Problem, TensorMap
 from variants import _features as features
 from variants._features import Feature, has_spans
-from variants._mma import RESERVED_BYTES, SHARED_BYTES_PER_SM, unsupported_on_tensor_cores
+from variants._mma import LOG2_E, RESERVED_BYTES, SHARED_BYTES_PER_SM, unsupported_on_tensor_cores
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 
@@ -203,6 +203,11 @@ def limits(problem: Problem) -> Feature:
     ends = f"{windowed(problem)}, {masked(problem)}".lower()
     chosen = "WarpgroupSpans" if has_spans(problem) else f"WarpgroupBand<{ends}>"
     return replace(of_rows, cuda_type=chosen, files=(*of_rows.files, ("_hopper", "limits.cuh")))
+
+
+def scores(problem: Problem) -> Feature:
+    """Return what happens to a score, as `ScoreTerms`: `Scores` are registers here. They are in powers of two."""
+    return replace(features.scores(problem, LOG2_E), name="ScoreTerms")
 
 
 def turns(tile: WarpgroupTile) -> Feature:

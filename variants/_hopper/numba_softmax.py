@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32
@@ -21,9 +22,31 @@ from variants._mma.numba_unrolled import unrolled
 ZERO = np.float32(0)
 
 
+# m of row h, whose largest S, of the lane's, is x. `of_row` is for functions in their place that add to factor S.
+@cuda.jit(device=True, forceinline=True)
+def maximum(factor, x, of_row, h):
+    return factor * quad_max(x)
+
+
+# What is added to factor S for powers of two relative to m.
+@cuda.jit(device=True, forceinline=True)
+def relative_to(minus_m, of_row, h):
+    return minus_m
+
+
 @functools.cache
-def numba_softmax(head_dim: int, keys: int, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
-    """For rows of `head_dim` elements and tiles of so many keys."""
+def numba_softmax(
+    head_dim: int,
+    keys: int,
+    limits: WarpgroupLimits,
+    dtype: str,
+    maximum: Any = maximum,
+    relative_to: Any = relative_to,
+) -> SimpleNamespace:
+    """For rows of `head_dim` elements and tiles of so many keys.
+
+    `maximum` and `relative_to`: what makes powers of two of S, if it is more than a factor.
+    """
     TN = keys // 8  # tiles of 8 keys
     TD = head_dim // 8  # tiles of 8 elements of O
     HIDES_FIRST, first_of_lane, end_of_lane = limits.HIDES_FIRST, limits.first_of_lane, limits.end_of_lane
@@ -63,10 +86,10 @@ def numba_softmax(head_dim: int, keys: int, limits: WarpgroupLimits, dtype: str)
     raise_largest_to_all = unrolled(TN, raise_largest)
 
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate_columns(j, S, l, minus_m, tau2):
+    def exponentiate_columns(j, S, l, minus_m, factor):
         for h in range(2):
-            low = exp2_approx(cuda.fma(S[4 * j + 2 * h], tau2, minus_m[h]))
-            high = exp2_approx(cuda.fma(S[4 * j + 2 * h + 1], tau2, minus_m[h]))
+            low = exp2_approx(cuda.fma(S[4 * j + 2 * h], factor, minus_m[h]))
+            high = exp2_approx(cuda.fma(S[4 * j + 2 * h + 1], factor, minus_m[h]))
             S[4 * j + 2 * h], S[4 * j + 2 * h + 1] = low, high
             l[h] += low + high
 
@@ -76,17 +99,18 @@ def numba_softmax(head_dim: int, keys: int, limits: WarpgroupLimits, dtype: str)
     # multiplied by `correction` = exp(m_old - m), too, once nothing is added to it any more. Where nothing was seen yet
     # m = -inf, and (-inf) - (-inf) would be NaN.
     @cuda.jit(device=True, forceinline=True)
-    def exponentiate(m, l, S, correction, tau2):
+    def exponentiate(m, l, S, correction, factor, of_row):
         largest, minus_m = cuda.local.array(2, float32), cuda.local.array(2, float32)
         largest[0], largest[1] = S[0], S[2]
         raise_largest_to_all(largest, S)
         for h in range(2):
-            new_m = max(m[h], tau2 * quad_max(largest[h]))
+            new_m = max(m[h], maximum(factor, largest[h], of_row, h))
             minus_m[h] = ZERO if new_m == MINUS_INFINITY else -new_m
             correction[h] = exp2_approx(m[h] + minus_m[h])
             m[h] = new_m
             l[h] *= correction[h]
-        exponentiate_all_columns(S, l, minus_m, tau2)
+            minus_m[h] = relative_to(minus_m[h], of_row, h)
+        exponentiate_all_columns(S, l, minus_m, factor)
 
     @cuda.jit(device=True, forceinline=True)
     def correct_columns(j, O, correction):

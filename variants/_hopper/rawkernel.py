@@ -39,7 +39,7 @@ def hopper_kernel(
     options = (*(f"-D{size}={number}" for size, number in sizes.items()), FOR_HOPPER)
     files, using = declarations(features)
     parts = (*PIPELINE, *parts, (folder, "not_finite.cuh"))
-    common = (*stored(dtype), *INSTRUCTIONS, *files)
+    common = tuple(dict.fromkeys((*stored(dtype), *INSTRUCTIONS, *files)))
     return raw_kernel(folder, name, options, common, using + generated, parts=parts)
 
 

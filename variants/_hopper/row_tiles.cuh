@@ -30,6 +30,11 @@ struct RowTile {
     KeyTiles<TileOrder> keys;
 
     __device__ __forceinline__ bool sees_some_key() const { return keys.first < keys.end; }
+    // The head of its sequence that row `mine` of a warpgroup's 64 is of.
+    __device__ __forceinline__ int head(int mine, const Problem &p) const
+    {
+        return (rows.head << 6 - p.packs.head_shift) + (mine >> p.packs.head_shift);
+    }
 };
 
 // Tile `index` of all. Where the last keys are hidden from some rows, the rows that may see most keys, the last ones, come

@@ -30,12 +30,21 @@ __device__ __forceinline__ void clear(Rows &rows)
     }
 }
 
+// What makes powers of two of S: `factor` S. Types in its place may add to it, as scoring.cuh of fa3 does.
+struct Powers {
+    float factor;
+    // m of row h, whose largest S, of the lane's, is x.
+    __device__ __forceinline__ float maximum(float x, int) const { return factor * quad_max(x); }
+    // What is added to `factor` S for powers of two relative to m, of which `minus_m` is the negative.
+    __device__ __forceinline__ float relative_to(float minus_m, int) const { return minus_m; }
+};
+
 // m = max(m, rowmax(tau S)), P = exp(tau S - m) in the place of S, l = exp(m_old - m) l + rowsum(P). O_i is to be
 // multiplied by `correction` = exp(m_old - m), too, once nothing is added to it any more. Where nothing was seen yet
 // m = -inf, and (-inf) - (-inf) would be NaN. P and l, and with them O_i, are 2^OFFSET times that. With HEADROOM, m stays
 // as long as the maximum is at most 2^HEADROOM times as much: P may be that much larger, and mostly nothing is corrected.
-template <int OFFSET = 0, int HEADROOM = 0>
-__device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &correction, float tau2)
+template <int OFFSET = 0, int HEADROOM = 0, class SomePowers>
+__device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &correction, const SomePowers &powers)
 {
     PerRow largest = {S[0], S[2]}, minus_m;
 #pragma unroll
@@ -44,21 +53,22 @@ __device__ __forceinline__ void exponentiate(Rows &rows, Scores &S, PerRow &corr
         for (int h = 0; h < 2; ++h) largest[h] = fmaxf(largest[h], fmaxf(S[4 * j + 2 * h], S[4 * j + 2 * h + 1]));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        float m = fmaxf(rows.m[h], tau2 * quad_max(largest[h]));
+        float m = fmaxf(rows.m[h], powers.maximum(largest[h], h));
         if (HEADROOM != 0 && m <= rows.m[h] + HEADROOM) m = rows.m[h];
         minus_m[h] = m == MINUS_INFINITY ? 0.0f : -m;
         correction[h] = exp2_approx(rows.m[h] + minus_m[h]);
         rows.m[h] = m;
         rows.l[h] *= correction[h];
         if (OFFSET != 0) minus_m[h] += OFFSET;
+        minus_m[h] = powers.relative_to(minus_m[h], h);
     }
 #pragma unroll
     for (int j = 0; j < TN; ++j)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float &low = S[4 * j + 2 * h], &high = S[4 * j + 2 * h + 1];
-            low = exp2_approx(fmaf(low, tau2, minus_m[h]));
-            high = exp2_approx(fmaf(high, tau2, minus_m[h]));
+            low = exp2_approx(fmaf(low, powers.factor, minus_m[h]));
+            high = exp2_approx(fmaf(high, powers.factor, minus_m[h]));
             rows.l[h] += low + high;
         }
 }

@@ -8,6 +8,9 @@ A copy asks for each row of a box by itself, so where rows are no whole sectors,
 second one touches a sector that the row before it has touched. Zeros beyond Q, K or V count as whole sectors of shared
 memory (`zero_bytes`). lse goes out in eights: 8 rows of a tile are one request.
 
+Slopes are read by each warp of the consumers once for each of its lanes' two rows and each tile of rows that sees some
+key, sinks for each tile of rows. The heads of eight rows are in one sector.
+
 Under documents and prefixes, where what rows see comes in arrays, the producer and each warp of the consumers read some
 of these for each tile of rows: `limit_bytes`. Where what they see is no run, another launch lists tiles, and J_i are
 those (`Visits`).
@@ -21,7 +24,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
-from variants._features import BAND_FEATURES, SPAN_FEATURES, Feature, arguments, has_spans
+from variants import _features as features
+from variants._features import (
+    BAND_FEATURES,
+    SCORE_FEATURES,
+    SPAN_FEATURES,
+    Feature,
+    arguments,
+    has_spans,
+    sink_bytes,
+    term_bytes,
+)
 from variants._hopper import (
     MULTIPROCESSORS,
     ROWS_PER_REQUEST,
@@ -33,6 +46,7 @@ from variants._hopper import (
     packed_heads,
     packed_map,
     rows_map,
+    scores,
     turns,
     unsupported_on_hopper,
     warpgroup_tile_space,
@@ -48,6 +62,7 @@ from variants._tiles.sectors import SECTOR_BYTES, Integers
 from variants._tiles.visits import FEATURES as NO_RUNS
 from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
 
+FOLDER = "attention/fa3"
 NUMERICS = Numerics(
     scores="float32", weights="problem", functions="fast", sums="truncated", one_score=True, divides_last=True
 )
@@ -78,7 +93,8 @@ def default_tile(problem: Problem) -> WarpgroupTile:
 
     As many keys as registers have room for beside O. Up to head_dim 80 a third consumer has room, too, but that leaves
     many multiprocessors without work at the end where there are few tiles of rows. Beyond 128 the first key of a
-    window, which masked tiles have to know, leaves room for fewer. Blocks of a mask that is no run are mostly whole
+    window, which masked tiles have to know, leaves room for fewer, and so do slopes beyond 192, beside a
+    mask or a cap. Blocks of a mask that is no run are mostly whole
     numbers of 64 or 128 keys: other tiles would be mixed.
     """
     head_dim, window = problem.head_dim, windowed(problem)
@@ -93,7 +109,7 @@ def default_tile(problem: Problem) -> WarpgroupTile:
     if head_dim <= 80 and not window:
         return WarpgroupTile(Br=192, Bc=128 if head_dim <= 72 else 112, stages=2, turns=1)
     most_keys = ((96, 128), (120, 128 if window else 160), (128, 128), (160, 112 if window else 128), (192, 112))
-    widest = 64 if window else 80
+    widest = 64 if window or (problem.alibi and (masked(problem) or problem.softcap)) else 80
     return WarpgroupTile(Br=128, Bc=next((Bc for most, Bc in most_keys if head_dim <= most), widest), stages=2, turns=1)
 
 
@@ -118,7 +134,13 @@ def tiles_of_rows(problem: Problem, tile: WarpgroupTile) -> int:
 
 def features_of(problem: Problem, tile: WarpgroupTile) -> tuple[Feature, ...]:
     """The kernel's features, in the order of its parameters."""
-    return limits(problem), tile_order(problem, tile)
+    return limits(problem), tile_order(problem, tile), scores(problem), features.sink(problem)
+
+
+def chosen(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
+    """The kernel's last arguments: what rows see, and a tuple of all other features that are on."""
+    first, *others = arguments(features_of(problem, tile))
+    return first, tuple(each for each in others if each)
 
 
 def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
@@ -131,20 +153,25 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     O_apart = f"constexpr bool O_APART = {str(tile.keeps_O_apart(head_dim)).lower()};\n"
     text = O_apart + products(tile.Bc, head_dim, p.dtype, begins=begins)
     types = (*features_of(p, tile), turns(tile))
-    kernel = hopper_kernel("attention/fa3", "fa3", head_dim, tile, p.dtype, types, text)
+    kernel = hopper_kernel(FOLDER, "fa3", head_dim, tile, p.dtype, types, text, ((FOLDER, "scoring.cuh"),))
     return (kernel, *cuda_listing(p, tile))
 
 
 def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     """The Numba kernel."""
     from variants._hopper.numba_limits import warpgroup_band
+    from variants.attention.fa3.numba_block import NumbaTerms
     from variants.attention.fa3.numba_kernel import fa3_kernel
 
     limits_ = warpgroup_band(windowed(problem), masked(problem))
-    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype),)
+    terms = NumbaTerms(tuple(term.field for term in problem.score_terms), problem.sinks)
+    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype, terms),)
 
 
-LANGUAGES = {"cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS)), "numba": (numba_kernels, BAND_FEATURES)}
+LANGUAGES = {
+    "cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS, *SCORE_FEATURES)),
+    "numba": (numba_kernels, (*BAND_FEATURES, *SCORE_FEATURES)),
+}
 """With what each takes."""
 
 
@@ -152,7 +179,9 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     """One launch, behind that which lists tiles; `tile` is the problem's default unless given."""
     p, tile = problem, tile or default_tile(problem)
     # exp(tau s) = 2^(tau2 s) for tau > 0. The kernel gives Q the sign of tau, so that the largest s has most weight.
-    tau2, sign = np.float32(abs(p.tau) * LOG2_E if p.tau else 1.0), np.int32(np.sign(p.tau))
+    # Under a cap it is the cap that has log2 e in it.
+    unit = LOG2_E if p.softcap is None else 1.0
+    tau2, sign = np.float32(abs(features.factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
     fa3, *listing = kernels(p, tile)
     visits = Visits(Schedule(p, head_tile(p, tile)))
     packed, kv_heads = packed_heads(p), p.batch * p.kv_heads_count
@@ -170,7 +199,7 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
         fa3,
         (min(tiles_of_rows(p, tile), MULTIPROCESSORS),),
         (tile.threads,),
-        (*maps, "lse", *sizes, tau2, sign, *arguments(features_of(p, tile))),
+        (*maps, "lse", *sizes, tau2, sign, *chosen(p, tile)),
         shared_bytes=tile.shared_bytes(p.head_dim),
     )
     buffers = (Buffer("lse", p.lse_shape, "float32"), *visits.buffers)
@@ -203,7 +232,18 @@ def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     read_bytes = q_bytes + mask_and_keys + counter_bytes
     if has_spans(p):
         read_bytes += limit_bytes(schedule, tile, visits.counts)
+    # A warp reads what its lanes' two rows have of their heads: slopes, where some key is seen, and sinks.
+    row_tiles = p.batch * p.heads // packed * len(schedule.first_rows)
+    read_bytes += term_bytes(p, 2 * warps * seeing_tiles(schedule, visits.counts))
+    read_bytes += sink_bytes(p, 2 * warps * row_tiles)
     return Traffic(int(read_bytes), int(o_bytes + lse_bytes(p) + counter_bytes) + listed_bytes)
+
+
+def seeing_tiles(schedule: Schedule, visited: Integers) -> int:
+    """Tiles of rows, of all packs, that see some key: of each list, for how many keys see `Visits.counts`."""
+    p, packed = schedule.problem, packed_heads(schedule.problem)
+    some_keys = np.broadcast_to(visited > 0, (p.batch, visited.shape[1], len(schedule.first_rows)))
+    return int(some_keys.sum()) * (p.heads // packed // visited.shape[1])
 
 
 def limit_bytes(schedule: Schedule, tile: WarpgroupTile, visited: Integers) -> int:

@@ -1,7 +1,7 @@
 // FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (roles) and 2 (a consumer). Line numbers are
 // the paper's. The pipeline and its producer are in _hopper/pipeline.cuh, tiles of rows and of keys in row_tiles.cuh and
-// key_tiles.cuh, softmax in softmax.cuh. Limits, TileOrder and Turns are types that the plan chooses. The Numba twin is
-// numba_kernel.py.
+// key_tiles.cuh, softmax in softmax.cuh, score terms in scoring.cuh. Limits, TileOrder, ScoreTerms, Sink and Turns are types
+// that the plan chooses. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides tile sizes: O_APART (whether O_i has a place of its own on its way out, so that the next Q_i
 // arrives meanwhile, or takes that of Q_i).
@@ -67,7 +67,8 @@ __device__ __forceinline__ void apply_sign(const Consumer &consumer, int sign)
 // the last to the first. The lane's rows are row[0] and row[1]; `step` counts the block's tiles of keys. With O_APART Q_i is
 // released once S of the last tile is there.
 __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &consumer, const RowTile &tile,
-                                       const int (&row)[2], const Problem &p, float tau2, Barriers &barriers)
+                                       const int (&row)[2], const Problem &p, const Scoring<ScoreTerms> &scoring,
+                                       Barriers &barriers)
 {
     const auto &keys = tile.keys;
     const WholeTiles whole = whole_tiles(tile, p);
@@ -97,13 +98,14 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     Turns::end(consumer.number);
     wait_for_products<0>(S);
     if (consumer.leads) consumer.K.release(step);
+    const auto powers = scoring.template apply<AROUND>(S, at.first_key());
     mask(S, seen());
-    exponentiate(rows, S, correction, tau2);
+    exponentiate(rows, S, correction, powers);
     round_weights(P, S);
     if (!whole.has(at)) take_V();
 
     // Lines 8 to 16: S_next of this tile and P_cur V of the one before are under way together, softmax beside P_cur V.
-    const auto visit = [&](bool masked) {
+    const auto visit = [&](auto side, bool masked) {
         const int older = uniform(step);
         step = older + 1;
         consumer.K.wait_until_full(step);                          // line 8
@@ -115,31 +117,45 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
         Turns::end(consumer.number);
         wait_for_products<1>(S);                                   // line 12
         if (consumer.leads) consumer.K.release(step);              // line 15, K
+        const auto powers = scoring.template apply<(Side)side.SIDE>(S, at.first_key());
         if (masked) mask(S, seen());
-        exponentiate(rows, S, correction, tau2);                   // line 13
+        exponentiate(rows, S, correction, powers);                 // line 13
         wait_for_products<0>(rows.O);                              // line 14
         if (consumer.leads) consumer.V.release(older);             // line 15, V
         if (!CORRECTS_BESIDE_S) correct(rows.O, correction);
         round_weights(P, S);                                       // line 16
         if (masked) take_V();
     };
-    // Line 7. Tiles that all rows see whole are in a loop of their own.
+    // Line 7. Tiles that all rows see whole are in loops of their own, where ALiBi asks for it one for each side of the rows.
     --j;
     if constexpr (KeyTiles<TileOrder>::ARE_LISTED) {
         for (; j >= keys.first; --j) {
             at = keys[j];
             keys.compute_bits(at, p.kv_len);
-            visit(!whole.has(at));
+            visit(On<AROUND>(), !whole.has(at));
         }
     } else {
         for (; Limits::HIDES_LAST && j >= max(whole.to, keys.first); --j) {
             at = keys[j];
-            visit(true);
+            visit(On<AROUND>(), true);
         }
-        for (; j >= whole.from; --j) visit(false);
+        if constexpr (Scoring<ScoreTerms>::HAS_SIDES) {
+            for (const int first = max(scoring.first_after(tile, p), whole.from); !Limits::HIDES_LAST && j >= first; --j) {
+                at = keys[j];
+                visit(On<AFTER>(), false);
+            }
+            for (const int end = max(scoring.end_before(tile, p), whole.from); j >= end; --j) {
+                at = keys[j];
+                visit(On<AROUND>(), false);
+            }
+        }
+        for (; j >= whole.from; --j) {
+            at = keys[j];
+            visit(On<BEFORE>(), false);
+        }
         for (; Limits::HIDES_FIRST && j >= keys.first; --j) {
             at = keys[j];
-            visit(true);
+            visit(On<AROUND>(), true);
         }
     }
 
@@ -155,7 +171,8 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
 
 // Algorithm 1, lines 13 to 25, for one tile of rows after the other.
 __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &consumer, const TensorMap &O,
-                                        float *__restrict__ lse, const Problem &p, float tau2, int sign)
+                                        float *__restrict__ lse, const Problem &p, float tau2, int sign,
+                                        ScoreTerms terms, Sink sink)
 {
     const int warp = threadIdx.x % WARPGROUP / 32, lane = threadIdx.x % 32;
     Slots<1> &Q = barriers.Q[consumer.number];
@@ -175,17 +192,21 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
         Q.wait_until_full(round);
         if (sign != 1) apply_sign(consumer, sign);
         if (tile.sees_some_key()) {
-            attend(rows, step, consumer, tile, row, p, tau2, barriers);
+            Scoring<ScoreTerms> scoring = {tau2};
+            if constexpr (Scoring<ScoreTerms>::HAS_TERMS) scoring = scoring.of_rows(terms, tau2, row, mine, tile, p);
+            attend(rows, step, consumer, tile, row, p, scoring, barriers);
         } else if (O_APART && consumer.leads) {
             Q.release(round);
         }
 
-        // Line 24: O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is -inf.
+        // Line 24: O_i = diag(l)^-1 O_i, L_i = m + log(l), with the head's sink. A row that saw nothing has l = 0 without one:
+        // its O stays 0, its L is -inf.
         PerRow inverse;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const float l = quad_sum(rows.l[h]);
-            inverse[h] = l == 0.0f ? 0.0f : 1.0f / l;
+            float l = quad_sum(rows.l[h]), growth = 1.0f;
+            if constexpr (Sink::WEIGHT > 0.0f) growth = add_sink(rows.m[h], l, sink.logit(tile.head(mine + 8 * h, p)));
+            inverse[h] = l == 0.0f ? 0.0f : growth / l;
             if (lane % 4 == 0 && row[h] < p.q_len) {
                 const int head = (tile.pack << 6 - shift) + (mine + 8 * h >> shift);
                 lse[(size_t)head * p.q_len + row[h]] = rows.m[h] * LN_2 + logf(l);
@@ -208,17 +229,20 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
     if (O_APART && consumer.leads) wait_until_read();
 }
 
+// What the plan chooses besides Limits, in one parameter, of which what is off takes nothing.
+struct Choices : TileOrder, ScoreTerms, Sink {};
+
 extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
     const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
     const __grid_constant__ TensorMap O, float *__restrict__ lse, int q_len, int kv_len, Packs packs, float tau2, int sign,
-    Limits limits, TileOrder order)
+    Limits limits, Choices choices)
 {
     extern __shared__ unsigned char dynamic[];
     __shared__ Barriers barriers;
     const unsigned Q_tile = (shared_address(dynamic) + 1023) / 1024 * 1024;
     const KeyBuffer K_tiles = {barriers.K, Q_tile + Q_BYTES}, V_tiles = {barriers.V, K_tiles.tiles + STAGES * KV_BYTES};
     const unsigned O_tile = O_APART ? V_tiles.tiles + STAGES * KV_BYTES : Q_tile;
-    const Problem p = {q_len, kv_len, packs, limits, order};
+    const Problem p = {q_len, kv_len, packs, limits, choices};
 
     // Line 1.
     if (threadIdx.x == 0) barriers.init(1);
@@ -250,6 +274,6 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         const unsigned first_row = number * 64 * ROW_BYTES;
         const bool leads = threadIdx.x % WARPGROUP == 0;
         const Consumer consumer = {number, leads, Q_tile + first_row, O_tile + first_row, K_tiles, V_tiles};
-        consume(barriers, consumer, O, lse, p, tau2, sign);
+        consume(barriers, consumer, O, lse, p, tau2, sign, choices, choices);
     }
 }

@@ -33,9 +33,10 @@ from variants._hopper.numba_products import numba_products
 from variants._hopper.numba_softmax import numba_softmax
 from variants._mma.numba_mma import unknown
 from variants._mma.numba_unrolled import unrolled
-from variants.attention.fa3.numba_block import numba_block
+from variants.attention.fa3.numba_block import NumbaTerms, numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
 from variants.attention.fa3.numba_not_finite import numba_not_finite
+from variants.attention.fa3.numba_scoring import AFTER, AROUND, BEFORE, numba_scoring
 
 ONE = np.float32(1)
 TURN = 5  # a named barrier, of the first consumer; the next ones are those of the others
@@ -63,7 +64,9 @@ class Rows(NamedTuple):
 
 
 @functools.cache
-def numba_attend(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> SimpleNamespace:
+def numba_attend(
+    head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, chosen: NumbaTerms
+) -> SimpleNamespace:
     """The device functions `attend` and those of turns; see `numba_block`."""
     D = padded(head_dim)
     BR, BC, CONSUMERS, TURNS = tile.Br, tile.Bc, tile.consumers, bool(tile.turns)
@@ -74,10 +77,13 @@ def numba_attend(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dt
     steps_along, steps_across = hopper.steps_along, hopper.steps_across
     multiply, multiply_add_along = products.multiply, products.multiply_add_along
     multiply_add = products.multiply_add
-    softmax = numba_softmax(head_dim, BC, limits, dtype)
+    block = numba_block(D, tile, limits)
+    scores = numba_scoring(BC, block.head_rows, chosen)
+    HAS_SIDES, end_before, first_after = scores.HAS_SIDES, scores.end_before, scores.first_after
+    apply_around = scores.apply_on(AROUND)
+    softmax = numba_softmax(head_dim, BC, limits, dtype, scores.maximum, scores.relative_to)
     mask, exponentiate = softmax.mask, softmax.exponentiate
     correct, round_weights = softmax.correct, softmax.round_weights
-    block = numba_block(D, tile, limits)
     O_APART, Q_EMPTY = block.O_APART, block.Q_EMPTY
     K_FULL, K_EMPTY, V_FULL, V_EMPTY = block.K_FULL, block.K_EMPTY, block.V_FULL, block.V_EMPTY
     phase, barrier_of, tile_of, whole_tiles = block.phase, block.barrier_of, block.tile_of, block.whole_tiles
@@ -146,31 +152,39 @@ def numba_attend(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dt
 
     # Lines 8 to 16: S_next of this tile and P_cur V of the one before, which `step` is, are under way together, softmax
     # beside P_cur V.
-    @cuda.jit(device=True, forceinline=True)
-    def visit(is_masked, rows, consumer, chip, step, row, first_key, p, tau2):
-        O, m, l, S, P, correction = rows
-        step = uniform(step)
-        newer = uint32(step + uint32(1))
-        wait(barrier_of(chip.barriers, K_FULL, newer), phase(newer))  # line 8
-        begin_turn(consumer.number)
-        multiply_Q_Kt(S, consumer.Q_rows, tile_of(chip.K_tiles, newer))  # line 9
-        if CORRECTS_BESIDE_S:
-            correct(O, correction)
-        wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10
-        add_P_V(O, P, tile_of(chip.V_tiles, step))  # line 11
-        end_turn(consumer.number)
-        wait_for_S_beside_O(S)  # line 12
-        if consumer.leads:
-            arrive(barrier_of(chip.barriers, K_EMPTY, newer))  # line 15, K
-        if is_masked:
-            mask(S, row, first_key, p)
-        exponentiate(m, l, S, correction, tau2)  # line 13
-        wait_for_O(O)  # line 14
-        if consumer.leads:
-            arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V
-        if not CORRECTS_BESIDE_S:
-            correct(O, correction)
-        round_weights(P, S)  # line 16
+    def visit_on(side: int) -> Any:
+        apply = scores.apply_on(side)
+
+        @cuda.jit(device=True, forceinline=True)
+        def visit(is_masked, rows, consumer, chip, step, row, first_key, p, scoring):
+            O, m, l, S, P, correction = rows
+            step = uniform(step)
+            newer = uint32(step + uint32(1))
+            wait(barrier_of(chip.barriers, K_FULL, newer), phase(newer))  # line 8
+            begin_turn(consumer.number)
+            multiply_Q_Kt(S, consumer.Q_rows, tile_of(chip.K_tiles, newer))  # line 9
+            if CORRECTS_BESIDE_S:
+                correct(O, correction)
+            wait(barrier_of(chip.barriers, V_FULL, step), phase(step))  # line 10
+            add_P_V(O, P, tile_of(chip.V_tiles, step))  # line 11
+            end_turn(consumer.number)
+            wait_for_S_beside_O(S)  # line 12
+            if consumer.leads:
+                arrive(barrier_of(chip.barriers, K_EMPTY, newer))  # line 15, K
+            factor = apply(S, scoring, first_key)
+            if is_masked:
+                mask(S, row, first_key, p)
+            exponentiate(m, l, S, correction, factor, scoring.of_row)  # line 13
+            wait_for_O(O)  # line 14
+            if consumer.leads:
+                arrive(barrier_of(chip.barriers, V_EMPTY, step))  # line 15, V
+            if not CORRECTS_BESIDE_S:
+                correct(O, correction)
+            round_weights(P, S)  # line 16
+
+        return visit
+
+    visit_before, visit_after, visit_around = visit_on(BEFORE), visit_on(AFTER), visit_on(AROUND)
 
     # Rows must not meet what is not finite in V_j of a key that they do not see.
     @cuda.jit(device=True, forceinline=True)
@@ -197,31 +211,43 @@ def numba_attend(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dt
     # Lines 3 to 19, over the tiles of keys that the tile of rows visits, from the last to the first. The lane's rows
     # are row[0] and row[1]. Returns `step`, which counts the block's tiles of keys.
     @cuda.jit(device=True, forceinline=True)
-    def attend(rows, step, consumer, chip, tile, row, p, tau2):
+    def attend(rows, step, consumer, chip, tile, row, p, scoring):
         O, m, l, S, P, correction = rows
         whole_from, whole_to = whole_tiles(tile, p)
         j = int32(tile.end - 1)
         begin(S, consumer, chip, step)
+        factor = apply_around(S, scoring, int32(j * BC))
         mask(S, row, int32(j * BC), p)
-        exponentiate(m, l, S, correction, tau2)  # line 6
+        exponentiate(m, l, S, correction, factor, scoring.of_row)  # line 6
         round_weights(P, S)
         if HIDES_LAST and not whole_from <= j < whole_to:
             take_V(rows, chip, step, row, int32(j * BC), p)
-        # Line 7. Tiles that all rows see whole are in a loop of their own.
+        # Line 7. Tiles that all rows see whole are in loops of their own, where ALiBi asks for it one for each side of
+        # the rows.
         j = int32(j - 1)
         if HIDES_LAST:
             while j >= max(whole_to, tile.first):
                 first_key = int32(j * BC)
-                visit(True, rows, consumer, chip, step, row, first_key, p, tau2)
+                visit_around(True, rows, consumer, chip, step, row, first_key, p, scoring)
                 j, step = int32(j - 1), uint32(step + uint32(1))
                 take_V(rows, chip, step, row, first_key, p)
+        if HAS_SIDES:
+            if not HIDES_LAST:
+                first = int32(max(first_after(tile, p), max(whole_from, tile.first)))
+                while j >= first:
+                    visit_after(False, rows, consumer, chip, step, row, int32(j * BC), p, scoring)
+                    j, step = int32(j - 1), uint32(step + uint32(1))
+            end_of_before = int32(max(end_before(tile, p), max(whole_from, tile.first)))
+            while j >= end_of_before:
+                visit_around(False, rows, consumer, chip, step, row, int32(j * BC), p, scoring)
+                j, step = int32(j - 1), uint32(step + uint32(1))
         while j >= max(whole_from, tile.first):
-            visit(False, rows, consumer, chip, step, row, j, p, tau2)
+            visit_before(False, rows, consumer, chip, step, row, int32(j * BC), p, scoring)
             j, step = int32(j - 1), uint32(step + uint32(1))
         if HIDES_FIRST:
             while j >= tile.first:
                 first_key = int32(j * BC)
-                visit(True, rows, consumer, chip, step, row, first_key, p, tau2)
+                visit_around(True, rows, consumer, chip, step, row, first_key, p, scoring)
                 j, step = int32(j - 1), uint32(step + uint32(1))
                 take_V(rows, chip, step, row, first_key, p)
         if O_APART:

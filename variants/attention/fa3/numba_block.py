@@ -4,6 +4,7 @@ row_tiles.cuh and pipeline.cuh in _hopper."""
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,6 +16,15 @@ from variants._hopper.numba_limits import WarpgroupLimits
 
 INSPECTORS = 3
 """Warps that look through V."""
+
+
+@dataclass(frozen=True)
+class NumbaTerms:
+    """Which score terms a problem has, and whether it has sinks."""
+
+    terms: tuple[str, ...] = ()
+    """Names of the features, the first one first."""
+    sinks: bool = False
 
 
 class Packs(NamedTuple):
@@ -192,5 +202,6 @@ def numba_block(D: int, tile: WarpgroupTile, limits: WarpgroupLimits) -> SimpleN
         chip_at=chip_at,
         init_barriers=init_barriers,
         row_tile=row_tile,
+        head_rows=head_rows,
         whole_tiles=whole_tiles,
     )

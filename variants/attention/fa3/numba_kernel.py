@@ -44,12 +44,14 @@ from variants._mma.numba_mma import (
 )
 from variants._mma.numba_unrolled import unrolled
 from variants.attention.fa3.numba_attend import Consumer, Rows, numba_attend
-from variants.attention.fa3.numba_block import Packs, Problem, numba_block
+from variants.attention.fa3.numba_block import NumbaTerms, Packs, Problem, numba_block
 from variants.attention.fa3.numba_inspection import numba_inspection
 from variants.attention.fa3.numba_producer import numba_producer
+from variants.attention.fa3.numba_scoring import Scoring, numba_scoring
 
 ZERO = np.float32(0)
 ONE = np.float32(1)
+NO_TERMS = NumbaTerms()
 SIGNS = 0x80008000  # of two elements
 load_word, store_word, store_result = load_shared(4), store_shared(4), store_global(4)
 
@@ -62,7 +64,9 @@ OWN = 2  # a named barrier, of one warpgroup; the next ones are those of the oth
 
 
 @functools.cache
-def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
+def fa3_kernel(
+    head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, chosen: NumbaTerms = NO_TERMS
+) -> Any:
     """The kernel for rows of `head_dim` elements and a tile's sizes."""
     D = padded(head_dim)
     BR, BC, CONSUMERS, TURNS = tile.Br, tile.Bc, tile.consumers, bool(tile.turns)
@@ -75,7 +79,10 @@ def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtyp
     Q_FULL, O_APART, O_PLACE = block.Q_FULL, block.O_APART, block.O_PLACE
     WORK_FULL, WORK_EMPTY, INDEX = block.WORK_FULL, block.WORK_EMPTY, block.INDEX
     chip_at, init_barriers, row_tile = block.chip_at, block.init_barriers, block.row_tile
-    attending = numba_attend(head_dim, tile, limits, dtype)
+    attending = numba_attend(head_dim, tile, limits, dtype, chosen)
+    scores = numba_scoring(BC, block.head_rows, chosen)
+    cap_of, start_scoring, head_of, add_sink = scores.cap_of, scores.start, scores.head_of, scores.add_sink
+    HAS_SIDES, SINKS = scores.HAS_SIDES, chosen.sinks
     attend, release_Q, end_turn = attending.attend, attending.release_Q, attending.end_turn
     produce = numba_producer(D, tile, limits, dtype)
     inspect = numba_inspection(D, tile, limits, dtype).inspect
@@ -138,7 +145,7 @@ def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtyp
 
     # Algorithm 1, lines 13 to 25, for one tile of rows after the other.
     @cuda.jit(device=True, forceinline=True)
-    def consume(chip, O_map, lse, p, tau2, sign):
+    def consume(chip, O_map, lse, p, tau2, sign, choices):
         Q_tile, _, _, barriers = chip
         number = int32(uniform(uint32(thread_index()) // uint32(WARPGROUP)) - 1)
         leads = uint32(thread_index()) % uint32(WARPGROUP) == 0  # for its warpgroup
@@ -152,6 +159,9 @@ def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtyp
         correction, inverse = cuda.local.array(2, float32), cuda.local.array(2, float32)
         row = cuda.local.array(2, int32)  # the lane's rows of the warpgroup's 64, as they are in their heads
         shift = p.packs.head_shift
+        per_key, of_row = cuda.local.array(2, float32), cuda.local.array(2, float32)
+        mine, place = cuda.local.array(2, int32), cuda.local.array(2, int32)
+        scoring = Scoring(tau2, cap_of(choices), per_key, place, of_row)
         rows, consumer = Rows(O, m, l, S, P, correction), Consumer(number, leads, Q_rows)
         parity, step = uint32(0), uint32(0)
         while True:
@@ -174,15 +184,21 @@ def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtyp
             if sign != 1:
                 apply_sign(unknown(Q_rows), sign)
             if tile.first < tile.end:
-                step = attend(rows, step, consumer, chip, tile, row, p, tau2)
+                if HAS_SIDES:
+                    for h in range(2):
+                        mine[h] = row_of_64(h)
+                    start_scoring(scoring, choices, row, mine, tile, p)
+                step = attend(rows, step, consumer, chip, tile, row, p, scoring)
             elif O_APART:
                 release_Q(barriers, consumer)
 
-            # Line 24: O_i = diag(l)^-1 O_i, L_i = m + log(l). A row that saw nothing has l = 0: its O stays 0, its L is
-            # -inf.
+            # Line 24: O_i = diag(l)^-1 O_i, L_i = m + log(l), with the head's sink. A row that saw nothing has l = 0
+            # without one: its O stays 0, its L is -inf.
             for h in range(2):
-                total = quad_sum(l[h])
-                inverse[h] = ZERO if total == ZERO else ONE / total
+                total, growth = quad_sum(l[h]), ONE
+                if SINKS:
+                    m[h], total, growth = add_sink(m[h], total, choices, head_of(tile, row_of_64(h), p))
+                inverse[h] = ZERO if total == ZERO else growth / total
                 if lane_index() & uint32(3) == 0 and row[h] < p.q_len:
                     L = m[h] * LN_2 + libdevice.logf(total)
                     head = int32(int32(tile.pack << int32(6 - shift)) + int32(row_of_64(h) >> shift))
@@ -208,7 +224,7 @@ def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtyp
             wait_until_read()
 
     @cuda.jit(launch_bounds=(THREADS, 1), arch="sm_90a")
-    def fa3(Q, K, V, O, lse, q_len, kv_len, packs, tau2, sign, limits, order):
+    def fa3(Q, K, V, O, lse, q_len, kv_len, packs, tau2, sign, limits, choices):
         dynamic, barriers = cuda.shared.array(0, uint32, alignment=128), cuda.shared.array(BARRIERS, uint64)
         chip = chip_at(shared_address(dynamic), shared_address(barriers))
         p = Problem(q_len, kv_len, Packs(packs[0], packs[1], packs[2], packs[3], packs[4], packs[5]), limits)
@@ -227,6 +243,6 @@ def fa3_kernel(head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtyp
         else:
             # Lines 11 to 26.
             take_registers()
-            consume(chip, O, lse, p, tau2, sign)
+            consume(chip, O, lse, p, tau2, sign, choices)
 
     return fa3

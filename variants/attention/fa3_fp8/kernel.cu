@@ -61,7 +61,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
     };
     const auto softmax = [&] {
         mask(S, seen(j));
-        exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(rows, S, correction, tau2);
+        exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(rows, S, correction, Powers{tau2});
         corrects = __any_sync(0xffffffff, correction[0] != 1.0f || correction[1] != 1.0f);
     };
     // Lines 14 to 16: from softmax of a tile to P V of it, once P V of the tile before is done. It stands at the beginning of
@@ -117,7 +117,7 @@ __device__ __forceinline__ void attend(Rows &rows, int &step, const Consumer &co
             rows.l[1] += sums[1];
         } else if (__any_sync(0xffffffff, largest > LARGEST_ADDEND)) {
             multiply_alone(S, consumer.Q_tile, consumer.K.tile(step));
-            exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(rows, S, correction, tau2);
+            exponentiate<WEIGHT_OFFSET, WEIGHT_HEADROOM>(rows, S, correction, Powers{tau2});
         } else {
             raise_m<WEIGHT_OFFSET>(rows, S, sums, correction);
         }
