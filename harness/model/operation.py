@@ -109,6 +109,8 @@ class FurtherInput:
     """A value of the field with which the input has all its axes."""
     value_of: Callable[[np.ndarray], Any] | None = None
     """(array) -> the field's value in a problem with this array as the input; None if it is always `value`."""
+    follows: bool = False
+    """Whether it follows from the problem if it is not given (`Operation.derived_inputs`)."""
 
     def value_for(self, array: np.ndarray) -> Any:
         """Return the field's value in a problem with this array as the input."""

@@ -97,6 +97,7 @@ SHORT = [
     *("docs/quickstart.md", "docs/adding-a-variant.md", "docs/adding-a-mask.md", "docs/commands.md", "docs/why.md"),
     *("docs/fuzzing.md", "docs/traffic.md", "docs/sanitizer.md", "docs/faq.md", "docs/glossary.md", "docs/numerics.md"),
     *("docs/fa3.md", "docs/backward.md", "docs/limits.md", "docs/architecture.md", "docs/measured.md"),
+    "docs/adding-a-score-term.md",
 ]
 """The pages that are read most, or that were the longest."""
 PARAGRAPH_WORDS, CELL_WORDS = 90, 25

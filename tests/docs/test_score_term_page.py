@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,25 @@ def test_a_kernel_that_leaves_the_term_out_fails(followed: Path) -> None:
     assert found["fa2-cupy"][0] == "fail" and found["fa2-numba"][0] == "pass"
 
 
+COMMANDS = [line for block in code("sh") for line in block.splitlines() if " fuzz " not in line]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_of_the_page_succeed(followed: Path, line: str) -> None:
+    shutil.copytree(ROOT / "scripts", followed / "scripts", dirs_exist_ok=True)
+    words = shlex.split(line.replace("scripts/compare", "python -m harness compare"))
+    assert words[0] == "python"
+    environment = os.environ | {"PYTHONPATH": str(followed)}
+    command = [sys.executable, *words[1:]]
+    done = subprocess.run(command, cwd=followed, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_gradients_are_among_the_commands_of_the_page() -> None:
+    assert sum("attention-backward" in line for block in code("sh") for line in block.splitlines()) == 2
+
+
 @pytest.mark.thorough
 def test_problems_with_the_term_are_drawn(followed: Path) -> None:
     done = harness(followed, "fuzz", "fa2-cupy", "--examples", "20", "--seed", "1", "--format", "json")
@@ -99,6 +119,19 @@ def test_problems_with_the_term_are_drawn(followed: Path) -> None:
     assert campaign["failure"] is None and "temperature with others" not in campaign["not_met"]
 
 
+@pytest.mark.thorough
+def test_usual_campaigns_meet_one_term_more(followed: Path) -> None:
+    shutil.copytree(ROOT / "tests", followed / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", followed)
+    tests = ("tests/studies/fuzz/drawing/test_covering.py", "tests/studies/fuzz/drawing/test_examples_per_build.py")
+    command = [sys.executable, "-m", "pytest", "-q", "--lane", "thorough", *tests]
+    environment = os.environ | {"PYTHONPATH": str(followed)}
+    done = subprocess.run(command, cwd=followed, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_term_is_described(followed: Path) -> None:
     assert "an input, a temperature per head" in " ".join(harness(followed, "compare", "--help").stdout.split())
     assert ", temperature, " in harness(followed, *COMPARE, "--temperature").stdout.splitlines()[0]
+    of_run = " ".join(harness(followed, "run", "--help").stdout.split())
+    assert "--temperatures FILE.npy temperatures: (head), in float32 --" in of_run

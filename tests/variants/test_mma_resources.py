@@ -195,7 +195,10 @@ SHORT_OF_REGISTERS = (
 )
 """Features that left the least room: with each of these, some other tile or choice of what is kept spills."""
 SPILLS = (
-    *(("cupy", 128, fields) for fields in (SINKS, SEEN[0] | DROPOUT, SEEN[2] | DROPOUT, CAP | DROPOUT, ALIBI | DROPOUT)),
+    *(
+        ("cupy", 128, fields)
+        for fields in (SINKS, SEEN[0] | DROPOUT, SEEN[2] | DROPOUT, CAP | DROPOUT, ALIBI | DROPOUT)
+    ),
     *(("cupy", 112, DROPOUT | fields) for fields in ({}, SEEN[0], CAP, ALIBI, SINKS)),
 )
 """A few bytes: the tiles that avoid it take up to 25 % longer (H200, 2026-11-29)."""

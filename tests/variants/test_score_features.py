@@ -29,7 +29,8 @@ from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import UnsupportedProblem
-from variants.attention.fa2_mma import default_tile
+from variants._mma import LOG2_E
+from variants.attention.fa2_mma import default_tile, unit_of
 
 TAKING = ("fa2", "two-pass", "three-pass", "fa2-mma", "fa3", "split-kv")
 VARIANTS = [v for v in discover().registry.select(None, "attention") if v.algorithm in TAKING]
@@ -164,6 +165,17 @@ def test_what_is_off_is_no_argument(variant: Variant):
     assert not {"slopes", "sinks"} & {a for a in arguments[0] if isinstance(a, str)}
     assert {"slopes", "sinks"} < {a for a in arguments[1] if isinstance(a, str)}
     assert len(arguments[1]) - len(arguments[0]) == len(("cap", "slopes", "sinks"))
+
+
+@each_variant
+def test_scores_have_a_unit_only_where_kernels_know_all_terms(variant: Variant, monkeypatch: pytest.MonkeyPatch):
+    """Tensor-core kernels with log2 e in their scores multiply slopes themselves, so `Alibi.members` ignores it."""
+    (alibi,) = (term for term in Problem.TERMS if term.field == "alibi")
+    units = set()
+    monkeypatch.setattr(type(alibi), "members", lambda self, problem, unit: units.add(unit) or self.input_names)
+    variant.plan(Problem(**build_of(variant), alibi=True))
+    assert units == {LOG2_E if variant.name.startswith("fa2-mma") else 1.0}
+    assert unit_of(Problem(alibi=True, bias=("heads",))) == 1.0
 
 
 def _members(args: tuple[Any, ...]) -> Iterator[Any]:

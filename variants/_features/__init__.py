@@ -6,7 +6,8 @@ compiles to nothing. In Numba the kernel's maker gets device functions of the sa
 numba_scores.py, numba_dropout.py and numba_tile_order.py. Both take the same arguments: each feature is a tuple, in
 CUDA a struct by value, and a feature that is off is empty.
 
-A new score term is a struct in scores.cuh, two functions in numba_scores.py, and a row of the operation.
+A new score term is a struct in scores.cuh, two functions in numba_scores.py (three if its derivative is not 1), and a
+row of the operation.
 """
 
 from __future__ import annotations

@@ -41,9 +41,13 @@ class Build(ABC):
     def with_features(self, takes: Sequence[str], place: int) -> Build:
         """Return the build with some of the features `takes`, selected by its place in the order of builds.
 
-        Over the first places, each feature occurs together with others, alone, and not at all.
+        Over the first `places_of_features`, each feature occurs together with others, alone, and not at all.
         """
         return self
+
+    def places_of_features(self, takes: Sequence[str]) -> int:
+        """Return the number of places over which `with_features` varies the features `takes`."""
+        return 1
 
     @property
     def with_fewer_features(self) -> Sequence[Build]:

@@ -44,7 +44,8 @@ def needed_read_bytes(problem: Problem, inputs: Mapping[str, np.ndarray]) -> int
     chosen_from = sum(int(_covered(first, end, problem.kv_len).sum()) for first, end in runs)
     of_keys = alike * problem.kv_heads_count * problem.head_dim * chosen_from
     needed = 0
-    if (abs(problem.tau) * np.abs(q)).min() >= SMALLEST_FACTOR:
+    factor = (abs(problem.tau) * np.abs(q)).min()
+    if factor >= SMALLEST_FACTOR and factor * LARGEST[problem.dtype] > 2 * (most - least):
         needed += of_keys  # a huge element of K moves all weight of a row to its key, or away from it
     if all(_differ_within_rows(k, first, end) for first, end in runs):
         needed += alike * problem.heads * problem.head_dim * int(choosing.sum())

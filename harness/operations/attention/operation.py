@@ -42,6 +42,7 @@ from harness.operations.attention.needed_bytes import io_bound, needed_read_byte
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import SCORE_FEATURES, Problem
 from harness.operations.attention.properties import PROPERTIES
+from harness.operations.attention.score_term import ScoreTerm
 from harness.operations.attention.score_terms import TERMS
 from harness.operations.attention.sums import ordered_sums
 from harness.support.errors import UsageError
@@ -117,6 +118,11 @@ def _problem_of_arrays(arrays: Mapping[str, np.ndarray], dtype: str, fields: Map
     return Problem.from_fields({**sizes, "dtype": dtype, **fields})
 
 
+def _further_input(term: ScoreTerm) -> FurtherInput:
+    tells_values = type(term).value_of_array is not ScoreTerm.value_of_array
+    return FurtherInput(term.field, term.plain, term.value_of_array if tells_values else None, term.inputs_follow)
+
+
 def _require_sweepable(problem: Problem) -> None:
     p = problem
     longest = max(p.q_len, p.kv_len)
@@ -162,9 +168,7 @@ OPERATION = Operation(
         "dropout_seed",
         "layout",
     ),
-    further_inputs={
-        name: FurtherInput(term.field, term.plain, term.value_of_array) for term in TERMS for name in term.input_names
-    },
+    further_inputs={name: _further_input(term) for term in TERMS for name in term.input_names},
     problem_of_arrays=_problem_of_arrays,
     lengths={"seq_len": ("q_len", "kv_len")},
     field_in_words=_field_in_words,

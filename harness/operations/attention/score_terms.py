@@ -1,6 +1,7 @@
 """Score terms of attention, a row for each, and the fields that they add to `Problem`.
 
-A new term is a field of `ScoreFields`, a subclass of `ScoreTerm`, and its place in `TERMS`.
+A new term is a field of `ScoreFields`, a subclass of `ScoreTerm`, and its place in `TERMS`. A long class has a module
+of its own, as the soft cap has.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from harness.model.problem import INPUT, Tensor, option
 from harness.operations.attention.bias import AXES, BIAS, axes_of_array, checked_axes, drawn_bias, parse_axes
 from harness.operations.attention.score_term import (
     Array,
-    DerivativeErrors,
     Effect,
     Float64Array,
     Inputs,
@@ -28,7 +28,8 @@ from harness.operations.attention.score_term import (
     ScoreTerm,
 )
 from harness.operations.attention.sizes import Sizes
-from harness.support.errors import PlanError, ProblemError
+from harness.operations.attention.softcap import Softcap
+from harness.support.errors import PlanError
 from harness.support.numbers import real_number
 from harness.support.override import override
 
@@ -76,122 +77,6 @@ class ScoreFields(Sizes):
         return heads * per_row * (self.q_len if rows else 1), rows * per_row, int(keys)
 
 
-# s becomes C tanh(s / C) ----------------------------------------------------------------------------------------------
-
-TANH = {"accurate": 4 * U, "fast": 2.0**-11}
-"""Relative error of a hyperbolic tangent: of tanhf, 2 ulp in the CUDA C++ Programming Guide, or of tanh.approx.f32,
-2^-11 in the PTX manual."""
-TANH_ABSOLUTE = {"accurate": 0.0, "fast": 17 * U}
-"""Absolute error of a hyperbolic tangent computed as 1 - 2 / (E + 1), E = exp(2 x). An error delta E of E changes it by
-2 delta E / (E + 1)^2 = delta / (2 cosh^2 x), with delta <= 4u + |2 x| 6u (`EXP`, `ARGUMENT`): at most 4u. The sum is
-rounded by u, the quotient, at most 2, by 5u (`division`), and the difference by u: 2 (u + 5u) + u. The error of
-(E - 1) / (E + 1) is smaller."""
-
-
-@dataclass(frozen=True)
-class Capped(Effect):
-    """C tanh(x) of x = s / C with error dx = sigma / C.
-
-    The derivative, sech^2, decreases with |x|:
-
-        |C tanh^(x^) - C tanh(x)| <= sigma sech^2(max(|x| - dx, 0)) + |C tanh x| eps + C eps_absolute,   at most 2 C
-
-    since x^ is within dx of x. eps is the error of tanh, of its product with the cap, of the cap itself and of log2 e.
-    So scores near the cap are more accurate than their products. If S is stored in 16 bits before the cap, the error
-    u_16 |x| sech^2 x <= u_16 |tanh x| is at most that of storing it afterwards.
-
-    A kernel computes the derivative, between 0 and 1, as 1 - t^2, from t^ = t + e with |e| <= |t| eps + eps_absolute
-    = e'. That of sech^2 is -2 tanh sech^2, so
-
-        |1 - t^^2 - sech^2 x| <= dx 2 tanh(|x| + dx) sech^2(max(|x| - dx, 0)) + e' (2 |t| + e') + 2u,   at most 1
-
-    with one rounding of the square and one of the difference.
-    """
-
-    cap: float
-
-    @override
-    def derivative(self, scores: Float64Array) -> Float64Array:
-        slope: Float64Array = 1 - np.square(np.tanh(scores / self.cap))
-        return slope
-
-    @override
-    def derivative_errors(self, errors: ScoreErrors, before: Array, rounding: Roundings) -> DerivativeErrors:
-        tanh = rounding.numerics.tanh
-        x, dx = before / np.float32(self.cap), errors.proved / np.float32(self.cap)
-        slope = 2 * np.tanh(x + dx) / np.square(np.cosh(np.maximum(x - dx, np.float32(0))))
-        own_tanh = np.float32(TANH[tanh]) * np.tanh(x) + np.float32(TANH_ABSOLUTE[tanh])
-        own = own_tanh * (2 * np.tanh(x) + own_tanh) + np.float32(2 * U)
-        common = slope * errors.common / np.float32(self.cap) + own
-        return DerivativeErrors(
-            proved=np.minimum(slope * dx + own, np.float32(1)),
-            expected=np.minimum(slope * errors.expected / np.float32(self.cap), np.float32(1)),
-            common=np.minimum(common, np.float32(1)),
-        )
-
-    @override
-    def apply(self, scores: Float64Array) -> Float64Array:
-        capped: Float64Array = self.cap * np.tanh(scores / self.cap)
-        return capped
-
-    @override
-    def errors(self, errors: ScoreErrors, before: Array, after: Array, rounding: Roundings) -> ScoreErrors:
-        cap, tanh = np.float32(self.cap), rounding.numerics.tanh
-        x, dx = before / cap, errors.proved / cap
-        derivative = (1 / np.square(np.cosh(np.maximum(x - dx, np.float32(0))))).astype(np.float32)
-        capped = cap * np.tanh(x)
-        own = np.float32(TANH[tanh] + 4 * U) * capped + np.float32(TANH_ABSOLUTE[tanh]) * cap
-        most = 2 * cap
-        changed = errors.scaled(derivative, most)
-        proved, common = derivative * errors.proved + own, derivative * errors.common + own
-        return ScoreErrors(
-            np.minimum(proved, most), changed.expected, np.minimum(common, most), changed.query, changed.expected_query,
-            largest=capped,
-        )  # fmt: skip
-
-
-class Softcap(ScoreTerm):
-    """The soft cap."""
-
-    field = "softcap"
-    label = "the soft cap"
-    off = None
-    plain = 1.0
-    inputs_follow = True
-    numerics = ("tanh",)
-    product_roundings = 2
-    values = (1.0, 30.0, 4.0, 0.5)
-    """Most scores of a normal draw are beyond the least, and none near 30."""
-    is_drawn_always = True
-
-    @override
-    def checked(self, value: Any) -> Any:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if value is not None and not (is_number and math.isfinite(value) and value > 0):
-            raise ProblemError(
-                f"softcap is {value!r}; it has to be a positive number, and is left out where there is no cap"
-            )
-        return value
-
-    @override
-    def in_words(self, problem: Problem) -> str:
-        return f"softcap {problem.softcap:g}"
-
-    @override
-    def effect(self, problem: Problem, inputs: Inputs, heads: slice, rows: slice, keys: slice) -> Effect:
-        assert problem.softcap is not None
-        return Capped(problem.softcap)
-
-    @override
-    def members(self, problem: Problem, unit: float) -> tuple[Any, ...]:
-        return (np.float32((problem.softcap or 0.0) * unit),)
-
-    @override
-    def score_mod(self, torch: Any, problem: Problem, inputs: Mapping[str, Any]) -> Callable[..., Any]:
-        cap = problem.softcap
-        return lambda score, head, row, key: cap * torch.tanh(score / cap)
-
-
 # s becomes s - slope |distance| ---------------------------------------------------------------------------------------
 
 STEEP_SLOPES = (1.0, 0.5)
@@ -202,8 +87,8 @@ STEEP_SLOPES = (1.0, 0.5)
 class Penalized(Effect):
     """s - b, b = slope * distance.
 
-    The difference is rounded by u. The error of b is 4u b: the slope times log2 e, log2 e itself, the distance if it
-    exceeds 2^24, and its product. All keys share the rounding of the slope.
+    The difference is rounded by u. The error of b is 4u |b|: the slope times log2 e, log2 e itself, the distance if it
+    exceeds 2^24, and its product. All keys share the rounding of the slope, which may be negative.
     """
 
     penalty: Float64Array
@@ -214,8 +99,13 @@ class Penalized(Effect):
         return scores - self.penalty
 
     @override
+    def before(self, scores: Float64Array) -> Float64Array:
+        return scores + self.penalty
+
+    @override
     def errors(self, errors: ScoreErrors, before: Array, after: Array, rounding: Roundings) -> ScoreErrors:
-        return errors.plus(np.float32(4 * U) * self.penalty.astype(np.float32) + np.float32(U) * after, after)
+        own = np.float32(4 * U) * np.abs(self.penalty).astype(np.float32) + np.float32(U) * after
+        return errors.plus(own, after)
 
 
 class Alibi(ScoreTerm):
@@ -244,7 +134,10 @@ class Alibi(ScoreTerm):
 
     @override
     def range_of_change(self, problem: Problem, inputs: Inputs) -> tuple[float, float] | None:
-        return -float(np.abs(inputs[SLOPES]).max().astype(np.float64) * (problem.q_len + problem.kv_len)), 0.0
+        slopes, reach = inputs[SLOPES].astype(np.float64), problem.q_len + problem.kv_len
+        if not np.isfinite(slopes).all():
+            return None
+        return -reach * max(float(slopes.max()), 0.0), reach * max(-float(slopes.min()), 0.0)
 
     @override
     def edits(self, pick: Pick, problem: Problem) -> tuple[Edit, ...]:
@@ -286,8 +179,8 @@ class Biased(Effect):
 
     for a score s^ with the error of the stages before. A kernel that works in powers of two multiplies B by log2 e,
     which adds 2u |B|. With ALiBi, B may be added before the penalty is subtracted or to the penalty itself: the
-    intermediate sum exceeds |s| by at most b + |B|, which adds u |B| (u b is part of the 4u b, since distances below
-    2^24 are exact). Equal sums are rounded alike, so the error is not random.
+    intermediate sum exceeds |s| by at most |b| + |B|, which adds u |B| (u |b| is part of the 4u |b|, since distances
+    below 2^24 are exact). Equal sums are rounded alike, so the error is not random.
     """
 
     def __init__(self, bias: Float64Array, with_alibi: bool) -> None:

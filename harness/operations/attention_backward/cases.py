@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FORWARD = operation_named("attention")
 EDITED = ("V", SLOPES)
 """The only inputs that are edited. After an edit of Q, K, a bias or a sink, O and lse would not fit, and weights may
-exceed 1. Slopes are made steeper, after which weights only become smaller."""
+exceed 1. Steeper slopes only make weights smaller. Where a slope becomes less steep or negative, weights exceed 1; what
+overflows then has no budget."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class BackwardBuild(Build):
         return dataclasses.replace(
             self, forward=self.forward.with_features([name for name in takes if name != LAYOUT], place)
         )
+
+    @override
+    def places_of_features(self, takes: Sequence[str]) -> int:
+        places: int = self.forward.places_of_features(takes)
+        return places
 
     @property
     @override

@@ -21,7 +21,7 @@ so, to first order but including products of errors,
 
     |dS^ - dS| <= P (e^|e| - 1) |dP - delta| + P e^|e| (|f| + |h| + 3u (|dP| + |delta| + |f| + |h|))             (1)
 
-A cap multiplies dS by its derivative f', whose error is phi (`score_terms.Capped`). With dZ = f' dS in products with
+A cap multiplies dS by its derivative f', whose error is phi (`softcap.Capped`). With dZ = f' dS in products with
 K and Q,
 
     |dZ^ - dZ| <= |dS^ - dS| (f' + phi) + |dS| phi + 2u (|dS| + |dS^ - dS|) (f' + phi)
@@ -130,11 +130,14 @@ class _Totals:
     def zeros(cls, problem: BackwardProblem, part: Part) -> _Totals:
         return cls(*(Sums.zeros(problem, part) for _ in dataclasses.fields(cls)))
 
-    def tolerances(self, answer: Mapping[str, Float64Array], rounding: Roundings, dtype: str) -> dict[str, Tolerance]:
+    def tolerances(
+        self, answer: Mapping[str, Float64Array], rounding: Roundings, problem: BackwardProblem
+    ) -> dict[str, Tolerance]:
         by_name = {field.name: getattr(self, field.name).as_outputs() for field in dataclasses.fields(self)}
         found = {}
+        smallest_tau = min(abs(problem.tau), 1.0) or 1.0
         for name in by_name["errors"]:
-            exact, stored = answer[name], "float32" if name == DBIAS else dtype
+            exact, stored = answer[name], "float32" if name == DBIAS else problem.dtype
             total = {what: sums[name] for what, sums in by_name.items()}
             terms, size = total["terms"] + SUM_ROUNDINGS, np.abs(exact)
             allowed = total["errors"] + rounding.proved_sum(terms) * total["magnitudes"] + TINY * terms
@@ -146,6 +149,8 @@ class _Totals:
             expected += steps * np.sqrt(np.square(total["runs"]) + total["products"]) + TINY * terms
             expected += _output_error(size + expected, stored)
             unconstrained = (total["unconstrained"] > 0) | ~(size + allowed <= LARGEST[stored])
+            # Sums of float32, which some kernels multiply by tau last.
+            unconstrained |= ~(SLACK * total["magnitudes"] <= smallest_tau * LARGEST["float32"])
             allowed[unconstrained] = expected[unconstrained] = np.inf
             # Gradients are exactly 0 for rows that see no key, and keys that no row sees.
             for tier in (allowed, expected):
@@ -180,7 +185,7 @@ def error_budget(
             totals.bounds.add(block, bounds)
             unconstrained = seen & (block.nonfinite | _may_overflow(block, sizes, scored, problem))
             totals.unconstrained.add(block, _counts(block, unconstrained))
-        tolerances = totals.tolerances(answer, rounding, problem.dtype)
+        tolerances = totals.tolerances(answer, rounding, problem)
         if problem.sinks:
             tolerances[DSINKS] = _tolerance_of_sinks(problem, inputs, answer[DSINKS], rounding, part)
     return tolerances

@@ -115,7 +115,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, required=True, metavar="FILE.npy", help=help)
     for name, further in operation.further_inputs.items():
         (tensor,) = (t for t in operation.problem.from_fields({further.field: further.value}).inputs if t.name == name)
-        usual = "" if name == further.field else f"; --{further.field} alone uses the default ones"
+        usual = f"; --{further.field} alone uses the default ones" if further.follows else ""
         usual += "" if further.value_of is None else "; an extent of 1 stands for all of an axis"
         help = f"{name}: ({', '.join(tensor.axes)}), in {tensor.dtype}{usual}"
         parser.add_argument(f"--{name.lower()}", type=Path, metavar="FILE.npy", help=help)

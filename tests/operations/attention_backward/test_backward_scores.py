@@ -110,6 +110,19 @@ def test_a_right_kernel_is_within_what_is_expected(terms: dict[str, Any], regime
         assert not result.suspicious, result.error_over_expected
 
 
+@pytest.mark.parametrize("slope", [-3.0, -1.5, -1.0, -0.1, 0.0])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_weights_above_1_have_a_budget_until_they_overflow(dtype: str, slope: float):
+    """With flatter slopes than those of lse, and negative ones, weights exceed 1. tau multiplies sums last."""
+    problem = BackwardProblem(heads=1, q_len=62, kv_len=64, head_dim=16, alibi=True, mask="causal", dtype=dtype)
+    inputs = draw_inputs(problem, "normal", 5) | {"slopes": np.full(1, slope, np.float32)}
+    question = Question.pose(problem, inputs)
+    result = question.check(kernel(problem, inputs), ON_CHIP)
+    assert result.passed, result.reason
+    wrong = question.check(kernel(problem, inputs, mutant="ALiBi left out"), ON_CHIP)
+    assert slope in (0.0, -3.0) or not wrong.passed
+
+
 MUTANTS = (
     ("cap", "cap's derivative left out"),
     ("cap", "1 - tanh"),

@@ -109,6 +109,10 @@ class AttentionBuild(HeadBuild):
             features=(*(n for n in COMPILED_FEATURES if n in features), *((LAYOUT,) if has_layout else ())),
         )
 
+    @override
+    def places_of_features(self, takes: Sequence[str]) -> int:
+        return 2 + len([name for name in self.feature_order if name in takes])
+
     @property
     @override
     def with_fewer_features(self) -> Sequence[AttentionBuild]:

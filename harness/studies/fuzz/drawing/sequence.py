@@ -64,7 +64,7 @@ class ExampleSequence:
         def is_left_out(case: Case) -> bool:
             return case in drawn or is_declared(case, self.fails_in, self.operation)
 
-        for part in rounds(self.builds, self.examples):
+        for part in rounds(self.builds, self.examples, self.builds[0].places_of_features(self.takes)):
             here = 0
             if self.axes is not None and self.covering is not None:
                 chosen = ChosenCases(self.axes, self.covering, part, self.seed, self.sanitized_each)

@@ -350,7 +350,7 @@ def test_few_tiles_go_with_few_heads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(campaign._Campaign, "_explore", lambda self, *arguments: None)
     cases, result = cases_of("fa2-cupy", 3, monkeypatch, examples=250, most_tiles=4)
     assert result.coverage is not None and set(result.coverage.not_met) <= {BUILD}
-    assert max(case.problem.batch for case in cases) == 3 and max(case.problem.heads for case in cases) == 24
+    assert max(case.problem.batch for case in cases) == 3 and 12 <= max(case.problem.heads for case in cases) <= 24
     assert all(case.problem.q_len <= 4 * 128 and case.problem.kv_len <= 4 * 64 for case in cases)
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections import Counter
 from itertools import islice
 
 import pytest
@@ -11,6 +13,7 @@ from harness.model.discovery import discover
 from harness.model.operation import operation_named, operation_names
 from harness.model.plan import Plan
 from harness.model.variant import Variant
+from harness.operations.attention.cases import build as build_module
 from harness.operations.attention.cases.build import BUILDS, AttentionBuild, builds_of
 from harness.operations.attention.problem import COMPILED_FEATURES
 from harness.studies.fuzz.drawing.builds import builds_for, builds_with, sanitized_builds
@@ -47,6 +50,36 @@ def test_hypothesis_has_a_share_where_it_can_steer_by_something():
     searched = [part.until - part.chosen_until for part in rounds(BUILDS, 200)]
     assert searched == [*[0] * 7, 15, 0, 0, 0, 0, 0]
     assert [part.until - part.chosen_until for part in islice(rounds(BUILDS, None), 14, 16)] == [62, 62]
+
+
+@pytest.mark.parametrize("features", range(12))
+@pytest.mark.parametrize("examples", [200, 50, 1000])
+def test_each_feature_has_a_round_of_its_own_among_the_first(features: int, examples: int):
+    first = min(examples, 200)
+    parts = list(rounds(BUILDS, examples, features + 2))
+    looks = max(7, features + 2)
+    ends = [0, *(part.until for part in parts)]
+    assert [part.builds for part in parts[: looks + 7]] == [(build,) for build in (*BUILDS[:looks], *BUILDS[:7])][
+        : len(parts)
+    ]
+    sizes = [end - began for began, end in itertools.pairwise(ends)]
+    assert all(size >= 0.03 * first for size in sizes[:looks]) and max(sizes[: 2 * looks]) == sizes[looks]
+    assert ends[-1] == examples and ends == sorted(ends)
+    if features <= 5:
+        assert parts == list(rounds(BUILDS, examples))
+
+
+def test_a_feature_more_is_met_alone_in_a_usual_campaign(monkeypatch: pytest.MonkeyPatch):
+    features = (*COMPILED_FEATURES, "toy")
+    monkeypatch.setattr(build_module, "COMPILED_FEATURES", features)
+    builds = [dataclasses.replace(build, feature_order=features) for build in BUILDS]
+    own = builds_for(some_variant(features), builds)
+    examples: Counter[tuple[str, ...]] = Counter()
+    for began, part in itertools.pairwise((None, *rounds(own, 200, own[0].places_of_features(features)))):
+        assert len(part.builds) == 1
+        examples[part.builds[0].features] += part.until - (began.until if began else 0)
+    assert all(examples[(name,)] >= 10 for name in features)
+    assert set(examples) == {(), features, *((name,) for name in features)}
 
 
 def some_variant(takes: tuple[str, ...]) -> Variant:
