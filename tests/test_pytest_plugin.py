@@ -200,6 +200,6 @@ def test_emulated_tests_need_no_warning_because_the_harness_is_imported_already(
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 0.1\n")
     (installed / "entry_points.txt").write_text("[pytest11]\nharness.pytest_plugin = harness.pytest_plugin\n")
     (installed / "RECORD").write_text("harness/__init__.py,,\nharness/pytest_plugin.py,,\n")
-    command = [sys.executable, *"-m harness emulate -m pytest -p no:cacheprovider -W error -q".split()]
+    command = [sys.executable, "-m", "harness", "emulate", "-m", "pytest", "-pno:cacheprovider", "-Werror", "-q"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environment(tmp_path))
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
