@@ -47,7 +47,6 @@ def require_loadable(ptx: str) -> None:
                 f"PTX line {_line(ptx, at)}: '.version {found[1]}.{found[2]}' is not supported; the newest version is "
                 f"{newest}, so compile with a toolkit that produces at most that"
             )
-    _require_shared_arrays_fit(ptx)
     for function in functions(ptx):
         for statement in statements(ptx, function):
             if statement.kind != "instruction":
@@ -61,7 +60,8 @@ def require_loadable(ptx: str) -> None:
                 )
 
 
-def _require_shared_arrays_fit(ptx: str) -> None:
+def require_shared_arrays_fit(ptx: str) -> None:
+    """Raise `CompileError` if a static shared array is larger than a block's static shared memory."""
     for array in _SHARED_ARRAY.finditer(ptx):
         size_bytes = int(array[1]) // 8 * math.prod(map(int, re.findall(r"\d+", array[3])))
         if size_bytes > MAX_STATIC_SHARED_BYTES:

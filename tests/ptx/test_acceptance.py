@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness import Device
-from harness.ptx.acceptance import ISA_OPCODES, require_loadable
+from harness.ptx.acceptance import ISA_OPCODES, require_loadable, require_shared_arrays_fit
 from harness.support.errors import CompileError, UnsupportedInstruction, UnsupportedPtxVersion
 
 MODULE = """// .version 99.0
@@ -64,11 +64,11 @@ def test_unknown_instructions(instruction: str, said: str) -> None:
 @pytest.mark.compiles(False)
 def test_shared_arrays_that_ptxas_refuses() -> None:
     for array in (".shared .align 4 .b8 s[49152]", ".shared .f32 s[12288]", "// .shared .b8 s[49153]"):
-        require_loadable(f"{array};\n{text()}")
-    require_loadable(f".extern .shared .align 16 .b8 s[];\n{text()}")
+        require_shared_arrays_fit(f"{array};\n{text()}")
+    require_shared_arrays_fit(f".extern .shared .align 16 .b8 s[];\n{text()}")
     for array in ("    .shared .align 4 .b8 s[49153]", ".shared .f32 s[12289]", ".visible .shared .b64 s[2][3073]"):
         with pytest.raises(CompileError, match=r"PTX line 1: s has \d+ bytes of static shared memory; a block has"):
-            require_loadable(f"{array};\n{text()}")
+            require_shared_arrays_fit(f"{array};\n{text()}")
 
 
 def test_an_instruction_that_is_not_emulated_fails_only_its_own_kernel() -> None:

@@ -17,7 +17,7 @@ from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
 from harness.device.kernel import Kernel
 from harness.device.module import Module
-from harness.ptx.acceptance import require_loadable
+from harness.ptx.acceptance import require_loadable, require_shared_arrays_fit
 from harness.ptx.statements import has_line_table, with_line_table
 
 _NO_OPTIONS = JitOptions()
@@ -58,6 +58,7 @@ def _load(driver: Driver, handle: int, ptx: str, options: JitOptions = _NO_OPTIO
 def _module(device: Device, ptx: str) -> Module:
     """Load a module. Its kernels go by readable names. Raises `CompileError` if the text is not valid."""
     require_loadable(ptx)
+    require_shared_arrays_fit(ptx)
     if not has_line_table(ptx):
         ptx = with_line_table(ptx, "module.ptx", 1)
     kernels = compile_module(ptx, device.arch) if ".entry" in ptx else {}
