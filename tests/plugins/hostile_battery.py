@@ -192,13 +192,13 @@ KERNELS: dict[str, tuple[Callable[[Problem], Plan], str]] = {
     ),
     "writes-nan": (kernel_plan("if (i < n) O[i] = __int_as_float(0x7fc00000);"), "NaN|nan|never written"),
     "writes-infinity": (kernel_plan("if (i < n) O[i] = __int_as_float(0x7f800000);"), "inf|finite|budget"),
-    "reads-guards": (kernel_plan("if (i < n) O[i] = Q[-1 - i] + Q[n + i];"), "out of bounds"),
+    "reads-guards": (kernel_plan("if (i < n) O[i] = Q[-1 - i] + Q[n + i];"), "out-of-bounds"),
     "searches-memory": (
         kernel_plan("if (i < n) O[i] = ((const float*)((((unsigned long long)Q >> 20) << 20) - (1 << 24)))[i];"),
-        "out of bounds|misaligned",
+        "out-of-bounds|misaligned",
     ),
-    "reads-address-zero": (kernel_plan("if (i < n) O[i] = *(const float*)(unsigned long long)i;"), "out of bounds"),
-    "overruns-outputs": (kernel_plan("O[n + i] = 1.0f;"), "out of bounds"),
+    "reads-address-zero": (kernel_plan("if (i < n) O[i] = *(const float*)(unsigned long long)i;"), "out-of-bounds"),
+    "overruns-outputs": (kernel_plan("O[n + i] = 1.0f;"), "out-of-bounds"),
     "reads-shared-leftovers": (
         kernel_plan("if (i < n) O[i] = left[i];", head="extern __shared__ float left[];", shared_bytes=4096),
         "unwritten memory",

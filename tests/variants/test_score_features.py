@@ -174,7 +174,7 @@ def test_scores_have_a_unit_only_where_kernels_know_all_terms(variant: Variant, 
     units = set()
     monkeypatch.setattr(type(alibi), "members", lambda self, problem, unit: units.add(unit) or self.input_names)
     variant.plan(Problem(**build_of(variant), alibi=True))
-    assert units == {LOG2_E if variant.name.startswith("fa2-mma") else 1.0}
+    assert units == {LOG2_E if variant.algorithm in ("fa2-mma", "fa3") else 1.0}
     assert unit_of(Problem(alibi=True, bias=("heads",))) == 1.0
 
 

@@ -18,6 +18,7 @@ from numba.cuda import libdevice
 from variants._features.numba_dropout import numba_dropout
 from variants._features.numba_features import NumbaFeatures
 from variants._features.numba_limits import RowBlock
+from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_bias_gradient import NOTHING, numba_bias_gradient
 from variants._tiles.numba_grids import head_across, key_block_across
@@ -30,7 +31,6 @@ from variants._tiles.numba_tiles import (
     TY,
     ZERO,
     batch_index,
-    conversions,
     numba_tiles,
     row_sum,
     thread_column,

@@ -258,7 +258,7 @@ def test_wrong_addresses_are_errors_of_the_runtime_with_a_line(tmp_path: Path) -
     done = emulate(tmp_path, ATTEMPT + WRONG_ADDRESSES)
     assert done.stdout == "CUDARuntimeError cudaErrorInvalidValue: invalid argument\n" * 3, done.stderr
     assert [line.partition(" 0x")[0] for line in done.stderr.splitlines()] == [
-        "emulated GPU: 4096 bytes at offset 0 of allocation-1 are outside of it; it has 512 bytes",
+        "emulated GPU: 4,096 bytes at byte offset 0 of allocation-1 are outside of it; it has 512 bytes",
         "emulated GPU: there is no memory at address",
         "emulated GPU: no allocation begins at address",
     ]

@@ -50,7 +50,7 @@ def test_times_come_from_the_gpu_and_bytes_from_the_emulator(page_of):
 def test_without_counts_the_page_says_so_and_shows_the_source_as_it_is(page_of):
     page = page_of("--count", "never")
     assert "Bytes were not counted" in page and "lines not counted" in page
-    assert "Line 8: S = tau Q_i K_j^T." in page and 'class="ring"' not in page
+    assert "Line 8: S = tau Q_i K_j^T" in page and 'class="ring"' not in page
 
 
 def test_bench_is_a_section_where_it_is_asked_for(page_of, monkeypatch):
