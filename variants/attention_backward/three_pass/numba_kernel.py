@@ -13,6 +13,7 @@ from numba import cuda, float32, int32
 from numba.cuda import libdevice
 
 from variants._features.numba_features import NumbaFeatures
+from variants._features.numba_stored import conversions
 from variants._tiles import Tile
 from variants._tiles.numba_backward import numba_backward
 from variants._tiles.numba_grids import kv_head_index
@@ -24,7 +25,6 @@ from variants._tiles.numba_tiles import (
     ZERO,
     batch_index,
     block_index,
-    conversions,
     head_index,
     lanes_sum,
     numba_tiles,
