@@ -307,9 +307,15 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
         address = rows.row_address(copy, row)
         if address != rows.OUTSIDE and first < last:
             watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
-    if stores:
+    if stores and rows.is_inside(copy):
         for part in range(rows.parts_of(copy)):
             read_until_landed(state, warp, lane, site, time, rows.part_place(copy, place, part), rows.part_bytes(copy))
+    elif stores:
+        for row in range(rows.rows_of(copy)):
+            if rows.row_address(copy, row) != rows.OUTSIDE:
+                for piece in range(first // rows.PIECE, (last + rows.PIECE - 1) // rows.PIECE):
+                    here = rows.piece_place(copy, place, row, piece)
+                    read_until_landed(state, warp, lane, site, time, here, rows.PIECE)
 
 
 def commit_bulk(ctx: int, mask: int) -> int:

@@ -144,6 +144,22 @@ def last_inside(copy: int) -> int:
     return int(min(row_bytes(copy), left))
 
 
+def is_inside(copy: int) -> int:
+    """Whether all of the box is inside the tensor: nothing is clipped."""
+    if first_inside(copy) > 0 or last_inside(copy) < row_bytes(copy):
+        return 0
+    for row in range(rows_of(copy)):
+        if row_address(copy, row) == OUTSIDE:
+            return 0
+    return 1
+
+
+def piece_place(copy: int, place: int, row: int, piece: int) -> int:
+    """Place of a piece of a row of a copy that begins at `place`."""
+    inner = place + row * row_pitch(copy) + PIECE * piece
+    return int(swizzled(inner, load64(load64(copy + MAP) + proxy.MAP_SWIZZLE)))
+
+
 def leaves_buffer(ctx: int, copy: int) -> int:
     """Address of a row whose last piece extends beyond its buffer; 0 if none does."""
     first, last = first_inside(copy), last_inside(copy)

@@ -184,3 +184,28 @@ def test_gaps_between_the_rows_of_a_box_are_nobodys(wait: str, kinds: list[str])
     maps = (TensorMap(name, (32, 8), (128,), (8, 8), "float32", 128) for name in arrays)
     args = (*(encode(m, at.buffer_address(i)) for i, m in enumerate(maps)), "Y")
     assert sorted({finding.kind for finding in find(kernel, arrays, args, "Y")}) == kinds
+
+
+CLIPPED = """
+extern "C" __global__ void k(const __grid_constant__ Map Y, float* y, int columns, int rows, int first_row) {
+  __shared__ __align__(1024) float s[512]; int t = threadIdx.x;
+  for (int row = 0; row < rows; ++row) if (t < columns) s[32 * row + t] = 1.f;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  if (t == 0) { store2(s, &Y, 0, first_row); COMMIT(); STORED(); }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "first_row", "expected"),
+    [(24, 16, 0, []), (24, 8, 40, []), (20, 16, 0, ["uninitialised read"]), (24, 7, 40, ["uninitialised read"])],
+)
+def test_what_a_tensor_store_clips_need_not_be_written(columns: int, rows: int, first_row: int, expected: list[str]):
+    """A box of 16 x 32 elements over a tensor of 48 x 24."""
+    import cupy
+
+    arrays = {"Y": np.ones((64, 32), np.float32)}
+    store = encode(TensorMap("Y", (24, 48), (128,), (32, 16), "float32", 0), at.buffer_address(0))
+    args = (store, "Y", np.int32(columns), np.int32(rows), np.int32(first_row))
+    kernel = cupy.RawKernel(f"{HEAD}{CLIPPED}", "k", options=("-arch=sm_90a",))
+    assert sorted({finding.kind for finding in find(kernel, arrays, args, "Y", block=(32, 1, 1))}) == expected
