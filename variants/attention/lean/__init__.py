@@ -69,8 +69,6 @@ class Work:
     """End of the keys that its rows see."""
     heads: int
     """Key/value heads of all sequences."""
-    grid: int
-    """Number of blocks."""
 
     @property
     def lean_tiles(self) -> Integers:
@@ -82,6 +80,16 @@ class Work:
     def per_head(self) -> int:
         """Number of lean tiles of a key/value head."""
         return int(self.lean_tiles.sum())
+
+    @property
+    def total(self) -> int:
+        """Number of lean tiles in all."""
+        return self.heads * self.per_head
+
+    @property
+    def grid(self) -> int:
+        """Number of blocks."""
+        return min(MOST_BLOCKS, blocks(self.total, FEWEST_LEAN_TILES))
 
     @property
     def output_tiles(self) -> int:
@@ -99,10 +107,7 @@ def work(problem: Problem) -> Work:
     last_queries = first_queries + rows - 1
     first_keys = firsts[np.where(last_queries >= p.q_len, 0, first_queries)]
     end_keys = ends[np.minimum(last_queries, p.q_len - 1)]
-    heads = p.batch * p.kv_heads_count
-    shape = Work(first_rows, rows, first_keys, end_keys, heads, 0)
-    grid = min(MOST_BLOCKS, blocks(heads * shape.per_head, FEWEST_LEAN_TILES))
-    return Work(first_rows, rows, first_keys, end_keys, heads, grid)
+    return Work(first_rows, rows, first_keys, end_keys, p.batch * p.kv_heads_count)
 
 
 def plan(problem: Problem) -> Plan:
@@ -114,7 +119,7 @@ def plan(problem: Problem) -> Plan:
     sizes = split_sizes(p.head_dim, LEAN_TILE) | {"BLOCKS_PER_SM": BLOCKS_PER_SM, "OUTPUT_TILES": room}
     lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink))
     lengths = tuple(np.int32(each) for each in (p.q_len, p.kv_len, p.kv_heads_count, p.group))
-    tiles, tau = (np.uint32(of.heads * of.per_head), np.uint32(of.per_head)), np.float32(features.factor(p))
+    tiles, tau = (np.uint32(of.total), np.uint32(of.per_head)), np.float32(features.factor(p))
     args = ("Q", "K", "V", "O", "lse", "O_parts", "l_parts", "m_parts", *lengths, *tiles, tau)
     terms = arguments((limits, scores, sink))
     return Plan(
@@ -134,7 +139,7 @@ def claim(problem: Problem) -> Traffic:
     d, copy = p.head_dim, tile_copy(p.head_dim)
 
     # Lean tiles are numbered through all heads. A segment is what a block has of an output tile.
-    lean_tiles, total = np.tile(of.lean_tiles, of.heads), of.heads * of.per_head
+    lean_tiles, total = np.tile(of.lean_tiles, of.heads), of.total
     ends = np.cumsum(lean_tiles)
     cuts = np.arange(of.grid, dtype=np.int64) * total // of.grid
     begin = np.unique(np.concatenate((ends - lean_tiles, cuts)))
