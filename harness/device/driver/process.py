@@ -19,6 +19,7 @@ from harness.device.device import Device
 from harness.device.driver import status
 from harness.device.driver.function_table import FUNCTIONS, DriverFunction, versions_of
 from harness.device.driver.launch_log import LaunchLog
+from harness.device.driver.pending_exceptions import is_called_by_destructors, preserving_exceptions
 from harness.device.driver.shared_library import SharedLibrary
 from harness.device.driver.status import DriverError
 from harness.support.errors import CompileError, SandboxError, UnsupportedPtxVersion, UsageError
@@ -157,8 +158,11 @@ class Driver:
             )
         spare = [f"emulated_spare_{number}" for number in range(_SPARE_FUNCTIONS)]
         self.library = SharedLibrary(DRIVER_SONAME, [*FUNCTIONS, *spare], status.DEINITIALIZED)
-        for function in FUNCTIONS.values():
-            self.library.connect(function.symbol, function.prototype(self._entry_point(function)))
+        callbacks = {name: function.prototype(self._entry_point(function)) for name, function in FUNCTIONS.items()}
+        guarded = {name: callback for name, callback in callbacks.items() if is_called_by_destructors(name)}
+        addresses = preserving_exceptions(guarded, {name: FUNCTIONS[name].parameters for name in guarded})
+        for name, callback in callbacks.items():
+            self.library.connect(name, callback, addresses.get(name))
         # Objects that outlive the interpreter still call the driver. This runs after what programs register.
         atexit.register(self.library.disconnect)
         if not _is_loaded(LINKER_SONAME):

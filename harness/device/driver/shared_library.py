@@ -114,9 +114,12 @@ class SharedLibrary:
         """Address of an exported function; None if there is none with this name."""
         return self._address_of(name) if name in self._numbers else None
 
-    def connect(self, name: str, callback: Any) -> None:
-        """Let an exported function call `callback`, an instance of a type that `ctypes.CFUNCTYPE` returned."""
-        address = ctypes.cast(callback, ctypes.c_void_p).value
+    def connect(self, name: str, callback: Any, address: int | None = None) -> None:
+        """Let an exported function call `callback`, an instance of a type that `ctypes.CFUNCTYPE` returned.
+
+        With `address`, it calls the function there, which in turn calls `callback`.
+        """
+        address = address or ctypes.cast(callback, ctypes.c_void_p).value
         assert address is not None
         self._callbacks[name] = callback  # kept alive
         self._table[self._numbers[name]] = address

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 
 import llvmlite.binding as llvm
@@ -82,7 +82,12 @@ def load_async_proxy() -> dict[str, int]:
 
 def native_address(symbol: str, native: bytes) -> int:
     """Load a kernel's object file and return its address. The runtime's parts it calls must be loaded."""
+    return native_addresses((symbol,), native)[symbol]
+
+
+def native_addresses(symbols: Collection[str], native: bytes) -> dict[str, int]:
+    """Load an object file, unless it is loaded, and return the addresses of its functions `symbols`."""
     with _LOCK:
-        if symbol not in _loaded:
+        if not _loaded.keys() >= set(symbols):
             _add(native)
-        return _address(symbol)
+        return {symbol: _address(symbol) for symbol in symbols}

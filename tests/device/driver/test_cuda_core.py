@@ -41,13 +41,23 @@ graph.launch(stream)
 assert back() == {144}
 stream.record().sync()
 buffer.close(stream)
+import warnings
+warnings.simplefilter("ignore", RuntimeWarning)  # that there is no nvJitLink
+from cuda.core import Linker, LinkerOptions
+from cuda.core._utils.cuda_utils import CUDAError
+try:
+    Linker(ObjectCode.from_ptx(compiled.code.replace(b"ret;", b"frob;")), options=LinkerOptions(arch="sm_90"))
+except CUDAError as error:
+    assert "CUDA_ERROR_INVALID_PTX" in str(error) and "'frob' is not an instruction of PTX" in str(error)
 """
 
 
 @pytest.mark.compiles
-def test_programs_streams_buffers_launches_and_graphs() -> None:
+def test_programs_streams_buffers_launches_graphs_and_linkers() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    line, *others = done.stderr.splitlines()
+    assert (done.returncode, others) == (0, []), done.stderr
+    assert line.startswith("emulated GPU: PTX line") and line.endswith("'frob' is not an instruction of PTX.")
 
 
 def test_the_page_has_the_row() -> None:
