@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from harness.execution.run_settings import RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.standard_streams import complain
-from harness.support.durations import duration_in_words
+from harness.support.progress import duration_in_words
 from harness.support.errors import UsageError
 from harness.support.memory import available_bytes
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.support.durations import duration_in_words
 from harness.support.printable import printable
 
 DELAY_SECONDS = 2.0
@@ -21,6 +20,15 @@ PROGRESS_VARIABLE = "ATTENTION_SANDBOX_PROGRESS"
 """Environment variable that, if it is `off`, leaves out the bar and the line."""
 LINE_DELAY_SECONDS = 5.0
 """Time before the line is written, if standard error is a file or a pipe."""
+_UNITS = (("days", 86400), ("hours", 3600), ("minutes", 60))
+
+
+def duration_in_words(seconds: float) -> str:
+    """Format a duration, such as `3 hours`, in the largest unit of which there are at least two."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:.0f} second{'' if round(seconds) == 1 else 's'}"
 
 
 class Progress:
