@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from harness.execution.run_settings import RunSettings
 from harness.model.problem import BaseProblem
 from harness.options.standard_streams import complain
-from harness.support.progress import duration_in_words
 from harness.support.errors import UsageError
 from harness.support.memory import available_bytes
+from harness.support.progress import duration_in_words
 
 BYTES_PER_ELEMENT = 20
 """Memory in bytes per element of inputs and outputs: the inputs as drawn and in float64, the answer, and its error
