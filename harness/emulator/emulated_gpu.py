@@ -10,7 +10,13 @@ from harness.compilers.ptxas import Resources, resources
 from harness.emulator.abi.cache_layout import LAUNCH_BYTES
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheCount, LaunchCaches, MemoryHierarchy
-from harness.emulator.launch.configuration import Geometry, LaunchOptions, residency_of, resident_clusters
+from harness.emulator.launch.configuration import (
+    Geometry,
+    LaunchOptions,
+    require_registers,
+    residency_of,
+    resident_clusters,
+)
 from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.hardware_tensor_maps import translated
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
@@ -85,6 +91,7 @@ class EmulatedGpu:
         Raises `KernelFault`, `PlanError` for an invalid launch, `CompileError` or `UnsupportedInstruction`.
         """
         kernel = native_kernel(compiled.ptx, compiled.entry, THIS_PROCESS, self.instruments, tier)
+        require_registers(name, compiled, geometry, self._gpu, kernel.facts.most_threads)
         needs_residency = events is not None and events.gpu is not None
         used = None
         if self._caches is not None or self.instruments.instructions or needs_residency:

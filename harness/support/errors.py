@@ -52,6 +52,10 @@ class CooperativeLaunchTooLarge(PlanError):
     """A cooperative launch has more blocks than the GPU holds at a time."""
 
 
+class TooManyRegisters(PlanError):
+    """A block's threads need more registers together than a multiprocessor has."""
+
+
 class PlannerLost(SandboxError):
     """The process that runs a variant's own code gave no answer. The message says why."""
 

@@ -72,3 +72,27 @@ def transpose(x, out):
     i, j = cuda.grid(2)
     if i < x.shape[0] and j < x.shape[1]:
         out[j, i] = x[i, j]
+
+
+def many_values_ptx(count: int, bounds: str = "") -> str:
+    """PTX of a kernel `many_values` that needs `count` registers per thread for values that it loads and then stores.
+
+    `bounds` is a directive such as `.maxntid 1024`.
+    """
+    lines = [
+        *(f"ld.volatile.global.u32 %v{i}, [%base + {4 * i}];" for i in range(count)),
+        *(f"st.volatile.global.u32 [%base + {4 * (count - 1 - i)}], %v{i};" for i in range(count)),
+    ]
+    return f"""
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry many_values(.param .u64 values) {bounds}
+{{
+    .reg .b32 %v<{count}>;
+    .reg .b64 %base;
+    ld.param.u64 %base, [values];
+    {" ".join(lines)}
+    ret;
+}}
+"""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import ADD_ONE, MODULE, REVERSE, add, transpose
+from programs import ADD_ONE, MODULE, REVERSE, add, many_values_ptx, transpose
 
 from harness import Device, KernelFault, UsageError
 
@@ -176,3 +176,12 @@ def test_the_gpu_limits_a_blocks_shared_memory(gpu: str, most_kib: int) -> None:
     kernel[1, 64, 1024 * most_kib](x, 1)
     with pytest.raises(UsageError, match=rf"has at most {1024 * most_kib}$"):
         kernel[1, 64, 1024 * most_kib + 4](x, 1)
+
+
+def test_a_block_with_more_registers_than_a_multiprocessor_is_refused(device: Device) -> None:
+    x = device.zeros(100, np.uint32)
+    kernel = device.module(many_values_ptx(100))["many_values"]
+    kernel[1, 512](x)  # 128 registers per thread
+    with pytest.raises(UsageError, match=r"uses \d+ registers per thread; for a block of 1024 threads .* has 64 "):
+        kernel[1, 1024](x)
+    device.module(many_values_ptx(100, ".maxntid 1024"))["many_values"][1, 1024](x)  # ptxas spills instead

@@ -15,7 +15,7 @@ from harness.emulator.codegen.kernel_facts import ClusterFacts
 from harness.emulator.memory.residency import Residency, residency
 from harness.model.block_sample import BlockSample
 from harness.model.plan import Launch, in_three_dimensions, require_cluster
-from harness.support.errors import PlanError
+from harness.support.errors import CompileError, PlanError, TooManyRegisters
 from harness.support.gpu_data_sheets import Gpu
 
 SHARED_ALIGNMENT = 1024
@@ -161,6 +161,32 @@ def residency_of(gpu: Gpu, kernel: str, geometry: Geometry, used: Resources) -> 
             f"{used.registers} registers and {shared} bytes of shared memory; choose another --gpu"
         )
     return found
+
+
+THREADS_OF_ANY_KERNEL = 256
+"""Threads of a block for which a multiprocessor has registers, however many the kernel uses: 255 at most."""
+
+
+def require_registers(
+    kernel: str, compiled: CompiledKernel, geometry: Geometry, gpu: Gpu, most_threads: int | None
+) -> None:
+    """Raise `TooManyRegisters` if a multiprocessor has too few registers for a block of the launch.
+
+    `most_threads` are the kernel's launch bounds, to which ptxas fits the registers. Only where there are none is
+    ptxas asked; what it does not compile is not checked.
+    """
+    if geometry.threads <= THREADS_OF_ANY_KERNEL or most_threads is not None:
+        return
+    try:
+        used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+    except CompileError:
+        return
+    if used is not None and not residency(gpu.multiprocessor, geometry.threads, used.registers, 0).blocks:
+        raise TooManyRegisters(
+            f"kernel {kernel} uses {used.registers} registers per thread; for a block of {geometry.threads} threads "
+            f"the {gpu.name} has {gpu.multiprocessor.registers // geometry.threads // 8 * 8} (too many resources "
+            "requested for launch); use smaller blocks or __launch_bounds__"
+        )
 
 
 def resident_clusters(compiled: CompiledKernel, geometry: Geometry, gpu: Gpu) -> int:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.device.driver.test_driver_functions import BEGIN
+from tests.device.programs import many_values_ptx
 
 KERNEL = '''
 ptx = b""".version 8.0
@@ -30,6 +31,10 @@ dynamic = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTE
 here = np.zeros(1024, np.uint8)
 '''
 
+MANY_REGISTERS = f"""
+wide = do(cu.cuModuleGetFunction(do(cu.cuModuleLoadData({many_values_ptx(100).encode()!r})), b"many_values"))
+"""
+
 CALLS = [
     ("cu.cuDeviceGet(7)", 101, "there is no device 7"),
     ("cu.cuMemAlloc(1 << 45)", 2, "0 of 85,899,345,920 bytes are allocated"),
@@ -40,6 +45,7 @@ CALLS = [
     ("cu.cuEventElapsedTime(*(do(cu.cuEventCreate(0)) for _ in range(2)))", 400, "between two recorded events"),
     ("(do(cu.cuMemHostRegister(here, 1024, 2)), cu.cuMemHostRegister(here, 1024, 2))[1]", 712, "registered already"),
     ("cu.cuMemHostUnregister(here.ctypes.data + 8)", 713, "no pinned, registered or managed memory begins"),
+    ("cu.cuLaunchKernel(wide, 1, 1, 1, 1024, 1, 1, 0, 0, ((0,), (ctypes.c_void_p,)), 0)", 701, "smaller blocks"),
     ("in_clusters(4, 3)", 1, "the grid has to be a multiple of it"),
     ("in_clusters(32, 16)", 912, "its cluster is (16, 1, 1): 16 blocks; at most 8 are supported"),
 ]
@@ -47,7 +53,7 @@ CALLS = [
 
 @pytest.mark.compiles
 def test_wrong_calls_are_explained() -> None:
-    program = BEGIN + KERNEL + "import sys\n"
+    program = BEGIN + KERNEL + MANY_REGISTERS + "import sys\n"
     for call, _, _ in CALLS:
         program += f"print(int({call}[0]), flush=True); print('--', file=sys.stderr, flush=True)\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

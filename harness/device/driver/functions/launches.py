@@ -18,7 +18,13 @@ from harness.device.driver.functions.streams import enqueue
 from harness.device.driver.graph import KERNEL, Node
 from harness.device.driver.process import Driver
 from harness.device.driver.status import DriverError
-from harness.support.errors import ClusterTooLarge, CooperativeLaunchTooLarge, KernelFault, UsageError
+from harness.support.errors import (
+    ClusterTooLarge,
+    CooperativeLaunchTooLarge,
+    KernelFault,
+    TooManyRegisters,
+    UsageError,
+)
 
 _FAULTS = {
     "out of bounds": status.ILLEGAL_ADDRESS,
@@ -35,6 +41,7 @@ _FAULTS = {
 """Status by kind of fault; a GPU would hang where it is `LAUNCH_TIMEOUT`. Other faults are `LAUNCH_FAILED`."""
 _REFUSALS = (
     (CooperativeLaunchTooLarge, status.COOPERATIVE_LAUNCH_TOO_LARGE), (ClusterTooLarge, status.INVALID_CLUSTER_SIZE),
+    (TooManyRegisters, status.LAUNCH_OUT_OF_RESOURCES),
 )  # fmt: skip
 """Status of launches that the device refuses. Others are `INVALID_VALUE`."""
 _COOPERATIVE, _CLUSTER = 2, 4
