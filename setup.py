@@ -1,5 +1,7 @@
 """The dependencies of the package for the CUDA version in the environment variable SANDBOX_CUDA: 12, 12.6 or 13.
 
+Unset, it is 12.6, the smallest; the scripts set 12 (scripts/environment.sh).
+
 An extra cannot replace a dependency, and the CuPy packages for CUDA 12 and 13 exclude each other.
 """
 
@@ -35,8 +37,9 @@ CUDA_DEPENDENCIES = {
         "nvidia-cuda-nvcc-cu12",
         "nvidia-cuda-cccl-cu12",
     ],
-    # The compilers of CUDA 12.6 do not know Blackwell GPUs, and take 250 MB less: those of 12.8 and later contain two
-    # versions of LLVM. They cannot be the default, because builds of PyTorch pin other versions of the same packages.
+    # The compilers of CUDA 12.6 do not know Blackwell GPUs, and take 250 MB less: from 12.8 on, NVRTC, libNVVM and
+    # nvJitLink contain a second version of LLVM, and NVRTC comes twice. Builds of PyTorch for CUDA 12.8 and 12.9 pin
+    # other versions of the same packages; next to one of them, install with SANDBOX_CUDA=12.
     "12.6": [
         "cupy-cuda12x>=14.0",
         "numba-cuda[cu12]>=0.23",
@@ -58,13 +61,16 @@ CUDA_DEPENDENCIES = {
     ],
 }
 
+DEFAULT_CUDA = "12.6"
+"""What `pip install .` installs: a core of less than 1 GB."""
+
 
 def dependencies(cuda: str) -> list[str]:
     """Return the requirements of the package with this CUDA version. Exits with one line for an unknown version."""
     if cuda not in CUDA_DEPENDENCIES:
-        raise SystemExit(f"SANDBOX_CUDA is {cuda!r}; set it to 12, 12.6 or 13, or unset it (12)")
+        raise SystemExit(f"SANDBOX_CUDA is {cuda!r}; set it to 12, 12.6 or 13, or unset it ({DEFAULT_CUDA})")
     return [*DEPENDENCIES, *CUDA_DEPENDENCIES[cuda]]
 
 
 if __name__ == "__main__":
-    setup(install_requires=dependencies(os.environ.get("SANDBOX_CUDA") or "12"))
+    setup(install_requires=dependencies(os.environ.get("SANDBOX_CUDA") or DEFAULT_CUDA))

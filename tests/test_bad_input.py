@@ -253,7 +253,10 @@ def test_streams_that_a_shell_has_closed_or_filled(line: str, status: int | None
 
 # --- nothing ran -----------------------------------------------------------------------------------------------------
 
-NOTHING_RAN = "harness: nothing ran: no variant supports this problem; the report says why. Change it, or --variants\n"
+NOTHING_RAN = (
+    "harness: nothing ran: no variant supports this problem; the report states the reasons. "
+    "Change the problem or --variants\n"
+)
 
 
 @pytest.mark.parametrize(

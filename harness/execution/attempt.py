@@ -99,7 +99,7 @@ class Attempt:
         """Why an answer within its budget proves nothing; None if it proves something or was not checked."""
         if self.accuracy is not None and self.accuracy.suspicious:
             over = self.accuracy.error_over_expected
-            return f"suspicious: within its budget, but {over:.3g} x the error that is expected of a correct kernel"
+            return f"suspicious: within its budget, but {over:.3g} times the error that is expected of a correct kernel"
         if self.power is None or self.power.decides:
             return None
         remedy = "" if self.remedy is None else f"; {self.remedy}"
@@ -242,8 +242,8 @@ def _with_second_run(done: Attempt, plan: Plan, question: Question, executor: Ex
         reason = str(fault)
     if reason is None:
         return done
-    left = f"the second run of the plan finds what the first has left in {', '.join(names)}"
-    return dataclasses.replace(done, second_run_failure=f"{left}: {reason}; let the plan reset it")
+    left = f"the second run of the plan finds values that the first left in {', '.join(names)}"
+    return dataclasses.replace(done, second_run_failure=f"{left}: {reason}; make the plan reset them")
 
 
 def _counted_beside(
@@ -277,7 +277,7 @@ def _with_claim_held(done: Attempt) -> Attempt:
     claim, counted = done.claim, done.counted
     assert claim is not None and counted is not None
     local = (counted.local_read_bytes or 0) + (counted.local_write_bytes or 0)
-    beside = f", and {local:,} bytes of local memory, which is no part of a claim" if local else ""
+    beside = f", and {local:,} bytes of local memory, which claims do not include" if local else ""
     gap = "; ".join(claim_gap(claim, done.problem, counted.accesses))
     return dataclasses.replace(
         _with_note(done, f"claim: {gap}") if gap else done,

@@ -59,6 +59,6 @@ class Numerics:
             raise PluginError(f"numerics have scaled_q={self.scaled_q!r}; choose 0 to {MOST_ROUNDINGS_OF_Q}")
         if self.factors == "e4m3" and (self.weights, self.sums) != ("problem", "truncated"):
             raise PluginError(
-                f"numerics have factors='e4m3' with weights={self.weights!r} and sums={self.sums!r}; P is a factor and "
-                "tensor cores cut off: leave out weights and sums"
+                f"numerics have factors='e4m3' with weights={self.weights!r} and sums={self.sums!r}; P is then a "
+                "factor, and tensor cores truncate sums: leave out weights and sums"
             )

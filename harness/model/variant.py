@@ -63,7 +63,7 @@ class Variant:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):
             raise PluginError(f"variant name {self.name!r} is not usable: no blanks, commas or wildcards")
         if printable(self.name) != self.name:
-            raise PluginError(f"variant name {self.name!a} is not usable: it has characters that cannot be seen")
+            raise PluginError(f"variant name {self.name!a} is not usable: it contains invisible characters")
         if len(self.name) > LONGEST_NAME:
             raise PluginError(
                 f"variant name {self.name[:20]!r}... has {len(self.name)} characters; it may have {LONGEST_NAME}"

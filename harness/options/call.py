@@ -47,7 +47,7 @@ def call(
     names, own = _split(variants)
     said = dict(options)
     if problem is not None and not isinstance(problem, BaseProblem):
-        raise UsageError(f"{command.name}(): {problem!r} is no problem; give harness.Problem(...) or fields by name")
+        raise UsageError(f"{command.name}(): {problem!r} is not a problem; pass a harness.Problem or fields")
     operation = str(said.pop("operation", DEFAULT_OPERATION if problem is None else problem.operation))
     parser = CommandParser(prog=f"python -m harness {command.name}", add_help=False)
     command.add_options(parser, operation_named(operation))
@@ -76,7 +76,7 @@ def _split(variants: Variants) -> tuple[list[str] | None, list[Variant]]:
     selected = [variants] if isinstance(variants, str | Variant) else list(variants)
     wrong = [each for each in selected if not isinstance(each, str | Variant)]
     if wrong or not selected:
-        raise UsageError(f"variants is {variants!r}; give names or patterns such as 'fa*', Variant objects, or a list")
+        raise UsageError(f"variants is {variants!r}; pass names or patterns such as 'fa*', Variant objects, or a list")
     names = [each if isinstance(each, str) else each.name for each in selected]
     return names, [each for each in selected if isinstance(each, Variant)]
 
@@ -90,7 +90,8 @@ def _require_known(
         if name not in known - hidden:
             hint = did_you_mean(name, sorted(known - hidden))
             raise UsageError(
-                f"{command.name}() has no option {name!r}{hint} It takes those of the command line, with _ for -"
+                f"{command.name}() has no option {name!r}{hint} Its options are those of the command line, with _ in "
+                "place of -"
             )
     if problem is not None:
         chosen = operation_named(operation)
@@ -98,9 +99,9 @@ def _require_known(
         if problem.operation != operation:
             raise UsageError(f"the problem is one of {problem.operation}, not of {operation}")
         if fields:
-            raise UsageError(f"the problem has its own {sorted(fields)[0]}; give a problem or fields, not both")
+            raise UsageError(f"the problem already has {sorted(fields)[0]}; pass a problem or fields, not both")
         if said.get("sweep") is not None:
-            raise UsageError("a sweep makes its own problems; give the fields by name, such as head_dim=64")
+            raise UsageError("a sweep creates its own problems; pass the fields by name, such as head_dim=64")
 
 
 def _words(name: str, value: object) -> list[str]:

@@ -186,7 +186,7 @@ def machine_of(settings: RunSettings) -> Machine:
     require_gpu(settings)
     if settings.device != "emulator" and GpuExecutor.available():
         if settings.sanitize:
-            raise UsageError("fuzz --sanitize runs on the emulator; say --device emulator")
+            raise UsageError("fuzz --sanitize runs on the emulator; add --device emulator")
         return Machine(replace(WORKER, device="gpu"))
     return Machine(replace(WORKER, step_limit=settings.step_limit, sanitize=settings.sanitize))
 

@@ -15,7 +15,10 @@ def require_something_ran(ran: bool) -> None:
     Call it after the report was written.
     """
     if not ran:
-        raise UsageError("nothing ran: no variant supports this problem; the report says why. Change it, or --variants")
+        raise UsageError(
+            "nothing ran: no variant supports this problem; the report states the reasons. "
+            "Change the problem or --variants"
+        )
 
 
 def add_allow_undecided(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_keep(parser: argparse.ArgumentParser) -> None:
     """Add --keep."""
-    parser.add_argument_group("kept results").add_argument(
+    parser.add_argument_group("stored results").add_argument(
         "--keep",
         action="store_true",
         help=f"store the result for 'history' ({KEEP_VARIABLE}=always: store every result)",
@@ -52,7 +52,7 @@ def keep_rows(report: ReportOptions, rows: Sequence[KeptRow]) -> None:
     with open_store() as store:
         number = store.keep(stamped)
         if report.keep:
-            complain(f"kept {number} {'row' if number == 1 else 'rows'} in {store.path}")
+            complain(f"stored {number} {'row' if number == 1 else 'rows'} in {store.path}")
 
 
 def keep_or_warn(report: ReportOptions, shown: StudyResult[Any]) -> None:

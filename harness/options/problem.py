@@ -81,7 +81,7 @@ def add_problem(parser: argparse.ArgumentParser, operation: Operation) -> None:
     for name, fields in operation.lengths.items():
         both = " and ".join(option_of(field) for field in fields)
         default = getattr(operation.problem(), fields[0])
-        group.add_argument(option_of(name), type=WHOLE_NUMBER, metavar="N", help=f"{both} at once (default: {default})")
+        group.add_argument(option_of(name), type=WHOLE_NUMBER, metavar="N", help=f"sets {both} (default: {default})")
     add_fields(group, operation, [field.name for field in dataclasses.fields(operation.problem)])  # type: ignore[arg-type]
 
 

@@ -118,7 +118,7 @@ class UnfinishedWork:
             use(self._store)
             return True
         except StoreError as error:
-            complain(f"warning: what is done is not kept, and if it is cut off it begins again: {error}")
+            complain(f"warning: progress cannot be stored, so an interrupted command starts again: {error}")
             self.close()
             self._path = None
             return False
@@ -163,4 +163,4 @@ def _key(request: StudyRequest, found: Discovery, more: tuple[str, ...]) -> tupl
 def tell_going_on(done: int, what: str) -> None:
     """Report that a command resumes, if any work is done. `what` names the units, such as `of 120 points`."""
     if done:
-        complain(f"going on where it was cut off: {done:,} {what} were done (--afresh begins again)")
+        complain(f"resuming an interrupted command: {done:,} {what} are done (--afresh starts again)")

@@ -68,7 +68,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group("watch").add_argument(
         "--watch",
         action="store_true",
-        help="run again when a file changes on which the result depends: plugins, the modules that they import, kernel "
+        help="run again when a file that the result depends on changes: plugins, the modules that they import, kernel "
         "sources, variants/, array files; Ctrl-C ends it",
     )
 

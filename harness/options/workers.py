@@ -37,7 +37,7 @@ def parse_workers(text: str) -> int | str:
             "tcp://10.0.0.1:8786"
         ) from None
     if not 1 <= number <= MOST_WORKERS:
-        raise UsageError(f"{number} processes; it has to be from 1 to {MOST_WORKERS}")
+        raise UsageError(f"--workers is {number}; it has to be from 1 to {MOST_WORKERS}")
     return number
 
 

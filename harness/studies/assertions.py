@@ -53,7 +53,7 @@ def assert_traffic(
     __tracebackhide__ = True
     bounds = {"read": read, "write": write, "total": total}
     if all(bound is None for bound in bounds.values()):
-        raise UsageError("assert_traffic() is given no bytes to hold; say read=, write= or total=")
+        raise UsageError("assert_traffic() needs a number of bytes: read=, write= or total=")
     row = _row(variant, problem, plugin, options)
     _require_pass(row, options)
     for (name, bound), counted in zip(bounds.items(), (row.read_bytes, row.write_bytes, row.total_bytes)):
@@ -83,7 +83,7 @@ def assert_no_races(
             texts.append(row.reason or "")
         raise AssertionError(f"{row.variant}: {row.verdict}: " + "\n".join(filter(None, texts)))
     _require_pass(row, options)
-    assert row.findings == (), f"{row.variant}: not looked at: {row.note}"
+    assert row.findings == (), f"{row.variant}: not checked: {row.note}"
 
 
 def _row(variant: str | Variant, problem: BaseProblem | None, plugin: Plugins, options: dict[str, Any]) -> Row:

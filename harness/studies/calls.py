@@ -47,7 +47,7 @@ def traffic(
     give their level. Raises `UsageError`, and whatever ends the variant's run.
     """
     if variant is not None and variants is not None:
-        raise UsageError("traffic(): variant and variants both select; leave out one")
+        raise UsageError("traffic(): variant and variants both select variants; leave out one")
     if variant is not None:
         return call(command_named("traffic"), problem, variant, plugin, options, selects_by="")
     return call(command_named("traffic"), problem, variants, plugin, options)

@@ -24,7 +24,7 @@ class UnsupportedProblem(UsageError):
     """An explicitly named variant does not support this problem. `reason` is the variant's own."""
 
     def __init__(self, variant: str, reason: str) -> None:
-        super().__init__(f"{variant} does not take this problem: {reason}")
+        super().__init__(f"{variant} does not support this problem: {reason}")
         self.reason = reason
 
 

@@ -23,7 +23,7 @@ from harness.support.source_text import short_name
 Event = dict[str, Any]
 LAUNCHES = 0
 """ID of the process that shows launches and bytes; multiprocessor n is process n + 1."""
-TIME = "1 us here is one instruction of a warp, waits included: an order and proportions, and no time of a GPU"
+TIME = "1 us stands for one instruction of a warp, waits included: it shows order and proportions, not time on a GPU"
 
 
 def render_chrome_trace(timeline: Timeline) -> str:

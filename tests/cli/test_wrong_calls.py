@@ -50,7 +50,7 @@ COMPARE = ["compare", "--plugin", RIGHT, "--device", "emulator"]
         ([*COMPARE, "--plugin", str(ROOT / "pyproject.toml")], "not a .py"),
         (["list", "--plugin", "none.py"], "plugin none.py"),
         (["show", "one", "--plugin", RIGHT], "no variant 'one'"),
-        (["show", NAME, "--plugin", RIGHT, "--dtype", "float16"], "take this problem: it is written for float32"),
+        (["show", NAME, "--plugin", RIGHT, "--dtype", "float16"], "support this problem: it is written for float32"),
         (["show", NAME, "--plugin", RIGHT, "--format", "json"], "--format needs --order"),
         (["show", NAME, "--plugin", RIGHT, "--variants", "fa*"], "--variants needs --order"),
         (["show", NAME, "--plugin", RIGHT, "--order", "--ptx"], "show different things"),

@@ -85,7 +85,7 @@ def test_text_is_printed_in_order(text: cupy.RawModule, capsys: pytest.CaptureFi
 
 def test_a_text_that_is_nowhere_is_a_fault(text: cupy.RawModule) -> None:
     device = Device()
-    with pytest.raises(KernelFault, match="printf reads the address 0x40") as caught:
+    with pytest.raises(KernelFault, match="printf reads address 0x40") as caught:
         device.launch(device.module(text)["says_a_bad_text"], 1, 1)
     assert caught.value.kind == "bad text"
 

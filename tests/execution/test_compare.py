@@ -204,7 +204,7 @@ def test_local_memory_is_part_of_the_total_and_of_no_claim():
     assert (row.verdict, row.claim_holds) == ("pass", True)
     wrong = numpy_variant("a", local_sectors=1000, claim=Traffic(3200, 800))
     (row,) = compare([wrong], PROBLEM, NumpyExecutor()).rows
-    counted = "counted: 3,200 and 1,600, and 32,000 bytes of local memory, which is no part of a claim"
+    counted = "counted: 3,200 and 1,600, and 32,000 bytes of local memory, which claims do not include"
     assert (row.reason or "").endswith(counted)
 
 
@@ -294,7 +294,7 @@ def test_a_table_of_answers_fails_however_large_the_problem_is(monkeypatch: pyte
         holdout = HoldoutInputs(PROBLEM, "normal", seed=5)
         rows = {row.variant: row for row in compare([table, right], PROBLEM, NumpyExecutor(), holdout=holdout).rows}
         assert rows["table"].verdict == "fail"
-        assert (rows["table"].reason or "").startswith("right for the seed that was named, but not with --seed 5: ")
+        assert (rows["table"].reason or "").startswith("correct for the given seed, but not with --seed 5: ")
         assert (rows["right"].verdict, rows["right"].note) == ("pass", None)
 
 

@@ -324,5 +324,5 @@ def test_a_sweep_that_was_cut_off_goes_on_with_the_points_that_are_left(
     limit = 3
     assert main(command) == 0
     out, err = capsys.readouterr()
-    assert "going on where it was cut off: 2 of 3 points were done" in err
+    assert "resuming an interrupted command: 2 of 3 points are done" in err
     assert out == whole and timed == [64, 128, 256]

@@ -76,7 +76,7 @@ def test_any_mask_is_handed_on(mask: str, dtype: str) -> None:
     assert {name for name, reason in told.items() if reason is None} >= {
         "torch-math", "torch-efficient", "torch-cudnn", "torch-flex",
     }  # fmt: skip
-    assert told["torch-flash"] == f"unsupported: it has no mask {mask_of(mask)} of its own, and takes no tensor"
+    assert told["torch-flash"] == f"unsupported: it does not support mask {mask_of(mask)}, and takes no tensor"
 
 
 def mask_of(text: str) -> Any:
@@ -89,7 +89,7 @@ def test_a_causal_mask_is_aligned_bottom_right(lengths: tuple[int, int], torch: 
     fields = {**SMALL, "q_len": q_len, "kv_len": kv_len}
     told = verdicts(posed("attention", mask="causal", dtype="float16", **fields))
     assert [told[name] for name in SDPA] == [None] * 4
-    assert told["torch-flex"] == "unsupported: mask causal is one that PyTorch's other rows have"
+    assert told["torch-flex"] == "unsupported: PyTorch's other rows have mask causal"
     handed = {each["backend"]: each for each in torch.handed}
     how = {name: (each["is_causal"], type(each["attn_mask"]).__name__) for name, each in handed.items()}
     if q_len == 1:
@@ -142,7 +142,7 @@ def test_flex_attention_takes_what_scores_become(fields: dict[str, Any]) -> None
     told = verdicts(posed("attention", **{**SMALL, **fields}))
     assert told.pop("torch-flex") is None
     features = " and ".join(name for name in SCORE_FEATURES if name in fields)
-    assert set(told.values()) == {f"unsupported: not handed on to it: {features}"}
+    assert set(told.values()) == {f"unsupported: not passed to it: {features}"}
 
 
 @pytest.mark.parametrize("mask", ["window:20+causal", "documents:50+20/10+30+30", "blocks:16x8,3,heads"])
@@ -172,7 +172,7 @@ def test_flex_attention_skips_hidden_tiles_and_masks_only_mixed_ones(
 @pytest.mark.parametrize("operation", ["attention", "attention-backward"])
 def test_what_could_not_be_checked_is_refused(operation: str) -> None:
     told = verdicts(posed(operation, dropout=0.1, **SMALL))
-    reason = "it draws which weights drop out by random numbers of its own, so that its answer could not be checked"
+    reason = "it drops weights by its own random numbers, so its result could not be checked"
     assert set(told.values()) == {f"unsupported: {reason}"}
 
 
@@ -208,7 +208,7 @@ def test_gradients_of_heads_that_share_keys() -> None:
         "torch-efficient": "unsupported: it supports only as many heads of K and V as of Q",
         "torch-flash": None,
         "torch-cudnn": None,
-        "torch-flex": "unsupported: mask causal is one that PyTorch's other rows have",
+        "torch-flex": "unsupported: PyTorch's other rows have mask causal",
     }
 
 

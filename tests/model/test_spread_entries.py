@@ -61,8 +61,8 @@ def test_a_problem_side_by_side_has_no_such_field():
     [
         ({"far": -1}, "far is -1; it has to be a number of elements from 0 to 2\\^36"),
         ({"far": 2**40}, "from 0 to 2\\^36"),
-        ({"far": 10, "dropout": 0.5}, "far does not go with dropout"),
-        ({"far": 10, "layout": "bshd"}, "^far does not go with layout bshd: [^\n]*; leave out one of them$"),
+        ({"far": 10, "dropout": 0.5}, "far cannot be combined with dropout"),
+        ({"far": 10, "layout": "bshd"}, "^far cannot be combined with layout bshd: [^\n]*; leave out one of them$"),
     ],
 )
 def test_what_cannot_lie_far_apart(fields, why):
@@ -129,7 +129,7 @@ def test_a_sample_names_the_blocks_of_its_entries():
 @pytest.mark.parametrize(
     ("grid", "why"),
     [
-        (lambda p: (132,), "kernel kernel has a grid of 132 x 1 x 1 blocks however many sequences there are"),
+        (lambda p: (132,), "kernel kernel has a grid of 132 x 1 x 1 blocks for any number of sequences"),
         (lambda p: (p.batch + 5,), "a grid of 24 x 1 x 1 blocks, which is not in proportion to the 19 sequences"),
         (lambda p: (p.batch, p.batch), "which is not in proportion"),
     ],

@@ -1,20 +1,26 @@
-"""Three hundred bad calls of all commands: each ends in one message and a documented status, none in a traceback."""
+"""Three hundred bad calls of all commands: each ends in one message that fits the terminal and in status 2, none in a
+traceback."""
 
 from __future__ import annotations
 
+import io
 import random
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from harness.cli import build_parser, main
 from harness.model.operation import operation_names
 from harness.options.command import CommandParser
+from harness.studies.commands import COMMANDS
 
 pytestmark = pytest.mark.compiles(False)
 
 CALLS = 300
+WIDTHS = (80, 100, 120)
 BAD_VALUES = (
     "", " ", "-1", "0", "nan", "inf", "-inf", "1e999", "9" * 40, "0x10", "1_0", "1.5", "\u0663", "true", "None",
     ",", ",,", "=", "a=b", "Br=0", "Br=1,Br=2", "q_len=", "q_len=1..0", "q_len=0", "window:", "window:-1", "causal+",
@@ -22,6 +28,13 @@ BAD_VALUES = (
     "a\nb", "a\x1b[31mb", "\ud800", "x" * 300, "{", "[]", '{"problem": 1}', "\u202eabc", "%s", "$(id)", "gpu9", "sm_1",
 )  # fmt: skip
 NOT_OPTIONS = ("--nothing", "--seq", "-x", "--", "---", "--head-dim", "--plugin", "--format", "--operation", "@file")
+
+
+class Screen(io.StringIO):
+    """A terminal that remembers what was written."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def options_of(parser: CommandParser) -> list[str]:
@@ -59,3 +72,18 @@ def test_three_hundred_bad_calls(
         call = shlex.join(words)
         assert (status, out) == (2, ""), call
         assert err.startswith("harness: ") and "\x1b" not in err and len(err) < 1500, (call, err)
+
+
+def test_the_bad_calls_are_of_all_commands():
+    assert {words[0] for words in bad_calls()} == set(COMMANDS)
+
+
+def test_no_message_is_wider_than_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for number, words in enumerate(bad_calls()):
+        width, screen = WIDTHS[number % len(WIDTHS)], Screen()
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys, "stderr", screen)
+        assert main(words) == 2
+        lines = screen.getvalue().splitlines()
+        assert lines and max(map(len, lines)) <= width, (shlex.join(words), lines)

@@ -105,7 +105,7 @@ def test_where_nothing_can_be_kept_that_is_one_line_and_the_work_goes_on(
         for number in range(5):
             work.finish("done", number)
     told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "what is done is not kept" in told and str(path) in told
+    assert told.count("\n") == 1 and "progress cannot be stored" in told and str(path) in told
 
 
 def test_what_is_no_plain_data_is_done_once_more(path: Path):

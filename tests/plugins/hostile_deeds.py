@@ -320,7 +320,7 @@ DEEDS: dict[Deed, str] = {
     replaces_verdicts: UNWRITTEN,
     replaces_clocks: UNWRITTEN,
     replaces_wire: "Q",
-    replaces_buffers_by_anything: "gave what is no plan",
+    replaces_buffers_by_anything: "did not return a valid plan",
     replaces_messages_by_nesting: DIED,
     replaces_messages_by_verdicts: "",
     replaces_error_kinds: "the call was wrong",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-dependencies = runpy.run_path(str(ROOT / "setup.py"))["dependencies"]
+SETUP = str(ROOT / "setup.py")
+dependencies = runpy.run_path(SETUP)["dependencies"]
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 
 
@@ -35,6 +36,19 @@ def test_each_cuda_version_has_its_own_packages() -> None:
 def test_the_small_environment_has_the_packages_of_the_large_one() -> None:
     small, large = ({re.split(r"[=><]", each)[0] for each in dependencies(cuda)} for cuda in ("12.6", "12"))
     assert small - large == {"cuda-toolkit", "nvidia-nvjitlink-cu12"} and not large - small
+
+
+@pytest.mark.parametrize(("chosen", "installed"), [(None, "12.6"), ("", "12.6"), ("12", "12"), ("13", "13")])
+def test_pip_installs_the_small_environment_by_default(
+    chosen: str | None, installed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    required: list[list[str]] = []
+    monkeypatch.setattr("setuptools.setup", lambda install_requires: required.append(install_requires))
+    monkeypatch.delenv("SANDBOX_CUDA", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("SANDBOX_CUDA", chosen)
+    runpy.run_path(SETUP, run_name="__main__")
+    assert required == [dependencies(installed)]
 
 
 def test_an_unknown_cuda_version_is_one_line() -> None:

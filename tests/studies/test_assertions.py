@@ -30,7 +30,7 @@ def test_other_bytes_are_told_with_their_level() -> None:
 
 
 def test_a_call_that_holds_nothing_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="no bytes to hold; say read="):
+    with pytest.raises(UsageError, match="needs a number of bytes: read="):
         assert_traffic("fa2-cupy", PROBLEM)
     with pytest.raises(UsageError, match="names 2 variants; name one"):
         assert_traffic("fa2-cupy,fa1-cupy", PROBLEM, read=1)

@@ -74,7 +74,7 @@ def test_a_problem_is_given_whole_or_by_its_fields(compared: Any) -> None:
     assert compare(problem, NAMES, device="emulator").to_dict() == compared.to_dict()
     rows = SoftmaxProblem(rows=3, columns=40)
     assert compare(rows, "softmax-online-cupy", device="emulator").result.problem == rows
-    with pytest.raises(UsageError, match="has its own heads; give a problem or fields"):
+    with pytest.raises(UsageError, match="already has heads; pass a problem or fields"):
         compare(problem, heads=4)
     with pytest.raises(UsageError, match="is no problem"):
         compare("fa2-cupy")  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def test_a_sweep_has_points_and_pictures() -> None:
         found.picture("pie")
     with pytest.raises(UsageError, match=r"\.svg or \.png"):
         found.picture("bytes", ".gif")
-    with pytest.raises(UsageError, match="a sweep makes its own problems"):
+    with pytest.raises(UsageError, match="a sweep creates its own problems"):
         traffic(problem=Problem(), sweep="seq_len=16,32")
 
 

@@ -62,7 +62,7 @@ def test_what_is_no_revision_is_one_line(repository: Path, revision: str) -> Non
 def test_a_folder_of_no_repository_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(
-        UsageError, match=r"is in no git repository, .*--against kept compares with what was kept"
+        UsageError, match=r"is not in a git repository, .*--against kept compares with stored results"
     ) as error:
         repository_of(tmp_path)
     assert "\n" not in str(error.value)

@@ -132,7 +132,7 @@ def test_tile_sizes_have_a_column_where_they_were_asked_for():
 
 
 def test_an_undecided_answer_has_its_reason_below_and_its_power_in_json():
-    reason = "suspicious: within its budget, but 1.25 x the error that is expected of a correct kernel"
+    reason = "suspicious: within its budget, but 1.25 times the error that is expected of a correct kernel"
     odd = dataclasses.replace(
         PASSING,
         verdict="undecided",

@@ -47,7 +47,7 @@ def test_a_tensor_map_is_the_address_of_one():
 
 def test_what_is_no_address_of_a_map_is_said():
     plan = moved(np.uint64(0x1000), whole("O", 2))
-    with pytest.raises(KernelFault, match=r"at address 0x1000 there is no tensor map of 3 dimensions.*in Numba"):
+    with pytest.raises(KernelFault, match=r"there is no tensor map of 3 dimensions at address 0x1000;.*in Numba"):
         emulator().run(PROBLEM, plan, draw_inputs(PROBLEM, "normal", 1))
 
 

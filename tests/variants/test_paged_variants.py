@@ -118,7 +118,7 @@ def test_a_table_that_names_no_page_is_a_fault_that_names_the_access(variant: Va
     problem = PagedProblem(lengths=(70, 40), heads=2, kv_heads=1, head_dim=24, page_size=32, pages=9)
     inputs = draw_inputs(problem)
     inputs["table"][1, 1] = page
-    where = "byte offset 13,824 of buffer K" if page == 9 else "byte offset -1,536 of buffer K|no buffer is there"
+    where = "byte offset 13,824 of buffer K" if page == 9 else "byte offset -1,536 of buffer K|no buffer at this"
     with pytest.raises(KernelFault, match=f"kernel paged.*kernel.*out-of-bounds .* at .*({where})"):
         EXECUTOR.run(problem, variant.plan(problem), inputs)
 

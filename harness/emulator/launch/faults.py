@@ -82,73 +82,73 @@ def describe(fault: Fault) -> KernelFault:
         "read-only memory": _read_only,
         "barrier deadlock": _deadlock,
         "divergent barrier": lambda f: (
-            f"barrier in divergent code: lanes {_lanes(f.lanes)} of warp {f.warp} do not reach it with the others "
-            "(they took another path or have returned)"
+            f"barrier in divergent code: lanes {_lanes(f.lanes)} of warp {f.warp} do not reach it together with the "
+            "other lanes (they took another path or have returned)"
         ),
         "divergent warp operation": _divergent_warp,
         "lane outside of its mask": _outside,
         "step limit": _step_limit,
         "copy size": _copy_size,
         "copies in flight": lambda f: (
-            f"warp {f.warp} has {f.size_bytes} asynchronous copies in flight, more than shared memory has words; "
-            "commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before others go to their "
-            "place"
+            f"warp {f.warp} has {f.size_bytes} asynchronous copies in flight, more than there are words of shared "
+            "memory; commit them (cp.async.commit_group) and wait for them (cp.async.wait_group) before issuing more"
         ),
         "no mbarrier": lambda f: (
             f"there is no mbarrier at byte offset {_shared_target(f, f.address & 0xFFFFFFFF)[2]:,} of "
             f"{_shared_target(f, f.address & 0xFFFFFFFF)[0]}; "
-            "initialise it (mbarrier.init), and let all threads meet before they use it"
+            "initialise it (mbarrier.init), and synchronise all threads before they use it"
         ),
         "mbarrier count": _mbarrier_count,
         "mbarrier bytes": lambda f: (
-            f"an mbarrier counts at most {proxy.NO_BYTES - 1} bytes of a phase, expected or come too many"
+            f"an mbarrier counts at most {proxy.NO_BYTES - 1} bytes per phase, but more are expected or have arrived"
         ),
         "no tensor map": lambda f: (
-            f"at address {f.address:#x} there is no tensor map of {f.size_bytes} dimensions; "
-            "give the launch a TensorMap, and the kernel 'const __grid_constant__ CUtensorMap', or in Numba its address"
+            f"there is no tensor map of {f.size_bytes} dimensions at address {f.address:#x}; pass a TensorMap to the "
+            "launch, and declare the parameter as 'const __grid_constant__ CUtensorMap' (in Numba: uint64, its address)"
         ),
         "bulk copies in flight": _bulk_copies_in_flight,
         "matrix descriptor": lambda f: (
-            f"the descriptor {f.address & (1 << 64) - 1:#018x} reaches beyond shared memory, or has a base offset, "
-            "which is not emulated"
+            f"the matrix descriptor {f.address & (1 << 64) - 1:#018x} extends beyond shared memory, or has a base "
+            "offset, which the emulator does not support"
         ),
         "products in flight": lambda f: (
-            f"warp {f.warp} has more than {f.size_bytes} products or accumulators under way; "
+            f"warp {f.warp} has more than {f.size_bytes} products or accumulators in flight; "
             "commit them (wgmma.commit_group) and wait for them (wgmma.wait_group)"
         ),
         "cluster rank": _cluster_rank,
         "cluster barrier": _cluster_barrier,
         "ended block": _ended_block,
         "own block": lambda f: (
-            "its destination is in the block's own shared memory; it has to be in another block of the cluster (mapa)"
+            "the destination is in the block's own shared memory; it must be in another block of the cluster (use mapa)"
         ),
         "mbarrier elsewhere": lambda f: (
-            f"its mbarrier is in block {f.cluster.blocks[f.address]}, and its destination in "
-            f"{f.cluster.blocks[f.size_bytes]}; they have to be in the same"
+            f"the mbarrier is in block {f.cluster.blocks[f.address]}, but the destination is in block "
+            f"{f.cluster.blocks[f.size_bytes]}; both must be in the same block"
         ),
         "tensor map field": _tensor_map_field,
         "tensor coordinate": _tensor_coordinate,
         "reduction type": lambda f: (
-            f"a tensor of {proxy.MAP_TYPES[f.address]} has no such reduction; see the types of cp.reduce.async.bulk"
+            f"this reduction is not defined for tensors of {proxy.MAP_TYPES[f.address]}; the PTX ISA lists the types "
+            "under cp.reduce.async.bulk"
         ),
         "trap": _trap,
         "assertion": lambda f: f.assertion,
         "no function": lambda f: (
-            f"an indirect call of the address {f.address:#x}, at which there is no function with such parameters, or "
-            "one that is running (recursion)"
+            f"indirect call of address {f.address:#x}: there is no function with these parameters, or the function is "
+            "already running (recursion)"
         ),
         "invalid free": lambda f: (
-            f"free of the address {f.address:#x}, which malloc has not returned or which is free already"
+            f"free of address {f.address:#x}, which malloc did not return or which has already been freed"
         ),
-        "heap overrun": lambda f: "malloc finds its heap damaged: a store went beyond what was allocated",
-        "bad text": lambda f: f"printf reads the address {f.address:#x}, where there is no memory",
+        "heap overrun": lambda f: "malloc found its heap corrupted: a store went beyond the end of an allocation",
+        "bad text": lambda f: f"printf reads address {f.address:#x}, where there is no memory",
         "no texture": lambda f: (
-            f"there is no {'surface' if f.size_bytes else 'texture'} object with the handle {f.address:#x}; it has to "
-            "be created before the launch, and not destroyed"
+            f"there is no {'surface' if f.size_bytes else 'texture'} object with the handle {f.address:#x}; create "
+            "it before the launch, and keep it until the kernel has ended"
         ),
         "stack overflow": lambda f: (
-            f"recursive calls need more than the {STACK_BYTES // 1024} KiB of a thread's stack, which each call's "
-            "registers and parameters fill"
+            f"recursive calls need more than the {STACK_BYTES // 1024} KiB of a thread's stack, which holds the "
+            "registers and parameters of each call"
         ),
         "surface coordinate": _surface_coordinate,
         "register deadlock": _register_deadlock,
@@ -166,16 +166,16 @@ def _access(fault: Fault) -> str:
     what = f"{kind} {instruction.memory.verb} of {_bytes(fault.size_bytes)}"
     name, size, offset = _target(fault)
     if name is None:
-        hint = "a null pointer" if fault.address == 0 else "no buffer is there"
+        hint = "a null pointer" if fault.address == 0 else "there is no buffer at this address"
         return f"{what} at address {fault.address:#x}; {hint}"
     if instruction.memory.in_global is None and not name.startswith("shared memory"):
-        return f"{what} at byte offset {offset:,} of {name}; '{instruction.form}' reaches shared memory alone"
+        return f"{what} at byte offset {offset:,} of {name}; '{instruction.form}' accesses only shared memory"
     if fault.kind == "misaligned":
-        return f"{what} at byte offset {offset:,} of {name}; the offset has to be a multiple of {fault.size_bytes}"
+        return f"{what} at byte offset {offset:,} of {name}; the offset must be a multiple of {fault.size_bytes}"
     if name.startswith("shared memory of") and offset + fault.size_bytes <= size:
         return (
-            f"{what} at byte offset {offset:,} of {name}; '{instruction.form}' reaches its own block's alone, "
-            "ld, st, atom and red with .shared::cluster or generic addresses reach that of others"
+            f"{what} at byte offset {offset:,} of {name}; '{instruction.form}' accesses only the shared memory of its "
+            "own block; ld, st, atom and red with .shared::cluster or generic addresses can access that of other blocks"
         )
     return f"{what} at byte offset {offset:,} of {name}, which has {_bytes(size)}"
 
@@ -187,8 +187,8 @@ def _bytes(count: int) -> str:
 def _surface_coordinate(fault: Fault) -> str:
     axis = ("x, in bytes,", "y", "z", "the layer")[fault.size_bytes // 256]
     return (
-        f"an access of {fault.size_bytes % 256} bytes outside of the surface: {axis} is {fault.address}; "
-        "check coordinates first, or choose cudaBoundaryModeZero"
+        f"access of {fault.size_bytes % 256} bytes outside the surface: {axis} is {fault.address}; "
+        "check the coordinates first, or use cudaBoundaryModeZero"
     )
 
 
@@ -196,14 +196,14 @@ def _register_deadlock(fault: Fault) -> str:
     """`address` is the registers of all warps in the end, and `size_bytes` those of a thread at launch."""
     threads = 32 * (-(-math.prod(fault.threads) // 32))
     return (
-        f"with it, the block's warps have {fault.address:,} registers, but a launch with {fault.size_bytes} for each "
-        f"of {threads} threads provides {fault.size_bytes * threads:,}: on a GPU it waits forever (setmaxnreg)"
+        f"after it, the block's warps would have {fault.address:,} registers, but a launch with {fault.size_bytes} for "
+        f"each of {threads} threads provides {fault.size_bytes * threads:,}; on a GPU, setmaxnreg would wait forever"
     )
 
 
 def _trap(fault: Fault) -> str:
     if fault.lacks_grid_barrier:
-        return "the kernel stopped itself (trap); grid.sync() needs a cooperative launch (a Device: cooperative=True)"
+        return "the kernel stopped itself (trap); grid.sync() needs a cooperative launch (Device: cooperative=True)"
     return "the kernel stopped itself (trap)"
 
 
@@ -247,19 +247,19 @@ def _shared_target(fault: Fault, offset: int) -> tuple[str, int, int]:
 
 def _cluster_rank(fault: Fault) -> str:
     if len(fault.cluster.blocks) == 1:
-        return f"there is no block {fault.address}: every block is a cluster of its own; launch it in clusters"
-    return f"there is no block {fault.address} in a cluster of {len(fault.cluster.blocks)}; their ranks begin at 0"
+        return f"there is no block {fault.address}: each block is a cluster of its own; launch the kernel with clusters"
+    return f"there is no rank {fault.address} in a cluster of {len(fault.cluster.blocks)} blocks; ranks begin at 0"
 
 
 def _cluster_barrier(fault: Fault) -> str:
     if fault.address:
         return (
-            f"warp {fault.warp} waits at the cluster's barrier at which it has not arrived; "
-            "it has to arrive first (barrier.cluster.arrive)"
+            f"warp {fault.warp} waits at the cluster's barrier without having arrived; "
+            "it must arrive first (barrier.cluster.arrive)"
         )
     return (
-        f"warp {fault.warp} arrives at the cluster's barrier once more before it has waited there; "
-        "arrivals and waits take turns (barrier.cluster.wait)"
+        f"warp {fault.warp} arrives at the cluster's barrier a second time without having waited; "
+        "each arrival must be followed by a wait (barrier.cluster.wait)"
     )
 
 
@@ -269,8 +269,8 @@ def _ended_block(fault: Fault) -> str:
     name, _, offset = _target(fault)
     left = f", which has ended at {fault.left_at.where()}" if fault.left_at is not None else ", which has ended"
     return (
-        f"{instruction.memory.verb} at byte offset {offset:,} of {name}{left}; its threads have to stay until no other "
-        "block needs their shared memory (barrier.cluster)"
+        f"{instruction.memory.verb} at byte offset {offset:,} of {name}{left}; its threads must not return before "
+        "other blocks have finished with its shared memory (use barrier.cluster)"
     )
 
 
@@ -283,11 +283,11 @@ def _deadlock(fault: Fault) -> str:
         f"warps {_ranges(warps)} {f'of block {blocks[rank]} ' if len(blocks) > 1 else ''}{place}"
         for (rank, place), warps in groups.items()
     )
-    hint = "every thread of the block has to reach the same barrier"
+    hint = "every thread of the block must reach the same barrier"
     if any("barrier of the cluster" in place for _, _, place in fault.waiting):
-        hint = "all warps of the cluster that have not returned have to arrive there"
+        hint = "all warps of the cluster that have not returned must arrive there"
     if any("mbarrier" in place for _, _, place in fault.waiting):
-        hint = "some thread has to arrive there, or a copy has to bring its bytes"
+        hint = "a thread must arrive there, or a copy must deliver its bytes"
     return f"barrier deadlock: {waits}; {hint}"
 
 
@@ -300,9 +300,10 @@ def waits_at_mbarrier(site: Site, place: int, parity: int, word: int, expected_b
     missing = ((word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)) - proxy.NO_BYTES
     lacks = f"{arrivals} arrivals and {missing} bytes are missing"
     if missing < 0:
-        lacks = f"{arrivals} arrivals are missing and {-missing} bytes too many have come"
-    if missing and expected_by is not None:
-        lacks += f" than {expected_by.where()} said" if missing < 0 else f" of those that {expected_by.where()} expects"
+        expected = "expected" if expected_by is None else f"{expected_by.where()} expects"
+        lacks = f"{arrivals} arrivals are missing and {-missing} bytes more have arrived than {expected}"
+    elif missing and expected_by is not None:
+        lacks += f" of those that {expected_by.where()} expects"
     return (
         f"wait at the mbarrier at byte offset {place:,} of shared memory for its phase of parity {parity}, "
         f"{site.where()}, where {lacks}"
@@ -314,33 +315,33 @@ def _mbarrier_count(fault: Fault) -> str:
         return f"an mbarrier cannot wait for {fault.size_bytes} arrivals; it takes 1 to {(1 << proxy.COUNT_BITS) - 1}"
     return (
         f"{fault.size_bytes} arrivals at an mbarrier whose phase waits for {fault.address - 1}; "
-        "initialise it with as many as there are, or wait for the phase before arriving in the next"
+        "initialise it with the number of arrivals, or wait for the phase to complete before arriving again"
     )
 
 
 def _bulk_copies_in_flight(fault: Fault) -> str:
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
-    return f"the {owner} has {fault.size_bytes} bulk copies in flight; wait for some of them before others are issued"
+    return f"the {owner} has {fault.size_bytes} bulk copies in flight; wait for some of them before issuing more"
 
 
 def _tensor_coordinate(fault: Fault) -> str:
     """`size_bytes` is the element size, or 0 if the coordinate is negative but may not be."""
     if not fault.size_bytes:
         return (
-            f"a box that is stored begins at coordinate {fault.address}; only one that is loaded may begin before its "
+            f"a stored box begins at coordinate {fault.address}; only loaded boxes may begin before the start of the "
             "tensor (on a GPU: an illegal instruction)"
         )
     return (
         f"the box begins at element {fault.address} of the innermost dimension, which is byte "
-        f"{fault.address * fault.size_bytes}; it has to be a multiple of 16 bytes (on a GPU: an illegal instruction)"
+        f"{fault.address * fault.size_bytes}; the byte must be a multiple of 16 (on a GPU: an illegal instruction)"
     )
 
 
 def _tensor_map_field(fault: Fault) -> str:
     field = proxy.MAP_FIELDS[fault.size_bytes]
     if field == "element_stride":
-        return f"an element_stride of {fault.address}, where only 1 is emulated"
-    return f"the kernel has given its tensor map a {field} that no GPU accepts (on a GPU: an illegal instruction)"
+        return f"the tensor map has an element_stride of {fault.address}; the emulator supports only 1"
+    return f"the kernel wrote a {field} into its tensor map that no GPU accepts (on a GPU: an illegal instruction)"
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -362,12 +363,13 @@ def _divergent_warp(fault: Fault) -> str:
     assert instruction is not None
     if ".aligned" in instruction.form:
         return (
-            f"'{instruction.form}' needs all lanes of warp {fault.warp} at once, and lanes {_lanes(fault.lanes)} are "
-            "not there (they took another path, have returned, or the block ends before them)"
+            f"'{instruction.form}' must be executed by all lanes of warp {fault.warp} together, but lanes "
+            f"{_lanes(fault.lanes)} do not reach it (they took another path, have returned, or lie beyond the block's "
+            "last thread)"
         )
     return (
         f"'{instruction.form}' names lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are on another path; "
-        "its mask may hold only lanes that get there together"
+        "its mask may contain only lanes that reach the instruction together"
     )
 
 
@@ -375,17 +377,17 @@ def _outside(fault: Fault) -> str:
     instruction = fault.site
     assert instruction is not None
     return (
-        f"'{instruction.form}' is executed by lanes {_lanes(fault.lanes)} of warp {fault.warp}, which the mask "
-        f"{fault.address:#010x} does not name; what it does then is undefined"
+        f"'{instruction.form}' is executed by lanes {_lanes(fault.lanes)} of warp {fault.warp}, which are not in "
+        f"its mask {fault.address:#010x}; the result is undefined"
     )
 
 
 def _copy_size(fault: Fault) -> str:
     if fault.size_bytes == 0:
-        return f"bulk copy of {fault.address} bytes; it has to be a multiple of 16"
+        return f"bulk copy of {fault.address} bytes; the size must be a multiple of 16"
     return (
-        f"asynchronous copy of {fault.size_bytes} bytes that asks for {fault.address} bytes of its source; "
-        f"it may ask for {fault.size_bytes} at most, and has zeros for the rest"
+        f"asynchronous copy of {fault.size_bytes} bytes that reads {fault.address} bytes of its source; "
+        f"it may read at most {fault.size_bytes}, and fills the rest with zeros"
     )
 
 
@@ -396,7 +398,7 @@ _MOST_NAMED = 8
 def _waits(fault: Fault, deadlock: Deadlock, owner: str) -> str:
     """Which blocks wait for each other, where, and for which others there is no room."""
     if deadlock.clusters == 1 and not deadlock.not_started:
-        return f"the {owner} waits in a loop for something that no other {owner} is left to do"
+        return f"the {owner} waits in a loop, and no other {owner} is left that could end the wait"
     who = "the {0} waits in a loop" if deadlock.clusters == 1 else f"{deadlock.clusters} {{0}}s wait in loops"
     where = []
     for place, blocks in [*deadlock.places.items()][:_MOST_NAMED]:
@@ -404,18 +406,18 @@ def _waits(fault: Fault, deadlock: Deadlock, owner: str) -> str:
         more = f" and {len(blocks) - _MOST_NAMED} more" if len(blocks) > _MOST_NAMED else ""
         where.append(f"block{'s' * (len(blocks) > 1)} {named}{more} at {place}")
     more = f"; and at {len(deadlock.places) - _MOST_NAMED} more places" if len(deadlock.places) > _MOST_NAMED else ""
-    rest = "no other is left"
+    rest = f"no other {owner} is left"
     if deadlock.not_started:
-        rest = f"the other {deadlock.not_started:,} cannot start before one of them ends, since the GPU holds no more"
-    return f"{who.format(owner)}, and none goes on ({'; '.join(where)}{more}); {rest}"
+        rest = f"the other {deadlock.not_started:,} cannot start before one of them ends, because the GPU is full"
+    return f"{who.format(owner)}, and none makes progress ({'; '.join(where)}{more}); {rest}"
 
 
 def _step_limit(fault: Fault) -> str:
     """`size_bytes` is the instruction limit of the cluster's warps, if that limit was reached."""
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
-    who = f"warp {fault.warp} ran past {fault.step_limit} instructions and was stopped"
+    who = f"warp {fault.warp} was stopped after {fault.step_limit} instructions"
     if fault.size_bytes:
-        who = f"the warps of the {owner} together ran past {fault.size_bytes} instructions and were stopped"
+        who = f"the warps of the {owner} were stopped after {fault.size_bytes} instructions in total"
     if fault.deadlock is not None:
         who = _waits(fault, fault.deadlock, owner)
-    return f"{who}; if it is not an endless loop, raise --step-limit (a Device: step_limit)"
+    return f"{who}; if this is not an endless loop, raise --step-limit (Device: step_limit)"

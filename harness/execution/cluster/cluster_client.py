@@ -278,7 +278,7 @@ class ClusterClient:
         if self.size:
             self._alone_since = now
         elif now - self._alone_since > ALONE_SECONDS:
-            raise WorkersGone("no worker is left; start some, run the same command again, and it goes on")
+            raise WorkersGone("no worker is left; start some and run the same command again to resume")
         self._checked_at = time.monotonic()
 
     def _scheduler_workers(self) -> dict[str, Any]:
@@ -290,8 +290,8 @@ class ClusterClient:
             return dict(self._client.sync(identity, n_workers=-1, callback_timeout=CONNECT_SECONDS)["workers"])
         except (OSError, asyncio.TimeoutError, RuntimeError) as error:
             raise WorkersGone(
-                f"the scheduler at {self.address} is gone; start it and its workers, run the same command again, and "
-                "it goes on"
+                f"the scheduler at {self.address} is gone; start it and its workers, and run the same command again "
+                "to resume"
             ) from error
 
     def _admit(self, workers: Sequence[_Worker]) -> None:

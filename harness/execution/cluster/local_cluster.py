@@ -68,7 +68,7 @@ class LocalCluster:
         too often.
         """
         if not self._scheduler.is_running:
-            raise WorkersGone("the scheduler's process is gone; run the same command again, and it goes on")
+            raise WorkersGone("the scheduler's process has ended; run the same command again to resume")
         for place, worker in enumerate(self._workers):
             if worker.is_running:
                 continue

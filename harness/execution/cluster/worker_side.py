@@ -50,7 +50,7 @@ def worker_info(device_of: Callable[[], str | None] | None = None) -> WorkerInfo
     _end_processes_at_exit()
     now = fingerprint()
     if now.harness != _AT_IMPORT.harness:
-        raise Unfit("its texts of harness/ have changed since it was started; start it again")
+        raise Unfit("its files in harness/ have changed since it was started; restart it")
     return WorkerInfo(now, None if device_of is None else device_of())
 
 

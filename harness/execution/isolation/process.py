@@ -170,11 +170,11 @@ class PlannerProcess(WorkerProcess):
         except _NoAnswer:
             self.end()
             raise PlannerHung(
-                f"no answer within {seconds:g} s of the processor, or {PATIENCE * seconds:g} s in all: it never ends"
+                f"no answer within {seconds:g} s of CPU time, or {PATIENCE * seconds:g} s in total: it does not end"
             ) from None
         except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
             self.end()
-            raise PlannerDied(f"the process that ran it answered what was not asked: {error}") from None
+            raise PlannerDied(f"the process that ran it sent an unexpected answer: {error}") from None
         except BaseException as error:
             if not isinstance(error, SandboxError):
                 self.end()  # so that a late answer is not read as the answer to the next request

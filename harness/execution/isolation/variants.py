@@ -116,7 +116,7 @@ def _discovery(said: Json) -> Discovery:
         lost = [[checked(word, str) for word in checked(each, list)] for each in checked(said["broken"], list)]
         files = tuple(checked(path, str) for path in checked(said["files"], list))
     except (Malformed, KeyError, TypeError) as error:
-        raise SandboxError(f"what the variants say of themselves cannot be understood: {error}") from error
+        raise SandboxError(f"the descriptions of the variants cannot be read: {error}") from error
     return Discovery(registry, tuple(BrokenModule(*each) for each in lost), origins, files)
 
 
@@ -363,7 +363,7 @@ class _Functions:
         try:
             return plan_from_json(said, kernel)
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            raise Malformed(f"plan() gave what is no plan: {error}") from error
+            raise Malformed(f"plan() did not return a valid plan: {error}") from error
 
 
 def begin_planners(variants: Iterable[Variant]) -> None:

@@ -35,7 +35,7 @@ def contradiction(numerics: Numerics, problem: BaseProblem, execution: Execution
     missing = [f"{field}: no kernel {does}" for field, does, shown in widens if not getattr(arithmetic, shown)]
     if not missing:
         return None
-    return f"its code is not what its numerics declare: {'; '.join(missing)}; leave that out of Numerics(...)"
+    return f"its code does not do what its numerics declare: {'; '.join(missing)}; leave that out of Numerics(...)"
 
 
 def _widening(numerics: Numerics, problem: BaseProblem, asks_of_q: bool) -> Iterable[tuple[str, str, str]]:
@@ -43,4 +43,4 @@ def _widening(numerics: Numerics, problem: BaseProblem, asks_of_q: bool) -> Iter
     if numerics.factors == "e4m3":
         yield 'factors="e4m3"', "converts to e4m3 or multiplies it", "e4m3"
     if numerics.scaled_q and asks_of_q and any(tensor.dtype != "float32" for tensor in problem.inputs):
-        yield f"scaled_q={numerics.scaled_q}", "rounds to 16 bits what it goes on to use", "rounds_to_16_bits"
+        yield f"scaled_q={numerics.scaled_q}", "rounds a value to 16 bits and then uses it", "rounds_to_16_bits"

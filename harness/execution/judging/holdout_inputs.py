@@ -46,6 +46,4 @@ class HoldoutInputs:
                 reason = f"the error is {check.error_over_expected:.3g} times what is expected of a correct kernel"
         except SandboxError as error:
             reason = str(error)
-        return (
-            None if reason is None else f"right for the seed that was named, but not with --seed {self.seed}: {reason}"
-        )
+        return None if reason is None else f"correct for the given seed, but not with --seed {self.seed}: {reason}"

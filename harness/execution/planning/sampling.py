@@ -43,7 +43,7 @@ def _sample(launch: Launch, other: Launch, spread: Spread, spread_out: set[str])
     if not axes:
         named = (each.buffer if isinstance(each, TensorMap) else each for arg in launch.args for each in leaves(arg))
         if any(isinstance(name, str) and name in spread_out for name in named):
-            return f"has a grid of {_shown(grid)} blocks however many sequences there are"
+            return f"has a grid of {_shown(grid)} blocks for any number of sequences"
         return None
     each, rest = divmod(grid[axes[0]], entries)
     if len(axes) > 1 or rest or fewer[axes[0]] != each * (entries - 1):

@@ -38,6 +38,6 @@ def require_sound_sample(
     if not is_right:
         raise UnsupportedProblem(
             variant.name,
-            "which of its blocks belong to a sequence does not follow from its grid: those that should are wrong even "
+            "its grid does not show which blocks belong to a sequence: those that should are wrong even "
             "where offsets are small",
         )

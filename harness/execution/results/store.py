@@ -251,18 +251,18 @@ def open_store(*, create: bool = True) -> Store:
 
 def _in_one_line(path: Path, error: str, busy_seconds: float) -> str:
     """SQLite's message in one line, with a remedy."""
-    store, kept = f"the store of results {path}", "what was kept before is still there"
+    store, kept = f"the store of results {path}", "the results stored before are unchanged"
     if "locked" in error or "busy" in error:
-        return f"{store} has been busy for {busy_seconds:g} s; end who writes to it, then run again"
+        return f"{store} has been busy for {busy_seconds:g} s; end the process that writes to it, then run again"
     if "readonly" in error or "read-only" in error:
-        return f"cannot write {store}: it is read-only; let you write to it (chmod u+w), or set {DIRECTORY_VARIABLE}"
+        return f"cannot write {store}: it is read-only; make it writable (chmod u+w), or set {DIRECTORY_VARIABLE}"
     if "unable to open" in error:
-        return f"cannot open {store}; see whether you may write there, or set {DIRECTORY_VARIABLE} to another folder"
+        return f"cannot open {store}; check that you may write there, or set {DIRECTORY_VARIABLE} to another folder"
     if "full" in error or "I/O" in error:
         return f"cannot write {store}: {error}; {kept}: make room there, or set {DIRECTORY_VARIABLE} to another folder"
     return (
-        f"{store} is damaged ({error}); move it away, with {path.name}-wal beside it, and the next --keep begins a new "
-        f"one; the .recover of SQLite's own shell gets out of the old one what can be read"
+        f"{store} is damaged ({error}); move it away together with {path.name}-wal, and the next --keep creates a new "
+        "one; the command .recover of SQLite's shell recovers what can be read from the old one"
     )
 
 

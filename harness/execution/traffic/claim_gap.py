@@ -109,7 +109,7 @@ def _left_out(accesses: Sequence[_Access]) -> str:
 
 
 def _counted_twice(accesses: Sequence[_Access]) -> str:
-    return f"the claim counts {_names(accesses)} once too often"
+    return f"the claim counts {_names(accesses)} one time too many"
 
 
 def _partly_used(accesses: Sequence[_Access]) -> str:

@@ -176,7 +176,7 @@ class Case:
             case = cls(problem, edits=edits, **own)
         except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
             why = " ".join(str(error).split())
-            raise UsageError(f"this is no case that 'fuzz' wrote: {why}: {shown(text)}") from error
+            raise UsageError(f"this is not a case that 'fuzz' printed: {why}: {shown(text)}") from error
         require_seed(case.seed)
         return case
 

@@ -74,12 +74,12 @@ def determinism(trial: Trial) -> str | None:
     return other_outputs(trial, trial.run(trial.problem, trial.inputs), "a second run on the same inputs")
 
 
-DETERMINISM = Property("determinism", "the same inputs once more: the same bits", determinism, same_bits=True)
+DETERMINISM = Property("determinism", "a second run gives the same bits", determinism, same_bits=True)
 """The property that every operation has."""
 SANITIZER = "sanitizer"
 """Value of `check` for cases that run under the sanitizer, which detects races, reads of uninitialized memory and the
 like. It is not a `Property`, because it does not depend on the operation."""
-SANITIZER_IDEA = "no races, no reads of unwritten memory, the same result in any schedule; on the emulator"
+SANITIZER_IDEA = "no races, no reads of unwritten memory, the same result in any schedule; only on the emulator"
 
 VECTOR_BYTES = 16
 """The widest vector that a thread accesses."""
@@ -115,7 +115,7 @@ def other_bits(trial: Trial, name: str, first: np.ndarray, second: np.ndarray, w
     bits = np.dtype(f"u{first.dtype.itemsize}")
     wrong = np.ascontiguousarray(first).view(bits) != np.ascontiguousarray(second).view(bits)
     wrong &= ~(np.isnan(first.astype(np.float64)) & np.isnan(second.astype(np.float64)))
-    return _described(trial, name, wrong, first, second, f"other bits than {what}")
+    return _described(trial, name, wrong, first, second, f"not bit-identical to {what}")
 
 
 def other_outputs(

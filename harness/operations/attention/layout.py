@@ -27,7 +27,7 @@ TENSORS = ("Q", "K", "V", "O")
 AXES = 4
 """Of these: batch, head, row, element."""
 SPELLING = (
-    "bhsd, bshd or qkv, each with +N for N unused elements behind every row; or strides:Q=B/H/R/1,K=...,V=...,O=..."
+    "bhsd, bshd or qkv, each with +N for N unused elements after every row; or strides:Q=B/H/R/1,K=...,V=...,O=..."
 )
 LAYOUT_HELP = f"where rows of Q, K, V and O lie: {SPELLING}"
 LARGEST_STRIDE = 2**40

@@ -69,7 +69,7 @@ class Problem(ScoreFields):
     """P, rounded to a multiple of 2^-8: after the softmax, each weight is set to 0 with this probability, and otherwise
     multiplied by 1 / (1 - P) (Srivastava et al. 2014, JMLR 15, 1929). lse does not depend on it. The module `dropout`
     defines which weights are set to 0."""
-    dropout_seed: int = option(0, "which weights drop out; a whole number", parse=whole_number)
+    dropout_seed: int = option(0, "selects the weights that become 0; a whole number", parse=whole_number)
     """Key of dropout's random numbers, from 0 to 2^64 - 1. Ignored without dropout."""
     layout: Layout = option(DENSE, LAYOUT_HELP, metavar="LAYOUT", parse=parse_layout)
     """Where the elements of Q, K, V and O lie, as a `Layout` or as text, such as `bshd`. The axes of arrays keep their
@@ -97,7 +97,7 @@ class Problem(ScoreFields):
         require_far(self.far)
         reason = self._why_not_far if self.far else None
         if reason is not None:
-            raise ProblemError(f"far does not go with {reason}; leave out one of them")
+            raise ProblemError(f"far cannot be combined with {reason}; leave out one of them")
 
     @property
     def _why_not_far(self) -> str | None:

@@ -177,18 +177,18 @@ PROPERTIES: dict[str, Property] = {
         DETERMINISM,
         Property(
             "batch-invariance",
-            "a sequence alone, without the others of its batch: the same bits",
+            "a sequence gives the same bits alone and in a batch",
             batch_invariance,
             same_bits=True,
         ),
-        Property("key-order", "keys with their values and biases in another order: O and lse do not change", key_order),
+        Property("key-order", "if keys are reordered with their values and biases, O and lse do not change", key_order),
         Property(
             SCORE_SHIFT,
-            "a constant added to all scores of a row: O does not change, lse changes by that constant",
+            "if a constant is added to all scores of a row, O does not change, and lse changes by it",
             score_shift,
         ),
         Property("value-sum", "O(V) + O(W) = O(V + W)", value_sum),
-        Property("convex-hull", "O lies between the extremes of the values that the row sees", convex_hull),
+        Property("convex-hull", "O lies between the extremes of the values that its row sees", convex_hull),
     )
 }
 """Every property by name. To add one, write a function and add a line."""

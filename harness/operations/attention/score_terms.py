@@ -49,7 +49,7 @@ class ScoreFields(Sizes):
         None, "scores become C tanh(score / C), as in Gemma 2", metavar="C", parse=real_number, default_text="no cap"
     )
     """C: a score s = tau q.k becomes C tanh(s / C) (Gemma Team 2024, arXiv 2408.00118, section 2). None for no cap."""
-    alibi: bool = option(False, "scores fall with distance: minus slope |row's position - key|", is_flag=True)
+    alibi: bool = option(False, "subtracts slope x |row's position - key| from each score", is_flag=True)
     """Whether score s of row i, key j and head h becomes s - slopes[h] abs(i + kv_len - q_len - j) (Press, Smith and
     Lewis 2022, ALiBi, arXiv 2108.12409, section 3). Without a causal mask this includes keys after the position."""
     bias: tuple[str, ...] | None = option(

@@ -15,7 +15,7 @@ from harness.operations.attention.masks.visibility import keys_seen_by_rows, spa
 from harness.support.errors import ProblemError
 from harness.support.numbers import real_number
 
-MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; several joined by +"
+MASK_HELP = f"{', '.join(spelling for spelling, _ in mask_help())}; join several with +"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Sizes(BaseProblem):
                 f"mask {self.mask}: its file has blocks of {self.blocks.heads} heads, heads is {self.heads}"
             )
         if sum(not part.is_run for part in self.mask.parts) > 1:
-            raise ProblemError(f"mask {self.mask}: kernels take one mask that is no run of keys; put them into one")
+            raise ProblemError(f"mask {self.mask}: kernels take one mask that is not a run of keys; combine them")
         object.__setattr__(self, "scale", checked_scale(self.scale, self.head_dim))
 
     @property

@@ -57,10 +57,10 @@ def ordered_sums(
     if no row sees all keys.
     """
     if problem.dtype != "float32":
-        raise UsageError("--order asks with numbers that only float32 holds; leave out --dtype")
+        raise UsageError("--order needs float32; leave out --dtype")
     if problem.compiled_features:
         options = " and ".join(f"--{name}" for name in problem.compiled_features)
-        raise UsageError(f"--order asks with scores and weights that stay what they are; leave out {options}")
+        raise UsageError(f"--order needs unmodified scores and weights; leave out {options}")
     tests = _OrderTests(problem, run, known.get("l", ()))
     return (
         OrderedSum("O", "sum of P V over keys", "keys", tests.order_of_O),
@@ -93,8 +93,8 @@ def _require_predicted(answers: Sequence[int], predicted: Sequence[int]) -> None
     wrong = sum(answer != expected for answer, expected in zip(answers, predicted))
     if wrong:
         raise OrderNotRevealed(
-            f"{wrong} of {len(answers)} more sums came out otherwise than this order makes them: "
-            "rows, columns or heads do not all add alike"
+            f"{wrong} of {len(answers)} more sums differ from this order: rows, columns or heads do not all "
+            "add in the same order"
         )
 
 
@@ -119,9 +119,7 @@ class _OrderTests:
         # Rows that see all keys.
         self._rows = np.flatnonzero((problem.keys_seen == problem.kv_len).all(axis=0))
         if not len(self._rows):
-            raise UsageError(
-                "--order asks rows that see all keys, and under this mask there are none; leave out --mask"
-            )
+            raise UsageError("--order needs rows that see all keys, and this mask has none; leave out --mask")
         self._random = random.Random(0)
 
     def order_of_O(self) -> SummationTree:
@@ -163,7 +161,7 @@ class _OrderTests:
         if n == 1:
             return SummationTree(1, ())
         if last_key == 0:
-            raise OrderNotRevealed("the weight of a single key is 1 whatever its score; take a --kv-len of at least 2")
+            raise OrderNotRevealed("the weight of a single key is 1 whatever its score; use a --kv-len of at least 2")
 
         def ask(pairs: list[Pair], key: int = 0) -> list[int]:
             return _counts(self._sums_of_Q(_signed(n, pairs), key), n)

@@ -65,7 +65,7 @@ def weights_sum(trial: Trial) -> str | None:
         return None
     batch, head, column = (int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     return (
-        f"dV added up over keys is not dO added up over rows, further than its budget allows, first at batch {batch}, "
+        f"dV summed over keys differs from dO summed over rows by more than its budget allows, first at batch {batch}, "
         f"head {head}, column {column}: {dV[batch, head, column]:.9g} and {expected[batch, head, column]:.9g}"
     )
 
@@ -76,7 +76,7 @@ PROPERTIES: dict[str, Property] = {
         DETERMINISM,
         operation_named("attention").properties["batch-invariance"],
         Property("gradient-sum", "the gradients for dO + dO' equal the sum of those for dO and for dO'", gradient_sum),
-        Property("weights-sum", "dV added up over keys is dO added up over rows", weights_sum),
+        Property("weights-sum", "dV summed over keys equals dO summed over rows", weights_sum),
     )
 }
 """Every property by name. A new one is a function and a line here."""

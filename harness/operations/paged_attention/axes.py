@@ -35,7 +35,7 @@ POOL, PREFIX, TABLE, SCALE = "pool", "prefix", "table", "scale"
 MIXED, ONE, IN_A_PAGE, PAGES, BESIDE = "mixed", "1 key", "in a page", "whole pages", "beside pages"
 TILES, USUAL, LONG = "beside tiles", "128 to 4,096", "over 1,024"
 EMPTY, ALL_EMPTY = "some empty", "all empty"
-CROWD, ROWS_OF_TILES = "a crowd", "9 to 40"
+CROWD, ROWS_OF_TILES = "33 or more", "9 to 40"
 
 BATCHES: Mapping[str, tuple[int, ...]] = {"2 or 3": (2, 3), "1": (1,), "4 to 9": (4, 5, 8, 9), CROWD: (33, 40, 65)}
 """Beyond 32, where a warp that looks through the lengths has to look once more."""

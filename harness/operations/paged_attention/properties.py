@@ -50,11 +50,11 @@ PROPERTIES: dict[str, Property] = {
         DETERMINISM,
         Property(
             "batch-invariance",
-            "a sequence alone, without the others of its batch: the same bits",
+            "a sequence gives the same bits alone and in a batch",
             batch_invariance,
             same_bits=True,
         ),
-        Property("page-order", "pages at other places of the pool: the same bits", page_order, same_bits=True),
+        Property("page-order", "another order of the pages gives the same bits", page_order, same_bits=True),
     )
 }
 """Every property by name. A new one is a function and a line here."""

@@ -76,10 +76,10 @@ PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
         DETERMINISM,
-        Property("row-invariance", "a row among fewer and other rows: the same bits", row_invariance, same_bits=True),
-        Property("column-order", "columns in another order: Y follows", column_order),
-        Property("shift", "a constant added to every element: Y does not change", shift),
-        Property("unit-sum", "every row adds up to 1", unit_sum),
+        Property("row-invariance", "a row gives the same bits among other rows", row_invariance, same_bits=True),
+        Property("column-order", "if columns are reordered, Y is reordered in the same way", column_order),
+        Property("shift", "if a constant is added to every element, Y does not change", shift),
+        Property("unit-sum", "every row sums to 1", unit_sum),
     )
 }
 """Every property by name. A new one is a function and a line here."""

@@ -166,7 +166,7 @@ def _gpu_name(workers: int | str | None) -> str:
 
 def _require_gpu_to_bench(available: bool) -> None:
     if not available:
-        raise UsageError("bench needs a GPU, and CuPy finds none; 'compare' ranks by counted bytes without one")
+        raise UsageError("bench needs a GPU, and CuPy finds none; without a GPU, 'compare' ranks by counted bytes")
 
 
 def _benched(request: BenchRequest, variants: list[Variant], problem: BaseProblem, progress: Progress) -> BenchResult:

@@ -98,8 +98,8 @@ def kept_candidates(store: Store, wanted: Kept, setting: Setting, names: Sequenc
     if not any(found.values()):
         who = names[0] if len(names) == 1 else f"any of the {len(names)} variants"
         raise UsageError(
-            f"--against: nothing is kept of {who} for this problem, these inputs and this device"
-            f"{'' if wanted.until is None else f' up to {wanted.until[:10]}'}; --keep keeps what comes out now"
+            f"--against: no result of {who} is stored for this problem, these inputs and this device"
+            f"{'' if wanted.until is None else f' up to {wanted.until[:10]}'}; --keep stores the new one"
         )
     return found
 
@@ -107,13 +107,13 @@ def kept_candidates(store: Store, wanted: Kept, setting: Setting, names: Sequenc
 def _row_numbered(store: Store, id: int, setting: Setting, names: Sequence[str]) -> KeptRow:
     rows = store.rows("id = ?", (id,))
     if not rows:
-        raise UsageError(f"--against kept:{id}: there is no such row; 'history --format csv' shows their numbers")
+        raise UsageError(f"--against kept:{id}: there is no such row; 'history --format csv' shows the numbers of rows")
     (row,) = rows
     if row.variant not in names:
-        raise UsageError(f"--against kept:{id}: that row is of {row.variant}; choose it with --variants")
+        raise UsageError(f"--against kept:{id}: that row is of {row.variant}; select it with --variants")
     if not setting.is_of(row):
         what = f"{row.study}, {row.headline or row.operation}, inputs {row.regime}, seed {row.seed}, {row.device}"
-        raise UsageError(f"--against kept:{id}: that row is of something else: {what}")
+        raise UsageError(f"--against kept:{id}: that row is of another problem or device: {what}")
     return row
 
 
@@ -127,7 +127,7 @@ def compare_with_kept(
         after = _figures(rows[variant.name], variant, comparison)
         kept = next((row for row in candidates[variant.name] if _is_meant(row, wanted, after)), None)
         if kept is None:
-            absent = "has no kept row here" + (" with other kernels" if candidates[variant.name] else "")
+            absent = "has no stored row for this problem" + (" with other kernels" if candidates[variant.name] else "")
             found.append(BaselineComparison(variant.name, KEPT, None, after, absent))
         else:
             then = f"row {kept.id}, {str(kept.kept_at)[:10]}"

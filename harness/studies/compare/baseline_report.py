@@ -27,7 +27,7 @@ def with_changes(report: Report, found: Sequence[BaselineComparison], what: str)
 
     return dataclasses.replace(
         report,
-        paragraphs=lambda: [*report.paragraphs(), Title(f"Against {what}:"), _table(found)],
+        paragraphs=lambda: [*report.paragraphs(), Title(f"Compared with {what}:"), _table(found)],
         records=records,
         document=lambda: {**report.document(), "against": {"what": what, "variants": [_object(e) for e in found]}},
     )

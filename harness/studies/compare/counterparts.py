@@ -69,7 +69,7 @@ class InStore(Counterparts):
     ) -> Report:
         """The report, extended by the changes since the stored results."""
         found = compare_with_kept(comparison, variants, self._wanted, self._candidates)
-        return with_changes(report, found, "what was kept")
+        return with_changes(report, found, "the stored results")
 
 
 def counterparts(

@@ -53,8 +53,8 @@ def repository_of(path: Path) -> Path:
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode:
         raise UsageError(
-            f"{folder} is in no git repository, so that nothing is known of how it was ({_said(done)}); "
-            "--against kept compares with what was kept"
+            f"{folder} is not in a git repository, so its earlier versions are unknown ({_said(done)}); "
+            "--against kept compares with stored results"
         )
     return Path(done.stdout.decode().rstrip("\n"))
 
@@ -81,7 +81,7 @@ def extract(commit: Commit, paths: Sequence[str], target: Path) -> None:
             raise NoSuchFile(f"{path} did not exist at {commit.short}")
     done = _git(commit.repository, "archive", "--format=tar", commit.digest, "--", *paths)
     if done.returncode:
-        raise UsageError(f"git cannot give out {', '.join(paths)} at {commit.short}: {_said(done)}")
+        raise UsageError(f"git cannot read {', '.join(paths)} at {commit.short}: {_said(done)}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(target, filter="data")
@@ -93,7 +93,7 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(["git", "-C", str(folder), *words], stdin=subprocess.DEVNULL, capture_output=True)
     except FileNotFoundError as error:
-        raise UsageError("git is not installed; --against kept compares with what was kept, without it") from error
+        raise UsageError("git is not installed; --against kept compares with stored results without it") from error
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -133,7 +133,7 @@ def variants_at(
         past = _past_variants(revision, names, found, root, Path(folder))
         if not past.variants:
             name, reason = next(iter(past.absent.items()))
-            others = f", and so it is with {len(past.absent) - 1} more" if len(past.absent) > 1 else ""
+            others = f"; the same holds for {len(past.absent) - 1} more" if len(past.absent) > 1 else ""
             raise UsageError(f"--against {revision}: {name} {reason}{others}")
         yield past
 
@@ -166,9 +166,9 @@ def _past_variants(revision: str, names: list[str], found: Discovery, root: Path
 
 def _why_never_in_git(origin: Origin | None) -> str | None:
     if origin is None:
-        return "is an object of this process; git knows files"
+        return "is an object of this process, and git stores only files"
     if origin.kind not in (MODULE, PLUGIN):
-        return "is of an installed package, of which git does not know how it was; --against kept may"
+        return "belongs to an installed package, whose earlier versions are not in git; try --against kept"
     return None
 
 
@@ -201,5 +201,5 @@ def _variants_of_origin(
 def _why_absent(origin: Origin, commit: Commit, broken: Mapping[str, str]) -> str:
     reason = broken.get(origin.name, broken.get(""))
     if reason is not None and "did not exist at" not in reason:
-        return f"does not load as it was at {commit.short}: {reason}"
+        return f"cannot be loaded as of {commit.short}: {reason}"
     return f"did not exist at {commit.short} ({commit.date})"

@@ -27,7 +27,7 @@ class EmulateRequest(Request):
     gpu: str = option("NAME", f"the GPU that the program sees: {', '.join(GPUS)} (default: h100)", default="h100")
     sanitize: bool = flag("report races and reads of unwritten memory at the end; kernels take longer")
     seed: int = option(
-        "N", "with --sanitize, another order of blocks and warps than the ascending one", type=WHOLE_NUMBER, default=0
+        "N", "with --sanitize: selects the order of blocks and warps (default: ascending)", type=WHOLE_NUMBER, default=0
     )
     step_limit: int | None = option(
         "N", "instructions that a warp may run before it is stopped (default: 1,000,000,000)", type=WHOLE_NUMBER

@@ -14,7 +14,7 @@ def summary_text(log: LaunchLog, unsupported: Mapping[str, int]) -> str:
     """A section per kernel, and the functions that are not supported."""
     parts = [_kernel_text(kernel) for kernel in log.kernels] or ["no kernel was launched\n"]
     if unsupported:
-        parts.append(f"not supported, and called: {', '.join(sorted(unsupported))}\n")
+        parts.append(f"called, but not supported: {', '.join(sorted(unsupported))}\n")
     return "\n".join(parts)
 
 

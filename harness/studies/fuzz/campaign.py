@@ -248,20 +248,20 @@ class _Campaign:
         refused = self.refusals.total()
         if self.unexamined:
             fault = next(iter(self.faults.texts))
-            where = f"in {self.unexamined:,} of {self.examples:,} examples, of which nothing is known"
+            where = f"in {self.unexamined:,} of {self.examples:,} examples, whose results are unknown"
             return self.result("error", f"the harness itself failed {where}: {fault}")
         wanted = self.how.examples or DEFAULT_EXAMPLES
         if self.out_of_time and self.examples < wanted and (refused < self.examples or not self.examples):
             over = f"the time limit was reached after {self.examples:,} of {wanted:,} examples"
             return self.result(INCOMPLETE, f"{over}, none of which failed; increase --seconds")
         if refused == self.examples:
-            why = f"it took none of the {refused:,} problems"
+            why = f"it supports none of the {refused:,} problems"
             reason, _ = self.refusals.most_common(1)[0] if refused else ("no example was run", 0)
             return self.result("error", f"{why}, so nothing is known about it: {reason}")
         if self.undecided.total() == self.examples - refused:
             nearest, _ = self.undecided.most_common(1)[0]
             why = f"none of the {self.undecided.total():,} examples proves anything"
-            return self.result("undecided", f"{why}: {nearest} would pass, too; try more, or without --tiles")
+            return self.result("undecided", f"{why}: {nearest} would pass, too; try more, or leave out --tiles")
         return self.result("pass", None)
 
     def result(self, verdict: str, reason: str | None, failure: Failure | None = None) -> CampaignResult:
@@ -374,7 +374,7 @@ class _Campaign:
         """Minimize the failure further, and store it for the next campaign even if interrupted."""
         assert self.smallest is not None
         try:
-            with self.faults.listed("making what fails simpler"):
+            with self.faults.listed("shrinking the failure"):
                 simplify(
                     self.smallest[0],
                     lambda case: not self._is_declared(case) and self._run_and_record(case),

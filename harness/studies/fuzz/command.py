@@ -100,11 +100,11 @@ def examine_again(request: FuzzRequest, replayed: str) -> StudyResult[tuple[str,
     from harness.text.study_result import StudyResult
 
     if request.report.keep:
-        raise UsageError("--keep keeps campaigns, and --replay runs one case; leave out one")
+        raise UsageError("--keep stores campaigns, and --replay runs one case; leave out one")
     _, chosen = _chosen(request)
     machine = machine_of(request.settings)
     if len(chosen) != 1:
-        raise UsageError(f"--replay runs one variant, and {len(chosen)} are chosen; name one")
+        raise UsageError(f"--replay runs one variant, but {len(chosen)} are selected; name one")
     ((variant, load),) = chosen
     case = Case.from_json(replayed)
     answer = replay(case, load, machine)

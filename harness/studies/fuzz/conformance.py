@@ -93,7 +93,7 @@ class Subject:
 
         look()
         if not found:
-            raise DoesNotApply("it takes none of the drawn problems")
+            raise DoesNotApply("it supports none of the drawn problems")
         return [*found.values()]
 
     @cached_property
@@ -166,7 +166,7 @@ def _takes_something(subject: Subject) -> str | None:
         if refusal is None:
             return None
         refusals.append(refusal)
-    return f"it takes none of the {len(refusals)} plainest problems, so nothing is known about it: {refusals[0]}"
+    return f"it supports none of the {len(refusals)} simplest problems, so nothing is known about it: {refusals[0]}"
 
 
 def _keeps_properties(subject: Subject) -> str | None:
@@ -203,21 +203,21 @@ def _claims_what_is_counted(subject: Subject) -> str | None:
 DEMANDS: Mapping[str, Demand] = {
     demand.name: demand
     for demand in (
-        Demand("takes", "supports() answers, and takes some plain problem", _takes_something),
+        Demand("takes", "supports() returns a valid answer, and accepts a simple problem", _takes_something),
         Demand(
             "answer",
             "within its error budget on drawn problems: edges, masks, all kinds of inputs",
             lambda subject: subject.wrong_answer,
         ),
-        Demand("properties", "what must hold without knowing the answer", _keeps_properties),
-        Demand("determinism", "the same bits once more", _is_deterministic),
+        Demand("properties", "what must hold of any correct result, such as batch invariance", _keeps_properties),
+        Demand("determinism", "a second run gives the same bits", _is_deterministic),
         Demand(
             "sanitizer",
-            "no race, no stray access, no unwritten memory read",
+            "no races, no invalid accesses, no reads of unwritten memory",
             lambda subject: subject.sanitizer_finding(0.25),
         ),
-        Demand("inputs", "inputs are the same after a run", _keeps_inputs),
-        Demand("claim", "claimed bytes are counted bytes, reads and writes each", _claims_what_is_counted),
+        Demand("inputs", "inputs are unchanged after a run", _keeps_inputs),
+        Demand("claim", "claimed bytes equal counted bytes, for reads and for writes", _claims_what_is_counted),
     )
 }
 """Demands by name, in the order of testing."""

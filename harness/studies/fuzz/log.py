@@ -84,5 +84,5 @@ class CampaignLog:
 
 def _case(text: object) -> Case:
     if not isinstance(text, str):
-        raise UsageError(f"{text!r} is no case")
+        raise UsageError(f"{text!r} is not a case")
     return Case.from_json(text)

@@ -49,7 +49,7 @@ def usual_checks(operation: Operation, machine: Machine) -> tuple[str, ...]:
 def require_check(check: str, operation: Operation, machine: Machine) -> None:
     """Raise `UsageError` if the check does not exist, or not on this machine."""
     if check == SANITIZER and machine.kind == "gpu":
-        raise UsageError("the sanitizer looks on where the emulator runs; add --device emulator")
+        raise UsageError("the sanitizer needs the emulator; add --device emulator")
     if check != SANITIZER and check not in operation.properties:
         raise UsageError(f"no property {check!r}; there are {', '.join((*operation.properties, SANITIZER))}")
 
@@ -57,7 +57,7 @@ def require_check(check: str, operation: Operation, machine: Machine) -> None:
 def require_sensible(how: CampaignSettings, operation: Operation, machine: Machine) -> None:
     """Raise `UsageError` for invalid settings."""
     if how.examples is None and how.seconds is None:
-        raise UsageError("a campaign needs an end: a number of examples, of seconds, or both")
+        raise UsageError("a campaign needs a limit: a number of examples, of seconds, or both")
     for name, value in (("examples", how.examples), ("seconds", how.seconds), ("tiles", how.most_tiles)):
         if value is not None and not value > 0:
             raise UsageError(f"--{name} is {value:g}; it has to be more than 0")

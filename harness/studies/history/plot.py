@@ -27,11 +27,11 @@ PANELS: tuple[tuple[str, Callable[[Line], float | None]], ...] = (
 def require_few(histories: Sequence[History]) -> None:
     """Raise `UsageError` if there is nothing to draw, or more than is distinguishable."""
     if not histories:
-        raise UsageError("--plot: nothing is kept that could be drawn")
+        raise UsageError("--plot: there are no stored results to plot")
     if len(histories) > MOST_DRAWN:
         raise UsageError(
-            f"--plot draws {MOST_DRAWN} histories at most, and there are {len(histories)}; choose by VARIANT, --study, "
-            "--where or --since"
+            f"--plot draws at most {MOST_DRAWN} histories, and there are {len(histories)}; select some by VARIANT, "
+            "--study, --where or --since"
         )
 
 
@@ -42,7 +42,7 @@ def draw_histories(histories: Sequence[History], suffix: str) -> bytes:
 
     panels = [(name, height) for name, height in PANELS if any(height(line) for h in histories for line in h.lines)]
     if not panels:
-        raise UsageError("--plot: of what is kept, neither bytes nor error nor time is known")
+        raise UsageError("--plot: the stored results have neither bytes nor errors nor times")
     labels = names_of(histories)
     panel = LEFT + WIDTH + LETTER * max(map(len, labels))
     figure = Figure(figsize=(panel * len(panels), 4.8))

@@ -56,7 +56,7 @@ class Query:
     def _require_known(self, store: Store) -> None:
         for pattern in self.variants:
             if not store.has("variant GLOB ?", (_as_sql(pattern),)):
-                raise UsageError(f"nothing is kept of a variant {pattern!r}; 'history' without a name shows all")
+                raise UsageError(f"no results of a variant {pattern!r} are stored; 'history' without a name shows all")
 
     def _condition(self) -> Callable[[str | None], bool]:
         """A cached predicate on a problem's JSON: whether it has the required fields."""
@@ -100,7 +100,7 @@ def parse_since(text: str) -> str:
             at = at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{shown(text)} is no time; say 2026-03-01, 2026-03-01T12:00 (UTC), or 12h, 7d, 4w for so long ago"
+            f"{shown(text)} is not a time; write 2026-03-01, 2026-03-01T12:00 (UTC), or an age such as 12h, 7d, 4w"
         ) from None
     return at.strftime("%Y-%m-%dT%H:%M:%S")
 

@@ -160,20 +160,20 @@ def _time_change(line: Line, old: Line | None) -> str:
 
 def _notes(shown: Shown) -> Iterator[str]:
     if shown.is_empty:
-        yield f"Nothing is kept yet in {shown.store}; compare, bench, traffic, fuzz and tune keep results with --keep."
+        yield f"No results are stored in {shown.store}; compare, bench, traffic, fuzz and tune store them with --keep."
         return
     if not shown.histories:
-        yield f"Nothing that is kept in {shown.store} is like that."
+        yield f"No result that is stored in {shown.store} matches."
         return
     what = "a line per run" if shown.each_run else "a line per change"
-    older = f"; {shown.left_out:,} older ones are left out, --limit shows more" if shown.left_out else ""
-    yield f"Kept in {shown.store}; {what}{older}."
+    older = f"; {shown.left_out:,} older lines are left out, --limit shows more" if shown.left_out else ""
+    yield f"Stored in {shown.store}; {what}{older}."
     if any(line.figures.total_bytes is not None for history in shown.histories for line in history.lines):
         yield "MiB: 2^20 bytes at the sectors level, before any cache: any difference is a change."
     if any(line.figures.time is not None for history in shown.histories for line in history.lines):
         yield "time: median, of the first run of the line; noise: the 95 % intervals of both medians overlap."
     if refused := sorted({history.variant for history in shown.histories if _is_unsupported(history)}):
-        yield f"Did not take the problem: {', '.join(refused)}."
+        yield f"Did not support the problem: {', '.join(refused)}."
     for history in shown.histories:
         last = history.lines[-1]
         if last.reason is not None and last.figures.verdict in ("undecided", "fail", "error"):

@@ -75,9 +75,9 @@ def run_new(request: NewRequest) -> int:
     path = path_of(request.name, request.operation, folder)
     text = new_variant(request.name, request.operation, language)
     if path.exists():
-        raise UsageError(f"{path} is there already; choose another NAME, or remove it")
+        raise UsageError(f"{path} already exists; choose another NAME, or remove it")
     if request.name in {variant.name for variant in discover_isolated().registry}:
-        raise UsageError(f"there is a variant {request.name!r} already; choose another NAME")
+        raise UsageError(f"there is already a variant {request.name!r}; choose another NAME")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

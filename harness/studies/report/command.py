@@ -163,7 +163,7 @@ def campaign_or_error(variant: str, request: ReportRequest) -> dict[str, Any]:
         return dict(campaign)
     except (ValueError, KeyError):
         said = " ".join(ended.stderr.split()) or f"exit status {ended.returncode}"
-        return error_result(variant, request, f"the campaign of {variant} did not come to an end: {said}")
+        return error_result(variant, request, f"the campaign of {variant} did not finish: {said}")
 
 
 def error_result(variant: str, request: ReportRequest, reason: str) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def load_arrays(
         raise UsageError(f"{shapes}: no extent may be 0")
     dtypes = {name: str(array.dtype.newbyteorder("=")) for name, array in arrays.items() if name not in (*whole, *own)}
     if len(set(dtypes.values())) > 1:
-        raise UsageError(f"{', '.join(f'{n} is {d}' for n, d in dtypes.items())}; all have to have the same dtype")
+        raise UsageError(f"{', '.join(f'{n} is {d}' for n, d in dtypes.items())}; all must have the same dtype")
     inputs = {name: array[(None,) * left_out] for name, array in arrays.items()}
     rest = {name: (path, _read(name, path)) for name, path in (further or {}).items()}
     return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out, rest)

@@ -75,7 +75,7 @@ def _outline(order: RevealedOrder) -> Iterator[str]:
     title = f"{order.sum.name} = {order.sum.meaning}"
     if order.tree is None:
         yield title
-        yield f"{INDENT}not revealed: {order.reason}"
+        yield f"{INDENT}not determined: {order.reason}"
         return
     tree = order.tree
     yield f"{title}: {tree.terms:,} terms, each rounded at most {tree.depth:,} times"
@@ -89,14 +89,14 @@ def _outline(order: RevealedOrder) -> Iterator[str]:
 
 
 def _notes(report: OrderReport) -> Iterator[str]:
-    yield "Of parts that are alike, the keys or elements of the first are shown."
+    yield "Of identical parts, only the keys or elements of the first are shown."
     if report.others:
         yield (
-            "Same letter in a column: the same additions, so the same bits from the same terms. Roundings: the most "
-            "that one term goes through; the sum's error bound grows with it."
+            "Same letter in a column: the same additions, so the same bits from the same terms. Roundings: the largest "
+            "number that one term goes through; the sum's error bound grows with it."
         )
     yield (
-        "Revealed by what rounding swallows (FPRev, USENIX ATC 2025), for rows that see all keys. "
+        "Determined from rounding errors (FPRev, USENIX ATC 2025), for rows that see all keys. "
         f"Device: {device_line(report.device)}."
     )
     for each in report.others:
@@ -104,7 +104,7 @@ def _notes(report: OrderReport) -> Iterator[str]:
             yield f"{each.variant}: {' '.join(each.reason.split())}"
         for order in each.orders:
             if order.reason is not None:
-                yield f"{each.variant}, {order.sum.name}: not revealed: {order.reason}"
+                yield f"{each.variant}, {order.sum.name}: not determined: {order.reason}"
 
 
 def _letters(every: Sequence[VariantOrders]) -> dict[tuple[str, SummationTree], str]:

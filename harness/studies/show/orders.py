@@ -57,7 +57,7 @@ def reveal_orders(
             guesses.setdefault(order.sum.name, {})[order.tree] = None
     operation = operation_of(problem)
     if operation.ordered_sums is None:
-        raise UsageError(f"--order asks for the order of sums, and {operation.name} has none that it could ask for")
+        raise UsageError(f"--order shows the order of sums, and it supports none of {operation.name}")
     sums = operation.ordered_sums(problem, run, {name: list(trees) for name, trees in guesses.items()})
     return VariantOrders(variant.name, tuple(_revealed(each) for each in sums))
 

@@ -117,7 +117,7 @@ def draft_claim(variant: Variant, problem: BaseProblem, executor: Executor) -> C
     Raises `UsageError` if the operation's problems have other sizes, or if the variant supports too few of them.
     """
     if problem.operation != "attention":
-        raise UsageError("--claim-draft knows the sizes of attention's problems alone")
+        raise UsageError("--claim-draft supports only attention")
     if problem.features:
         raise UsageError(f"--claim-draft is for problems without {', '.join(problem.features)}; leave that out")
     tile = tile_of(variant, _resized(problem, PLAIN_SIZES))
@@ -261,8 +261,7 @@ def _function(draft: ClaimDraft) -> str:
 def _notes(draft: ClaimDraft) -> list[str]:
     notes = [
         f"Drafted from the counts of {draft.fitted} small problems without a mask; equal to those of {draft.held_out} "
-        "others, too. It is a start: a claim that you derive yourself, from the kernel's loops, is what the count can "
-        "then confirm."
+        "others. Use it as a start: only a claim that you derive from the kernel's loops is confirmed by the count."
     ]
     if draft.unlike:
         notes.append(f"Wrong for {'; for '.join(draft.unlike)}.")

@@ -209,9 +209,9 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
     if request.settings.device == "gpu":
         raise UsageError("--device gpu reads the GPU's counters for one problem; leave out --sweep")
     if request.cache_options.are_special:
-        raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep stays before the caches")
+        raise UsageError("--l2-bytes and --cache-control are for one problem; a sweep does not model caches")
     if request.variant is not None and request.selection.variants is not None:
-        raise UsageError("VARIANT and --variants both select; leave out one")
+        raise UsageError("VARIANT and --variants both select variants; leave out one")
     assert request.sweep is not None
     found, selection, fields = request.discover(), request.selection, request.problem
     chosen = (

@@ -178,11 +178,11 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     axes.xaxis.set_major_formatter(plain_numbers())
     axes.yaxis.set_major_formatter(plain_numbers())
     axes.set_xlabel("arithmetic intensity (FLOP per byte at the sectors level: as if there were no cache)")
-    axes.set_ylabel("attainable TFLOP/s: a roof, not a measurement")
+    axes.set_ylabel("attainable TFLOP/s: an upper bound, not a measurement")
     at_last = f"{sweep.field} {sweep.values[-1]}" + (" (smaller, paler: the values before)" if sweep.values[1:] else "")
     axes.set_title(f"Roofline of {gpu.name}, {at_last}\n{fixed}", fontsize=10, loc="left")
     axes.grid(True, color="#eeeeee", linewidth=0.6)
-    note = f"Peaks: {gpu.source}. A variant stands under the roof of the cores that compute its products."
+    note = f"Peaks: {gpu.source}. Each variant is under the roofline of the cores that compute its matrix products."
     if any(p.source == "claimed" for p in points):
         note += f"\n{CLAIMED_NOTE[0].upper()}{CLAIMED_NOTE[1:]}."
     figure.text(0.01, 0.01, note, fontsize=8, color=GREY)

@@ -88,7 +88,7 @@ def _footnotes(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> It
     if local:
         yield f"Local memory is part of the MiB of: {', '.join(local)}."
     if any(point.answer_failure is not None for point in points):
-        yield f"{WRONG_MARK} a wrong answer: those bytes are of a kernel that does not compute the problem."
+        yield f"{WRONG_MARK} wrong result: these are the bytes of a kernel that does not solve the problem."
     wrong = [point for point in points if point.claim_holds is False]
     if wrong:
         yield "Claim does not hold: " + ", ".join(f"{p.variant} at {p.value}" for p in wrong) + "."

@@ -121,7 +121,7 @@ def point_of(
     if counted is None:
         if claim is None:
             failed = done.claim_failure is not None
-            return replace(blank, reason=done.claim_failure or "not counted, and it claims nothing", failed=failed)
+            return replace(blank, reason=done.claim_failure or "not counted, and it has no claim", failed=failed)
         return replace(blank, source="claimed", read_bytes=claim.read_bytes, write_bytes=claim.write_bytes)
     sites = [site for launch in counted.launches for site in launch.traffic or () if site.buffer != "local"]
     return replace(

@@ -56,4 +56,4 @@ def write_trace(request: TrafficRequest, variant: Variant, problem: BaseProblem,
         text, shown = render_chrome_trace(timeline), what_is_shown(timeline) if leaves_out(timeline) else None
     replace_files({path: text.encode()})
     if shown is not None:
-        complain(f"{path} has the blocks {shown}; --trace-events N takes more")
+        complain(f"{path} contains only the blocks {shown}; a larger --trace-events N records more")

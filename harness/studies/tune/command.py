@@ -167,8 +167,8 @@ def _tune_on_gpus(
     shown = bench_report(result)
     if heats > 1:
         note = (
-            f"Timed on {heats} GPUs, a group of tiles on each, in turns with the default: times are relative to its "
-            "own there, on the scale of the first GPU."
+            f"Timed on {heats} GPUs, a group of tiles on each, in turns with the default tile: times are scaled by "
+            "the default's times to those of the first GPU."
         )
         shown = dataclasses.replace(shown, notes=lambda: [*bench_report(result).notes(), note])
     ranks = {row.variant: row.rank for row in result.rows}

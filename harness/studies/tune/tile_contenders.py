@@ -32,7 +32,7 @@ def tile_contenders(variant: Variant, problem: BaseProblem) -> Contenders:
     """
     refusal = variant.supports(problem)
     if refusal is not None:
-        raise UsageError(f"{variant.name} does not take this problem: {refusal}")
+        raise UsageError(f"{variant.name} does not support this problem: {refusal}")
     tiles = declared_tiles(variant, problem)
     if len(tiles) < 2:
         raise UsageError(f"{variant.name} declares no tile sizes to choose from (Variant.tiles)")

@@ -65,8 +65,8 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     for variant in variants:
         if variant.operation != request.operation:
             raise UsageError(
-                f"{variant.name} computes {variant.operation}, and the problem is one of {request.operation}; "
-                f"say --operation {variant.operation}"
+                f"{variant.name} computes {variant.operation}, but the problem is one of {request.operation}; "
+                f"add --operation {variant.operation}"
             )
     _, variants = request.selection.tiled(variants, problem)
     with progress_bar(len(variants) + _steps_of_measuring(settings, variants, problem)) as progress:

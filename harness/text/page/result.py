@@ -73,7 +73,7 @@ def result_sentence(comparison: Comparison) -> str:
             else f"{said}; {_names(best)} moves {size}, {times}."
         )
     if len(best) == len(counted):
-        return f"{said}; {_names(best)} move equally many bytes, {size}, {times}."
+        return f"{said}; {_names(best)} move the same number of bytes, {size}, {times}."
     following = counted[len(best)]
     less = 100 * (1 - least / (following.total_bytes or 1))
     verb = "moves" if len(best) == 1 else "move"

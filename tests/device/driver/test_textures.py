@@ -319,7 +319,7 @@ def test_textures(name: str) -> None:
     done = run(PROGRAMS[name])
     assert done.returncode == 0, done.stderr
     if name == "surfaces":
-        assert "outside of the surface: x, in bytes, is 28" in done.stderr
+        assert "outside the surface: x, in bytes, is 28" in done.stderr
 
 
 def test_the_sanitizer_sees_textures_and_surfaces() -> None:

@@ -74,7 +74,7 @@ def test_all_blocks_of_a_grid_meet(cluster: tuple[int, int, int] | None) -> None
 def test_only_blocks_that_are_resident_together_take_turns() -> None:
     found, _ = meet(8, resident=lambda: 8)
     assert found.shape == (8, 64)
-    words = r"block \(\d, 0, 0\), .*: 8 blocks wait in loops, and none goes on \(.*\); the other 1 cannot start before"
+    words = r"block \(\d, 0, 0\), .*: 8 blocks wait in loops, and none makes progress \(.*\); the other 1 cannot start"
     with pytest.raises(KernelFault, match=words) as caught:
         meet(9, resident=lambda: 8)
     assert caught.value.kind == "step limit"
@@ -82,7 +82,7 @@ def test_only_blocks_that_are_resident_together_take_turns() -> None:
 
 def test_a_loop_that_counts_is_suspended_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its registers are never the same again."""
-    with pytest.raises(KernelFault, match="ran past 2000000 instructions"):
+    with pytest.raises(KernelFault, match="stopped after 2000000 instructions"):
         meet(2, waiting="++spins")
     monkeypatch.setattr(at, "PATIENCE_STEPS", 1 << 18)
     found, _ = meet(2, waiting="++spins")
@@ -98,7 +98,7 @@ def test_who_listens_to_blocks_hears_of_each_once_it_has_ended() -> None:
 
 def test_a_block_that_waits_for_nobody_is_stopped() -> None:
     source = FLAG.replace("f[1] = 1", "f[2] = 1")
-    with pytest.raises(KernelFault, match="the block waits in a loop for something that no other block is left to do"):
+    with pytest.raises(KernelFault, match="waits in a loop, and no other block is left that could end the wait"):
         run(source, {"F": np.zeros(4, np.int32)}, ("F",), grid=(3, 1, 1), block=(1, 1, 1))
 
 

@@ -142,7 +142,7 @@ ENDLESS = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() {\
 
 
 def test_an_endless_loop_that_touches_no_memory_meets_it_too() -> None:
-    words = r"kernel k, .*\(PTX line 5\), block \(0, 0, 0\), thread \(0, 0, 0\): warp 0 ran past 1000 instructions"
+    words = r"kernel k, .*\(PTX line 5\), block \(0, 0, 0\), thread \(0, 0, 0\): warp 0 was stopped after 1000 instr"
     with pytest.raises(KernelFault, match=words) as caught:
         run(PtxKernel(ENDLESS, "k"), {}, (), step_limit=1000)
     assert caught.value.kind == "step limit"
@@ -164,9 +164,9 @@ def test_all_warps_of_a_block_share_a_limit_that_nobody_chose(monkeypatch: pytes
             EmulatorExecutor(RunSettings(step_limit=step_limit)).run(problem, plan, inputs)
         return str(caught.value)
 
-    assert "warp 0 ran past 131072 instructions and was stopped" in message(32)
-    assert "the warps of the block together ran past 262144 instructions and were stopped" in message(128)
-    assert "warp 0 ran past 200000 instructions" in message(128, 200_000)
+    assert "warp 0 was stopped after 131072 instructions;" in message(32)
+    assert "the warps of the block were stopped after 262144 instructions in total;" in message(128)
+    assert "warp 0 was stopped after 200000 instructions" in message(128, 200_000)
 
 
 def test_a_grid_that_would_take_for_ever_is_refused_at_once() -> None:

@@ -200,7 +200,7 @@ def test_the_pipeline_of_the_cuda_headers() -> None:
         ('COPY(16, "cg", s + 4 * t + 1000, x);', "out of bounds", "byte offset 4,096 of shared memory, which has"),
         ('COPY(16, "cg", s + 4 * t, x + 4 * t + 1);', "misaligned", "byte offset 4 of buffer X; .* multiple of 16"),
         ('COPY(8, "ca", s + 2 * t + 1, x);', "misaligned", "byte offset 4 of shared memory; .* multiple of 8"),
-        ("FILL(16, s + 4 * t, x + 4 * t, 16 + t);", "copy size", "16 bytes that asks for 17 bytes"),
+        ("FILL(16, s + 4 * t, x + 4 * t, 16 + t);", "copy size", "16 bytes that reads 17 bytes"),
         ("FILL(16, s + 4 * t, x + 1000 + 4 * t, 12);", "out of bounds", "12 bytes at byte offset 4,096"),
     ],
 )  # fmt: skip

@@ -101,7 +101,7 @@ def test_a_store_that_no_thread_waits_for_lands_at_the_end_of_its_block(
 @pytest.mark.parametrize(
     ("size", "shift", "told"),
     [
-        (24, 0, "bulk copy of 24 bytes; it has to be a multiple of 16"),
+        (24, 0, "bulk copy of 24 bytes; the size must be a multiple of 16"),
         (32, 1, "misaligned asynchronous copy of 16 bytes at byte offset 4 of buffer X"),
         (32, 1020, "out-of-bounds asynchronous copy of 32 bytes at byte offset 4,080 of buffer X"),
         (4112, 0, "out-of-bounds asynchronous copy of 4,112 bytes at byte offset 0 of buffer X"),
@@ -143,7 +143,7 @@ def test_only_a_box_that_is_loaded_begins_before_its_tensor(x: int, y: int, coor
     arrays = {"X": X, "Z": X, "Y": np.zeros(4096, np.float32), "early": np.zeros(32, np.float32)}
     maps = (TensorMap(name, (60, 62), (256,), (16, 16), "float32", 64) for name in "XZ")
     args = (*maps, "Y", "early", np.int32(x), np.int32(y), np.int32(1024))
-    told = rf"planted.cu:12 .*a box that is stored begins at coordinate {coordinate}; only one that is loaded may"
+    told = rf"planted.cu:12 .*a stored box begins at coordinate {coordinate}; only loaded boxes may"
     with pytest.raises(KernelFault, match=told) as caught:
         run_hopper(WHOLE, arrays, args, shared_bytes=8192)
     assert caught.value.kind == "tensor coordinate"
@@ -164,7 +164,7 @@ def test_a_box_begins_at_a_multiple_of_sixteen_bytes(x: int, first: int) -> None
     """Whatever the swizzle. Other dimensions may begin anywhere."""
     arrays = {"X": X, "Z": X, "Y": np.zeros(4096, np.float32), "early": np.zeros(32, np.float32)}
     maps = (TensorMap(name, (60, 62), (256,), (16, 16), "float32", 64) for name in "XZ")
-    told = f"the box begins at element {x} of the innermost dimension, which is byte {first}; it has to be a multiple"
+    told = f"the box begins at element {x} of the innermost dimension, which is byte {first}; the byte must be a"
     with pytest.raises(KernelFault, match=told) as caught:
         run_hopper(WHOLE, arrays, (*maps, "Y", "early", np.int32(x), np.int32(-1), np.int32(1024)), shared_bytes=8192)
     assert caught.value.kind == "tensor coordinate"

@@ -69,7 +69,7 @@ def test_who_has_looked_in_vain_and_goes_on_with_something_else_does_not_wait() 
     ("bytes_", "told"),
     [
         (64, r"where 0 arrivals and 32 bytes are missing of those that .*planted.cu:4 \(PTX line \d+\) expects"),
-        (16, r"where 1 arrivals are missing and 16 bytes too many have come than .*planted.cu:4 \(PTX line \d+\) said"),
+        (16, r"1 arrivals are missing and 16 bytes more have arrived than .*planted.cu:4 \(PTX line \d+\) expects"),
     ],
 )
 def test_who_expects_other_bytes_than_come_is_named(bytes_: int, told: str) -> None:

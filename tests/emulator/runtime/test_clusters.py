@@ -91,7 +91,7 @@ def test_who_waits_at_the_clusters_barrier_is_named() -> None:
         r"warps 0-1 of block \(0, 0, 0\) wait at the barrier of the cluster, .*planted.cu:2 \(PTX line \d+\); "
         r"warps 0 of block \(1, 0, 0\) wait at the barrier of the cluster, .*planted.cu:2 \(PTX line \d+\); "
         r"warps 1 of block \(1, 0, 0\) wait at a barrier, .*planted.cu:7 \(PTX line \d+\); "
-        r"all warps of the cluster that have not returned have to arrive there"
+        r"all warps of the cluster that have not returned must arrive there"
     )
     with pytest.raises(KernelFault, match=told) as caught:
         meeting(body)
@@ -101,7 +101,7 @@ def test_who_waits_at_the_clusters_barrier_is_named() -> None:
 def test_a_block_that_has_ended_is_not_asked() -> None:
     """Both lines are told: who asks, and where the block returned."""
     told = r"planted.cu:8 .*, block \(1, 0, 0\), thread \(0, 0, 0\): load at byte offset 0 of shared memory of block "
-    told += r"\(0, 0, 0\), which has ended at .*planted.cu:10 \(PTX line \d+\); its threads have to stay"
+    told += r"\(0, 0, 0\), which has ended at .*planted.cu:10 \(PTX line \d+\); its threads must not return"
     with pytest.raises(KernelFault, match=told) as caught:
         meeting("s[t] = t; met();\ny[i] = s_of(1 - r)[t];\n", threads=32)
     assert caught.value.kind == "ended block"

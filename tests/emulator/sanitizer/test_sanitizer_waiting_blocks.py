@@ -258,8 +258,8 @@ def test_blocks_that_wait_for_one_that_has_no_room_are_named_with_their_lines() 
     body = CHAIN.replace("\n", "\n// line\n")
     assert races(body, 6, 32, resident=lambda: 6) == {}
     words = (
-        r"5 blocks wait in loops, and none goes on \(blocks \(0, 0, 0\), .*\(4, 0, 0\) at .*planted.cu:5 .*\); "
-        "the other 1 cannot start before one of them ends, since the GPU holds no more"
+        r"5 blocks wait in loops, and none makes progress \(blocks \(0, 0, 0\), .*\(4, 0, 0\) at .*planted.cu:5 .*\); "
+        "the other 1 cannot start before one of them ends, because the GPU is full"
     )
     with pytest.raises(KernelFault, match=words):
         races(body, 6, 32, resident=lambda: 5, step_limit=1_000_000)

@@ -226,7 +226,7 @@ def test_a_large_problem_is_checked_with_a_second_draw_as_well(call, monkeypatch
     status, out, _ = call("compare", *sizes, *HOSTILE, "--variants", "memorised", "--format", "json")
     (row,) = rows_of(out).values()
     assert (status, row["verdict"]) == (1, "fail")
-    assert "right for the seed that was named, but not with --seed " in row["reason"]
+    assert "correct for the given seed, but not with --seed " in row["reason"]
     assert row["note"] is None
 
 

@@ -305,7 +305,7 @@ def test_an_error_that_is_not_expected_is_undecided_and_exact_ones_fail():
     off = question.answer["O"] + 0.9 * limits.allowed
     done = judged(question, {"O": off}, Numerics())
     assert done.accuracy is not None and done.accuracy.suspicious
-    assert done.verdict == UNDECIDED and done.reason is not None and "x the error that is expected" in done.reason
+    assert done.verdict == UNDECIDED and done.reason is not None and "times the error that is expected" in done.reason
     assert judged(question, {"O": question.answer["O"] + 1.5 * limits.allowed}, Numerics()).verdict == FAIL
 
 

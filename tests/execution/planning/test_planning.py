@@ -21,7 +21,7 @@ def test_a_refusal_carries_the_variants_reason():
     with pytest.raises(UnsupportedProblem) as caught:
         make_plan(variant(supports=lambda problem: "too\n  long"), PROBLEM)
     assert caught.value.reason == "too long"
-    assert str(caught.value) == "mine does not take this problem: too long"
+    assert str(caught.value) == "mine does not support this problem: too long"
     assert isinstance(caught.value, UsageError)
 
 

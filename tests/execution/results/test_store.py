@@ -193,7 +193,7 @@ def test_who_waits_too_long_for_another_writer_is_told(path: Path) -> None:
     Store(path).close()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with Store(path, busy_seconds=0.05) as kept, pytest.raises(StoreError, match=r"busy for 0\.05 s; end who writes"):
+    with Store(path, busy_seconds=0.05) as kept, pytest.raises(StoreError, match=r"busy for 0\.05 s; end the process"):
         kept.keep([ROW])
     other.execute("ROLLBACK")
 
@@ -231,7 +231,7 @@ def test_a_file_that_is_no_database_is_told_and_left_alone(path: Path) -> None:
     content = random.Random(0).randbytes(9000)
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"is damaged \(file is not a database\); move it away, .*begins a new one"):
+    with pytest.raises(StoreError, match=r"is damaged \(file is not a database\); move it away .*creates a new one"):
         Store(path)
     assert path.read_bytes() == content
 
@@ -280,7 +280,7 @@ def test_a_store_that_may_only_be_read_can_be_read(path: Path, monkeypatch: pyte
     monkeypatch.setattr(Store, "_connected", read_only)
     with Store(path) as kept:
         assert len(kept.rows()) == 1
-        with pytest.raises(StoreError, match=r"it is read-only; let you write to it \(chmod u\+w\), or set ATTENTION"):
+        with pytest.raises(StoreError, match=r"it is read-only; make it writable \(chmod u\+w\), or set ATTENTION"):
             kept.keep([ROW])
 
 
@@ -351,7 +351,7 @@ def test_a_full_disk_is_told_and_loses_nothing(path: Path) -> None:
         kept.keep([ROW])
         (pages,) = kept._connection.execute("PRAGMA page_count").fetchone()
         kept._connection.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(StoreError, match=r"disk is full; what was kept before is still there: make room"):
+        with pytest.raises(StoreError, match=r"disk is full; the results stored before are unchanged: make room"):
             kept.keep([dataclasses.replace(ROW, reason="x" * 100_000)])
     with Store(path) as kept:
         assert len(kept.rows()) == 1
@@ -368,7 +368,7 @@ def test_a_write_that_the_system_refuses_is_told_and_loses_nothing(path: Path) -
     script = WRITER.replace('verdict="pass"', 'verdict="pass", reason="x" * 200_000')
     words = [sys.executable, "-c", script, str(path), "refused", "1"]
     done = subprocess.run(words, cwd=ROOT, preexec_fn=limited, capture_output=True, text=True)
-    assert done.returncode != 0 and "what was kept before is still there: make room" in done.stderr
+    assert done.returncode != 0 and "the results stored before are unchanged: make room" in done.stderr
     with Store(path) as kept:
         assert [row.variant for row in kept.rows()] == ["fa2-cupy"]
         kept.keep([ROW])

@@ -28,7 +28,7 @@ COUNTED = Traffic(9 * SIZE, SIZE)
     [
         (Traffic(5 * SIZE, SIZE), "read: 524,288 bytes more than claimed; the claim leaves out K"),
         (Traffic(3 * SIZE, SIZE), "but the kernel moves K 4 times (kernel.cu:8) and V 4 times"),
-        (Traffic(9 * SIZE, 2 * SIZE), "131,072 bytes fewer than claimed; the claim counts O (kernel.cu:20) once"),
+        (Traffic(9 * SIZE, 2 * SIZE), "131,072 bytes fewer than claimed; the claim counts O (kernel.cu:20) one"),
         (Traffic(9 * SIZE - 4, SIZE), "the buffer with the most bytes is K, 524,288 bytes (kernel.cu:8): 4 sectors"),
     ],
 )  # fmt: skip

@@ -105,7 +105,7 @@ TABLE, LENGTHS = np.array([[3, 7, 0], [3, 2, -1], [9, 9, 9]], np.int32), np.arra
         ({"v": np.zeros((10, 1, 32, 25), np.float16)}, "K has shape (10, 1, 32, 24) and V (10, 1, 32, 25)"),
         ({"q": np.zeros((3, 2, 2, 23), np.float16)}, "the rows of Q have 23 elements and those of K and V 24"),
         ({n: np.zeros((10, 1, 20, 24), np.float16) for n in "kv"}, "page_size is 20; it has to be a multiple of 16"),
-        ({"q": np.zeros((3, 2, 2, 24), np.float32)}, "all have to have the same dtype"),
+        ({"q": np.zeros((3, 2, 2, 24), np.float32)}, "all must have the same dtype"),
     ],
 )  # fmt: skip
 def test_a_table_that_leads_astray_is_one_line(

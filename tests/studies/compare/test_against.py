@@ -124,7 +124,7 @@ def test_csv_says_what_a_row_is_beside(repository: Path, capsys: pytest.CaptureF
     [
         ("nonsense", "has no revision 'nonsense'; 'git log --oneline' shows some"),
         ("empty", f"--against empty: {NAME} did not exist at "),
-        ("broken", "does not load as it was at "),
+        ("broken", "cannot be loaded as of "),
         ("kept:x", "'kept:x' is not kept, kept:ROW or kept:DATE"),
     ],
 )
@@ -139,14 +139,14 @@ def test_outside_of_a_repository_it_says_so(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / "plugin.py").write_text(PLUGIN.read_text())
-    assert "is in no git repository" in complaint(capsys, tmp_path / "plugin.py", "--against", "HEAD")
+    assert "is not in a git repository" in complaint(capsys, tmp_path / "plugin.py", "--against", "HEAD")
 
 
 def test_a_variant_of_this_process_is_nothing_that_git_knows(repository: Path) -> None:
     registry = harness.Registry()
     exec(compile(PLUGIN.read_text(), str(PLUGIN), "exec"), namespace := {"__name__": "own_variant"})
     namespace["register"](registry)
-    with pytest.raises(harness.UsageError, match="is an object of this process; git knows files"):
+    with pytest.raises(harness.UsageError, match="is an object of this process, and git stores only files"):
         harness.compare(variants=list(registry), against="HEAD", seq_len=20, head_dim=8, device="emulator")
 
 
@@ -159,7 +159,7 @@ def test_the_newest_kept_row_of_other_kernels_is_set_beside(
     assert main(words(plugin, "--keep")) == main(words(plugin, "--seed", "7", "--keep")) == 0
     capsys.readouterr()
     (same,) = document(capsys, plugin, "--against", "kept")["against"]["variants"]
-    assert same["before"] is None and same["absent"] == "has no kept row here with other kernels"
+    assert same["before"] is None and same["absent"] == "has no stored row for this problem with other kernels"
     plugin.write_text(with_more_bytes(PLUGIN.read_text()))
     assert main(words(plugin, "--keep")) == 0
     capsys.readouterr()
@@ -167,10 +167,10 @@ def test_the_newest_kept_row_of_other_kernels_is_set_beside(
     assert found["changed"] == ["kernel_digest", "read_bytes"] and found["then"].startswith("row 1, 20")
     (row,) = document(capsys, plugin, "--against", "kept:3")["against"]["variants"]
     assert row["changed"] == [] and row["before"]["kernel_digest"] == row["after"]["kernel_digest"]
-    assert "that row is of something else: compare" in complaint(capsys, plugin, "--against", "kept:2")
+    assert "that row is of another problem or device: compare" in complaint(capsys, plugin, "--against", "kept:2")
     assert "there is no such row" in complaint(capsys, plugin, "--against", "kept:9")
-    assert "nothing is kept of" in complaint(capsys, plugin, "--against", "kept:2020-01-01")
-    assert "nothing is kept of" in complaint(capsys, plugin, "--against", "kept", "--seed", "8")
+    assert "no result of" in complaint(capsys, plugin, "--against", "kept:2020-01-01")
+    assert "no result of" in complaint(capsys, plugin, "--against", "kept", "--seed", "8")
     (latest,) = document(capsys, plugin, "--against", "kept:2999-01-01")["against"]["variants"]
     assert latest["then"].startswith("row 3, 20")
     with Store(store) as opened:

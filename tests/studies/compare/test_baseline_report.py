@@ -25,7 +25,7 @@ EMPTY = Report(lambda: [], lambda: [], lambda: ([], []), lambda: {})
 def changes(before: Figures | None, after: Figures, absent: str | None = None) -> list[str]:
     """The lines of the table of changes, under its header."""
     text = with_changes(EMPTY, [BaselineComparison("mine", "then", before, after, absent)], "v1").render("table")
-    assert text.startswith("Against v1:\n")
+    assert text.startswith("Compared with v1:\n")
     return [" ".join(line.split()) for line in text.rstrip().splitlines()[4:]]
 
 

@@ -262,7 +262,7 @@ def test_a_step_limit_stops_long_kernels(tmp_path: Path) -> None:
     assert emulate(tmp_path, LONG_LOOP, "--step-limit", "100000").returncode == 0
     stopped = emulate(tmp_path, LONG_LOOP, "--step-limit", "1000")
     assert stopped.returncode == 1 and "CUDA_ERROR_LAUNCH_TIMEOUT" in stopped.stderr
-    assert "ran past 1000 instructions and was stopped" in stopped.stderr and "raise --step-limit" in stopped.stderr
+    assert "was stopped after 1000 instructions" in stopped.stderr and "raise --step-limit" in stopped.stderr
     wrong = emulate(tmp_path, LONG_LOOP, "--step-limit", "0")
     assert wrong.returncode == 2 and "--step-limit is 0; it has to be at least 1" in wrong.stderr
 

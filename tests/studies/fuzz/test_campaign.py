@@ -135,7 +135,7 @@ def test_refusals_are_counted():
 def test_a_variant_that_refuses_all_does_not_pass():
     result = campaign(functools.partial(fuzzed_variants.refuses, "all"))
     assert result.verdict == "error"
-    assert "took none of the 60 problems" in result.reason and "it takes nothing" in result.reason
+    assert "supports none of the 60 problems" in result.reason and "it takes nothing" in result.reason
 
 
 def test_a_variant_that_cannot_be_loaded_does_not_pass():

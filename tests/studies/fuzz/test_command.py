@@ -77,7 +77,7 @@ def test_csv_has_a_row_per_variant(capfd: pytest.CaptureFixture[str]):
         (["--tiles", "0"], "--tiles is 0"),
         (["--seconds", "-1"], "--seconds is -1"),
         (["--properties", "colour"], "no property 'colour'"),
-        (["--replay", "{"], "no case that 'fuzz' wrote"),
+        (["--replay", "{"], "not a case that 'fuzz' printed"),
         (["--replay", '{"regime": "cold"}'], "no regime 'cold'"),
         (["--step-limit", "0"], "--step-limit is 0"),
     ],

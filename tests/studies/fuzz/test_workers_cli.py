@@ -26,7 +26,7 @@ from harness.execution.cluster import cluster_client
 pytestmark = pytest.mark.compiles(False)
 
 PLUGIN = ROOT / "tests" / "plugins" / "one_thread_per_row.py"
-GOES_ON = "going on where it was cut off"
+GOES_ON = "resuming an interrupted command"
 TOLD_WITHIN_SECONDS = 60.0
 LONG_EXAMPLES, SHORT_EXAMPLES = 250, 100
 LONG = ("--examples", str(LONG_EXAMPLES))
@@ -135,7 +135,7 @@ def test_workers_that_are_none_are_one_line(capsys: pytest.CaptureFixture[str], 
     monkeypatch.setattr(cluster_client, "CONNECT_SECONDS", 0.5)
     for words, said in (
         (["--workers", "many"], "is neither a number of processes nor the address"),
-        (["--workers", "0"], "0 processes; it has to be from 1"),
+        (["--workers", "0"], "--workers is 0; it has to be from 1"),
         (["--workers", "tcp://127.0.0.1:9"], "no scheduler answers there"),
     ):
         status = main(["fuzz", "--plugin", str(PLUGIN), "one-thread-per-row", *words])
@@ -266,7 +266,7 @@ def test_a_full_disk_is_a_line_and_costs_no_result(own: Processes, whole: Callab
     examples = 24
     result, said = outcome(fuzz(own, "--examples", str(examples), preexec_fn=little_room))
     assert differences(result, whole(examples)) == {}
-    assert said.count("\n") == 1 and "what is done is not kept" in said and "results.sqlite" in said
+    assert said.count("\n") == 1 and "progress cannot be stored" in said and "results.sqlite" in said
 
 
 def namespaces_can_be_made() -> bool:
@@ -361,6 +361,6 @@ def test_a_sweep_that_was_cut_off_goes_on(own: Processes):
     started.communicate()
     again, said = own.start(*words, "--workers", "2").communicate(timeout=300)
     assert json.loads(again) == json.loads(whole)
-    assert GOES_ON in said and "of 8 points were done" in said, said
+    assert GOES_ON in said and "of 8 points are done" in said, said
     _, said = own.start(*words, "--workers", "2").communicate(timeout=300)
     assert said == "", "what is done is done once more"

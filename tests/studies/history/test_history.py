@@ -169,7 +169,7 @@ def test_the_newest_lines_stay(keep: Keep, capsys: pytest.CaptureFixture[str]) -
         keep(f"2026-03-0{day}", variant="ab"[day % 2] + "-cupy", kernel_digest=f"{day}" * 16)
     text = shown(capsys, "--limit", "3")
     assert sorted(line[1] for line in cells(text)) == ["2026-03-04", "2026-03-05", "2026-03-06"]
-    assert "3 older ones are left out, --limit shows more" in text
+    assert "3 older lines are left out, --limit shows more" in text
     found, left_out = newest(harness.history(limit=100).result, 6)
     assert (len(found), left_out) == (2, 0)
 
@@ -265,24 +265,24 @@ def test_too_many_to_draw_is_one_line(keep: Keep, tmp_path: Path, capsys: pytest
     for number in range(13):
         keep(variant=f"v{number}")
     assert main(["history", "--plot", str(tmp_path / "out.svg")]) == 2
-    assert "draws 12 histories at most, and there are 13; choose by VARIANT" in capsys.readouterr().err
+    assert "draws at most 12 histories, and there are 13; select some by VARIANT" in capsys.readouterr().err
 
 
 def test_nothing_kept_is_one_line_and_no_mistake(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys).startswith(f"Nothing is kept yet in {folder}/results.sqlite; compare, bench, traffic,")
+    assert shown(capsys).startswith(f"No results are stored in {folder}/results.sqlite; compare, bench, traffic,")
     assert shown(capsys).count("\n") == 1 and not folder.exists()
     assert json.loads(shown(capsys, "--format", "json"))["rows"] == []
     Store(folder / "results.sqlite").close()
-    assert shown(capsys).startswith("Nothing is kept yet in ")
+    assert shown(capsys).startswith("No results are stored in ")
     assert shown(capsys, "--format", "csv") == ",".join(COLUMNS) + "\n"
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["fa9"], "nothing is kept of a variant 'fa9'; 'history' without a name shows all"),
+        (["fa9"], "no results of a variant 'fa9' are stored; 'history' without a name shows all"),
         (["--where", "q_len"], "'q_len' is not FIELD=VALUE, such as q_len=512"),
-        (["--since", "yesterday"], "'yesterday' is no time; say 2026-03-01"),
+        (["--since", "yesterday"], "'yesterday' is not a time; write 2026-03-01"),
         (["--limit", "0"], "--limit is 0; it has to be at least 1"),
         (["--study", "show"], "invalid choice: 'show'"),
         (["--export", "out.txt"], "cannot export to out.txt: its name has to end in .csv or .parquet"),

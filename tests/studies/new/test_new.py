@@ -67,7 +67,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture):
     ("arguments", "words"),
     [
         (["My Idea"], "lower-case words joined by hyphens"),
-        (["fa2-cupy"], "there is a variant 'fa2-cupy' already"),
+        (["fa2-cupy"], "there is already a variant 'fa2-cupy'"),
         (["x", "--operation", "attnetion"], "did you mean 'attention'"),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_outline_and_who_adds_alike():
     assert rows["mine"] == rows["twin"] == ["A", "63", "A", "10", "A", "3"]
     assert rows["other"] == ["B", "10", "A", "10", "-"]
     assert rows["narrow"] == ["-", "-", "-"]
-    assert f"other, S: not revealed: {ONCE}" in found
+    assert f"other, S: not determined: {ONCE}" in found
     assert "narrow: only wide problems" in found
     assert max(map(len, found.splitlines())) <= 120
 
@@ -79,7 +79,7 @@ def test_one_variant_alone():
 
 def test_what_is_not_revealed_says_why():
     report = OrderReport(Problem(), None, Device("gpu", "H200", "sm_90"), orders_of("mine", None, LANES, SHORT), ())
-    assert f"O = sum of P V over keys\n    not revealed: {ONCE}\n" in order_report(report).render("table")
+    assert f"O = sum of P V over keys\n    not determined: {ONCE}\n" in order_report(report).render("table")
     assert "Device: H200 (sm_90)." in order_report(report).render("table")
 
 

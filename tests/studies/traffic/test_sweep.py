@@ -104,7 +104,7 @@ def test_never_counting_is_claiming():
     assert (found["right", 4].source, found["right", 4].total_bytes) == ("claimed", 11)
     assert found["right", 4].requested_bytes is None
     assert found["silent", 4].total_bytes is None
-    assert "claims nothing" in (found["silent", 4].reason or "")
+    assert "has no claim" in (found["silent", 4].reason or "")
     assert not found["silent", 4].failed
 
 

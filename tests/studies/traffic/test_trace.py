@@ -43,7 +43,7 @@ def test_one_line_says_what_is_left_out(capsys: pytest.CaptureFixture[str], tmp_
     document = json.loads(file.read_text())
     require_valid(document)
     shown = document["otherData"]["blocks"]
-    assert err == f"harness: {file} has the blocks {shown}; --trace-events N takes more\n"
+    assert err == f"harness: {file} contains only the blocks {shown}; a larger --trace-events N records more\n"
     count, whole = shown.split(" of ")[:2]
     assert 0 < int(count) < int(whole) == 64
     blocks = [event for event in document["traceEvents"] if event.get("cat") == "block"]

@@ -85,7 +85,7 @@ def test_a_sweep_of_a_wrong_kernel_says_so_and_fails(capsys: pytest.CaptureFixtu
 def test_what_it_cannot_do_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     for arguments, status, words in (
         (["colum-cupy", *SMALL], 2, "did you mean 'column-cupy'"),
-        (["column-cupy", "--seq-len", 200], 2, "column-cupy does not take this problem: too long"),
+        (["column-cupy", "--seq-len", 200], 2, "column-cupy does not support this problem: too long"),
         (["column-cupy", *SMALL, "--regime", "nromal"], 2, "nromal"),
         (["column-cupy", *SMALL, "--output", tmp_path / "no" / "where.txt"], 2, "no folder"),
         (["column-cupy", *SMALL, "--threads", 0], 2, "--threads is 0"),
@@ -170,8 +170,8 @@ def test_a_sweep_in_which_something_fails_says_so(capsys: pytest.CaptureFixture[
         (["fa2-cupy", "--sweep", "q_len=1,2", "--variants", "fa*"], "both select"),
         (["--sweep", "q_len=1,2", "--variants", "nothing*"], "no variant 'nothing*'"),
         (["--sweep", "q_len=1,2", "--lines"], "leave out --sweep"),
-        (["--sweep", "q_len=1,2", "--l2-bytes", 9], "a sweep stays before the caches"),
-        (["--sweep", "q_len=1,2", "--cache-control", "all"], "a sweep stays before the caches"),
+        (["--sweep", "q_len=1,2", "--l2-bytes", 9], "a sweep does not model caches"),
+        (["--sweep", "q_len=1,2", "--cache-control", "all"], "a sweep does not model caches"),
         (["--sweep", "q_len=1,2", "--q-len", 8], "--sweep q_len and --q-len set the same field"),
         (["--sweep", "heads=1,2", "--heads", 8], "--sweep heads and --heads set the same field"),
         (["--sweep", "seq_len=1,2", "--q-len", 8, "--kv-len", 8], "leave out one of them"),

@@ -128,5 +128,5 @@ def test_what_was_cut_off_goes_on_with_the_tiles_that_are_left(
         patched.setattr(UnfinishedWork, "finish", lambda work, value, *name: counted.append(name))
         assert main(COMMAND) == 0
     out, err = capsys.readouterr()
-    assert "going on where it was cut off: 2 of 3 tiles were done" in err
+    assert "resuming an interrupted command: 2 of 3 tiles are done" in err
     assert out == whole and len(counted) == 3 and len(set(counted)) == 3

@@ -197,8 +197,11 @@ def test_measured_times_stand_beside_predicted_ones(
     [
         (("good-cupi",), "no variant 'good-cupi'; did you mean 'good-cupy'?"),
         (("good-cupy", "good-cupy"), "both are the same; leave out one to compare with the roofline"),
-        (("good-cupy", "softmax-online-cupy"), "softmax-online-cupy computes softmax, and the problem is one of atten"),
-        (("good-cupy", "re-read-cupy", "--seq-len", "65"), "good-cupy does not take this problem: float32, head_dim"),
+        (("good-cupy", "softmax-online-cupy"), "softmax-online-cupy computes softmax, but the problem is one of att"),
+        (
+            ("good-cupy", "re-read-cupy", "--seq-len", "65"),
+            "good-cupy does not support this problem: float32, head",
+        ),
         (("good-cupy", "--gpu", "h300"), "no GPU 'h300' in the table; choose one of h200"),
         (("good-cupy", "--output", "/nowhere/at/all.txt"), "/nowhere/at"),
         (("good-cupy", "--regime", "norma"), "norma"),

@@ -66,7 +66,7 @@ def test_flash_attention_1_beside_2_where_both_are_there() -> None:
     left, right = section.html.split('id="replay-right"')
     assert '<option value="a" selected>' in left and '<option value="b" selected>' in right
     alone = replay_section([replay("x", "x")])
-    assert '<option value="" selected>nobody' in alone.html
+    assert '<option value="" selected>none' in alone.html
     assert sorted(section.data["replay"]) == ["a", "a2", "b", "x"]
 
 

@@ -154,7 +154,7 @@ def test_pictures_that_are_left_out_are_said_to_be():
     panels = (ErrorPanel("batch 0, head 7", ((0.5,),)),)
     errors = (ErrorMap("O", ("row", "column"), (2, 2), (1, 1), panels, 9, 0.5, 0.1, None),)
     section = errors_section(comparison(row("a")), {"a": seen("a", errors=errors)})
-    assert "Each variant shows the 1 with its largest errors; 9 more are smaller." in section.html
+    assert "Pictures shown for each variant: 1 of 10, those with the largest errors." in section.html
     assert section.data["error-maps"]["a"][0]["panels"] == [{"place": "batch 0, head 7", "cells": [[0.5]]}]
 
 
@@ -207,7 +207,7 @@ def test_the_page_opens_with_who_passes_and_who_moves_the_fewest_bytes():
     wrong = [row("c", verdict="fail", total_bytes=384), row("d", verdict="unsupported")]
     assert result_sentence(comparison(*two, *wrong)) == f"2 of 3 variants pass (all but c); {begin}"
     tie = result_sentence(comparison(two[0], row("e", total_bytes=768)))
-    assert "a and e move equally many bytes" in tie
+    assert "a and e move the same number of bytes" in tie
     assert result_sentence(comparison(*wrong)) == "c does not pass."
     assert result_sentence(comparison(wrong[1])) == "No variant supports this problem."
 

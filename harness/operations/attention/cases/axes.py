@@ -63,8 +63,8 @@ Q_LEN, KV_LEN, HEADS, BATCH, MASK, SCALE = "q_len", "kv_len", "heads", "batch", 
 ONE, PART, WHOLE, FEW, MANY = "1", "part of a tile", "whole tiles", "2 to 4 tiles", "5 to 17 tiles"
 LONG, LONGEST = "over 1,024", "over 2,048"
 USUAL = "128 to 4,096"
-SQUARE = "as q_len"
-CROWD = "a crowd"
+SQUARE = "equal to q_len"
+CROWD = "17 or more"
 
 USUAL_LENGTHS = (128, 192, 256, 384, 512, 1024, 2048, 4096)
 """As models have them: powers of two, and half as much again."""

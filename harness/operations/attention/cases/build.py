@@ -188,7 +188,7 @@ def feature_sets(features: Sequence[str]) -> Sequence[tuple[str, ...]]:
 def head_dim_class(head_dim: int) -> str:
     """Rows of a few elements, of no whole number of 16-byte units of 16-bit elements, as models have them, longer."""
     if head_dim % 8:
-        return "head_dim no multiple of 8"
+        return "head_dim not a multiple of 8"
     return "head_dim over 128" if head_dim > 128 else "head_dim 64 to 128" if head_dim >= 64 else "head_dim below 64"
 
 

@@ -26,9 +26,9 @@ class CudnnAttention(CudnnContender):
         problem: Problem = stage.problem
         require_features(NAME, problem)
         if sees_all(problem) or (problem.mask.text == "causal" and problem.q_len == problem.kv_len):
-            raise UnsupportedProblem(NAME, f"mask {problem.mask} is one that PyTorch hands on to it: see torch-cudnn")
+            raise UnsupportedProblem(NAME, f"PyTorch passes mask {problem.mask} on to cuDNN: see torch-cudnn")
         if not problem.mask.is_band:
-            raise UnsupportedProblem(NAME, f"mask {problem.mask} is not handed on to it; causal and window are")
+            raise UnsupportedProblem(NAME, f"mask {problem.mask} is not passed to it; causal and window are")
         super().__init__(NAME, stage)
 
     def _given(self, inputs: int) -> Tensors:

@@ -34,7 +34,7 @@ class FlexAttention(TorchAttention):
     def __init__(self, stage: Any) -> None:
         problem: Problem = stage.problem
         if problem.mask.text in OWN_MASKS and not problem.compiled_features:
-            raise UnsupportedProblem(NAME, f"mask {problem.mask} is one that PyTorch's other rows have")
+            raise UnsupportedProblem(NAME, f"PyTorch's other rows have mask {problem.mask}")
         super().__init__(NAME, stage, takes=FEATURES)
 
     @override

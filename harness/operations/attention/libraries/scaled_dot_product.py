@@ -71,7 +71,7 @@ class ScaledDotProduct(TorchAttention):
         """`name`: one of `BACK_ENDS`."""
         super().__init__(name, stage)
         if name == FLASH and self._problem.mask.text not in OWN_MASKS:
-            raise UnsupportedProblem(name, f"it has no mask {self._problem.mask} of its own, and takes no tensor")
+            raise UnsupportedProblem(name, f"it does not support mask {self._problem.mask}, and takes no tensor")
 
     @property
     def is_causal(self) -> bool:

@@ -14,11 +14,11 @@ from harness.support.errors import UnsupportedProblem
 def require_features(name: str, problem: Problem, takes: Sequence[str] = ()) -> None:
     """Raise `UnsupportedProblem` where scores or weights become what a library does not `take`."""
     if problem.dropout:
-        reason = "it draws which weights drop out by random numbers of its own, so that its answer could not be checked"
+        reason = "it drops weights by its own random numbers, so its result could not be checked"
         raise UnsupportedProblem(name, reason)
     others = [feature for feature in problem.score_features if feature not in takes]
     if others:
-        raise UnsupportedProblem(name, f"not handed on to it: {' and '.join(others)}")
+        raise UnsupportedProblem(name, f"not passed to it: {' and '.join(others)}")
 
 
 class TorchAttention(TorchContender):

@@ -56,6 +56,6 @@ def _load(what: str, path: str) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no .npy file"
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not an .npy file"
         raise ProblemError(f"{what}: {reason}") from error
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array

@@ -132,7 +132,7 @@ class Blocks(Scattered):
         rows, keys = self.size_for(q_len, kv_len)
         return (
             f"{self.file.path} has {_by(self.file.shape[-2:])} blocks; of {rows} x {keys} each, {q_len} rows and "
-            f"{kv_len} keys have {_by(needed)}: say what a block has, as in blocks:{self.file.path},ROWSxKEYS"
+            f"{kv_len} keys have {_by(needed)}: give the size of a block, as in blocks:{self.file.path},ROWSxKEYS"
         )
 
     @override

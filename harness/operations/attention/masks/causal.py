@@ -22,7 +22,7 @@ class Causal(Band):
     @override
     def parse(cls, parameters: str) -> Mask:
         if parameters:
-            raise ProblemError(f"mask causal takes nothing behind it, but has {parameters!r}")
+            raise ProblemError(f"mask causal has no parameters, but is given {parameters!r}")
         return cls()
 
     @classmethod

@@ -40,7 +40,7 @@ class Documents(Mask):
 
     def __post_init__(self) -> None:
         if not self.lengths or not all(self.lengths):
-            raise ProblemError("documents of which there is none; each list has at least one length")
+            raise ProblemError("a list of documents is empty; each list needs at least one length")
         for length in (each for of_sequence in self.lengths for each in of_sequence):
             if isinstance(length, bool) or not isinstance(length, int) or length < 0:
                 raise ProblemError(f"a document has {length!r} keys; it has to be a whole number of at least 0")
@@ -125,7 +125,7 @@ class Documents(Mask):
     def why_invalid(self, batch: int, q_len: int, kv_len: int) -> str | None:
         if len(self.lengths) not in (1, batch):
             return (
-                f"mask {self} has lists of documents for {len(self.lengths)} sequences, and batch is {batch}: say one "
+                f"mask {self} has lists of documents for {len(self.lengths)} sequences, and batch is {batch}: give one "
                 f"list for all{f', or {batch}' if batch > 1 else ''}"
             )
         for number, lengths in enumerate(self.lengths):

@@ -182,7 +182,7 @@ class Intersection(Mask):
 
     kind: ClassVar[str] = "intersection"
     spelling: ClassVar[str] = "MASK+MASK"
-    idea: ClassVar[str] = "rows see what all of them let them see"
+    idea: ClassVar[str] = "a row sees the keys that all of them allow"
 
     @classmethod
     def parse(cls, parameters: str) -> Mask:

@@ -149,7 +149,7 @@ def _answer_of_accuracy(done: Attempt, question: Question, accuracy: Accuracy) -
     ratio = accuracy.error_over_budget
     if accuracy.suspicious:
         over = accuracy.error_over_expected
-        reason = f"within its budget, but {over:.3g} x the error that is expected"
+        reason = f"within its budget, but {over:.3g} times the expected error"
         return Answer(Finding(SUSPICIOUS, reason, accuracy.worst_output.worst), error_over_budget=ratio)
     if accuracy.passed:
         weak = done.power is not None and not done.power.decides

@@ -225,9 +225,9 @@ class Worker(WorkerProcess):
         self._begun = self._begun or now
         self._progressed = self._progressed or now
         if now.seconds_since(self._progressed, PATIENCE) > seconds:
-            return f"no answer within {seconds:g} s: a kernel that never ends, or threads that wait for each other"
+            return f"no answer within {seconds:g} s: the kernel does not end, or its threads wait for each other"
         if now.seconds_since(self._begun, PATIENCE) > STEADY * seconds:
-            return f"no answer within {STEADY * seconds:g} s: its thread blocks end, but there is no end of them"
+            return f"no answer within {STEADY * seconds:g} s: blocks end, but others keep starting"
         return None
 
     def _waited(self, seconds: float) -> bool:

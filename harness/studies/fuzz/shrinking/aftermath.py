@@ -91,7 +91,7 @@ def look_into(
     takes: tuple[str, ...] = ()
     repeatable, larger = False, None
     lengths: tuple[LengthsTried, ...] = ()
-    with faults.listed("saying what the smallest case takes"):
+    with faults.listed("listing the features of the smallest case"):
         tiles = sizes.of(case).tiles(case.problem)
         takes = tuple(operation.peculiarities(case, tiles))
     with faults.listed("running the smallest case in a fresh process"):
@@ -115,7 +115,7 @@ def look_into(
 
     # A case that kills or hangs its process takes too long to be repeated many times.
     if finding.kind not in (CRASH, TIMEOUT):
-        with faults.listed("saying what the smallest case needs"):
+        with faults.listed("finding what the smallest case needs"):
             takes = needed_features(case, tiles, sizes, fails)
         with faults.listed("trying other lengths"):
             lengths = try_lengths(operation.probed_axes(case, sizes), ask, expect, SHARE_OF_SHRINKING * shrink_seconds)

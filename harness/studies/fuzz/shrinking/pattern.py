@@ -65,7 +65,7 @@ def _relation(
     if (g == 0).all():
         return "zero"
     if np.isneginf(e).all() or (e == 0).all():
-        return "rows that see no key are not empty" if has_features else "something where nothing should be"
+        return "rows that see no key are not empty" if has_features else "nonzero where the answer is zero"
     usable = np.isfinite(e) & (e != 0)
     if usable.sum() < max(1, LEAST_ALIKE * len(g)):
         return None

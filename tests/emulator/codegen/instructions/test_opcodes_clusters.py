@@ -221,9 +221,9 @@ def test_what_goes_to_another_block_on_its_own(form: str) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "told"),
     [
-        ("mapa.shared::cluster.u32 r1, s, 2;", "cluster rank", "there is no block 2 in a cluster of 2"),
-        ("barrier.cluster.wait;", "cluster barrier", "warp 0 waits at the cluster's barrier at which it has not"),
-        ("barrier.cluster.arrive; barrier.cluster.arrive;", "cluster barrier", "arrives at the cluster's barrier once"),
+        ("mapa.shared::cluster.u32 r1, s, 2;", "cluster rank", "there is no rank 2 in a cluster of 2"),
+        ("barrier.cluster.wait;", "cluster barrier", "warp 0 waits at the cluster's barrier without having"),
+        ("barrier.cluster.arrive; barrier.cluster.arrive;", "cluster barrier", "the cluster's barrier a second time"),
         ("setp.lt.u32 p0, tid, 7; @p0 bra away; barrier.cluster.arrive; away: mov.u32 r1, 0; add.u32 r1, r1, 1;"
          "st.global.u32 [y], r1;", "divergent barrier", "lanes 0-6 of warp 0 do not reach it"),
         ("mapa.shared::cluster.u32 r1, s, 1; ld.shared::cluster.u32 r2, [r1+4096];", "out of bounds",
@@ -234,29 +234,29 @@ def test_what_goes_to_another_block_on_its_own(form: str) -> None:
          r"block \(1, 0, 0\), .* at byte offset -4 of shared memory, which has 256"),
         ("mapa.shared::cluster.u32 r1, s, 1; ld.shared::cluster.u32 r2, [r1+2];", "misaligned", "byte offset 2 of"),
         ("mapa.shared::cluster.u32 r1, bar, 1; wait: mbarrier.try_wait.shared.b64 p1, [r1], q1;", "out of bounds",
-         "its own block's alone"),
+         "memory of its own block"),
         ("mapa.shared::cluster.u32 r1, bar, 1; mbarrier.arrive.shared.b64 q1, [r1];", "out of bounds",
          r"of shared memory of block \(1, 0, 0\)"),
-        ("mapa.shared::cluster.u32 r1, s, 1; ld.shared.u32 r2, [r1];", "out of bounds", "its own block's alone"),
+        ("mapa.shared::cluster.u32 r1, s, 1; ld.shared.u32 r2, [r1];", "out of bounds", "memory of its own block"),
         ("mapa.shared::cluster.u32 r1, s, 1; atom.shared.add.u32 r2, [r1], 1;", "out of bounds",
-         r"of shared memory of block \(1, 0, 0\); 'atom.shared.add.u32' reaches its own block's alone"),
+         r"of shared memory of block \(1, 0, 0\); 'atom.shared.add.u32' accesses only the shared memory of its"),
         ("mapa.shared::cluster.u32 r1, bar, 1; mbarrier.arrive.shared::cluster.b64 _, [r1];", "no mbarrier",
          r"there is no mbarrier at byte offset \d+ of shared memory of block \(1, 0, 0\)"),
         ("mbarrier.init.shared.b64 [bar], 1; mov.u32 r1, s; mov.u32 r2, bar;"
          "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r1], [s], 16, [r2];", "own block",
-         "it has to be in another block of the cluster"),
+         "it must be in another block of the cluster"),
         ("mbarrier.init.shared.b64 [bar], 1; mapa.shared::cluster.u32 r1, s, 1; mov.u32 r2, bar;"
          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [r1], r2, [r2];", "mbarrier elsewhere",
-         r"its mbarrier is in block \(0, 0, 0\), and its destination in \(1, 0, 0\); they have to be in the same"),
+         r"the mbarrier is in block \(0, 0, 0\), but the destination is in block \(1, 0, 0\); both must be in the"),
         ("mbarrier.init.shared.b64 [bar], 1; mov.u32 r1, s; mov.u32 r2, bar; mov.b16 h1, 4;"
          f"cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster [r1], [y], 16, [r2], h1;",
-         "cluster rank", "there is no block 2 in a cluster of 2"),
+         "cluster rank", "there is no rank 2 in a cluster of 2"),
         ("mbarrier.init.shared.b64 [bar], 1; mov.u32 r1, s; mov.u32 r2, bar; mov.b16 h1, 2;"
          f"cp.async.bulk.shared::cluster.global.{COMPLETES}.multicast::cluster [r1], [y], 16, [r2], h1;",
          "no mbarrier", r"there is no mbarrier at byte offset 248 of shared memory of block \(1, 0, 0\)"),
         ("mapa.shared::cluster.u32 r1, s, 1; mov.u32 r2, bar;"
          f"cp.async.bulk.shared::cta.global.{COMPLETES} [r1], [y], 16, [r2];", "out of bounds",
-         r"of shared memory of block \(1, 0, 0\); .* reaches its own block's alone"),
+         r"of shared memory of block \(1, 0, 0\); .* accesses only the shared memory of its"),
     ],
 )  # fmt: skip
 def test_misuse_is_a_fault(body: str, kind: str, told: str) -> None:

@@ -175,7 +175,7 @@ def matrix(opcode: str, address: str, space: str = ".shared") -> str:
 
 @pytest.mark.parametrize("opcode", ["ldmatrix", "stmatrix"])
 def test_generic_addresses_of_other_memory(opcode: str):
-    with pytest.raises(KernelFault, match=rf"buffer memory; '{opcode}.*' reaches shared memory alone"):
+    with pytest.raises(KernelFault, match=rf"buffer memory; '{opcode}.*' accesses only shared memory"):
         run_body(matrix(opcode, "[memory]", ""), {"memory": np.zeros(512, np.uint32)}, SHARED)
 
 
@@ -188,7 +188,7 @@ def test_generic_addresses_of_other_memory(opcode: str):
     ],
 )
 def test_a_part_of_a_warp_is_a_fault(text: str):
-    with pytest.raises(KernelFault, match="needs all lanes of warp 0 at once, and lanes 16-31 are not there"):
+    with pytest.raises(KernelFault, match="all lanes of warp 0 together, but lanes 16-31 do not reach it"):
         run_body(f"mov.u32 r0, tile; setp.lt.u32 p0, tid, 16; @p0 {text}", {}, SHARED)
 
 

@@ -190,7 +190,7 @@ def test_under_a_predicate_all_lanes_or_none():
     ],
 )
 def test_a_part_of_a_warp_is_a_fault(text: str, block: int, lanes: str):
-    with pytest.raises(KernelFault, match=rf"needs all lanes of warp 0 at once, and lanes {lanes} are not there"):
+    with pytest.raises(KernelFault, match=rf"all lanes of warp 0 together, but lanes {lanes} do not reach it"):
         run_text(text, block)
 
 

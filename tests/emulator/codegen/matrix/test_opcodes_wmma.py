@@ -231,7 +231,7 @@ def test_faults():
     with pytest.raises(KernelFault, match="out-of-bounds store of 4 bytes"):
         run_body(f"{NAMES} {store}", memory)
     for text in (f"{LOAD};", store):
-        with pytest.raises(KernelFault, match="needs all lanes of warp 0 at once, and lanes 8-31 are not there"):
+        with pytest.raises(KernelFault, match="all lanes of warp 0 together, but lanes 8-31 do not reach it"):
             run_body(f"{NAMES} setp.lt.u32 p0, tid, 8; @p0 {text}", memory)
 
 

@@ -200,7 +200,7 @@ def test_the_scale_of_q_is_that_of_all_rows_also_in_a_part():
 
 def test_what_weights_and_sums_would_say_otherwise_is_refused():
     for more in ({"weights": "float32"}, {"sums": "nearest"}):
-        with pytest.raises(PluginError, match="P is a factor and tensor cores cut off"):
+        with pytest.raises(PluginError, match="P is then a factor, and tensor cores truncate"):
             Numerics(factors="e4m3", **more)
     with pytest.raises(PluginError, match="choose problem or e4m3"):
         Numerics(factors="e5m2")

@@ -129,7 +129,7 @@ def share_beside_edges(found: list[Case]) -> float:
 
 @pytest.mark.parametrize(
     ("choice", "least", "most_without"),
-    [({}, 0.4, 0.25), ({"kv_len": "whole tiles"}, 0.4, 0.25), ({"kv_len": "as q_len"}, 0.4, 0.0)],
+    [({}, 0.4, 0.25), ({"kv_len": "whole tiles"}, 0.4, 0.25), ({"kv_len": "equal to q_len"}, 0.4, 0.0)],
     ids=str,
 )
 def test_with_alibi_lengths_lie_beside_the_edges_of_products(

@@ -126,7 +126,7 @@ def test_files_that_are_no_masks_are_one_line(tmp_path: Path, array: np.ndarray)
 
 
 def test_blocks_that_do_not_fit_are_one_line(file: str):
-    with pytest.raises(ProblemError, match=r"has 2 x 3 blocks; of 2 x 2 each, 5 rows and 6 keys have 3 x 3: say what"):
+    with pytest.raises(ProblemError, match=r"has 2 x 3 blocks; of 2 x 2 each, 5 rows and 6 keys have 3 x 3: give the"):
         Problem(q_len=5, kv_len=6, mask=parse_mask(f"blocks:{file},2x2"))
-    with pytest.raises(ProblemError, match="one mask that is no run of keys"):
+    with pytest.raises(ProblemError, match="one mask that is not a run of keys"):
         Problem(mask=parse_mask("blocks:2x2,0+blocks:2x2,1"))

@@ -94,7 +94,7 @@ def test_masks_that_do_not_fit_are_one_line(tmp_path: Path):
     np.save(tmp_path / "mask.npy", np.zeros((5, 1), np.int32))
     with pytest.raises(ProblemError, match="has columns of 5 keys, and kv_len is 6"):
         Problem(kv_len=6, mask=parse_mask(f"flashmask:{tmp_path / 'mask.npy'}"))
-    with pytest.raises(ProblemError, match="one mask that is no run of keys"):
+    with pytest.raises(ProblemError, match="one mask that is not a run of keys"):
         Problem(mask=parse_mask("blocks:2x2,0+flashmask:1"))
 
 

@@ -161,8 +161,8 @@ def test_bands_are_two_numbers_and_others_are_arrays():
     [
         ({"mask": "documents:200+57"}, "have 257 keys together, and kv_len is 256"),
         ({"mask": "documents:1/200+57", "batch": 2}, "documents of sequence 1 in"),
-        ({"mask": "documents:1/2"}, "for 2 sequences, and batch is 1: say one list for all"),
-        ({"mask": "documents:1/2+causal", "batch": 3}, "say one list for all, or 3"),
+        ({"mask": "documents:1/2"}, "for 2 sequences, and batch is 1: give one list for all"),
+        ({"mask": "documents:1/2+causal", "batch": 3}, "give one list for all, or 3"),
     ],
 )
 def test_documents_that_do_not_fit_are_one_line(fields: dict[str, object], words: str):
@@ -183,7 +183,7 @@ def test_equal_masks_are_written_alike_in_any_order():
         ("windw:8", "did you mean 'window'"),
         ("", "there is no ''"),
         ("causal+", "there is no ''"),
-        ("causal:3", "takes nothing behind it"),
+        ("causal:3", "has no parameters"),
         ("window", "is not window:LEFT[,RIGHT]"),
         ("window:-1", "is not window:LEFT[,RIGHT]"),
         ("window:1,2,3", "is not window:LEFT[,RIGHT]"),

@@ -224,7 +224,7 @@ def test_a_result_names_what_no_build_had(monkeypatch: pytest.MonkeyPatch):
     assert missing <= set(short.coverage.not_met_in_builds) and not usual.coverage.not_met_in_builds
     report = campaigns_report([short], "a device")
     (found,) = report.document()["campaigns"]
-    assert missing <= set(found["not_met"]) and "batch a crowd" in found["not_met"]
+    assert missing <= set(found["not_met"]) and "batch 17 or more" in found["not_met"]
     (line,) = (note for note in report.notes() if note.startswith("fa2-cupy: not covered: "))
     assert all(name in line for name in missing)
     assert not any("not covered" in note for note in campaigns_report([usual], "a device").notes())
@@ -308,7 +308,7 @@ def test_cases_are_of_their_classes_and_cost_little(build: AttentionBuild, brief
             "128 to 4,096": lambda n, t, size: 128 <= n <= 4096 and n % 64 == 0,
             "over 1,024": lambda n, t, size: n > 1024,
             "over 2,048": lambda n, t, size: n > 2048,
-            "as q_len": lambda n, t, size, q_len=p.q_len: n == q_len,
+            "equal to q_len": lambda n, t, size, q_len=p.q_len: n == q_len,
         }
         assert holds[row["q_len"]](p.q_len, rows, build.tile_rows), row
         assert holds[row["kv_len"]](p.kv_len, keys, build.tile_keys), row
