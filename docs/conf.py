@@ -56,8 +56,9 @@ def _with_links_from(folder: Path, text: str, written_in: Path) -> str:
 
     def linked(link: re.Match[str]) -> str:
         target = (written_in / link[3]).resolve()
-        of_site = HERE / "algorithms" / f"{target.parent.name}.md"
-        if target.name == "README.md" and of_site.exists():
+        shown = (HERE / folder / f"{target.parent.name}.md" for folder in ("algorithms", "path"))
+        of_site = next((page for page in shown if page.exists()), None)
+        if target.name == "README.md" and of_site is not None:
             target = of_site
         elif written_in == folder:
             return link[0]

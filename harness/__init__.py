@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from harness.device.device import Device as Device
     from harness.device.result import LaunchResult as LaunchResult
     from harness.execution.judging.question import Question as Question
+    from harness.model.lesson import Edit as Edit
+    from harness.model.lesson import Figure as Figure
+    from harness.model.lesson import Lesson as Lesson
+    from harness.model.lesson import Mistake as Mistake
+    from harness.model.lesson import Prediction as Prediction
+    from harness.model.lesson import Task as Task
+    from harness.model.lesson import TaskCase as TaskCase
+    from harness.model.lesson import TaskLimit as TaskLimit
     from harness.model.numerics import Numerics as Numerics
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
@@ -32,15 +40,18 @@ if TYPE_CHECKING:
     from harness.operations.attention.cases.strategies import cases as cases
     from harness.operations.attention.layout import Layout as Layout
     from harness.operations.attention.problem import Problem as Problem
+    from harness.operations.attention_backward.problem import BackwardProblem as BackwardProblem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
     from harness.studies.assertions import assert_no_races as assert_no_races
     from harness.studies.assertions import assert_traffic as assert_traffic
     from harness.studies.assertions import at_most as at_most
     from harness.studies.calls import bench as bench
+    from harness.studies.calls import check as check
     from harness.studies.calls import compare as compare
     from harness.studies.calls import fuzz as fuzz
     from harness.studies.calls import history as history
+    from harness.studies.calls import learn as learn
     from harness.studies.calls import report as report
     from harness.studies.calls import traffic as traffic
     from harness.studies.calls import why as why
@@ -53,27 +64,36 @@ if TYPE_CHECKING:
     from harness.support.errors import UsageError as UsageError
 
 _HOMES = {
+    "BackwardProblem": "harness.operations.attention_backward.problem",
     "Buffer": "harness.model.plan",
     "CompileError": "harness.support.errors",
     "CuteFunction": "harness.compilers.cute.kernel",
     "CuteTensor": "harness.compilers.cute.kernel",
     "Device": "harness.device.device",
     "DeviceArray": "harness.device.array",
+    "Edit": "harness.model.lesson",
     "Emulation": "harness.studies.emulate.emulation",
+    "Figure": "harness.model.lesson",
     "KernelFault": "harness.support.errors",
     "Launch": "harness.model.plan",
     "LaunchResult": "harness.device.result",
     "Layout": "harness.operations.attention.layout",
+    "Lesson": "harness.model.lesson",
+    "Mistake": "harness.model.lesson",
     "Numerics": "harness.model.numerics",
     "PagedProblem": "harness.operations.paged_attention.problem",
     "Plan": "harness.model.plan",
     "PlanError": "harness.support.errors",
+    "Prediction": "harness.model.lesson",
     "Problem": "harness.operations.attention.problem",
     "PtxKernel": "harness.compilers.ptx_text",
     "Question": "harness.execution.judging.question",
     "Registry": "harness.model.variant",
     "SandboxError": "harness.support.errors",
     "SoftmaxProblem": "harness.operations.softmax.problem",
+    "Task": "harness.model.lesson",
+    "TaskCase": "harness.model.lesson",
+    "TaskLimit": "harness.model.lesson",
     "TensorMap": "harness.model.tensor_map",
     "Traffic": "harness.model.traffic",
     "TritonKernel": "harness.compilers.triton.kernel",
@@ -84,10 +104,12 @@ _HOMES = {
     "at_most": "harness.studies.assertions",
     "bench": "harness.studies.calls",
     "cases": "harness.operations.attention.cases.strategies",
+    "check": "harness.studies.calls",
     "compare": "harness.studies.calls",
     "emulate": "harness.studies.emulate.emulation",
     "fuzz": "harness.studies.calls",
     "history": "harness.studies.calls",
+    "learn": "harness.studies.calls",
     "report": "harness.studies.calls",
     "traffic": "harness.studies.calls",
     "why": "harness.studies.calls",

@@ -27,7 +27,7 @@ from harness.execution.schedule.replay_recording import replay_of  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import draw_inputs  # noqa: E402
 from harness.operations.attention_backward.problem import BackwardProblem  # noqa: E402
-from scripts.schedule_picture import schedule_svg  # noqa: E402
+from harness.text.schedule_picture import schedule_svg  # noqa: E402
 from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
 PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {
@@ -70,7 +70,8 @@ def _cuda_variants() -> dict[Path, Variant]:
 
 def algorithm_pages() -> list[Path]:
     """All pages of algorithms."""
-    return sorted((ROOT / "variants").rglob("README.md"))
+    pages = (ROOT / "variants").rglob("README.md")
+    return sorted(page for page in pages if "_path" not in page.parts)
 
 
 @functools.cache

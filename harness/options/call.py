@@ -58,7 +58,7 @@ def call(
     _require_known(command, known, problem, said, operation)
     for name, value in said.items():
         words += _words(name, value)
-    arguments = parser.parse_args(["--operation", operation, *words])
+    arguments = parser.parse_args([*(["--operation", operation] if "operation" in known else []), *words])
     request = command.request.read(arguments, problem=problem, own_variants=own)
     preload_compilers()
     try:

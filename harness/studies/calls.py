@@ -110,3 +110,21 @@ def why(
     """
     selected = [variant] if other is None else [variant, other]
     return call(command_named("why"), problem, selected, plugin, options, selects_by="")
+
+
+def learn(step: str | int | None = None, **options: Any) -> StudyResult[Any]:
+    """List the steps of the learning path, or run one: `python -m harness learn`.
+
+    `step` is the number or name of a step. `predict="33MB"` is your prediction. `.picture()` is the step's picture, and
+    `.result` has the counted figures. Raises `UsageError`, and whatever ends a kernel's run.
+    """
+    words = None if step is None else [str(step)]
+    return call(command_named("learn"), None, words, (), options, selects_by="")
+
+
+def check(step: str | int, file: str, **options: Any) -> StudyResult[Any]:
+    """Check a solution of a step's task: `python -m harness learn check`.
+
+    `.passed` is whether it is solved. Raises `UsageError` if the file cannot be read.
+    """
+    return call(command_named("learn"), None, ["check", str(step), file], (), options, selects_by="")

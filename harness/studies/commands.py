@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "show",
     "report": "report",
     "emulate": "emulate",
+    "learn": "learn",
     "new": "new",
 }
 """Folder by command name, in the order of `--help`. A command is imported on first use."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
-from harness.options.command import Command, add_fields_of, argument
+from harness.options.command import Command, add_fields_of, argument, flag
 from harness.options.device import add_caches, add_device_choice, add_emulator, cache_model, emulator_of, require_gpu
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
@@ -34,6 +34,7 @@ class WhyRequest(StudyRequest):
     other: str | None = argument(
         "B", "the variant to compare it with (default: the roofline of the problem)", nargs="?"
     )
+    slower_first: bool = flag("explain why the slower of the two is slower, in whichever order they are given")
 
 
 def run_why(request: WhyRequest) -> int:
@@ -60,8 +61,7 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     caches = cache_model(request.cache_options, request.settings)
     gpu = caches.gpu
     settings = replace(request.settings, arch=gpu.multiprocessor.arch, caches=caches)
-    registry = request.discover().registry
-    variants = [registry.get(name) for name in names]
+    variants = _variants(request, names)
     for variant in variants:
         if variant.operation != request.operation:
             raise UsageError(
@@ -80,8 +80,19 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
         measured = _measured(settings, variants, problem, progress) if settings.device == "gpu" else None
     fast = profiles[1] if len(profiles) > 1 else None
     result = explain(profiles[0], fast, gpu, settings.regime, settings.seed, measured)
+    if request.slower_first and fast is not None and result.distance_seconds < 0:
+        result = explain(fast, profiles[0], gpu, settings.regime, settings.seed, measured)
     passed = all(profile.verdict == PASS for profile in profiles) and (measured is None or not measured.failed)
     return StudyResult(result, why_report(result), passed)
+
+
+def _variants(request: WhyRequest, names: list[str]) -> list[Variant]:
+    """The variants of these names: objects of the caller, if all of them are, which need no discovery."""
+    own = {variant.name: variant for variant in request.selection.own_variants}
+    if all(name in own for name in names):
+        return [own[name] for name in names]
+    registry = request.discover().registry
+    return [registry.get(name) for name in names]
 
 
 def _steps_of_measuring(settings: RunSettings, variants: list[Variant], problem: BaseProblem) -> int:
@@ -101,7 +112,7 @@ def _measured(settings: RunSettings, variants: list[Variant], problem: BaseProbl
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `why`."""
-    add_fields_of(WhyRequest, parser, "variant", "other")
+    add_fields_of(WhyRequest, parser, "variant", "other", "slower_first")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)

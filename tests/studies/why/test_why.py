@@ -43,6 +43,12 @@ def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[5].startswith("The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors.")
 
 
+def test_the_slower_one_is_explained_in_either_order(capsys: pytest.CaptureFixture[str]) -> None:
+    _, in_order, _ = call(capsys, *PAIR, "--slower-first")
+    _, swapped, _ = call(capsys, PAIR[1], PAIR[0], *PAIR[2:], "--slower-first")
+    assert swapped == in_order and "bank-conflicts-cupy is predicted to take " in swapped
+
+
 def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, *PAIR, "--format", "json")
     found = json.loads(out)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.execution.schedule.replay import INPUT, OUTPUT, Holding, Matrix, Replay, ReplayLaunch, Step, Tile, Touch
-from scripts.schedule_picture import HELD, LABEL_WIDTH, MARGIN, READ, WIDTH, WRITTEN, schedule_svg
+from harness.text.schedule_picture import HELD, LABEL_WIDTH, MARGIN, READ, WIDTH, WRITTEN, schedule_svg
 
 pytestmark = pytest.mark.compiles(False)
 

@@ -1,0 +1,67 @@
+"""Reads a learner's prediction, and compares it with the counted figure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.model.lesson import Prediction
+from harness.studies.learn.figures import shown
+from harness.support.errors import UsageError
+
+UNITS = {
+    "": 1, "b": 1, "byte": 1, "bytes": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
+    "k": 1e3, "m": 1e6,
+}  # fmt: skip
+"""Factors by unit, in lower case."""
+_NUMBER = re.compile(r"\s*([0-9][0-9,_']*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+SLIP_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class JudgedPrediction:
+    """A prediction and what was counted."""
+
+    prediction: Prediction
+    predicted: float | None
+    """None if nothing was predicted."""
+    counted: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is within the tolerance."""
+        return self.predicted is not None and _near(self.predicted, self.counted, self.prediction.tolerance)
+
+    @property
+    def answer(self) -> str:
+        """The answer in a sentence or two, with what a typical wrong answer overlooks."""
+        unit = f" {self.prediction.figure.unit}" if self.prediction.figure.unit else ""
+        counted = f"{shown(self.counted)}{unit}"
+        if self.predicted is None:
+            return f"Counted: {counted}. {self.prediction.because}"
+        if self.is_right:
+            return f"Right: {counted}. {self.prediction.because}"
+        slip = next((text for value, text in self.prediction.slips if _near(self.predicted, value, SLIP_TOLERANCE)), "")
+        factor = self._factor()
+        parts = [f"You predicted {shown(self.predicted)}; counted: {counted}{factor}.", slip, self.prediction.because]
+        return " ".join(part for part in parts if part)
+
+    def _factor(self) -> str:
+        if not self.predicted or not self.counted:
+            return ""
+        ratio = self.counted / self.predicted
+        return f", {ratio:.3g} times as much" if ratio > 1 else f", {1 / ratio:.3g} times less"
+
+
+def read_prediction(text: str) -> float:
+    """Read a number with an optional unit: `33MB`, `1.25 MiB`, `1,310,720`, `32`. Raises `UsageError` otherwise."""
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in UNITS:
+        raise UsageError(
+            f"{text!r} is no prediction; write a number, with a unit if you like: 1,310,720, 33MB, 1.25MiB"
+        )
+    return float(re.sub("[,_']", "", match[1])) * UNITS[match[2].lower()]
+
+
+def _near(value: float, target: float, tolerance: float) -> bool:
+    return abs(value - target) <= tolerance * abs(target) + 1e-9

@@ -1,0 +1,51 @@
+"""Draws the requests of shared memory by source line: the passes that they take, and how many are due to conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.execution.traffic.counts import SharedTraffic, by_place
+
+WIDTH, LABEL_WIDTH, NUMBER_WIDTH, MARGIN = 800, 130, 190, 12
+TOP, ROW_HEIGHT, FOOT = 34, 26, 8
+IDEAL, EXTRA = "#3b6fb6", "#b33a3a"
+STYLE = "font: 12px sans-serif; fill: #222"
+
+
+def bank_svg(shared: Sequence[SharedTraffic]) -> str:
+    """An SVG with a bar per source line that loads or stores shared memory, in the order of lines."""
+    rows = sorted(by_place(shared), key=lambda row: (row.file, row.line, row.kind))
+    most = max((row.wavefronts for row in rows), default=1)
+    scale = (WIDTH - LABEL_WIDTH - NUMBER_WIDTH - MARGIN) / max(1, most)
+    parts = [_legend(), *(_bar(row, TOP + ROW_HEIGHT * place, scale) for place, row in enumerate(rows))]
+    if not rows:
+        parts.append(f'<text x="{MARGIN}" y="{TOP + 12}" style="{STYLE}">no access to shared memory</text>')
+    height = TOP + ROW_HEIGHT * max(1, len(rows)) + FOOT
+    body = "\n".join(parts)
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    background = '<rect width="100%" height="100%" fill="#fff"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{background}\n{body}\n</svg>\n'
+
+
+def _bar(row: SharedTraffic, y: float, scale: float) -> str:
+    ideal, extra = scale * row.ideal_wavefronts, scale * (row.wavefronts - row.ideal_wavefronts)
+    ways = row.wavefronts / max(1, row.ideal_wavefronts)
+    number = f"{row.wavefronts:,} passes, {ways:.3g} x the fewest"
+    end = LABEL_WIDTH + ideal + extra
+    return "\n".join(
+        (
+            f'<text x="{LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end" style="{STYLE}">line {row.line}, '
+            f"{row.kind}</text>",
+            f'<rect x="{LABEL_WIDTH}" y="{y + 2}" width="{ideal:.1f}" height="16" fill="{IDEAL}"/>',
+            f'<rect x="{LABEL_WIDTH + ideal:.1f}" y="{y + 2}" width="{extra:.1f}" height="16" fill="{EXTRA}"/>',
+            f'<text x="{end + 6:.1f}" y="{y + 14}" style="{STYLE}">{number}</text>',
+        )
+    )
+
+
+def _legend() -> str:
+    parts = []
+    for x, colour, text in ((LABEL_WIDTH, IDEAL, "fewest passes"), (LABEL_WIDTH + 120, EXTRA, "bank conflicts")):
+        parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 17}" y="18" style="{STYLE}">{text}</text>')
+    return "\n".join(parts)

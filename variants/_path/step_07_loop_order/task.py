@@ -1,0 +1,82 @@
+"""The task of step 7: what a warp keeps from tile to tile is missing."""
+
+from __future__ import annotations
+
+from harness import Edit, Mistake, Task, TaskCase
+from variants._path import small
+
+L = "        l = l * correction + warp_sum(p);\n"
+O = "        o *= correction;\n"
+M = "        m = m_new;\n"
+MASK = "s = first + lane < n ? tau * s : -INFINITY;"
+
+TASK = Task(
+    text="""Step 7: complete the loop over the tiles of keys.
+
+A warp owns one row. For each tile, lane j knows p, the weight of key first + j relative to the new maximum m_new. The
+registers l and o hold the sum and the row of O of all tiles so far, relative to the old maximum m; correction is
+exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P V to o.""",
+    start=(
+        Edit(old=L + O, new="        // Your code: l and o of all tiles up to this one.\n"),
+        Edit(old=M, new=""),
+    ),
+    cases=(
+        TaskCase(about="32 keys: one tile", problem=small(32, 32)),
+        TaskCase(about="64 keys: two tiles", problem=small(32, 64), sanitize=True),
+        TaskCase(about="large scores, 96 keys", problem=small(32, 96), regime="hot"),
+        TaskCase(about="45 keys: a tile and a part of one", problem=small(32, 45)),
+        TaskCase(about="40 rows: the last block has 8", problem=small(40, 32)),
+    ),
+    hints=(
+        ("inf instead", "l is 0 at the end, so that o / l is infinite: add the weights of each tile to l."),
+        (
+            "NaN",
+            "exp(m - m_new) is NaN if both are -infinity: m_new is the maximum of all keys so far, not only of these.",
+        ),
+        (
+            "race",
+            "All warps write the tile and all warps read it: put a __syncthreads() between these, both ways round.",
+        ),
+        ("out of bounds", "The last tile may have fewer than 32 keys, the last block fewer than 32 rows."),
+    ),
+    mistakes=(
+        Mistake(
+            name="o_not_corrected",
+            edits=(Edit(old=O, new=""),),
+            answer="64 keys: two tiles",
+        ),
+        Mistake(
+            name="l_not_corrected",
+            edits=(Edit(old=L, new="        l = l + warp_sum(p);\n"),),
+            answer="64 keys: two tiles",
+        ),
+        Mistake(
+            name="own_lane_only",
+            edits=(Edit(old=L, new="        l = l * correction + p;\n"),),
+            answer="32 keys: one tile",
+        ),
+        Mistake(
+            name="maximum_of_this_tile_only",
+            edits=(
+                Edit(old="float m_new = fmaxf(m, warp_max(s));", new="float m_new = warp_max(s);"),
+                Edit(old=M, new=""),
+            ),
+            answer="64 keys: two tiles",
+        ),
+        Mistake(
+            name="maximum_not_kept",
+            edits=(Edit(old=M, new=""),),
+            answer="64 keys: two tiles",
+        ),
+        Mistake(
+            name="keys_that_do_not_exist",
+            edits=(Edit(old=MASK, new="s = tau * s;"),),
+            answer="45 keys: a tile and a part of one",
+        ),
+        Mistake(
+            name="no_barrier_before_the_next_tile",
+            edits=(Edit(old="        __syncthreads();  // all warps are done with the tile before\n", new=""),),
+            answer="race",
+        ),
+    ),
+)
