@@ -126,6 +126,7 @@ class EmulatedGpu:
             counts.warp_instructions,
             counts.lane_instructions,
             by_place(counts.shared) if self.instruments.bank_conflicts else None,
+            by_place(counts.tensor),
             counts.seconds,
             compiled.ptx,
             modelled,

@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.compilers.ptxas import Resources
-from harness.execution.traffic.counts import LOCAL, READS, WRITES, CacheReport, SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import (
+    LOCAL,
+    READS,
+    WRITES,
+    CacheReport,
+    SharedTraffic,
+    SiteTraffic,
+    TensorTraffic,
+)
 from harness.execution.traffic.instruction_counts import InstructionReport
 from harness.model.finding import Finding
 from harness.model.plan import Plan
@@ -54,6 +62,8 @@ class LaunchReport:
     """PTX instructions executed, summed over active lanes."""
     shared: tuple[SharedTraffic, ...] | None = None
     """Shared memory traffic; None if it was not requested. Atomics are not included."""
+    tensor: tuple[TensorTraffic, ...] = ()
+    """Traffic of tensor memory, and of operands of Blackwell's products in shared memory."""
     seconds: float | None = None
     """Wall-clock seconds that the emulator took."""
     ptx: str | None = field(default=None, repr=False)

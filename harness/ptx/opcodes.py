@@ -58,6 +58,14 @@ COPY_MAP = MemoryAccess("store", "load", name="copy of a tensor map")
 TEXTURE = MemoryAccess("load", "load", name="texture read")
 SURFACE_LOAD = MemoryAccess("load", "load", name="surface load")
 SURFACE_STORE = MemoryAccess("store", "store", name="surface store")
+TENSOR_ADDRESS = MemoryAccess(None, "store", name="store of an address")
+TENSOR_LOAD = MemoryAccess(None, "load", asynchronous=True, name="load")
+TENSOR_STORE = MemoryAccess(None, "store", asynchronous=True, name="store")
+TENSOR_FREE = MemoryAccess(None, "store", name="deallocation")
+TENSOR_PRODUCT = MemoryAccess(None, "load", asynchronous=True, name="product")
+TENSOR_COPY = MemoryAccess(None, "load", asynchronous=True, name="copy")
+TENSOR_SHIFT = MemoryAccess(None, "store", asynchronous=True, name="shift")
+"""Accesses to tensor memory, of which a product and a copy also read shared memory."""
 OPERANDS_IN_SHARED = MemoryAccess(None, "load", asynchronous=True)
 
 
@@ -177,6 +185,18 @@ OPCODES: dict[str, Opcode] = {
     **_rows("wgmma.fence", writes=False),
     **_rows("wgmma.commit_group", writes=False, async_proxy=True),
     **_rows("wgmma.wait_group", 1, flow=Flow.WARPGROUP, writes=False, async_proxy=True),
+    # Blackwell's tensor cores
+    **_rows("tcgen05.alloc", 2, memory=TENSOR_ADDRESS, flow=Flow.WARPGROUP, writes=False, async_proxy=True),
+    **_rows("tcgen05.dealloc", 2, memory=TENSOR_FREE, writes=False, async_proxy=True),
+    **_rows("tcgen05.relinquish_alloc_permit", 0, writes=False, async_proxy=True),
+    **_rows("tcgen05.ld", 2, 3, memory=TENSOR_LOAD, async_proxy=True),
+    **_rows("tcgen05.st", 2, 3, memory=TENSOR_STORE, writes=False, async_proxy=True),
+    **_rows("tcgen05.wait::ld tcgen05.wait::st", 0, writes=False, async_proxy=True),
+    **_rows("tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync", 0, writes=False, async_proxy=True),
+    **_rows("tcgen05.mma", memory=TENSOR_PRODUCT, writes=False, async_proxy=True),
+    **_rows("tcgen05.cp", 2, memory=TENSOR_COPY, writes=False, async_proxy=True),
+    **_rows("tcgen05.shift", 1, memory=TENSOR_SHIFT, writes=False, async_proxy=True),
+    **_rows("tcgen05.commit", 1, 2, memory=MBARRIER, writes=False, async_proxy=True),
     # Lanes of a warp, warps of a block
     **_rows("activemask", 1),
     **_rows("elect", 2),

@@ -39,6 +39,7 @@ def run(
     cluster: tuple[int, int, int] | None = None,
     events: LaunchEvents | None = None,
     resident: Callable[[], int] | None = None,
+    arch: str = "sm_90",
 ) -> tuple[dict[str, np.ndarray], LaunchCounts]:
     """Launch `kernel` (CUDA source of a kernel `k`, or a Numba function): the arrays afterwards, and the counts."""
     if isinstance(kernel, str):
@@ -52,7 +53,7 @@ def run(
         memory.append(DeviceBuffer(name, data))
         pointers[name] = DevicePointer(at.buffer_address(index), array.shape, str(array.dtype))
     values = tuple(pointers[a] if isinstance(a, str) else a for a in args)
-    compiled = compile_kernel(kernel, values, "sm_90")
+    compiled = compile_kernel(kernel, values, arch)
     counts = launch(
         native_kernel(compiled.ptx, compiled.entry),
         compiled.name,

@@ -40,6 +40,7 @@ def find(
     cluster: tuple[int, int, int] | None = None,
     resident: Callable[[], int] | None = None,
     step_limit: int = 10_000_000,
+    arch: str = "sm_90",
 ) -> tuple[Finding, ...]:
     """The findings. `kernel` is CUDA source of a kernel `k`, or a Numba function; `unwritten` names scratch buffers."""
     if isinstance(kernel, str):
@@ -53,7 +54,7 @@ def find(
         memory.append(DeviceBuffer(name, data, np.full(array.nbytes, 0xFF * (name in unwritten.split()), np.uint8)))
         pointers[name] = DevicePointer(at.buffer_address(index), array.shape, str(array.dtype))
     values = tuple(pointers[a] if isinstance(a, str) else a for a in args)
-    compiled = compile_kernel(kernel, values, "sm_90")
+    compiled = compile_kernel(kernel, values, arch)
     native = native_kernel(compiled.ptx, compiled.entry, instruments=SANITIZER)
     options = LaunchOptions(step_limit, threads, seed, shuffle)
     geometry = Geometry(grid, block, shared_bytes, cluster)

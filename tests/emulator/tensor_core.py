@@ -29,17 +29,20 @@ E4M3, E5M2 = _WithoutInfinities(8, 4), Format(8, 5)
 FORMATS = {"f16": F16, "bf16": BF16, "tf32": TF32, "f32": F32, "e4m3": E4M3, "e5m2": E5M2}
 
 
-def dot_product(kinds: str, accumulator: str, a: Sequence[int], b: Sequence[int], c: int) -> int:
+def dot_product(
+    kinds: str, accumulator: str, a: Sequence[int], b: Sequence[int], c: int, kept_bits: int | None = None
+) -> int:
     """The pattern of one element of A B + C, where C and the result are of type `accumulator`.
 
-    `kinds`: the type of the factors, or both types.
+    `kinds`: the type of the factors, or both types. `kept_bits`: 25 for Blackwell's sums of 8-bit floats.
     """
     forms = [FORMATS[kind] for kind in kinds.split()]
     form, other, target = forms[0], forms[-1], FORMATS[accumulator]
     special = _special(form, other, target, a, b, c)
     if special is not None:
         return special
-    kept_bits = KEPT_BITS_OF_8 if form.bits == 8 else KEPT_BITS
+    if kept_bits is None:
+        kept_bits = KEPT_BITS_OF_8 if form.bits == 8 else KEPT_BITS
     addends = [_product(form, other, x, y) for x, y in zip(a, b)]
     addends.append((*_significand(target, c), target.fraction_bits))
     addends = [addend for addend in addends if addend[0]]
@@ -54,7 +57,7 @@ def dot_product(kinds: str, accumulator: str, a: Sequence[int], b: Sequence[int]
         # What is beyond the largest number, not only what would round there, is infinite.
         if total.bit_length() + last > 128:
             rounded = target.infinite(total < 0)
-        if form.bits == 8:
+        if kept_bits < target.fraction_bits:
             rounded &= -1 << (target.fraction_bits - kept_bits)
     return 0 if target.is_zero(rounded) else rounded
 

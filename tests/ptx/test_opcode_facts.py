@@ -24,6 +24,13 @@ from harness.ptx.opcodes import (
     STORE,
     SURFACE_LOAD,
     SURFACE_STORE,
+    TENSOR_ADDRESS,
+    TENSOR_COPY,
+    TENSOR_FREE,
+    TENSOR_LOAD,
+    TENSOR_PRODUCT,
+    TENSOR_SHIFT,
+    TENSOR_STORE,
     TEXTURE,
     UNKNOWN,
     Flow,
@@ -104,9 +111,17 @@ def test_who_touches_which_memory() -> None:
         **dict.fromkeys(("tex", "tld4"), TEXTURE),
         "suld": SURFACE_LOAD,
         "sust": SURFACE_STORE,
+        "tcgen05.alloc": TENSOR_ADDRESS,
+        "tcgen05.dealloc": TENSOR_FREE,
+        "tcgen05.ld": TENSOR_LOAD,
+        "tcgen05.st": TENSOR_STORE,
+        "tcgen05.mma": TENSOR_PRODUCT,
+        "tcgen05.cp": TENSOR_COPY,
+        "tcgen05.shift": TENSOR_SHIFT,
+        "tcgen05.commit": MBARRIER,
     }
     assert [memory.verb for memory in (LOAD, STORE, ATOMIC, COPY)] == ["load", "store", "atomic", "asynchronous copy"]
     assert {name for name, row in OPCODES.items() if row.flow is not Flow.NEXT} == {
         *LOWERED, "bar", "barrier", "nanosleep", "mbarrier.test_wait", "mbarrier.try_wait", "wgmma.wait_group",
-        "barrier.cluster_wait",
+        "barrier.cluster_wait", "tcgen05.alloc",
     }  # fmt: skip

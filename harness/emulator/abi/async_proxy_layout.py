@@ -18,7 +18,9 @@ EXPECTED_BY = 56
 bytes of an mbarrier there; 0 if none did."""
 CAPACITY = 64
 """Bulk copies that the ring holds, a power of two."""
-STATE_BYTES = 72
+TENSOR_MEMORY = 72
+"""Address of the state of tensor memory, see `tensor_memory_layout.py`; 0 in kernels without `tcgen05`."""
+STATE_BYTES = 80
 SCRATCH_BYTES = 128 * 8
 COPY_CAPACITY = 1 << 14
 """Maximum bulk copies of each block, a power of two: more than its shared memory has pieces of 16 bytes."""

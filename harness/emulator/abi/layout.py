@@ -18,6 +18,8 @@ SHARED_ADDRESS = SHARED_WINDOW << WINDOW_BITS
 LOCAL_WINDOW = 2
 PARAM_WINDOW = 3
 FUNCTION_WINDOW = 4
+TENSOR_WINDOW = 5
+"""For findings about tensor memory; no kernel has such an address."""
 FIRST_VARIABLE_WINDOW = 16
 FIRST_BUFFER_WINDOW = 1024
 BUFFER_START = 1 << (WINDOW_BITS - 1)
@@ -68,6 +70,8 @@ SPACES = {"generic": 0, "global": 1, "shared": 2, "local": 3, "const": 4, "param
 # A memory instruction has an entry per column: the buffers, local memory, the module's variables that are counted.
 COUNTERS_PER_ENTRY = 4  # requests, requested bytes, sectors, fewest possible sectors
 SHARED_COUNTERS_PER_SITE = 4  # requests, requested bytes, wavefronts, fewest possible wavefronts
+"""For an instruction of Blackwell's tensor cores instead: requests, bytes read from tensor memory, bytes written to it,
+bytes of operands read from shared memory."""
 BLOCK_COUNTERS_PER_BLOCK = 2  # of a basic block: warps and lanes that entered it
 PATH_WARP_SHIFT = 32
 """In a step of a warp's path, the warp's number is above this bit, and the basic block's number below."""
@@ -168,7 +172,9 @@ FAULTS = (
     "products in flight", "cluster rank", "cluster barrier", "ended block", "own block", "mbarrier elsewhere",
     "reduction type", "tensor coordinate", "read-only memory", "tensor map field",
     "no function", "invalid free", "heap overrun", "bad text", "no texture", "surface coordinate",
-    "stack overflow", "register deadlock",
+    "stack overflow", "register deadlock", "tensor memory allocation", "tensor memory address",
+    "tensor operations in flight", "instruction descriptor", "tensor descriptor", "no peer block",
+    "lanes disagree",
 )  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -79,6 +79,13 @@ STRONG_WRITER = ENTRY_BYTES
 atomic does not hide it."""
 READERS = 2 * ENTRY_BYTES
 """Offset of the readers. Shared memory has one entry per warp."""
+
+
+def shadow_cell_bytes(warps: int) -> int:
+    """Bytes of a cell of shared memory, or of tensor memory, for so many warps."""
+    return READERS + ENTRY_BYTES * warps
+
+
 GLOBAL_READERS = 2
 """Number of reader entries for global memory: two warps of the current block, so that at least one of them differs from
 the next writer."""

@@ -22,7 +22,7 @@ _FAMILIES = {
         "integer floating halves bits video compare convert memory async_copies mbarriers bulk_copies tensor_maps "
         "atomics warp barriers clusters control system_calls textures"
     ),
-    "matrix": "matrix_memory matrix_multiply wmma warpgroup",
+    "matrix": "matrix_memory matrix_multiply wmma warpgroup tensor_memory tensor_products",
 }
 """Modules that register emitters, by package."""
 

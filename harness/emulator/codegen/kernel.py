@@ -31,6 +31,7 @@ from harness.emulator.codegen.kernel_facts import (
     reads_grid_barrier,
     sites_of,
 )
+from harness.emulator.codegen.matrix.tensor_memory import require_tensor_cores
 from harness.emulator.codegen.matrix.warpgroup import name_held_tickets, registers_with_tickets
 from harness.emulator.codegen.outlining import OutliningEmitter
 from harness.emulator.codegen.storage import Registers, Storage, link_variables, module_places, module_variables
@@ -81,6 +82,7 @@ def generate(
     if function is None or function.body is None or not function.is_entry:
         raise CompileError(f"the PTX has no kernel '{entry}'")
     flat = inline_calls(module, function)
+    require_tensor_cores(module, flat)
     lower_call_parameters(flat)
     flat.registers[CARRY] = TYPES["pred"]
     storage, shared, local, variables = _place_variables(module, flat)

@@ -138,6 +138,11 @@ class KernelFacts:
     blocks: tuple[Site | None, ...]
     """An instruction of each basic block, to locate a warp in messages."""
 
+    @property
+    def tensor_memory(self) -> bool:
+        """Whether it has tensor memory: whether it has instructions of Blackwell's tensor cores."""
+        return any(site.opcode.startswith("tcgen05.") for site in self.sites)
+
     def to_json(self) -> bytes:
         """Serialize for the cache."""
         fields = asdict(replace(self, sites=(), blocks=()))
@@ -237,6 +242,8 @@ def entry_registers(entry: Function, flat: Function) -> int | None:
 
 
 def _knows_clusters(instruction: Instruction) -> bool:
-    if instruction.row_name in _OF_CLUSTERS or "multicast::cluster" in instruction.modifiers:
+    if instruction.row_name in _OF_CLUSTERS or not {"multicast::cluster", "cta_group::2"}.isdisjoint(
+        instruction.modifiers
+    ):
         return True
     return any(isinstance(o, Reg) and o.name.startswith(_REGISTERS) for o in names_in(instruction))

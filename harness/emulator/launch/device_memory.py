@@ -15,7 +15,7 @@ from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.sparse_memory import sparse_ones
 from harness.emulator.launch.worker import Worker
-from harness.execution.traffic.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic, TensorTraffic
 from harness.support.errors import PlanError, SandboxError
 
 
@@ -116,9 +116,31 @@ class BufferTables:
         rows = []
         for number in np.flatnonzero(total[:, 0]):
             site = self._facts.sites[number]
+            if site.opcode.startswith(TENSOR_CORES):
+                continue
             assert site.memory is not None
             rows.append(SharedTraffic(site.memory.in_shared, *site.file_and_line, *(int(n) for n in total[number])))
         return tuple(rows)
+
+    def tensor_traffic(self) -> tuple[TensorTraffic, ...]:
+        """Traffic of tensor memory over all workers, by instruction and kind."""
+        total = np.sum(self._shared, axis=0)
+        rows = []
+        for number in np.flatnonzero(total[:, 0]):
+            site = self._facts.sites[number]
+            if site.opcode.startswith(TENSOR_CORES):
+                requests, *sizes = (int(n) for n in total[number])
+                rows += [
+                    TensorTraffic(kind, *site.file_and_line, requests, size)
+                    for kind, size in zip(_TENSOR_KINDS, sizes)
+                    if size
+                ]
+        return tuple(rows)
+
+
+TENSOR_CORES = "tcgen05."
+_TENSOR_KINDS = ("load", "store", "operand")
+"""Kinds of traffic of an instruction of Blackwell's tensor cores, in the order of its counters after the requests."""
 
 
 def parameter_block(facts: KernelFacts, name: str, values: Sequence[bytes]) -> npt.NDArray[np.uint8]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
+from harness.emulator.launch import tensor_faults
 from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
 
@@ -65,6 +66,8 @@ class Fault:
     """The text of a failed assertion."""
     lacks_grid_barrier: bool = False
     """Whether the kernel calls `grid.sync()` and was not launched cooperatively."""
+    sites: tuple[Site, ...] = ()
+    """The kernel's instructions, for messages that name a second one."""
     left_at: Site | None = None
     """For an "ended block": where the block returned whose shared memory was accessed."""
 
@@ -152,6 +155,22 @@ def describe(fault: Fault) -> KernelFault:
         ),
         "surface coordinate": _surface_coordinate,
         "register deadlock": _register_deadlock,
+        "tensor memory allocation": lambda f: tensor_faults.explain_allocation(f.address, f.size_bytes, f.sites),
+        "tensor memory address": lambda f: tensor_faults.explain_address(f.address, f.size_bytes),
+        "instruction descriptor": lambda f: tensor_faults.explain_instruction(f.address, f.size_bytes),
+        "tensor descriptor": lambda f: tensor_faults.explain_descriptor(f.address, f.size_bytes),
+        "tensor operations in flight": lambda f: (
+            f"the cluster has {f.size_bytes} operations of tensor cores in flight; commit them (tcgen05.commit) and "
+            "wait for the mbarrier before others are issued"
+        ),
+        "lanes disagree": lambda f: (
+            f"lanes {_lanes(f.lanes)} of warp {f.warp} give another value than lane 0; all lanes have to give the same "
+            "address and number of columns"
+        ),
+        "no peer block": lambda f: (
+            "it needs two blocks ('.cta_group::2'), whose ranks in the cluster differ in the last bit; launch it in "
+            "clusters of an even number of blocks"
+        ),
     }
     explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
@@ -286,6 +305,8 @@ def _deadlock(fault: Fault) -> str:
     hint = "every thread of the block must reach the same barrier"
     if any("barrier of the cluster" in place for _, _, place in fault.waiting):
         hint = "all warps of the cluster that have not returned must arrive there"
+    if any("tensor memory" in place for _, _, place in fault.waiting):
+        hint = "a warp must free tensor memory (tcgen05.dealloc)"
     if any("mbarrier" in place for _, _, place in fault.waiting):
         hint = "a thread must arrive there, or a copy must deliver its bytes"
     return f"barrier deadlock: {waits}; {hint}"

@@ -52,12 +52,19 @@ KINDS: dict[str, str] = {
     **_rows(MEMORY, "tex tld4 suld sust"),
     **_rows(MEMORY, "wmma.load wmma.store tensormap.replace tensormap.cp_fenceproxy"),
     **_rows(SHARED, "ldmatrix stmatrix movmatrix"),
-    **_rows(TENSOR, "mma wmma.mma wgmma.mma_async"),
+    **_rows(TENSOR, "mma wmma.mma wgmma.mma_async tcgen05.mma"),
     **_rows(SHUFFLE, "activemask elect vote match redux shfl"),
     **_rows(BARRIER, "bar barrier barrier.cluster_arrive barrier.cluster_wait barrier.result cp.mbarrier membar fence"),
     **_rows(BARRIER, "mbarrier.init mbarrier.inval mbarrier.expect_tx mbarrier.complete_tx mbarrier.arrive"),
     **_rows(BARRIER, "mbarrier.arrive_drop mbarrier.test_wait mbarrier.try_wait mbarrier.pending_count"),
-    **_rows(BARRIER, "wgmma.fence wgmma.commit_group wgmma.wait_group"),
+    **_rows(
+        BARRIER, "wgmma.fence wgmma.commit_group wgmma.wait_group tcgen05.commit tcgen05.wait::ld tcgen05.wait::st"
+    ),
+    **_rows(
+        BARRIER, "tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync tcgen05.alloc tcgen05.dealloc"
+    ),
+    **_rows(BARRIER, "tcgen05.relinquish_alloc_permit"),
+    **_rows(SHARED, "tcgen05.ld tcgen05.st tcgen05.cp tcgen05.shift"),
     **_rows(CONTROL, "call.vprintf call.malloc call.free call.nowhere call.overflow call.__assertfail"),
     **_rows(CONTROL, "bra brx ret exit trap brkpt pmevent griddepcontrol setmaxnreg nanosleep"),
 }

@@ -21,12 +21,13 @@ from harness.emulator.launch.faults import Cluster, Deadlock, Fault, describe, w
 from harness.emulator.launch.module_memory import ModuleMemory
 from harness.emulator.launch.printing import PrintedText, Printer, assertion_of
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
+from harness.emulator.launch.tensor_faults import waits_for_tensor_memory
 from harness.emulator.launch.tracing import BlockListener, TraceBuffer
 from harness.emulator.launch.worker import Worker
 from harness.emulator.native.kernel_cache import NativeKernel
 from harness.emulator.native.object_loading import load_runtime
 from harness.execution.schedule.events import EventLaunch, EventListener
-from harness.execution.traffic.counts import SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import SharedTraffic, SiteTraffic, TensorTraffic
 from harness.model.finding import Finding
 from harness.ptx.acceptance import MAX_STATIC_SHARED_BYTES
 from harness.support.errors import CooperativeLaunchTooLarge, KernelFault, PlanError
@@ -44,6 +45,8 @@ class LaunchCounts:
     """Traffic by instruction and buffer."""
     shared: tuple[SharedTraffic, ...]
     """Traffic by instruction; empty unless the kernel was compiled to count it."""
+    tensor: tuple[TensorTraffic, ...]
+    """Traffic of tensor memory by instruction."""
     warp_instructions: int
     lane_instructions: int
     seconds: float
@@ -170,6 +173,7 @@ def launch(
     return LaunchCounts(
         tables.traffic(),
         tables.shared_traffic(),
+        tables.tensor_traffic(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,
@@ -319,6 +323,7 @@ def _fault_of(
         deadlock=deadlock,
         lacks_grid_barrier=facts.grid_barrier and not geometry.cooperative,
         assertion=assertion_of(worker) if worker.get("FAULT_KIND") == at.FAULT["assertion"] else "",
+        sites=facts.sites,
         left_at=_left_at(worker, facts, worker.get("FAULT_ADDRESS")),
     )
 
@@ -375,9 +380,11 @@ def _wait_of(worker: Worker, facts: KernelFacts, warp: int) -> str:
         return waits_at_mbarrier(facts.sites[worker.warp_word(warp, at.WAIT_SITE)], offset, parity, word, expected_by)
     if status == at.AT_CLUSTER:
         return f"wait at the barrier of the cluster, {facts.sites[worker.warp_word(warp, at.CLUSTER_SITE)].where()}"
-    site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)].where()
+    site = facts.sites[worker.warp_word(warp, at.BARRIER_SITE)]
     what = "wait at a barrier" if status == at.AT_BARRIER else "wait for the other warps of their warpgroup"
-    return f"{what}, {site}"
+    if site.opcode == "tcgen05.alloc":
+        what = waits_for_tensor_memory(worker.warp_word(warp, at.GROUPS_LEFT))
+    return f"{what}, {site.where()}"
 
 
 def _site_of(worker: Worker, facts: KernelFacts) -> Site | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
+from harness.emulator.abi.tensor_memory_layout import LANE_SHIFT
 from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
@@ -102,7 +103,7 @@ class LaunchRecorder:
         where = f"kernel {self._kernel}, {self._at(site, here)}"
         there: Place | None = None
         if kind == at.UNINITIALISED:
-            message = f"{where}: {what} at byte offset {offset:,} of {target}, to which nothing has been written"
+            message = f"{where}: {what} at {self._position(address, target, offset)}, to which nothing has been written"
         elif kind == at.OUTSIDE_ITS_ARRAY:
             message = f"{where}: {self._outside_its_array(what, address, before, target, offset)}"
         elif kind == at.INPUT_WRITTEN:
@@ -150,7 +151,7 @@ class LaunchRecorder:
             else:
                 remedy = self._remedy(here, self._verb(site), there, self._verb(before))
             message = (
-                f"{where}: {what} at byte offset {offset:,} of {target} races with the {self._verb(before)} at "
+                f"{where}: {what} at {self._position(address, target, offset)} races with the {self._verb(before)} at "
                 f"{self._at(before, there)}; {remedy}"
             )
         return Finding(
@@ -238,6 +239,13 @@ class LaunchRecorder:
         grid, threads = self._geometry.grid, self._geometry.block
         return Place(file, line, machine.coordinates(block, grid), machine.coordinates(own, threads))
 
+    @staticmethod
+    def _position(address: int, target: str, offset: int) -> str:
+        """Describe a position in an object: a cell of tensor memory, otherwise a byte."""
+        if address >> machine.WINDOW_BITS == machine.TENSOR_WINDOW:
+            return f"lane {offset >> LANE_SHIFT & 0xFFFF}, column {offset & 0xFFFF} of {target}"
+        return f"byte offset {offset:,} of {target}"
+
     def _neighbour(self, here: Place, rank: int) -> Extents:
         """Coordinates of the block with this rank in the cluster of `here`."""
         return machine.coordinates(self._geometry.block_of(self._cluster_of(here), rank), self._geometry.grid)
@@ -250,6 +258,9 @@ class LaunchRecorder:
             name, offset = _shared_target(self._facts.shared_variables, offset)
             owner = self._neighbour(here, rank)
             return name if owner == here.block else f"{name} of block {owner}", offset
+        if window == machine.TENSOR_WINDOW:
+            owner = self._neighbour(here, offset >> 32)
+            return "tensor memory" if owner == here.block else f"tensor memory of block {owner}", offset & 0xFFFFFFFF
         if window == machine.LOCAL_WINDOW:
             return "local memory", offset
         offset -= machine.BUFFER_START
@@ -296,6 +307,12 @@ WAITS = {
         ("cp.bulk_store", "cp.bulk_reduction"), "its thread has to wait for it first (cp.async.bulk.wait_group)"
     ),
     "wgmma.mma_async": "its warpgroup has to wait for it first (wgmma.wait_group)",
+    "tcgen05.ld": "its warp has to wait for it first (tcgen05.wait::ld)",
+    "tcgen05.st": "its warp has to wait for it first (tcgen05.wait::st)",
+    **dict.fromkeys(
+        ("tcgen05.mma", "tcgen05.cp", "tcgen05.shift"),
+        "a tcgen05.commit of its thread has to come first, and a wait for that at its mbarrier",
+    ),
 }
 """What has to precede an access to data in flight, by opcode."""
 

@@ -13,13 +13,15 @@ import numpy.typing as npt
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import copy_layout as copies
 from harness.emulator.abi import layout as at
+from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.context import SLOT
+from harness.emulator.abi.sanitizer_layout import shadow_cell_bytes
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.block_executions import ExecutionCounters
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
 from harness.emulator.launch.tracing import TraceBuffer
-from harness.emulator.native.object_loading import load_async_proxy, load_copies
+from harness.emulator.native.object_loading import load_async_proxy, load_copies, load_tensor_cores
 
 if TYPE_CHECKING:
     from harness.emulator.launch.event_recording import EventBuffer
@@ -79,7 +81,7 @@ class AsyncProxy:
     def __init__(self, context: npt.NDArray[np.int64], blocks: int, warps: int, shared_bytes: int) -> None:
         """`warps` and `shared_bytes` are totals of all blocks that run together."""
         capacity = proxy.COPY_CAPACITY << (blocks - 1).bit_length()
-        self._state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
+        self.state = np.zeros(proxy.STATE_BYTES // 8, dtype=np.int64)
         self._parts = {
             proxy.COPIES: aligned_zeros(proxy.COPY_BYTES * capacity),
             proxy.GROUPS: aligned_zeros(8 * at.LANES * warps),
@@ -88,9 +90,9 @@ class AsyncProxy:
             proxy.EXPECTED_BY: aligned_zeros(4 * (shared_bytes // proxy.MBARRIER_BYTES + 1)),
         }
         for word, memory in self._parts.items():
-            self._state[word // 8] = memory.ctypes.data
-        self._state[proxy.CAPACITY // 8] = capacity
-        context[SLOT["ASYNC_PROXY"]] = self._state.ctypes.data
+            self.state[word // 8] = memory.ctypes.data
+        self.state[proxy.CAPACITY // 8] = capacity
+        context[SLOT["ASYNC_PROXY"]] = self.state.ctypes.data
         for name, address in load_async_proxy().items():
             context[SLOT[name]] = address
 
@@ -98,6 +100,31 @@ class AsyncProxy:
         """The instruction that last set the expected bytes of an mbarrier's phase; None if none did."""
         site = int(self._parts[proxy.EXPECTED_BY].view(np.int32)[place // proxy.MBARRIER_BYTES])
         return site - 1 if site else None
+
+
+class TensorMemory:
+    """The tensor memory of one worker's blocks, and the operations on it that are in flight.
+
+    Pages that are never written use no physical memory; those of the shadow cells are for the sanitizer.
+    """
+
+    def __init__(self, context: npt.NDArray[np.int64], state: npt.NDArray[np.int64], blocks: int, warps: int) -> None:
+        """`state` is that of the asynchronous operations; `warps` is the total of all blocks that run together."""
+        self._state = np.zeros(tensor.STATE_BYTES // 8, dtype=np.int64)
+        self._parts = {
+            tensor.MEMORIES: aligned_zeros(tensor.BLOCK_BYTES * blocks),
+            tensor.OPERATIONS: aligned_zeros(tensor.OPERATION_BYTES * tensor.CAPACITY),
+            tensor.SCRATCH: aligned_zeros(tensor.SCRATCH_BYTES),
+            tensor.WAITS: aligned_zeros(16 * warps),
+            tensor.SHADOW: aligned_zeros(blocks * tensor.COLUMNS * tensor.GROUPS * shadow_cell_bytes(warps)),
+        }
+        for word, memory in self._parts.items():
+            self._state[word // 8] = memory.ctypes.data
+        slots, land = load_tensor_cores()
+        self._state[tensor.LAND // 8] = land
+        state[proxy.TENSOR_MEMORY // 8] = self._state.ctypes.data
+        for name, address in slots.items():
+            context[SLOT[name]] = address
 
 
 class Worker:
@@ -119,6 +146,9 @@ class Worker:
         self.live_warps = np.zeros(blocks, dtype=np.int32)
         self.copies = CopyQueues(self.context, all_warps, shared) if facts.copies else None
         self.async_proxy = AsyncProxy(self.context, blocks, all_warps, all_shared) if facts.async_proxy else None
+        self.tensor_memory: TensorMemory | None = None
+        if self.async_proxy is not None and facts.tensor_memory:
+            self.tensor_memory = TensorMemory(self.context, self.async_proxy.state, blocks, all_warps)
         self.trace: TraceBuffer | None = None
         self.events: EventBuffer | None = None
         self.executions: ExecutionCounters | None = None

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
+from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.cluster_memory import ENDED, place_of, warp_number
 from harness.emulator.abi.context import (
     ASYNC_PROXY,
     CHANGES,
+    FAULT_KIND,
     LENIENT,
     LENIENT_ARRIVAL,
     SANITIZER,
@@ -21,7 +23,7 @@ from harness.emulator.abi.context import (
     STEPS,
 )
 from harness.emulator.abi.fault_record import note_first, set_fault
-from harness.emulator.abi.raw_memory import load32, load64, store32, store64
+from harness.emulator.abi.raw_memory import call_host, load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
 from harness.emulator.memory.bulk_landing import land_loads
 from harness.emulator.memory.trace import arrive_in_time, begin_look, end_wait
@@ -154,6 +156,16 @@ def settled(word: int, pending: int, expected: int, left: int) -> int:
     return (1 << VALID_AT) | (phase << PHASE_AT) | (left << BYTES_AT) | (expected << COUNT_BITS) | pending
 
 
+def land_tensor_operations(ctx: int, place: int) -> bool:
+    """Complete what commits of `tcgen05` wait for at this place, if the kernel has any. Returns whether it faults."""
+    state = load64(load64(ctx + ASYNC_PROXY) + proxy.TENSOR_MEMORY)
+    if state == 0:
+        return False
+    store64(state + tensor.AWAITED, place)
+    call_host(load64(state + tensor.LAND), ctx)
+    return bool(load64(ctx + FAULT_KIND) != 0)
+
+
 def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> int:
     """Mask of the lanes whose phase is complete; -1 on a fault. Copies that their barriers count complete now."""
     done, over = 0, -1
@@ -170,7 +182,7 @@ def mbarrier_wait(ctx: int, warp: int, site: int, mask: int, by_parity: int) -> 
         if not by_parity:
             parity = (load64(warp + TOKENS + 8 * lane) >> PHASE_AT) & 1
         if phase == parity:
-            if land_loads(ctx, place):
+            if land_loads(ctx, place) or land_tensor_operations(ctx, place):
                 return -1
             phase = (load64(load64(ctx + SHARED_ORIGIN) + place) >> PHASE_AT) & 1
         if phase != parity:

@@ -80,6 +80,22 @@ def load_async_proxy() -> dict[str, int]:
         return {name.upper(): _address(f"sandbox_{name}") for name in functions}
 
 
+def load_tensor_cores() -> tuple[dict[str, int], int]:
+    """Load the functions for `tcgen05`.
+
+    Returns addresses by context slot, instead of those of `load_async_proxy`, and that of `land_commits`.
+    """
+    with _LOCK:
+        load_part("tensor cores")
+        slots = {
+            "DROP_ASYNC": "begin_tensor_cluster",
+            "LAND_LEFT_STORES": "end_tensor_block",
+            "WARPGROUP_ARRIVES": "tensor_warp_waits",
+        }
+        found = {slot: _address(f"sandbox_{name}") for slot, name in slots.items()}
+        return found, _address("sandbox_land_commits")
+
+
 def native_address(symbol: str, native: bytes) -> int:
     """Load a kernel's object file and return its address. The runtime's parts it calls must be loaded."""
     return native_addresses((symbol,), native)[symbol]

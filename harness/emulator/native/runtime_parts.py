@@ -18,6 +18,7 @@ from harness.emulator.codegen.functions.global_accesses import (
 from harness.emulator.codegen.functions.local_accesses import LOCAL_LOADS, LOCAL_STORES, local_accesses_ir
 from harness.emulator.codegen.functions.reductions import REDUCTIONS, reductions_ir
 from harness.emulator.codegen.functions.shared_loads import SHARED_LOADS, shared_loads_ir
+from harness.emulator.codegen.matrix.column_products import COLUMN_PRODUCTS, column_products_ir
 from harness.emulator.codegen.matrix.converted_products import CONVERTED_PRODUCTS, converted_ir
 from harness.emulator.codegen.matrix.dot_product import DOT_PRODUCTS, WARPGROUP_PRODUCTS, runtime_ir
 from harness.emulator.codegen.matrix.eight_bit_products import (
@@ -27,7 +28,7 @@ from harness.emulator.codegen.matrix.eight_bit_products import (
     floats_ir,
     integers_ir,
 )
-from harness.emulator.memory import async_copies, async_proxy, caches, textures, watched_textures
+from harness.emulator.memory import async_copies, async_proxy, caches, tensor_cores, textures, watched_textures
 from harness.emulator.runtime import exports, system_calls
 
 
@@ -64,6 +65,11 @@ PARTS = {
     "system calls": Part(system_calls.EXPORTS),
     "copies": Part(async_copies.EXPORTS),
     "async proxy": Part(async_proxy.EXPORTS),
+    "tensor cores": Part(tensor_cores.EXPORTS),
+    "column products": Part(
+        emitted=tuple(product.name for product in COLUMN_PRODUCTS.values()),
+        ir=(column_products_ir,),
+    ),
     "caches": Part(caches.EXPORTS),
     "textures": Part(textures.EXPORTS),
     "watched textures": Part(watched_textures.EXPORTS),

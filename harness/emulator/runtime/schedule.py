@@ -348,7 +348,7 @@ def run_cluster(ctx: int) -> int:
                 looks = 0
                 gap *= 2
                 look_at = spent + gap
-    return at.STOPPED if lacks_registers(ctx) else at.ENDED
+    return at.STOPPED if load64(ctx + context.FAULT_KIND) or lacks_registers(ctx) else at.ENDED
 
 
 def lacks_registers(ctx: int) -> int:

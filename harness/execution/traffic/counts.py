@@ -121,7 +121,34 @@ class SharedTraffic:
         )
 
 
-_Row = TypeVar("_Row", SiteTraffic, SharedTraffic)
+@dataclass(frozen=True)
+class TensorTraffic:
+    """Traffic of tensor memory, and of shared memory that Blackwell's products and copies read, on a source line."""
+
+    kind: str
+    """`load` or `store` of tensor memory, or `operand`: a read of shared memory by a product or copy."""
+    file: str
+    """Source file of the kernel, as the compiler names it; empty if unknown."""
+    line: int
+    """Source line; 0 if unknown."""
+    requests: int
+    """Instructions executed: those of a warp, or products and copies of a thread."""
+    requested_bytes: int
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Kind, file and line, which identify the row."""
+        return self.kind, self.file, self.line
+
+    def __add__(self, other: TensorTraffic) -> TensorTraffic:
+        return replace(
+            self,
+            requests=self.requests + other.requests,
+            requested_bytes=self.requested_bytes + other.requested_bytes,
+        )
+
+
+_Row = TypeVar("_Row", SiteTraffic, SharedTraffic, TensorTraffic)
 
 
 def by_place(rows: Iterable[_Row]) -> tuple[_Row, ...]:

@@ -21,6 +21,7 @@ from harness.execution.traffic.counts import (
     Count,
     SharedTraffic,
     SiteTraffic,
+    TensorTraffic,
     by_place,
 )
 from harness.model.problem import BaseProblem
@@ -32,6 +33,7 @@ LEVELS = {
     "requested": "bytes that the active lanes requested",
     "sectors": "32-byte sectors that each warp's requests touch, before any cache",
     "local": "the same for local memory, in addition to sectors",
+    "tensor": "bytes of Blackwell's tensor memory that loads, stores and products access",
     "L2": "bytes that pass between L1 and L2",
     "DRAM": "bytes that pass between L2 and DRAM",
 }
@@ -160,6 +162,8 @@ class TrafficAccount:
     """Traffic by file, line, buffer and kind, including local memory."""
     shared: tuple[SharedTraffic, ...] | None
     """Shared memory traffic by file, line and kind; None if it was not counted."""
+    tensor: tuple[TensorTraffic, ...] = ()
+    """Traffic of tensor memory by file, line and kind."""
     hardware: HardwareTraffic | None = None
     """Hardware counters; None if no GPU was used or it reported none."""
     caches: CacheAccount | None = None
@@ -210,6 +214,7 @@ def account(
     buffer_order = (*named, *sorted(by_buffer.keys() - {*named}))
     caches = _caches(execution.launches, buffer_order)
     shared = [row for launch in execution.launches for row in launch.shared or ()]
+    tensor = by_place(row for launch in execution.launches for row in launch.tensor)
     counted = all(launch.shared is not None for launch in execution.launches)
     return TrafficAccount(
         variant=variant,
@@ -217,7 +222,7 @@ def account(
         regime=settings.regime,
         seed=settings.seed,
         device=device,
-        levels=_levels(problem, claim, whole, local) + (() if caches is None else caches.levels),
+        levels=_levels(problem, claim, whole, local, tensor) + (() if caches is None else caches.levels),
         claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
         claim_gap=() if claim is None else tuple(claim_gap(claim, problem, sites)),
         buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
@@ -228,11 +233,14 @@ def account(
         local=local,
         lines=tuple(sorted(by_place(sites), key=lambda row: (row.file, row.line, row.buffer, row.kind))),
         shared=tuple(sorted(by_place(shared), key=lambda row: (row.file, row.line, row.kind))) if counted else None,
+        tensor=tuple(sorted(tensor, key=lambda row: (row.file, row.line, row.kind))),
         caches=caches,
     )
 
 
-def _levels(problem: BaseProblem, claim: Traffic | None, whole: Part, local: Part) -> tuple[Level, ...]:
+def _levels(
+    problem: BaseProblem, claim: Traffic | None, whole: Part, local: Part, tensor: Sequence[TensorTraffic]
+) -> tuple[Level, ...]:
     levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
     if claim is not None:
         levels.append(Level("claimed", claim.read_bytes, claim.write_bytes))
@@ -240,6 +248,9 @@ def _levels(problem: BaseProblem, claim: Traffic | None, whole: Part, local: Par
     levels.append(Level("sectors", whole.read.sector_bytes, whole.written.sector_bytes))
     if local.sector_bytes:
         levels.append(Level("local", local.read.sector_bytes, local.written.sector_bytes))
+    if tensor:
+        read, written = (sum(row.requested_bytes for row in tensor if row.kind == kind) for kind in ("load", "store"))
+        levels.append(Level("tensor", read, written))
     return tuple(levels)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from textwrap import fill
 from typing import Any, TypeVar
 
-from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic
+from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic, TensorTraffic
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
 from harness.model.operation import IoBound, operation_of
 from harness.studies.traffic.costliest_line import costliest_line, share_of
@@ -75,6 +75,8 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
         parts += _by_file(account.lines, lambda rows: _lines(rows, account), "")
         if account.shared:
             parts += _by_file(account.shared, _shared, "shared memory, ")
+        if account.tensor:
+            parts += _by_file(account.tensor, _tensor, "tensor memory, ")
     return parts
 
 
@@ -194,7 +196,22 @@ def _shared(rows: Sequence[SharedTraffic]) -> Table:
     return Table([*headers, "source"], cells, [True, False, *[True] * 5, False])
 
 
-_Row = TypeVar("_Row", SiteTraffic, SharedTraffic)
+def _tensor(rows: Sequence[TensorTraffic]) -> Table:
+    smallest = smallest_of(row.requested_bytes for row in rows)
+    cells = [
+        [
+            str(row.line or UNKNOWN),
+            row.kind,
+            f"{row.requests:,}",
+            mib(row.requested_bytes, smallest),
+            _source(row.file, row.line),
+        ]
+        for row in rows
+    ]
+    return Table(["line", "kind", "requests", "MiB", "source"], cells, [True, False, True, True, False])
+
+
+_Row = TypeVar("_Row", SiteTraffic, SharedTraffic, TensorTraffic)
 
 
 def _by_file(rows: Sequence[_Row], made: Callable[[Sequence[_Row]], Table], prefix: str) -> Iterable[Title | Table]:
@@ -255,6 +272,8 @@ def _footnotes(report: TrafficReport) -> list[str]:
             if account.shared
             else "Shared memory: no loads or stores."
         )
+    if report.lines and account.tensor:
+        notes.append("Tensor memory: an operand is what a product or copy of Blackwell's reads from shared memory.")
     if operation_of(report.account.problem).io_bound is not None:
         notes.append(_bound(report.bound))
     return notes
@@ -346,6 +365,7 @@ def _object(report: TrafficReport) -> dict[str, Any]:
     if report.lines:
         found["lines"] = [_line_object(row) for row in account.lines]
         found["shared"] = None if account.shared is None else [_shared_object(row) for row in account.shared]
+        found["tensor"] = [_shared_object(row) for row in account.tensor]
     return found
 
 
@@ -394,7 +414,7 @@ def _line_object(row: SiteTraffic) -> dict[str, Any]:
     return {**place, "buffer": row.buffer, "kind": row.kind, **asdict(row.count), "total_bytes": row.sector_bytes}
 
 
-def _shared_object(row: SharedTraffic) -> dict[str, Any]:
+def _shared_object(row: SharedTraffic | TensorTraffic) -> dict[str, Any]:
     return asdict(row) | {"source": source_line(row.file, row.line)}
 
 
@@ -424,4 +444,5 @@ def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:
         rows += [{"table": f"caches: {what}", **part} for part in (found["caches"] or {}).get(what, ())]
     rows += [{"table": "line", **row} for row in found.get("lines", ())]
     rows += [{"table": "shared", **row} for row in found.get("shared") or ()]
+    rows += [{"table": "tensor", **row} for row in found.get("tensor", ())]
     return rows

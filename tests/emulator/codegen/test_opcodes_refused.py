@@ -25,7 +25,8 @@ REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
 
 
 def kernel(text: str) -> str:
-    return f"{HEADER}.visible .entry kernel()\n{{ {REGISTERS}\n{text}\nret; }}"
+    header = HEADER.replace("sm_90", "sm_100a") if "tcgen05" in text else HEADER
+    return f"{header}.visible .entry kernel()\n{{ {REGISTERS}\n{text}\nret; }}"
 
 
 def shapes() -> tuple[dict[str, PtxType], list[Instruction]]:
@@ -109,6 +110,41 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.s8 {r1, r2, r3, r4}, q1, q2, 1, 1, 1;",
         "wgmma.mma_async.sync.aligned.m64n8k32.satfinite.f32.e4m3.e4m3 {r1, r2, r3, r4}, q1, q2, 1, 1, 1;",
         "wgmma.wait_group.sync.aligned r1;",
+        "tcgen05.alloc.sync.aligned.shared::cta.b32 [r1], 32;",
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b64 [r1], 32;",
+        "tcgen05.dealloc.cta_group::1.sync.b32 r1, 32;",
+        "tcgen05.relinquish_alloc_permit.cta_group::3.sync.aligned;",
+        "@p1 tcgen05.ld.sync.aligned.32x32b.x1.b32 {r1}, [r2];",
+        "tcgen05.ld.sync.aligned.32x32b.x2.b32 {r1}, [r2];",
+        "tcgen05.ld.sync.aligned.16x256b.x64.b32 {r1}, [r2];",
+        "tcgen05.ld.sync.aligned.16x32bx2.x1.b32 {r1}, [r2];",
+        "tcgen05.ld.sync.aligned.16x32bx2.x1.b32 {r1}, [r2], r3;",
+        "tcgen05.ld.sync.aligned.32x32b.x1.b32 {r1}, [r2], 4;",
+        "tcgen05.ld.sync.aligned.32x32b.x1.unpack::16b.b32 {r1}, [r2];",
+        "tcgen05.ld.red.sync.aligned.32x32b.x2.max.f32 {r1, r2}, r3, [r4];",
+        "tcgen05.st.sync.aligned.32x32b.x1.pack::16b.b32 [r2], {r1};",
+        "tcgen05.wait::ld.sync;",
+        "tcgen05.mma.kind::f16 [r1], q1, q2, r2, p1;",
+        "tcgen05.mma.cta_group::1 [r1], q1, q2, r2, p1;",
+        "tcgen05.mma.cta_group::1.kind::f16 [r1], q1, q2, r2;",
+        "tcgen05.mma.cta_group::1.kind::f16 [r1], q1, q2, r2, {r3, r4}, p1;",
+        "tcgen05.mma.cta_group::1.kind::f16 [r1], q1, q2, r2, {r3, r4, r5, r6};",
+        "tcgen05.mma.cta_group::1.kind::f16 [r1], q1, q2, r2, p1, 16;",
+        "tcgen05.mma.cta_group::1.kind::f8f6f4 [r1], q1, q2, r2, p1, 1;",
+        "tcgen05.mma.cta_group::1.kind::f16.ashift [r1], [r2], q2, r3, p1;",
+        "tcgen05.mma.cta_group::1.kind::f16.collector::b0::fill [r1], q1, q2, r2, p1;",
+        "tcgen05.mma.ws.cta_group::1.kind::f16.collector::a::fill [r1], q1, q2, r2, p1;",
+        "tcgen05.mma.ws.cta_group::1.kind::f16 [r1], q1, q2, r2, p1, q3;",
+        "tcgen05.mma.ws.cta_group::2.kind::f16 [r1], q1, q2, r2, p1;",
+        "tcgen05.mma.sp.cta_group::1.kind::f16 [r1], q1, q2, [r2], r3, p1;",
+        "tcgen05.mma.cta_group::1.kind::mxf4.block_scale [r1], q1, q2, r2, [r3], [r4], p1;",
+        "tcgen05.cp.cta_group::1.64x128b [r1], q1;",
+        "tcgen05.cp.cta_group::1.128x256b.warpx4 [r1], q1;",
+        "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32 [r1], q1;",
+        "tcgen05.shift.cta_group::1 [r1];",
+        "tcgen05.commit.cta_group::1.b64 [r1];",
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.multicast::cluster.b64 [r1];",
+        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.b64 [r1], h1;",
         "setmaxnreg.inc.sync.aligned.u32 20;",
         "add.rz.f16 h1, h1, h2;",
         "max.xorsign.abs.f32 r1, r1, r2;",
@@ -229,6 +265,14 @@ def test_what_is_not_supported_names_opcode_and_line(text: str):
     form = text.removeprefix("@p1 ").split()[0].rstrip(";")
     with pytest.raises(UnsupportedInstruction, match=rf"'{re.escape(form)}' at PTX line 6"):
         generate(parse(kernel(text)), "kernel")
+
+
+def test_tensor_cores_need_a_target_that_has_them() -> None:
+    text = kernel("tcgen05.wait::ld.sync.aligned;")
+    generate(parse(text), "kernel")
+    for target in ("sm_90a", "sm_100", "sm_120a"):
+        with pytest.raises(UnsupportedInstruction, match=f"needs '.target sm_100a' or 'sm_100f', and this is {target}"):
+            generate(parse(text.replace("sm_100a", target)), "kernel")
 
 
 def test_where_the_user_wrote_it():

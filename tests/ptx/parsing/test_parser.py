@@ -191,7 +191,7 @@ def test_undeclared_names_are_found_before_code_is_generated() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "tcgen05.wait::ld.sync.aligned;",
+        "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd1, [%r1], %r1, 1;",
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r1}, {%r1}, {%r1};",
         "add.wobbly.s32 %r1, %r1, %r1;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;",

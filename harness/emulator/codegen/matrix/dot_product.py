@@ -218,6 +218,8 @@ class FloatWriter(ProductWriter):
 
     parts = (("significands", VF), ("exponents", VI))
     kept_bits = KEPT_BITS
+    sum_length = 32
+    """Number of truncated products whose sum fits in 32 bits."""
 
     def __init__(self, layout: MmaLayout, form: Format, accumulator: Format) -> None:
         super().__init__(layout)
@@ -285,8 +287,11 @@ class FloatWriter(ProductWriter):
         largest = _larger(self, of_c, splat("i32", 2 * form.bias + _LOWEST_EXPONENT))
         for exponent in exponents:
             largest = _larger(self, largest, exponent)
-        total = splat("i32", 0)
-        for (x, y), exponent in zip(pairs, exponents):
+        total, totals = splat("i32", 0), []
+        for number, ((x, y), exponent) in enumerate(zip(pairs, exponents)):
+            if number and number % self.sum_length == 0:
+                totals.append(total)
+                total = splat("i32", 0)
             product = self.binary("fmul", "float", x.significand, y.significand)
             below = self.binary("sub", "i32", exponent, largest)
             # 16 products below 4 are below 2^31 here, since no significand reaches 2.
@@ -296,6 +301,8 @@ class FloatWriter(ProductWriter):
         below = self.binary("sub", "i32", of_c, largest)
         kept = _cut(self, c.significand, below, accumulator.fraction_bits, 1, self.kept_bits)
         wide = self.binary("fadd", "double", *(self.cast("sitofp", "i32", part, "double") for part in (total, kept)))
+        for part in totals:
+            wide = self.binary("fadd", "double", wide, self.cast("sitofp", "i32", part, "double"))
         unit = self.binary("add", "i32", largest, splat("i32", 1023 - 2 * form.bias - self.kept_bits))
         power = self.binary("shl", "i64", self.cast("zext", "i32", unit, "i64"), splat("i64", 52))
         return self.binary("fmul", "double", wide, self.cast("bitcast", "i64", power, "double"))

@@ -23,7 +23,7 @@ from harness.emulator.codegen.vector_ir_builder import splat
 
 KEPT_BITS = 13
 INTEGERS, FLOATS = ("s8", "u8"), ("e4m3", "e5m2")
-_EITHER_FORMAT = Format(5, 3)
+EITHER_FORMAT = Format(5, 3)
 """e5m2 with one more bit, or e4m3 with exponents increased by 8: represents every number of both."""
 _EXPONENT_GAP = 8
 
@@ -114,7 +114,7 @@ def floats_ir() -> str:
     functions: list[str] = []
     declarations: set[str] = set()
     for product in {product.name: product for product in WARPGROUP_FLOATS}.values():
-        writer = _EightBitFloatWriter(product.layout, _EITHER_FORMAT, FORMATS[product.accumulator])
+        writer = EightBitFloatWriter(product.layout, EITHER_FORMAT, FORMATS[product.accumulator])
         functions += writer.function(f"define internal i64 @{product.name}", ("i64 %a_is_e4m3", "i64 %b_is_e4m3"))
         declarations |= writer.declarations
     for product in WARPGROUP_FLOATS:
@@ -154,7 +154,7 @@ class _IntegerWriter(ProductWriter):
         return self.op(f"select i1 {flag}, {VI} {clamped}, {VI} {self.binary('add', 'i32', c, total)}")
 
 
-class _EightBitFloatWriter(FloatWriter):
+class EightBitFloatWriter(FloatWriter):
     """Writes the function for one type of D."""
 
     kept_bits = KEPT_BITS
@@ -167,7 +167,7 @@ class _EightBitFloatWriter(FloatWriter):
             self.op(f"select i1 {flag}, {VI} {x}, {VI} {y}") for x, y in zip(wide, narrow, strict=True)
         )
         normal = self.compare("ne", "i32", field, splat("i32", 0))
-        hidden = self.select("i32", normal, splat("i32", 1 << _EITHER_FORMAT.fraction_bits), splat("i32", 0))
+        hidden = self.select("i32", normal, splat("i32", 1 << EITHER_FORMAT.fraction_bits), splat("i32", 0))
         integer = self.binary("or", "i32", fraction, hidden)
         sign = self.binary("shl", "i32", self.binary("and", "i32", bits, splat("i32", 0x80)), splat("i32", 24))
         magnitude = self.cast("bitcast", "float", self.cast("sitofp", "i32", integer, "float"), "i32")
@@ -176,13 +176,13 @@ class _EightBitFloatWriter(FloatWriter):
         return Number(significand, self.select("i32", zero, splat("i32", NO_EXPONENT), exponent))
 
     def _e4m3(self, bits: str) -> tuple[str, str, str]:
-        """Fraction, exponent field, and effective exponent; NaN has that of `_EITHER_FORMAT`."""
+        """Fraction, exponent field, and effective exponent; NaN has that of `EITHER_FORMAT`."""
         fraction = self.binary("and", "i32", bits, splat("i32", 7))
         field = self._field(bits, 3, 15)
         exponent = self.binary("add", "i32", self._at_least_one(field), splat("i32", _EXPONENT_GAP))
         magnitude = self.binary("and", "i32", bits, splat("i32", 0x7F))
         nan = self.compare("eq", "i32", magnitude, splat("i32", 0x7F))
-        return fraction, field, self.select("i32", nan, splat("i32", _EITHER_FORMAT.special_exponent), exponent)
+        return fraction, field, self.select("i32", nan, splat("i32", EITHER_FORMAT.special_exponent), exponent)
 
     def _e5m2(self, bits: str) -> tuple[str, str, str]:
         fraction = self.binary("shl", "i32", self.binary("and", "i32", bits, splat("i32", 3)), splat("i32", 1))

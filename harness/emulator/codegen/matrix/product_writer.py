@@ -125,7 +125,7 @@ class ProductWriter(VectorIRBuilder, ABC):
             self.do(f"store {VI} {word}, ptr {self._register('d', register)}, align 64")
 
     @contextmanager
-    def loop(self, end: int, first: int = 0) -> Iterator[str]:
+    def loop(self, end: int | str, first: int = 0) -> Iterator[str]:
         """A context manager for a loop; its body is emitted once, for the loop variable."""
         before, head, tail, after = (self.fresh_label(word) for word in ("before", "head", "tail", "after"))
         number, following = self.fresh_label("%number"), self.fresh_label("%following")

@@ -1,0 +1,94 @@
+"""Explains faults of tensor memory and of Blackwell's products; the runtime's modules define the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.emulator.abi import tensor_memory_layout as tensor
+from harness.emulator.codegen.kernel_facts import Site
+from harness.emulator.memory import tensor_allocation as allocation
+from harness.emulator.memory import tensor_descriptors as products
+from harness.emulator.memory import tensor_memory as memory
+
+
+def explain_allocation(detail: int, reason: int, sites: Sequence[Site]) -> str:
+    """A bad `tcgen05.alloc`, `.dealloc`, or end of a block; `detail` depends on the reason."""
+    if reason == allocation.IN_FLIGHT:
+        return (
+            f"tensor memory is freed while '{sites[detail].form}' at {sites[detail].where()} may still write there; "
+            "commit it (tcgen05.commit) and wait for it at the mbarrier before"
+        )
+    if reason == allocation.NOT_A_SIZE:
+        return f"an allocation of {detail} columns of tensor memory; it takes 32, 64, 128, 256 or 512"
+    if reason == allocation.NO_PERMIT:
+        return (
+            "an allocation of tensor memory after the block gave up its right to allocate "
+            "(tcgen05.relinquish_alloc_permit); allocate before"
+        )
+    if reason == allocation.NOT_ALLOCATED_HERE:
+        return (
+            f"no allocation of {detail >> 32} columns of tensor memory begins at address "
+            f"{detail & 0xFFFFFFFF:#x}; free what tcgen05.alloc returned, with the same number of columns, once"
+        )
+    return (
+        f"the block ends without freeing the {detail} columns of tensor memory allocated here; "
+        "free them before it ends (tcgen05.dealloc)"
+    )
+
+
+def explain_address(address: int, reason: int) -> str:
+    """A bad address in tensor memory."""
+    where = f"lane {address >> tensor.LANE_SHIFT & 0xFFFF}, column {address & 0xFFFF} of tensor memory"
+    if reason == memory.FOREIGN_LANES:
+        return (
+            f"an access at {where}; a warp reaches a quarter of the lanes, from lane 32 * (warp % 4) on, and the "
+            "address has to begin there (shapes of 16 lanes: also 16 lanes later)"
+        )
+    if reason == memory.OUTSIDE:
+        return f"an access from {where} reaches beyond the last of {tensor.COLUMNS} columns"
+    if reason == memory.NOT_ALLOCATED:
+        return f"an access from {where} reaches columns that are not allocated (tcgen05.alloc)"
+    return (
+        f"an operand at {where}; it has to begin in lane 0 (with M = 64: 0 or 16, the same for D and A; "
+        "tcgen05.shift: a multiple of 32)"
+    )
+
+
+def explain_instruction(word: int, flaw: int) -> str:
+    """A bad instruction descriptor (PTX ISA 9.7.16.4.2)."""
+    rows, columns = (word >> 24 & 0x1F) << 4, (word >> 17 & 0x3F) << 3
+    reasons = {
+        products.SPARSE: "describes a sparse product, which is not emulated",
+        products.TYPES: (
+            f"has types {word >> 7 & 7} of A, {word >> 10 & 7} of B and {word >> 4 & 3} of D, which the kind of the "
+            "product does not have, or which are not emulated (of 8 bits and less: e4m3, e5m2, s8 and u8 are)"
+        ),
+        products.SHAPE: f"has M = {rows} and N = {columns}, which the kind of the product does not have",
+        products.RESERVED: "sets bits that have to be 0 for the kind of the product",
+        products.TRANSPOSED: f"transposes B of 8 bits; N = {columns} has to be a multiple of 16, in two blocks 32",
+        products.SHIFTS_B: "has a maximum shift of B, which only '.ws' has",
+    }
+    return f"the instruction descriptor {word & 0xFFFFFFFF:#010x} {reasons[flaw]}"
+
+
+def explain_descriptor(descriptor: int, flaw: int) -> str:
+    """A bad descriptor of an operand in shared memory (PTX ISA 9.7.16.4.1)."""
+    reasons = {
+        products.BEYOND: "reaches beyond shared memory",
+        products.CONSTANT_BITS: "needs 0b001 in bits 46 to 48, and zeros in bits 53 to 60",
+        products.SWIZZLE_MODE: (
+            f"has swizzling mode {descriptor >> 61 & 7}; valid are 0, 2, 4 and 6, or for transposed operands of "
+            "32 bits 1"
+        ),
+        products.ABSOLUTE: "has an absolute address as leading dimension, which sm_100 does not have",
+        products.BASE_OFFSET: "has a base offset, but no swizzle",
+    }
+    return f"the descriptor {descriptor & (1 << 64) - 1:#018x} {reasons[flaw]}"
+
+
+def waits_for_tensor_memory(request: int) -> str:
+    """Describe what a warp waits for at `tcgen05.alloc`."""
+    columns = request & (allocation.PAIR - 1)
+    if request & allocation.PAIR:
+        return f"wait for {columns} columns of tensor memory, and for an allocation of as many by the peer block"
+    return f"wait for {columns} columns of tensor memory to be free"
