@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from harness.support.errors import KernelFault as KernelFault
     from harness.support.errors import PlanError as PlanError
     from harness.support.errors import SandboxError as SandboxError
+    from harness.support.errors import UnsupportedProblem as UnsupportedProblem
     from harness.support.errors import UsageError as UsageError
 
 _HOMES = {
@@ -97,6 +98,7 @@ _HOMES = {
     "TensorMap": "harness.model.tensor_map",
     "Traffic": "harness.model.traffic",
     "TritonKernel": "harness.compilers.triton.kernel",
+    "UnsupportedProblem": "harness.support.errors",
     "UsageError": "harness.support.errors",
     "Variant": "harness.model.variant",
     "assert_no_races": "harness.studies.assertions",

@@ -36,7 +36,7 @@ from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
 from harness.support.errors import KernelFault
-from harness.support.gpu_data_sheets import Gpu
+from harness.support.gpu_data_sheets import Gpu, usual_gpu
 
 BRIEF_FLOPS = 2e10
 """Kernels of problems up to this many FLOP run for less time than LLVM would take to optimize them, about five
@@ -69,7 +69,7 @@ class EmulatorExecutor:
         self._progress = progress
         self._workers = WorkerPool(usable_cores())
         self._instruments = instruments
-        self._gpu = EmulatedGpu(settings, progress=progress, instruments=instruments)
+        self._gpu = EmulatedGpu(settings, progress=progress, instruments=instruments, gpu=usual_gpu(settings.arch))
         self._modules = ModulesOfPlans()
         self._brief_flops = brief_flops
         self._runtime = RuntimeAhead()

@@ -171,7 +171,7 @@ def attempt(
     """
     done = Attempt(variant=variant, problem=problem)
     try:
-        plan = make_plan(variant, problem)
+        plan = make_plan(variant, problem, None if executor is None else executor.device.arch)
         done = dataclasses.replace(done, plan=plan, tile=tile_of(variant, problem))
         if holds_bytes:
             done = _with_claim(done)

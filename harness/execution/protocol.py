@@ -167,6 +167,8 @@ class Executor(Protocol):
 class Preparer(Protocol):
     """An executor that can compile ahead of a run, from any thread."""
 
+    device: Device
+
     def prepare(self, problem: BaseProblem, plan: Plan) -> None:
         """Compile all kernels that `plan` launches. Raises what `run` would raise for them."""
         ...

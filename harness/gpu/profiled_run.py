@@ -43,7 +43,8 @@ def _run_all(request: dict[str, Any], kernels: list[list[str]]) -> None:
         if drawn[0] != wanted:  # many variants share one question
             drawn = (wanted, draw_inputs(*wanted))
         variant = registry.get(run["variant"])
-        plan = make_plan(with_tile(variant, run["tile"]) if run.get("tile") else variant, problem)
+        tiled = with_tile(variant, run["tile"]) if run.get("tile") else variant
+        plan = make_plan(tiled, problem, executor.device.arch)
         executor.run(problem, plan, drawn[1])
         kernels.append([launch.kernel_name for launch in plan.launches])
 

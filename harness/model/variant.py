@@ -31,7 +31,7 @@ class Variant:
     """Name on the command line, such as `fa2-cupy`."""
     plan: Callable[..., Plan]
     """Returns the plan for a problem, or raises `PlanError`. Needs no GPU. With `tiles`, it is called as
-    plan(problem, tile=None)."""
+    plan(problem, tile=None), with `takes_arch` as plan(problem, arch="sm_90")."""
     operation: str = "attention"
     """Name of the operation that it computes."""
     algorithm: str = "custom"
@@ -51,6 +51,9 @@ class Variant:
     takes: tuple[str, ...] = ("causal",)
     """Optional features that it supports, such as `causal` and `window` (`Problem.features`).
     Problems with other features are unsupported, so that a feature added later breaks no variant."""
+    takes_arch: bool = False
+    """Whether `plan` takes the architecture that its kernels run on, such as `sm_100a`, as the keyword argument `arch`,
+    because it launches others for each. It may raise `UnsupportedProblem` for a problem that those of `arch` lack."""
     deterministic: bool = True
     """Whether equal inputs give equal bits in any order of blocks and warps. Floating-point atomics do not."""
     fails_in: tuple[str, ...] = ()

@@ -34,7 +34,8 @@ class CacheOptions:
 
     gpu: str | None = option(
         "NAME",
-        f"GPU whose caches and roofline are modelled: {', '.join(GPUS)} (default: the one that is present, else h200)",
+        f"GPU whose caches and roofline are modelled: {', '.join(GPUS)} (default: the one that is present, else h200; "
+        "b200 with --arch sm_100a)",
     )
     l2_bytes: int | None = option("N", "model an L2 cache of N bytes instead of the GPU's own size", type=WHOLE_NUMBER)
     cache_control: str | None = option(
@@ -77,8 +78,19 @@ def add_step_limit(group: argparse._ActionsContainer) -> None:
     )
 
 
+def add_arch(group: argparse._ActionsContainer) -> None:
+    """Add --arch."""
+    group.add_argument(
+        "--arch",
+        metavar="ARCH",
+        help="emulator: architecture that kernels are compiled for and run on, such as sm_90a or sm_100a "
+        f"(default: {RunSettings.arch})",
+    )
+
+
 def add_emulator(group: argparse._ActionsContainer) -> None:
-    """Add --step-limit, --seed and --threads."""
+    """Add --arch, --step-limit, --seed and --threads."""
+    add_arch(group)
     add_step_limit(group)
     group.add_argument(
         "--seed",
@@ -109,29 +121,53 @@ def add_caches(parser: argparse.ArgumentParser) -> None:
     add_fields_of(CacheOptions, parser.add_argument_group("GPU"), "gpu", "l2_bytes", "cache_control")
 
 
-def arch_here() -> str:
-    """Return the architecture to compile for: that of the GPU, or the default without a GPU."""
+def arch_of(settings: RunSettings) -> str:
+    """Return the architecture to compile for: that of the GPU if there is one, else that of the emulator.
+
+    Raises `UsageError` if --arch is given and is not an architecture, or is not that of the GPU.
+    """
     from harness.gpu.executor import GpuExecutor
 
-    return GpuExecutor().device.arch if GpuExecutor.available() else RunSettings.arch
+    require_arch(settings)
+    if settings.device == "emulator" or not GpuExecutor.available():
+        return settings.arch
+    return GpuExecutor().device.arch
 
 
-def counted_arch(settings: RunSettings) -> str:
-    """Return the architecture to compile for when bytes are counted."""
-    return settings.arch if settings.device == "emulator" else arch_here()
+def require_arch(settings: RunSettings) -> None:
+    """Raise `UsageError` if --arch is no architecture, or is given for a GPU, which has its own."""
+    from harness.ptx.targets import Target
+
+    if Target.named(settings.arch) is None:
+        raise UsageError(f"--arch is {settings.arch!r}; it has to look like sm_90 or sm_100a")
+    if settings.device == "gpu" and settings.arch != RunSettings.arch:
+        raise UsageError(f"--arch {settings.arch} is the emulator's; a GPU has its own. Use --device emulator")
+
+
+def modelled_arch(settings: RunSettings, gpu: Gpu) -> str:
+    """Return the architecture to compile for where `gpu` is modelled. Raises `UsageError` if --arch names another."""
+    require_arch(settings)
+    if settings.arch == RunSettings.arch:
+        return gpu.multiprocessor.arch
+    if settings.arch.rstrip("af") != gpu.multiprocessor.arch:
+        raise UsageError(f"--arch is {settings.arch}, and --gpu {gpu.name} is {gpu.multiprocessor.arch}; leave out one")
+    return settings.arch
 
 
 def gpu_of(options: CacheOptions, settings: RunSettings) -> Gpu:
-    """Return the GPU named by --gpu, or else the available one, or an H200. Raises `UsageError` if it is unknown."""
+    """Return the GPU named by --gpu, else the available one, else the usual one of the architecture.
+
+    Raises `UsageError` if it is unknown.
+    """
     from harness.gpu.executor import GpuExecutor
-    from harness.support.gpu_data_sheets import gpu, gpu_like
+    from harness.support.gpu_data_sheets import gpu, gpu_like, usual_gpu
 
     if options.gpu is not None:
         return gpu(options.gpu)
     here = None
     if settings.device != "emulator" and GpuExecutor.available():
         here = gpu_like(GpuExecutor().device.name)
-    return here or GPUS["h200"]
+    return here or usual_gpu(settings.arch)
 
 
 def cache_model(options: CacheOptions, settings: RunSettings) -> CacheModel:
@@ -159,6 +195,7 @@ def require_gpu(settings: RunSettings) -> None:
     """Raise `UsageError` if --device gpu is given and no GPU is available."""
     from harness.gpu.executor import GpuExecutor
 
+    require_arch(settings)
     if settings.device == "gpu" and not GpuExecutor.available():
         raise UsageError(NO_GPU)
 
@@ -188,7 +225,7 @@ def machine_of(settings: RunSettings) -> Machine:
         if settings.sanitize:
             raise UsageError("fuzz --sanitize runs on the emulator; add --device emulator")
         return Machine(replace(WORKER, device="gpu"))
-    return Machine(replace(WORKER, step_limit=settings.step_limit, sanitize=settings.sanitize))
+    return Machine(replace(WORKER, arch=settings.arch, step_limit=settings.step_limit, sanitize=settings.sanitize))
 
 
 def visible_gpus(machine: Machine) -> list[str]:
@@ -218,6 +255,7 @@ def emulator_of(
     from harness.emulator.executor import EmulatorExecutor
     from harness.emulator.instruments import Instruments
 
+    require_arch(replace(settings, device="emulator"))
     require_positive("step-limit", settings.step_limit)
     require_positive("threads", settings.threads)
     instruments = Instruments(bank_conflicts=bank_conflicts, instructions=instructions)

@@ -112,8 +112,8 @@ def _rows(names: str, *operands: int, **facts: MemoryAccess | Flow | bool) -> di
     return dict.fromkeys(names.split(), Opcode(operands, **facts))  # type: ignore[arg-type]
 
 
-# The type determines `add.int`, `add.float` and `add.half`; the first modifier determines `wmma.load`. `_bulk_kind`
-# determines `cp.bulk_load`.
+# The types determine `add.int`, `add.float`, `add.half`, `add.pair` (f32x2) and `add.mixed` (f32 and a 16-bit float);
+# the first modifier determines `wmma.load`. `_bulk_kind` determines `cp.bulk_load`.
 OPCODES: dict[str, Opcode] = {
     # Integers and bits
     **_rows("add.int sub.int mul.int mul24 div.int rem.int min.int max.int", 3),
@@ -135,6 +135,8 @@ OPCODES: dict[str, Opcode] = {
     **_rows("min.float max.float", 3, 4),
     **_rows("rcp.float sqrt.float rsqrt.float ex2.float lg2.float sin.float cos.float tanh.float", 2),
     **_rows("neg.float abs.float testp", 2),
+    **_rows("add.pair sub.pair mul.pair add.mixed sub.mixed", 3),
+    **_rows("fma.pair fma.mixed", 4),
     **_rows("add.half sub.half mul.half min.half max.half", 3),
     **_rows("fma.half", 4),
     **_rows("ex2.half tanh.half neg.half abs.half", 2),
@@ -261,11 +263,15 @@ def _bulk_kind(modifiers: Sequence[str]) -> str:
 
 
 def _kind(modifiers: Sequence[str]) -> str:
-    """Return `int`, `half` or `float`, the kind of the first type among the modifiers."""
+    """Return `int`, `half`, `float`, `pair` or `mixed`, the kind of the types among the modifiers."""
     types = [TYPES[m] for m in modifiers if m in TYPES]
     if not types or not types[0].is_float:
         return "int"
-    return "half" if types[0].bits == 16 else "float"
+    if types[0].bits == 16:
+        return "half"
+    if types[0].name == "f32x2":
+        return "pair"
+    return "mixed" if [each.bits for each in types if each.is_float] == [32, 16] else "float"
 
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")

@@ -46,6 +46,7 @@ TYPES: dict[str, PtxType] = {
         PtxType("bf16x2", "bf", 16, 2),
         PtxType("s16x2", "s", 16, 2),
         PtxType("u16x2", "u", 16, 2),
+        PtxType("f32x2", "f", 32, 2),
         PtxType("pred", "pred", 1),
     )
 }

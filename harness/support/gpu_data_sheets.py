@@ -54,6 +54,10 @@ ADA = Multiprocessor("sm_89", 1536, 24, 65536, 128 * KIB, _carve_outs(0, 8, 16, 
 HOPPER = Multiprocessor(
     "sm_90", 2048, 32, 65536, 256 * KIB, _carve_outs(0, 8, 16, 32, 64, 100, 132, 164, 196, 228), KIB
 )
+# "NVIDIA Blackwell Tuning Guide": the same memories as Hopper, of compute capability 10.0.
+BLACKWELL = Multiprocessor(
+    "sm_100", 2048, 32, 65536, 256 * KIB, _carve_outs(0, 8, 16, 32, 64, 100, 132, 164, 196, 228), KIB
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def _sixteen_bits(tera: float) -> dict[str, float]:
 
 
 def _and_eight(tera: float) -> dict[str, float]:
-    """Add e4m3, which is twice as fast as float16 on Hopper and Ada."""
+    """Add e4m3, which is twice as fast as float16 on Blackwell, Hopper and Ada."""
     return _sixteen_bits(tera) | {"e4m3": 2 * tera * TERA}
 
 
@@ -91,7 +95,9 @@ def _and_eight(tera: float) -> dict[str, float]:
 # partitions stands in the white papers of their architectures ("NVIDIA A100 Tensor Core GPU Architecture", "NVIDIA H100
 # Tensor Core GPU Architecture"), as do the L2 sizes and the numbers of SMs; those of Ada stand in "NVIDIA Ada GPU
 # Architecture". An H200 is an H100 with another memory; that all 60 MB of its L2 are enabled it says itself
-# (cudaDeviceProp.l2CacheSize).
+# (cudaDeviceProp.l2CacheSize). A B200 reports 132,644,864 bytes of L2 in the same way; "NVIDIA Blackwell Tuning Guide"
+# gives 126 MB. Its two dies, with 74 of 80 SMs each, have a partition each. Its float32 rate is an eighth of that of an
+# HGX B200, which has eight.
 GPUS = {
     "h200": Gpu(
         "H200 SXM", 4.8 * TERA, 67 * TERA, _and_eight(989.5), HOPPER, 132, 60 * MIB, 2,
@@ -100,6 +106,10 @@ GPUS = {
     "h100": Gpu(
         "H100 SXM", 3.35 * TERA, 67 * TERA, _and_eight(989.5), HOPPER, 132, 50 * MIB, 2,
         "NVIDIA H100 Tensor Core GPU datasheet",
+    ),
+    "b200": Gpu(
+        "B200 SXM", 8 * TERA, 75 * TERA, _and_eight(2250), BLACKWELL, 148, 132_644_864, 2,
+        "NVIDIA HGX B200 and DGX B200 datasheets",
     ),
     "a100": Gpu(
         "A100 SXM 80 GB", 2039 * GIGA, 19.5 * TERA, _sixteen_bits(312), AMPERE, 108, 40 * MIB, 2,
@@ -136,6 +146,11 @@ def gpu(name: str) -> Gpu:
     if found is None:
         raise UsageError(f"no GPU {name!r} in the table; choose one of {', '.join(GPUS)}")
     return found
+
+
+def usual_gpu(arch: str) -> Gpu:
+    """The GPU that is emulated for an architecture, such as `sm_100a`, if none is chosen: a B200, or else an H200."""
+    return GPUS["b200"] if arch.rstrip("af") == BLACKWELL.arch else GPUS["h200"]
 
 
 def attainable_flops(gpu: Gpu, peak_flops: float, intensity: float) -> float:

@@ -52,13 +52,14 @@ class PipeRates:
 
 
 # L2: "NVIDIA A100 Tensor Core GPU Architecture" gives 5,120 bytes per cycle for A100 and 2,048 for V100. Hopper and Ada
-# are assumed to match A100, and Turing to match V100 per multiprocessor.
+# are assumed to match A100, Blackwell to match Hopper, and Turing to match V100 per multiprocessor.
 RATES = {
     "sm_70": PipeRates(64, 128, 32, 16, 64, 16, 16, 128, 2048),
     "sm_75": PipeRates(64, 128, 2, 16, 64, 16, 2, 64, 1024),
     "sm_80": PipeRates(64, 256, 32, 16, 64, 16, 16, 128, 5120),
     "sm_89": PipeRates(128, 128, 2, 16, 64, 16, 2, 128, 5120),
     "sm_90": PipeRates(128, 256, 64, 16, 64, 64, 16, 128, 5120),
+    "sm_100": PipeRates(128, 256, 64, 16, 64, 64, 16, 128, 5120),
 }
 """Throughput by architecture."""
 

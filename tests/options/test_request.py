@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from harness.execution.run_settings import CacheModel, Effort, RunSettings
 from harness.model.operation import operation_named
 from harness.options.command import CommandParser
-from harness.options.device import CacheOptions, cache_model
+from harness.options.device import CacheOptions, arch_of, cache_model, gpu_of, modelled_arch, require_arch
 from harness.options.output import ReportOptions
 from harness.options.problem import options_of
 from harness.options.request import Request
@@ -55,6 +56,28 @@ def test_options_become_one_object_that_is_handed_down():
     assert read("bench", "--noise", "2", "--sustained", "0").settings.effort == Effort(noise=0.02, sustained_seconds=0)
     with pytest.raises(UsageError, match="--noise is -1; it has to be a number of at least 0"):
         read("bench", "--noise", "-1")
+
+
+def test_the_architecture_is_the_emulators():
+    settings = read("compare", "--arch", "sm_100a").settings
+    assert settings == RunSettings(arch="sm_100a") and arch_of(replace(settings, device="emulator")) == "sm_100a"
+    assert read("fuzz", "fa2-cupy", "--arch", "sm_90a").settings.arch == "sm_90a"
+    for command in ("traffic", "why", "show"):
+        assert read(command, "fa2-cupy", "--arch", "sm_100a").settings.arch == "sm_100a"
+    with pytest.raises(UsageError, match="--arch is 'hopper'; it has to look like sm_90 or sm_100a"):
+        require_arch(RunSettings(arch="hopper"))
+    with pytest.raises(UsageError, match="a GPU has its own"):
+        require_arch(RunSettings(arch="sm_100a", device="gpu"))
+
+
+def test_the_modelled_gpu_and_the_architecture_fit_together():
+    emulator = RunSettings(device="emulator")
+    assert gpu_of(CacheOptions(), replace(emulator, arch="sm_100a")) is GPUS["b200"]
+    assert gpu_of(CacheOptions(), emulator) is GPUS["h200"]
+    assert modelled_arch(emulator, GPUS["l4"]) == "sm_89"
+    assert modelled_arch(replace(emulator, arch="sm_100a"), GPUS["b200"]) == "sm_100a"
+    with pytest.raises(UsageError, match="--arch is sm_100a, and --gpu L4 is sm_89"):
+        modelled_arch(replace(emulator, arch="sm_100a"), GPUS["l4"])
 
 
 def test_caches_are_those_of_the_gpu_that_is_named():

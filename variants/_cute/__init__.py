@@ -12,15 +12,39 @@ import importlib.metadata
 import os
 import tempfile
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
-from harness import Problem, Registry
+from harness import Problem, Registry, UnsupportedProblem
 
 PACKAGES = ("flash-attn-4", "nvidia-cutlass-dsl", "torch")
 INSTALL = "pip install 'flash-attn-4>=4.0.0b36' 'nvidia-cutlass-dsl[cu13]' torch triton"
 LARGEST_HEAD_DIM = 256
+BLACKWELL_HEAD_DIM = 128
+"""The largest of the kernels for Blackwell, but for 256, of which each kernel has another form."""
 ELEMENTS_PER_PIECE = 8
 """Of 16 bits each, in the 16 bytes in whose steps a tensor map takes rows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A generation of GPUs that FlashAttention-4 has kernels for."""
+
+    name: str
+    """What CuTe compiles for, such as `sm_90a`."""
+    number: int
+    """What FlashAttention-4's interface calls it, such as 90."""
+    multiprocessors: int
+    """Of the GPU that grids are chosen for."""
+
+
+HOPPER, BLACKWELL = Target("sm_90a", 90, 132), Target("sm_100a", 100, 148)
+"""H100 and H200; B200."""
+
+
+def target_of(arch: str) -> Target:
+    """The target whose kernels run on an architecture: Blackwell's on `sm_100`, Hopper's on others."""
+    return BLACKWELL if arch.rstrip("af") == "sm_100" else HOPPER
 
 
 @functools.lru_cache(maxsize=1)
@@ -61,6 +85,15 @@ def unsupported(problem: Problem) -> str | None:
     return None
 
 
+def require_support(name: str, problem: Problem, target: Target) -> None:
+    """Raise `UnsupportedProblem` if the variant of this name has no kernel of the target for the problem."""
+    if target is BLACKWELL and problem.head_dim > BLACKWELL_HEAD_DIM:
+        reason = (
+            f"head_dim is {problem.head_dim}; here, FlashAttention-4 for Blackwell is used up to {BLACKWELL_HEAD_DIM}"
+        )
+        raise UnsupportedProblem(name, reason)
+
+
 def element_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a C-contiguous array, in elements."""
     strides = [1]
@@ -74,9 +107,7 @@ def recorder() -> Any:
     """The module `recording`, which imports PyTorch and CuTe with the environment that they need: seconds."""
     dumps = tempfile.TemporaryDirectory()
     os.environ |= {
-        # Kernels for Hopper, also where there is no GPU, or another one.
-        "FLASH_ATTENTION_ARCH": "sm_90",
-        "FLASH_ATTENTION_NUM_SMS": "132",
+        # Without it, CuTe asks the driver. Each compilation sets its own, see `Target`.
         "CUTE_DSL_ARCH": "sm_90a",
         # PTX, with lines of the Python source. CuTe writes it to files.
         "CUTE_DSL_KEEP": "ptx",

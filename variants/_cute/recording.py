@@ -6,18 +6,21 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import cutlass
+import cutlass.utils.hardware_info
 import torch
-from flash_attn.cute import interface
+from cutlass.cutlass_dsl import CuTeDSL
+from flash_attn.cute import interface, tile_scheduler
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from harness import Buffer, CuteFunction, CuteTensor, Plan
-from variants._cute import element_strides, versions
+from variants._cute import Target, element_strides, versions
 from variants._cute.filling import store_integers, zeros
 
 STAGES = {
@@ -36,7 +39,8 @@ FOLDERS: list[Any] = []
 class Recording:
     """The launches of calls of the interface, and the buffers that it allocated."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._names: dict[int, str] = {}
         self._zeroed: set[int] = set()
         self._storages: list[Any] = []  # kept, so that no two have the same identity
@@ -56,7 +60,7 @@ class Recording:
     def integers(self, name: str, values: tuple[int, ...]) -> Any:
         """A new buffer of int32, which launches at this place of the plan fill."""
         self.buffers.append(Buffer(name, (len(values),), "int32"))
-        self.launches += store_integers(name, values, _key())
+        self.launches += store_integers(name, values, _key(self._target))
         return self.tensor(name, (len(values),), "int32")
 
     def plan(self) -> Plan:
@@ -91,7 +95,7 @@ class Recording:
         self._names[identity] = name = f"{name}-{calls_before}" if calls_before else name
         self.buffers.append(Buffer(name, shape, dtype))
         if identity in self._zeroed:
-            self.launches += zeros(name, tensor.numel(), _key())
+            self.launches += zeros(name, tensor.numel(), _key(self._target))
             assert element_strides(shape) == tuple(tensor.stride())
 
     def _identity(self, tensor: Any) -> int:
@@ -103,15 +107,15 @@ class Recording:
 class _Functions:
     """Takes the place of the interface's cache of compiled functions: keeps them on disk, and notes calls of them."""
 
-    def __init__(self, stage: str, scratch: Mapping[int, str]) -> None:
-        self._stage, self._scratch = stage, scratch
+    def __init__(self, stage: str, scratch: Mapping[int, str], target: Target) -> None:
+        self._stage, self._scratch, self._target = stage, scratch, target
         self._functions: dict[str, CuteFunction] = {}
         self.recording: Recording | None = None
 
     def __contains__(self, key: object) -> bool:
         text = repr(key)
         if text not in self._functions:
-            kept = CuteFunction.kept(f"fa4-{self._stage}", _key(text))
+            kept = CuteFunction.kept(f"fa4-{self._stage}", _key(self._target, text))
             if kept is not None:
                 self._functions[text] = kept
         return text in self._functions
@@ -119,7 +123,7 @@ class _Functions:
     def __setitem__(self, key: object, compiled: Any) -> None:
         text = repr(key)
         self._functions[text] = function = CuteFunction.of(compiled, f"fa4-{self._stage}")
-        function.keep(_key(text))
+        function.keep(_key(self._target, text))
         for file in Path(os.environ["CUTE_DSL_DUMP_DIR"]).iterdir():
             file.unlink()
 
@@ -141,21 +145,48 @@ class _NotesZeros(TorchFunctionMode):
         return made
 
 
-def _key(*of_function: str) -> tuple[str, ...]:
-    return (*(versions() or ()), *of_function)
+def _key(target: Target, *of_function: str) -> tuple[str, ...]:
+    return (*(versions() or ()), target.name, *of_function)
 
 
 @functools.cache
-def _functions() -> dict[str, _Functions]:
-    """The compiled functions, by the function of the interface that compiles them."""
-    return {name: _Functions(stage, scratch) for stage, (name, scratch) in STAGES.items()}
+def _functions(target: Target) -> dict[str, _Functions]:
+    """The functions compiled for a target, by the function of the interface that compiles them."""
+    return {name: _Functions(stage, scratch, target) for stage, (name, scratch) in STAGES.items()}
 
 
-def record(call: Callable[[Any, Recording], None]) -> Plan:
-    """Return the plan of what `call` calls in the interface, its first argument, with tensors of the second."""
-    recording = Recording()
+class _Hardware:
+    """Takes the place of CuTe's `HardwareInfo`, which asks the driver."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def get_device_multiprocessor_count(self) -> int:
+        return self._target.multiprocessors
+
+    def get_max_active_clusters(self, cluster_size: int) -> int:
+        return self._target.multiprocessors // cluster_size
+
+
+@contextlib.contextmanager
+def _compiling_for(target: Target) -> Iterator[None]:
+    """Make the interface choose the kernels of a target, and CuTe compile for it."""
     with contextlib.ExitStack() as stack:
-        for name, functions in _functions().items():
+        hardware = functools.partial(_Hardware, target)
+        for module in (cutlass.utils, cutlass.utils.hardware_info, tile_scheduler):
+            stack.enter_context(patch.object(module, "HardwareInfo", hardware))
+        stack.enter_context(patch.object(interface, "_get_device_arch", lambda: target.number))
+        stack.enter_context(patch.object(CuTeDSL._get_dsl().envar, "arch", target.name))
+        stack.enter_context(patch.dict(os.environ, {"FLASH_ATTENTION_NUM_SMS": str(target.multiprocessors)}))
+        yield
+
+
+def record(call: Callable[[Any, Recording], None], target: Target) -> Plan:
+    """Return the plan of what `call` calls in the interface, its first argument, with tensors of the second."""
+    recording = Recording(target)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_compiling_for(target))
+        for name, functions in _functions(target).items():
             functions.recording = recording
             stack.enter_context(patch.object(getattr(interface, name), "compile_cache", functions))
         # The interface compiles and calls nothing under fake tensors; it has to see none.

@@ -19,7 +19,7 @@ from harness.compilers.cute import tvm_ffi
 from harness.compilers.cute.object_symbols import symbols
 from harness.model.plan import require_cluster
 from harness.support.errors import CompileError, PlanError, SandboxError
-from harness.support.gpu_data_sheets import GPUS
+from harness.support.gpu_data_sheets import GPUS, Gpu
 
 ENTRY = "launch"
 """Name under which host code is exported; its function is `__tvm_ffi_` and this."""
@@ -29,12 +29,6 @@ _ALREADY_THERE = "_GLOBAL_OFFSET_TABLE_"
 _FAILED = 1
 _CLUSTER = 4
 """`cudaLaunchAttributeClusterDimension`."""
-_GPU = GPUS["h100"]
-_ATTRIBUTES = {
-    16: _GPU.multiprocessors, 75: 9, 76: 0,
-    97: _GPU.multiprocessor.most_shared_bytes_per_block,
-}  # fmt: skip
-"""`cudaDeviceAttr`: multiprocessors, compute capability, and the most shared memory of a block, of an H100."""
 
 _LOCK = threading.RLock()
 
@@ -58,6 +52,8 @@ class _Recorder:
     """What the functions of the runtime library are to record."""
 
     parameter_bytes: Mapping[str, tuple[int, ...]]
+    attributes: Mapping[int, int]
+    """Values of `cudaDeviceAttr`."""
     launches: list[HostLaunch] = field(default_factory=list)
     error: str = ""
 
@@ -80,11 +76,15 @@ class _LaunchAttribute(ctypes.Structure):
 class HostCode:
     """The host code of a compiled function, loaded into this process. Raises `CompileError` if it cannot be loaded."""
 
-    def __init__(self, image: bytes, parameter_bytes: Mapping[str, tuple[int, ...]]) -> None:
-        """`image` is the object file; `parameter_bytes` has the sizes of each kernel's parameters."""
+    def __init__(self, image: bytes, parameter_bytes: Mapping[str, tuple[int, ...]], gpu: Gpu = GPUS["h200"]) -> None:
+        """`image` is the object file; `parameter_bytes` has the sizes of each kernel's parameters.
+
+        `gpu` is the GPU that the code sees when it asks for attributes of the device.
+        """
         import llvmlite.binding as llvm
 
         self._parameter_bytes = parameter_bytes
+        self._attributes = _attributes(gpu)
         needed = [each.name for each in symbols(image) if each.data is None and each.name != _ALREADY_THERE]
         with _LOCK:
             _define_runtime()
@@ -111,11 +111,18 @@ class HostCode:
         global _recorder
         packed = tvm_ffi.PackedArguments(arguments)
         with _LOCK:
-            _recorder = recorder = _Recorder(self._parameter_bytes)
+            _recorder = recorder = _Recorder(self._parameter_bytes, self._attributes)
             failed = tvm_ffi.call(self._address, packed)
         if failed or recorder.error:
             raise PlanError(recorder.error or "the host code of a CuTe function failed without a message")
         return tuple(recorder.launches)
+
+
+def _attributes(gpu: Gpu) -> dict[int, int]:
+    """`cudaDeviceAttr`: multiprocessors, compute capability, and the most shared memory of a block."""
+    major, minor = divmod(int(gpu.multiprocessor.arch.removeprefix("sm_")), 10)
+    shared = gpu.multiprocessor.most_shared_bytes_per_block
+    return {16: gpu.multiprocessors, 75: major, 76: minor, 97: shared}
 
 
 def machine_code(image: bytes) -> bytes | None:
@@ -125,7 +132,7 @@ def machine_code(image: bytes) -> bytes | None:
 
 # The runtime library --------------------------------------------------------------------------------------------------
 
-_recorder = _Recorder({})
+_recorder = _Recorder({}, {})
 """Of the call that runs now; set under `_LOCK`."""
 _kernels: dict[int, str] = {}
 """Names of kernels by their handles."""
@@ -171,9 +178,9 @@ def _zero(place: int) -> int:
 
 def _device_attribute(place: int, attribute: int) -> int:
     attribute &= 0xFFFFFFFF
-    if attribute not in _ATTRIBUTES:
+    if attribute not in _recorder.attributes:
         raise SandboxError(f"the host code of a CuTe function reads device attribute {attribute}, which is unknown")
-    _write(place, _ATTRIBUTES[attribute], 4)
+    _write(place, _recorder.attributes[attribute], 4)
     return 0
 
 

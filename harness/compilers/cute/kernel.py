@@ -154,6 +154,8 @@ class CuteKernel:
 def _loaded(function: CuteFunction) -> HostCode:
     from harness.compilers.cute.host_code import HostCode
     from harness.ptx.parsing.declarations import entry_parameters
+    from harness.ptx.targets import Target
+    from harness.support.gpu_data_sheets import usual_gpu
 
     sizes = {
         entry: tuple(parameter.size_bytes for parameter in parameters)
@@ -161,7 +163,9 @@ def _loaded(function: CuteFunction) -> HostCode:
     }
     if not sizes:
         raise CompileError(f"CuTe function {function.name} has no kernel in its PTX")
-    return HostCode(function.host_code, sizes)
+    target = Target.of(function.ptx)
+    gpu = usual_gpu(target.name if target is not None else "")
+    return HostCode(function.host_code, sizes, gpu)
 
 
 def description(kernel: CuteKernel) -> str:

@@ -39,9 +39,10 @@ FROM_GLOBAL, FROM_SHARED, FROM_REGISTERS = range(3)
 """A copy between shared and global memory; a copy from one block's shared memory to another's; the value of an
 `st.async` or `red.async`."""
 # Flags of how a copy is issued, passed by generated code.
-TO_GLOBAL, TO_OTHER_BLOCK, MULTICAST, OWN_BLOCK = 1, 2, 4, 8
+TO_GLOBAL, TO_OTHER_BLOCK, MULTICAST, OWN_BLOCK, TO_PAIR = 1, 2, 4, 8, 16
 """Flags of the direction: to global memory; from the block's shared memory to another block's; from global memory to
-several blocks; to the block's own shared memory only."""
+several blocks; to the block's own shared memory only; with the mbarrier in either block of the pair that contains the
+destination (`.cta_group::2`)."""
 REDUCTION_ROW = 256
 """Bytes of one row of elements that a reduction function takes; it takes two rows."""
 MAP_BYTES = 128

@@ -19,8 +19,8 @@ Emitter = Callable[["WarpEmitter", Instruction], None]
 _EMITTERS: dict[str, Emitter] = {}
 _FAMILIES = {
     "instructions": (
-        "integer floating halves bits video compare convert memory async_copies mbarriers bulk_copies tensor_maps "
-        "atomics warp barriers clusters control system_calls textures"
+        "integer floating float_pairs halves bits video compare convert memory async_copies mbarriers bulk_copies "
+        "tensor_maps atomics warp barriers clusters control system_calls textures"
     ),
     "matrix": "matrix_memory matrix_multiply wmma warpgroup tensor_memory tensor_products",
 }

@@ -183,6 +183,7 @@ def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
 
 
 _OF_CLUSTERS = {"mapa", "getctarank", "barrier.cluster_arrive", "barrier.cluster_wait", "st.async", "red.async"}
+_CLUSTER_WORDS = frozenset({"multicast::cluster", "cta_group::2"})
 _REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")
 _REGISTERS_PER_SM, _MOST_REGISTERS, _REGISTER_UNIT, _THREAD_UNIT = 65536, 256, 8, 128
 """Registers of a multiprocessor and of a thread. They are assigned in units of registers per thread, to four warps at a
@@ -242,8 +243,6 @@ def entry_registers(entry: Function, flat: Function) -> int | None:
 
 
 def _knows_clusters(instruction: Instruction) -> bool:
-    if instruction.row_name in _OF_CLUSTERS or not {"multicast::cluster", "cta_group::2"}.isdisjoint(
-        instruction.modifiers
-    ):
+    if instruction.row_name in _OF_CLUSTERS or not _CLUSTER_WORDS.isdisjoint(instruction.modifiers):
         return True
     return any(isinstance(o, Reg) and o.name.startswith(_REGISTERS) for o in names_in(instruction))

@@ -126,7 +126,7 @@ def describe(fault: Fault) -> KernelFault:
         ),
         "mbarrier elsewhere": lambda f: (
             f"the mbarrier is in block {f.cluster.blocks[f.address]}, but the destination is in block "
-            f"{f.cluster.blocks[f.size_bytes]}; both must be in the same block"
+            f"{f.cluster.blocks[f.size_bytes]}; both must be in the same block, or with .cta_group::2 in one pair"
         ),
         "tensor map field": _tensor_map_field,
         "tensor coordinate": _tensor_coordinate,

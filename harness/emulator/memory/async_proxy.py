@@ -61,7 +61,7 @@ def issue_value(ctx: int, warp: int, site: int, mask: int, element: int, count: 
         if reduction and rank_of_place(ctx, place) == load64(ctx + CLUSTER_RANK):
             set_fault(ctx, NOT_REMOTE, site, lane, address, size)
             return 1
-        barrier = barrier_of(ctx, site, lane, load64(warp + BARRIERS + 8 * lane), place)
+        barrier = barrier_of(ctx, site, lane, load64(warp + BARRIERS + 8 * lane), place, 0)
         if barrier < 0:
             return 1
         store64(copy + proxy.SOURCE, proxy.FROM_REGISTERS)

@@ -9,8 +9,9 @@ as zeros, which count at the mbarrier, and are not stored; but a store, or a red
 and the last one of a row may extend beyond the tensor. A box that is stored to global memory cannot begin at a negative
 coordinate. This is an H200's behaviour; PTX does not define it.
 
-A copy to several blocks of a cluster (`.multicast::cluster`) is one copy for each of them, with its own mbarrier; what
-it reads is counted once. A copy from a block's shared memory to another block's completes like a load.
+A copy to several blocks of a cluster (`.multicast::cluster`) is one copy for each of them, with its own mbarrier, or
+with the one at the same offset in its pair (`.cta_group::2`); what it reads is counted once. A copy from a block's
+shared memory to another block's completes like a load.
 
 The swizzle exchanges pieces of 16 bytes by address (PTX ISA 5.5.7): the low bits of a piece's number within 128 bytes
 are XORed with the number of the 128 bytes. Rows of a box that are narrower than their swizzle's span begin a span
@@ -43,7 +44,7 @@ MAP, BARRIER, THREAD, GROUP, SITE = proxy.MAP, proxy.BARRIER, proxy.THREAD, prox
 ADDRESS, ISSUED, REDUCTION, COORDINATES = proxy.ADDRESS, proxy.ISSUED, proxy.REDUCTION, proxy.COORDINATES
 SOURCE, FROM_GLOBAL, FROM_SHARED = proxy.SOURCE, proxy.FROM_GLOBAL, proxy.FROM_SHARED
 TO_GLOBAL, TO_OTHER_BLOCK = proxy.TO_GLOBAL, proxy.TO_OTHER_BLOCK
-MULTICAST, OWN_BLOCK = proxy.MULTICAST, proxy.OWN_BLOCK
+MULTICAST, OWN_BLOCK, TO_PAIR = proxy.MULTICAST, proxy.OWN_BLOCK, proxy.TO_PAIR
 OUT_OF_BOUNDS, MISALIGNED = at.FAULT["out of bounds"], at.FAULT["misaligned"]
 NO_MBARRIER, NO_MAP = at.FAULT["no mbarrier"], at.FAULT["no tensor map"]
 READ_ONLY = at.FAULT["read-only memory"]
@@ -119,7 +120,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
         set_fault(ctx, NOT_REMOTE, site, lane, address, size)
         return 1
     if not direction & TO_GLOBAL:
-        barrier = barrier_of(ctx, site, lane, load64(warp + BARRIERS + 8 * lane), place)
+        barrier = barrier_of(ctx, site, lane, load64(warp + BARRIERS + 8 * lane), place, direction & TO_PAIR)
         if barrier < 0:
             return 1
     if load64(copy + SOURCE) == FROM_GLOBAL:
@@ -129,6 +130,7 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
     if not direction & MULTICAST:
         return int(queue_copy(ctx, copy, lane, place, barrier))
     receivers, pitch = load32(warp + at.RECEIVERS + 4 * lane) & 0xFFFF, load64(ctx + context.SHARED_PITCH)
+    own_rank, barrier_rank = rank_of_place(ctx, place), rank_of_place(ctx, barrier)
     for block in range(16):
         if (receivers >> block) & 1:
             if block >= load64(ctx + context.CLUSTER_SIZE):
@@ -137,8 +139,10 @@ def issue_one(ctx: int, warp: int, site: int, lane: int, direction: int, rank: i
             if load32(load64(ctx + context.LIVE_WARPS) + 4 * block) == 0:
                 set_fault(ctx, ENDED_BLOCK, site, lane, address, size)
                 return 1
-            away = pitch * (block - rank_of_place(ctx, place))
-            if queue_copy(ctx, copy, lane, place + away, barrier + away):
+            away = pitch * (block - own_rank)
+            # In a pair, the blocks of the mbarriers have the parity of the given one.
+            host = (block & ~1) | (barrier_rank & 1) if direction & TO_PAIR else block
+            if queue_copy(ctx, copy, lane, place + away, barrier + pitch * (host - barrier_rank)):
                 return 1
     return 0
 
@@ -246,13 +250,17 @@ def checked_place(ctx: int, site: int, lane: int, address: int, size: int, align
     return int(place)
 
 
-def barrier_of(ctx: int, site: int, lane: int, address: int, target: int) -> int:
-    """The place of the mbarrier that counts a copy to `target`; -1, with a fault recorded, if it is invalid."""
+def barrier_of(ctx: int, site: int, lane: int, address: int, target: int, pair: int) -> int:
+    """The place of the mbarrier that counts a copy to `target`; -1, with a fault recorded, if it is invalid.
+
+    It is in the block that contains `target`, or with `pair` in either block of that block's pair.
+    """
     place = place_of(ctx, address, proxy.MBARRIER_BYTES)
     if place < 0 or place & (proxy.MBARRIER_BYTES - 1):
         set_fault(ctx, NO_MBARRIER, site, lane, address, proxy.MBARRIER_BYTES)
         return -1
-    if rank_of_place(ctx, place) != rank_of_place(ctx, target):
+    apart = rank_of_place(ctx, place) ^ rank_of_place(ctx, target)
+    if apart > (1 if pair else 0):
         set_fault(ctx, BARRIER_ELSEWHERE, site, lane, rank_of_place(ctx, place), rank_of_place(ctx, target))
         return -1
     return int(place)

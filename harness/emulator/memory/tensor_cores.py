@@ -17,13 +17,13 @@ from harness.emulator.memory.tensor_allocation import (
     require_freed,
     tensor_warp_waits,
 )
+from harness.emulator.memory.tensor_commits import land_commits
 from harness.emulator.memory.tensor_memory import begin_memory, memory_of, state_of, wait_for_tensor
 from harness.emulator.memory.tensor_operations import (
     issue_tensor_commit,
     issue_tensor_copy,
     issue_tensor_product,
     issue_tensor_shift,
-    land_commits,
 )
 
 

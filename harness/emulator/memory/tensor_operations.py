@@ -19,7 +19,6 @@ from harness.emulator.abi.cluster_memory import rank_of_place, warp_number
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
-from harness.emulator.memory.mbarriers import settled
 from harness.emulator.memory.tensor_descriptors import (
     CP_4X256,
     D_COLUMNS,
@@ -47,8 +46,6 @@ from harness.emulator.memory.tensor_memory import (
 )
 from harness.emulator.memory.tensor_products import copy_to_tensor, multiply, shift_tensor
 from harness.emulator.memory.watched_tensor_memory import watch_completion, watch_issue
-from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase
-from harness.emulator.sanitizer.tensor_memory import release_commit
 
 KIND, IN_FLIGHT, THREAD, PAIR, RANK, D, A, B = (
     tensor.KIND, tensor.IN_FLIGHT, tensor.THREAD, tensor.PAIR, tensor.RANK, tensor.D, tensor.A, tensor.B,
@@ -58,7 +55,6 @@ PRODUCT, COPY, SHIFT, COMMIT = tensor.PRODUCT, tensor.COPY, tensor.SHIFT, tensor
 GROUPS = tensor.GROUPS
 TOO_MANY, BAD_PRODUCT = at.FAULT["tensor operations in flight"], at.FAULT["instruction descriptor"]
 BAD_DESCRIPTOR, NO_PEER = at.FAULT["tensor descriptor"], at.FAULT["no peer block"]
-NO_MBARRIER, MBARRIER_COUNT = at.FAULT["no mbarrier"], at.FAULT["mbarrier count"]
 NO_RANK = at.FAULT["cluster rank"]
 VALUES_A, VALUES_B, VALUES_I, VALUES_LANES = at.HOSTS, at.DATA, at.DATA + 256, at.DATA_2
 """Where generated code stores each lane's address or descriptor of A, descriptor of B, instruction descriptor, and
@@ -395,52 +391,3 @@ def complete_before(ctx: int, last: int) -> int:
         if (own or is_needed(ctx, number, last, thread)) and complete(ctx, operation):
             return 1
     return 0
-
-
-def forget_complete(state: int) -> None:
-    """Remove completed operations from the front of the ring."""
-    head = load64(state + HEAD)
-    while head < load64(state + TAIL) and load64(operation_at(state, head) + IN_FLIGHT) == 0:
-        head += 1
-    store64(state + HEAD, head)
-
-
-def land_commits(ctx: int) -> int:
-    """Complete what the current phase of the mbarrier at AWAITED waits for. Returns 0; a fault is recorded."""
-    state = state_of(ctx)
-    place = load64(state + tensor.AWAITED)
-    for number in range(load64(state + HEAD), load64(state + TAIL)):
-        commit = operation_at(state, number)
-        if not load64(commit + IN_FLIGHT) or load64(commit + KIND) != COMMIT or load64(commit + BARRIER) != place:
-            continue
-        if complete_before(ctx, number):
-            return 0
-        store64(commit + IN_FLIGHT, 0)
-        store64(ctx + context.CHANGES, load64(ctx + context.CHANGES) + 1)
-        if arrive_once(ctx, commit, place):
-            break
-    forget_complete(state)
-    return 0
-
-
-def arrive_once(ctx: int, commit: int, place: int) -> int:
-    """Count the arrival of a commit. Returns whether it ends the phase, or is a fault."""
-    host = load64(ctx + context.SHARED_ORIGIN) + place
-    word, mask = load64(host), (1 << proxy.COUNT_BITS) - 1
-    pending, expected = word & mask, (word >> proxy.COUNT_BITS) & mask
-    site, lane = load64(commit + SITE), load64(commit + THREAD) & 31
-    if (word >> proxy.VALID_AT) & 3 != 1:
-        set_fault(ctx, NO_MBARRIER, site, lane, place, proxy.MBARRIER_BYTES)
-        return 1
-    if pending < 1:
-        set_fault(ctx, MBARRIER_COUNT, site, lane, 1 + pending, 1)
-        return 1
-    left = (word >> proxy.BYTES_AT) & (2 * proxy.NO_BYTES - 1)
-    after = settled(word, pending - 1, expected, left)
-    store64(host, after)
-    ends = (word ^ after) >> proxy.PHASE_AT & 1
-    if load64(ctx + context.SANITIZER):
-        release_commit(load64(ctx + context.SANITIZER), load64(commit + THREAD), place)
-        if ends:
-            finish_mbarrier_phase(load64(ctx + context.SANITIZER), place)
-    return int(ends)

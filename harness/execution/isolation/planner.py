@@ -210,9 +210,9 @@ class Planner:
         return None if claim is None else [int(claim.read_bytes), int(claim.write_bytes)]
 
     def plan(self, request: Json) -> Json:
-        """Plan the problem with the given tile sizes and return the checked plan (`checked_plan`)."""
+        """Plan the problem with the given tile sizes, for the given architecture; return the checked plan."""
         problem = self._problem(request)
-        plan = checked_plan(self._variant(request), problem, request["tile"])
+        plan = checked_plan(self._variant(request), problem, request["tile"], request.get("arch"))
         return plan_to_json(plan, self._kernel_to_json, self._keep)
 
     def attempt(self, request: Json) -> Json:

@@ -350,13 +350,16 @@ class _Functions:
         read_bytes, write_bytes = checked(said, list)
         return Traffic(checked(read_bytes, int), checked(write_bytes, int))
 
-    def plan(self, problem: Any, tile: TileSizes | None = None) -> Plan:
+    def plan(self, problem: Any, tile: TileSizes | None = None, arch: str | None = None) -> Plan:
         """Plan the problem (`Variant.plan`). Raises `Malformed` if the reply is not a plan."""
-        said = self._ask("plan", problem, tile)
+        if arch is None:
+            said = self._ask("plan", problem, tile)
+        else:  # never prefetched
+            said = self.planner.ask_about("plan", self.about, problem, self.plan_seconds, tile=_plain(tile), arch=arch)
         generation = self.planner.process.started
 
         def kernel(place: int, found: Json) -> RemoteKernel:
-            ticket = _Ticket(checked(found["number"], int), generation, lambda: self.plan(problem, tile))
+            ticket = _Ticket(checked(found["number"], int), generation, lambda: self.plan(problem, tile, arch))
             names = (checked(found["name"], str), checked(found["backend"], str))
             return RemoteKernel(*names, self.planner, place, ticket)
 
@@ -378,10 +381,10 @@ def prefetch_replies(variant: Variant, problem: BaseProblem, wanted: TileSizes |
     """Prefetch the variant's replies for one attempt at this problem object in one message, except its claimed traffic.
 
     `wanted` are the tile sizes that `with_tile` receives afterwards. Does nothing if the variant is not isolated.
-    Questions that were not prefetched are sent one by one.
+    Questions that were not prefetched are sent one by one, as are those to a variant that takes an architecture.
     """
     functions = _functions_of(variant)
-    if functions is not None:
+    if functions is not None and not variant.takes_arch:
         functions.prefetch_replies(problem.of_kernels, wanted)
 
 

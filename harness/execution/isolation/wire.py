@@ -25,7 +25,17 @@ PLAIN = (type(None), bool, int, float)
 """Types of scalars that JSON has."""
 DEEPEST_TUPLE = 16
 """Tuples of arguments may be nested so deep."""
-VARIANT_FIELDS = ("name", "operation", "algorithm", "backend", "idea", "takes", "deterministic", "fails_in")
+VARIANT_FIELDS = (
+    "name",
+    "operation",
+    "algorithm",
+    "backend",
+    "idea",
+    "takes",
+    "takes_arch",
+    "deterministic",
+    "fails_in",
+)
 """Fields of `Variant` that are sent by name. The others are encoded separately."""
 
 
@@ -67,8 +77,8 @@ def variant_fields(said: Json) -> dict[str, Any]:
     }
     for name in ("takes", "fails_in"):
         fields[name] = tuple(checked(each, str) for each in checked(said.get(name), list))
-    numerics = checked(said.get("numerics"), dict)
-    return fields | {"deterministic": checked(said.get("deterministic"), bool), "numerics": Numerics(**numerics)}
+    fields |= {name: checked(said.get(name), bool) for name in ("takes_arch", "deterministic")}
+    return fields | {"numerics": Numerics(**checked(said.get("numerics"), dict))}
 
 
 def tile_from_json(said: Json) -> dict[str, int]:

@@ -64,4 +64,4 @@ class Preparation:
 
 def _prepare(variant: Variant, problem: BaseProblem, preparer: Preparer) -> None:
     with contextlib.suppress(Exception):
-        preparer.prepare(problem, make_plan(variant, problem))
+        preparer.prepare(problem, make_plan(variant, problem, preparer.device.arch))

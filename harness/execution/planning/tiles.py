@@ -49,8 +49,8 @@ def with_tile(variant: Variant, wanted: TileSizes) -> Variant:
     def tiles(problem: BaseProblem) -> list[TileSizes]:
         return [_completed(variant, problem, wanted)]
 
-    def plan(problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
-        return variant.plan(problem, tile or _completed(variant, problem, wanted))
+    def plan(problem: BaseProblem, tile: TileSizes | None = None, **given: str) -> Plan:
+        return variant.plan(problem, tile or _completed(variant, problem, wanted), **given)
 
     def claim(problem: BaseProblem, tile: TileSizes | None = None) -> Traffic | None:
         assert variant.claim is not None

@@ -57,7 +57,7 @@ def with_tuned_tiles(variants: Iterable[Variant], problem: BaseProblem, device: 
 
 
 def _key(variant: Variant, problem: BaseProblem, device: Device) -> Key | None:
-    identities = [kernel_identity(launch.kernel) for launch in make_plan(variant, problem).launches]
+    identities = [kernel_identity(launch.kernel) for launch in make_plan(variant, problem, device.arch).launches]
     tiles = [tile_text(tile) for tile in declared_tiles(variant, problem)]
     known = [identity for identity in identities if identity is not None]
     if len(known) < len(identities):

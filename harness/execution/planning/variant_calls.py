@@ -22,8 +22,10 @@ MOST_CLAIMED_BYTES = 2**63
 """Upper limit of a claim: no memory is as large, and the store's integer columns hold no more."""
 
 
-def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
+def make_plan(variant: Variant, problem: BaseProblem, arch: str | None = None) -> Plan:
     """Make the variant's plan. Its buffers, its arguments and the toolchain of its kernels are checked.
+
+    `arch` is the architecture that will run it; None for the variant's default.
 
     Raises `UnsupportedProblem` with the variant's reason; `PlanError` if planning fails, returns no plan, or returns
     kernels of another toolchain or of none; `PluginError` if the variant names an unknown toolchain.
@@ -31,17 +33,23 @@ def make_plan(variant: Variant, problem: BaseProblem) -> Plan:
     refusal = refusal_of(variant, problem)
     if refusal is not None:
         raise UnsupportedProblem(variant.name, refusal)
-    return checked_plan(variant, problem)
+    return checked_plan(variant, problem, arch=arch)
 
 
-def checked_plan(variant: Variant, problem: BaseProblem, tile: TileSizes | None = None) -> Plan:
+def checked_plan(
+    variant: Variant, problem: BaseProblem, tile: TileSizes | None = None, arch: str | None = None
+) -> Plan:
     """Like `make_plan`, for a problem that the variant supports, with the given tile sizes if any."""
     spread = problem.spread
     if spread is not None:
-        plan = checked_plan(variant, spread.problem, tile)
-        return plan if spread.fewer is None else sampled(plan, checked_plan(variant, spread.fewer, tile), spread)
+        plan = checked_plan(variant, spread.problem, tile, arch)
+        fewer = None if spread.fewer is None else checked_plan(variant, spread.fewer, tile, arch)
+        return plan if fewer is None else sampled(plan, fewer, spread)
+    given = {"arch": arch} if variant.takes_arch and arch is not None else {}
     try:
-        plan = variant.plan(problem) if tile is None else variant.plan(problem, tile)
+        plan = variant.plan(problem, **given) if tile is None else variant.plan(problem, tile, **given)
+    except UnsupportedProblem:
+        raise
     except BaseException as error:
         raise_interrupt(error)
         raise _failed("plan", error) from error

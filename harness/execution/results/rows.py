@@ -49,7 +49,8 @@ def made_of(variant: Variant, problem: BaseProblem, arch: str) -> Made:
     """Plan the variant again, using the compilers' caches. Failures of the variant are not raised."""
     try:
         tile = tile_of(variant, problem)
-        return Made(None if tile is None else tile_text(tile), plan_digest(make_plan(variant, problem), problem, arch))
+        plan = make_plan(variant, problem, arch)
+        return Made(None if tile is None else tile_text(tile), plan_digest(plan, problem, arch))
     except SandboxError:
         return Made(None, None)
 

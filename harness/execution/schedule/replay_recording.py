@@ -52,7 +52,7 @@ def replay_of(
 
     Raises `UnsupportedProblem`, and whatever planning, compiling and running raise.
     """
-    plan = make_plan(variant, problem) if plan is None else plan
+    plan = make_plan(variant, problem, executor.device.arch) if plan is None else plan
     recorder = ReplayRecorder(problem, plan, inputs)
     executor.observe(problem, plan, inputs, recorder)
     return Replay(

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.execution.run_settings import RunSettings
 from harness.model.cases.property import SANITIZER, SANITIZER_IDEA
 from harness.model.cases.regime import require_seed
 from harness.model.discovery import load_variant
 from harness.model.operation import Operation
 from harness.options.command import NUMBER, WHOLE_NUMBER, Command, add_epilog, add_fields_of, argument, option
 from harness.options.device import (
+    add_arch,
     add_device_choice,
     add_sanitizer,
     add_step_limit,
@@ -194,6 +196,7 @@ def search(request: FuzzRequest) -> StudyResult[tuple[CampaignResult, ...]]:
             results.append(result)
     options = [word for path in request.selection.plugin for word in ("--plugin", str(path))]
     options += ["--device", request.settings.device] if request.settings.device != "auto" else []
+    options += ["--arch", request.settings.arch] if request.settings.arch != RunSettings.arch else []
     options += ["--sanitize"] if request.settings.sanitize else []
     request.kept.keep(found, {result.variant: result for result in results})
     accepted = (PASS, UNDECIDED) if request.allow_undecided else (PASS,)
@@ -246,7 +249,8 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_epilog(parser, "properties", [*held, (SANITIZER, SANITIZER_IDEA)])
     add_plugins(parser)
     group = parser.add_argument_group("device")
-    add_step_limit(add_device_choice(group, "auto: the GPU if there is one, else the emulator"))
+    add_arch(add_device_choice(group, "auto: the GPU if there is one, else the emulator"))
+    add_step_limit(group)
     add_sanitizer(parser, "On a GPU: not available")
     add_workers(parser, "cases")
     add_afresh(parser)

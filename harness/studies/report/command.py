@@ -20,6 +20,7 @@ from harness.options.device import (
     cache_model,
     emulator_of,
     executor_of,
+    modelled_arch,
     require_positive,
     sanitizing,
 )
@@ -120,7 +121,7 @@ def _devices(settings: RunSettings, request: ReportRequest, problem: BaseProblem
     executor = executor_of(settings, progress)
     arch = executor.device.arch
     if settings.caches is not None and request.cache_options.gpu is not None:
-        arch = settings.caches.gpu.multiprocessor.arch
+        arch = modelled_arch(settings, settings.caches.gpu)
     counting = emulator_of(replace(settings, arch=arch), progress, bank_conflicts=True)
     if not executor.device.is_gpu:
         return Devices(counting, None, sanitizer)

@@ -11,7 +11,7 @@ from typing import Any
 from harness.model.operation import Operation, operation_named
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
 from harness.options.command import Command, add_fields_of, argument
-from harness.options.device import add_device, counter_of, executor_of
+from harness.options.device import add_device, arch_of, counter_of, executor_of
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_fields, add_operation
@@ -69,7 +69,7 @@ def run_one(request: RunRequest) -> int:
     require_memory(problem)
     inputs = arrays.all_inputs(problem)
     variant = request.discover().registry.get(request.variant)
-    plan = make_plan(variant, problem)
+    plan = make_plan(variant, problem, arch_of(request.settings))
     stored = plan.output_names(problem)
     for name in optional:
         if targets[name] is not None and name not in stored:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.model.operation import Operation
 from harness.options.command import Command, add_fields_of, argument, flag
-from harness.options.device import add_device_choice, add_emulator, arch_here, executor_of
+from harness.options.device import add_device_choice, add_emulator, arch_of, executor_of
 from harness.options.exit_status import PASSED
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_problem
@@ -43,7 +43,7 @@ def run_show(request: ShowRequest) -> int:
     check_output(request.report.output)
     registry = request.discover().registry
     _, (variant,) = request.selection.tiled([registry.get(request.variant)], problem)
-    listings = list_kernels(variant, problem, arch_here())
+    listings = list_kernels(variant, problem, arch_of(request.settings))
     origin = registry.origin_of(variant.name)
     headline = f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {origin})\n\n"
     form: Form = "ptx" if request.ptx else "expanded" if request.expanded else "source"

@@ -46,7 +46,7 @@ def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[Kern
     """
     return [
         KernelListing(launch, made, resources(made.ptx, made.arch, made.entry, made.max_registers))
-        for launch, made in compiled_launches(make_plan(variant, problem), problem, arch)
+        for launch, made in compiled_launches(make_plan(variant, problem, arch), problem, arch)
     ]
 
 

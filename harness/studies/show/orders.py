@@ -49,7 +49,7 @@ def reveal_orders(
     """
 
     def run(other: BaseProblem, inputs: Arrays) -> Arrays:
-        return executor.run(other, make_plan(variant, other), inputs).outputs
+        return executor.run(other, make_plan(variant, other, executor.device.arch), inputs).outputs
 
     guesses: dict[str, dict[SummationTree, None]] = {}
     for order in (order for each in known for order in each.orders):

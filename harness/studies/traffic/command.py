@@ -14,10 +14,11 @@ from harness.options.device import (
     add_caches,
     add_device_choice,
     add_emulator,
+    arch_of,
     cache_model,
-    counted_arch,
     emulator_of,
     gpu_of,
+    modelled_arch,
     require_gpu,
 )
 from harness.options.keep import add_keep
@@ -108,7 +109,7 @@ def _draft(request: TrafficRequest) -> StudyResult[ClaimDraft]:
     if request.variant is None:
         raise UsageError("--claim-draft needs the name of a variant; 'list' shows all variants")
     variant = request.discover().registry.get(request.variant)
-    settings = replace(request.settings, arch=counted_arch(request.settings))
+    settings = replace(request.settings, arch=arch_of(request.settings))
     with progress_bar(1) as progress:
         progress.step(variant.name)
         draft = draft_claim(variant, request.problem.make_whole("--draft-claim"), emulator_of(settings, progress))
@@ -146,7 +147,7 @@ def _account(request: TrafficRequest) -> StudyResult[TrafficAccount]:
     asked_tile, (variant,) = request.selection.tiled([registry.get(request.variant)], problem)
     tile = tile_of(variant, problem)
     named = request.cache_options.gpu is not None
-    arch = caches.gpu.multiprocessor.arch if named else counted_arch(request.settings)
+    arch = modelled_arch(request.settings, caches.gpu) if named else arch_of(request.settings)
     settings = replace(request.settings, arch=arch, caches=caches)
     with progress_bar(1 + (settings.device == "gpu") + (request.trace is not None)) as progress:
         check_size(settings, [problem], 1)
@@ -230,7 +231,7 @@ def _sweep(request: TrafficRequest) -> StudyResult[tuple[SweepPoint, ...]]:
     sweep = selection.tiled_sweep(sweep, chosen, problems)
     roof = gpu_of(request.cache_options, request.settings)
     known = request.kept.known(variant.name for variant in chosen)
-    settings = replace(request.settings, arch=counted_arch(request.settings))
+    settings = replace(request.settings, arch=arch_of(request.settings))
     number = len(problems) * (len(chosen) - len(known))
     with unfinished_work(request, found, "traffic", settings.arch) as work, progress_bar(number) as progress:
         executor = emulator_of(settings, progress)

@@ -49,7 +49,7 @@ class CompiledUsage:
 def compiled_usage(variant: Variant, problem: BaseProblem, arch: str) -> CompiledUsage | None:
     """The usage of the variant's kernels; None if ptxas is missing."""
     on_chip = spilled = 0
-    for launch, compiled in compiled_launches(make_plan(variant, problem), problem, arch):
+    for launch, compiled in compiled_launches(make_plan(variant, problem, arch), problem, arch):
         used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
         if used is None:
             return None

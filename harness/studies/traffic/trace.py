@@ -46,7 +46,7 @@ def write_trace(request: TrafficRequest, variant: Variant, problem: BaseProblem,
     assert path is not None
     inputs = draw_inputs(problem, settings.regime, settings.seed)
     most = request.trace_events or MOST_EVENTS
-    plan = make_plan(variant, problem)
+    plan = make_plan(variant, problem, executor.device.arch)
     if settings.device == "gpu":
         from harness.gpu.stamped_run import stamped_run
 

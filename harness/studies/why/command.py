@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
 from harness.options.command import Command, add_fields_of, argument, flag
-from harness.options.device import add_caches, add_device_choice, add_emulator, cache_model, emulator_of, require_gpu
+from harness.options.device import (
+    add_caches,
+    add_device_choice,
+    add_emulator,
+    cache_model,
+    emulator_of,
+    modelled_arch,
+    require_gpu,
+)
 from harness.options.output import add_report, check_output, conclude
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
@@ -60,7 +68,7 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     require_gpu(request.settings)
     caches = cache_model(request.cache_options, request.settings)
     gpu = caches.gpu
-    settings = replace(request.settings, arch=gpu.multiprocessor.arch, caches=caches)
+    settings = replace(request.settings, arch=modelled_arch(request.settings, gpu), caches=caches)
     variants = _variants(request, names)
     for variant in variants:
         if variant.operation != request.operation:

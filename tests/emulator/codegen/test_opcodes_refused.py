@@ -148,8 +148,10 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "setmaxnreg.inc.sync.aligned.u32 20;",
         "add.rz.f16 h1, h1, h2;",
         "max.xorsign.abs.f32 r1, r1, r2;",
-        "add.f32x2 q1, q1, q2;",
-        "add.f32.f16 r1, h1, r2;",
+        "add.sat.f32x2 q1, q1, q2;",
+        "fma.f32x2 q1, q1, q2, q3;",
+        "mul.f32.f16 r1, h1, r2;",
+        "add.ftz.f32.f16 r1, h1, r2;",
         "fma.rn.oob.f16 h1, h1, h2, h3;",
         "cvt.rn.e4m3x2.f32 h1, r1, r2;",
         "cvt.rz.satfinite.e4m3x2.f32 h1, r1, r2;",
@@ -193,7 +195,8 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "multimem.red.relaxed.gpu.global.add.f32 [q1], r1;",
         "shfl.idx.b32 r1, r2, 0, 31;",
         "vote.ballot.b32 r1, p1;",
-        "redux.sync.min.f32 r1, r2, -1;",
+        "redux.sync.add.f32 r1, r2, -1;",
+        "redux.sync.min.abs.u32 r1, r2, -1;",
         "@p1 bar.sync 0;",
         "fence.proxy.sideways;",
         "fence.proxy.async.local;",
@@ -238,7 +241,7 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "[r1], [q1, {r2}], [r3], h1;",
         "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
         "[r1], [q1, {r2}], [r3];",
-        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::2 "
+        "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::3 "
         "[r1], [q1, {r2}], [r3];",
         "cp.async.bulk.tensor.1d.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r1], [q1, {r2}], [r3];",
         "cp.async.bulk.wait_group r1;",

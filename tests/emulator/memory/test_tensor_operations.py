@@ -43,6 +43,7 @@ extern "C" __global__ void k(const unsigned char* a, const unsigned char* b, flo
       asm volatile("tcgen05.cp.cta_group::1.128x256b [%0], %1;" :: "r"(256), "l"(da) : "memory");
       mma_f16_ts(128, 256, db, descriptor, 0); commit(bar + 1);
     }
+    if (mode == 15) { commit(bar + 1); mma_f16(128, da, db, descriptor, 0); commit(bar); }
     if (mode == 13) { mma_f16_ts(128, 0, db, descriptor, 0); commit(bar + 1); }
   }
   if (mode == 8) { if (t < 16) ((u32*)s)[t] = 0; PROXY(); __syncthreads(); }
@@ -53,6 +54,7 @@ extern "C" __global__ void k(const unsigned char* a, const unsigned char* b, flo
   else if (mode == 6) wait(bar + 2, 0);
   else if (mode == 11) wait(bar, 1);
   else wait(bar, 0);
+  if (mode == 15) wait(bar, 1);
   AFTER();
   u32 from = mode > 12 ? 128 : 0;
   for (int c = 0; c < 128; ++c) y[t * 128 + c] = __uint_as_float(load_cell(own + from + c));
@@ -97,6 +99,11 @@ def test_a_product_is_complete_after_the_wait_for_its_commit(mode: int, factor: 
 )
 def test_what_is_too_early_is_nan(mode: int) -> None:
     assert np.isnan(in_order(mode)).all()
+
+
+def test_commits_of_a_thread_arrive_in_their_order() -> None:
+    """Nobody waits for the first phase of the first mbarrier, but for the commit after it, and then for the second."""
+    assert np.array_equal(in_order(15), operands()[2])
 
 
 def test_a_copy_to_a_is_executed_before_the_product_that_follows() -> None:

@@ -31,6 +31,22 @@ def test_a_plan_is_checked():
     assert make_plan(numpy_variant("right"), PROBLEM).launches
 
 
+def test_a_plan_is_told_the_architecture_if_it_takes_one():
+    def plan(problem: Problem, arch: str = "default") -> Plan:
+        if arch == "sm_70":
+            raise UnsupportedProblem("mine", "needs sm_80")
+        asked.append(arch)
+        return Plan(())
+
+    asked: list[str] = []
+    for takes_arch in (True, False):
+        for arch in ("sm_100a", None):
+            make_plan(variant(plan=plan, takes_arch=takes_arch), PROBLEM, arch)
+    assert asked == ["sm_100a", "default", "default", "default"]
+    with pytest.raises(UnsupportedProblem, match="needs sm_80"):
+        make_plan(variant(plan=plan, takes_arch=True), PROBLEM, "sm_70")
+
+
 def test_what_a_variant_raises_has_its_place():
     with pytest.raises(PlanError, match=r"^plan\(\) failed: .*test_planning.py:\d+: ZeroDivisionError"):
         make_plan(variant(plan=lambda problem: 1 // 0), PROBLEM)

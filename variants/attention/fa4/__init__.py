@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness import Buffer, Numerics, Plan, Problem, Registry, Variant
-from variants._cute import leave_out_if_missing, limits, recorder, unsupported
+from variants._cute import HOPPER, leave_out_if_missing, limits, recorder, require_support, target_of, unsupported
 from variants._cute.documents import parts
 
 NAME = "fa4"
@@ -19,9 +19,10 @@ NUMERICS = Numerics(
 """P is rounded to 16 bits, as tensor cores take it; what they add up they cut off. O is divided once."""
 
 
-def plan(problem: Problem) -> Plan:
+def plan(problem: Problem, arch: str = HOPPER.name) -> Plan:
     """One launch. With documents each sequence has its own, and first those that store where documents begin."""
-    p = problem
+    p, target = problem, target_of(arch)
+    require_support(NAME, p, target)
 
     def call(interface: Any, recording: Any) -> None:
         before, after = limits(p)
@@ -41,7 +42,7 @@ def plan(problem: Problem) -> Plan:
                 learnable_sink=recording.tensor("sinks", (p.heads,), "float32") if p.sinks else None,
             )
 
-    made = recorder().record(call)
+    made = recorder().record(call, target)
     return Plan(made.launches, (Buffer("lse", p.lse_shape, "float32"), *made.buffers))
 
 
@@ -56,6 +57,7 @@ def register(registry: Registry) -> None:
             algorithm="fa4",
             backend="cute",
             idea="FlashAttention-4's own Hopper kernel, from the package flash-attn-4",
+            takes_arch=True,
             supports=unsupported,
             takes=("causal", "window", "documents", "softcap", "sinks"),
             numerics=NUMERICS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness import Numerics, Plan, Problem, Registry, Variant
-from variants._cute import leave_out_if_missing, limits, recorder, unsupported
+from variants._cute import HOPPER, leave_out_if_missing, limits, recorder, require_support, target_of, unsupported
 from variants._cute.documents import has_documents, parts
 
 NAME = "bwd-fa4"
@@ -20,10 +20,11 @@ LSE_ALIGNMENT = 16
 """Bytes. FlashAttention-4 copies an lse that begins elsewhere, with PyTorch."""
 
 
-def plan(problem: Problem) -> Plan:
+def plan(problem: Problem, arch: str = HOPPER.name) -> Plan:
     """Three launches; seven if heads share K and V. With documents each sequence has its own, and first those that
     store where documents begin."""
-    p = problem
+    p, target = problem, target_of(arch)
+    require_support(NAME, p, target)
 
     def call(interface: Any, recording: Any) -> None:
         before, after = limits(p)
@@ -44,7 +45,7 @@ def plan(problem: Problem) -> Plan:
                 **{name: part.of(gradient) for name, gradient in gradients.items()},
             )
 
-    return recorder().record(call)
+    return recorder().record(call, target)
 
 
 def _shapes(problem: Problem) -> tuple[tuple[int, ...], ...]:
@@ -75,6 +76,7 @@ def register(registry: Registry) -> None:
             algorithm="bwd-fa4",
             backend="cute",
             idea="FlashAttention-4's own Hopper gradients, from the package flash-attn-4",
+            takes_arch=True,
             supports=why_unsupported,
             takes=("causal", "window", "documents"),
             deterministic=False,

@@ -50,11 +50,16 @@ def prefetch(lanes: WarpEmitter, instruction: Instruction) -> None:
 
 @emits("cp.bulk_load")
 def load(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """cp.async.bulk{.tensor.Nd}.shared.global{.multicast::cluster}: [to], from {, bytes}, [mbarrier] {, blocks}."""
+    """cp.async.bulk{.tensor.Nd}.shared.global{.multicast::cluster}{.cta_group}.
+
+    Operands: [to], from {, bytes}, [mbarrier] {, blocks}. With `.cta_group::2`, the mbarrier may also be in the
+    other block of the destination's pair.
+    """
     form, rank = _begin(instruction)
     space, from_global = form.choice(*_TO_SHARED), form.flag("global")
     completes = form.flag("mbarrier::complete_tx::bytes")
     is_multicast = form.flag("multicast::cluster")
+    group = form.choice("cta_group::1", "cta_group::2") if rank else None
     operands = _operands(instruction, form)
     if space is None or not from_global or not completes or (is_multicast and space == "shared::cta"):
         raise instruction.unsupported("its operands do not fit its form")
@@ -64,6 +69,8 @@ def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     if is_multicast:
         direction = proxy.MULTICAST
         lanes.warp_store(vector("i32"), lanes.use(operands.pop(), "i32"), at.RECEIVERS)
+    if group == "cta_group::2":
+        direction |= proxy.TO_PAIR
     to, source, *size, barrier = operands
     lanes.warp_store(vector("i64"), generic_addresses(lanes, barrier, "shared"), at.DATA + 256)
     _issue(lanes, instruction, to, source, size, rank, direction)

@@ -70,11 +70,11 @@ def negate(lanes: WarpEmitter, element: str, value: str) -> str:
     return lanes.op(f"fneg {vector(element)} {value}")
 
 
-def _directed(lanes: WarpEmitter, form: _FloatForm, a: str, b: str | None, c: str | None) -> str:
+def _directed(lanes: WarpEmitter, element: str, rounding: str, a: str, b: str | None, c: str | None) -> str:
     """Emit a * b + c, a * b, or a + c with directed rounding. For f32, computed in double and rounded to odd first."""
-    if form.element == "double":
+    if element == "double":
         name = "fma" if b is not None and c is not None else "fadd" if b is None else "fmul"
-        return lanes.prelude(f"{name}_double_{form.rounding}", *(value for value in (a, b, c) if value is not None))
+        return lanes.prelude(f"{name}_double_{rounding}", *(value for value in (a, b, c) if value is not None))
     wide_a = lanes.cast("fpext", "float", a, "double")
     if b is not None:
         wide_a = lanes.binary("fmul", "double", wide_a, lanes.cast("fpext", "float", b, "double"))
@@ -82,9 +82,9 @@ def _directed(lanes: WarpEmitter, form: _FloatForm, a: str, b: str | None, c: st
     if c is not None:
         wide_c = lanes.cast("fpext", "float", c, "double")
         total = lanes.prelude("add_odd", wide_a, wide_c)
-        if form.rounding == "rm":
+        if rounding == "rm":
             total = _negative_zero_downwards(lanes, total, wide_a, wide_c)
-    return lanes.prelude(f"double_to_float_{form.rounding}", total)
+    return lanes.prelude(f"double_to_float_{rounding}", total)
 
 
 def _negative_zero_downwards(lanes: WarpEmitter, total: str, a: str, b: str) -> str:
@@ -95,38 +95,26 @@ def _negative_zero_downwards(lanes: WarpEmitter, total: str, a: str, b: str) -> 
     return lanes.select("double", zero, lanes.cast("bitcast", "i64", sign, "double"), total)
 
 
-@emits("add.float", "sub.float")
-def add_sub(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """add, sub."""
+def rounded(lanes: WarpEmitter, opcode: str, element: str, rounding: str | None, values: list[str]) -> str:
+    """The sum, difference, product or a * b + c (`add`, `sub`, `mul`, `fma`, `mad`); None rounds to nearest."""
+    if rounding in (None, "rn"):
+        if opcode in ("fma", "mad"):
+            return lanes.fma(element, *values)
+        return lanes.binary("f" + opcode, element, *values)
+    if opcode in ("add", "sub"):
+        a, c = values
+        return _directed(lanes, element, rounding, a, None, negate(lanes, element, c) if opcode == "sub" else c)
+    a, b, *rest = values
+    return _directed(lanes, element, rounding, a, b, rest[0] if rest else None)
+
+
+@emits("add.float", "sub.float", "mul.float", "fma.float", "mad.float")
+def arithmetic(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """add, sub, mul, fma; `mad` is fma on every emulated GPU."""
     form = _FloatForm(instruction, *ROUNDINGS, "sat")
-    destination, a, b = instruction.operands
-    x, y = form.use(lanes, a), form.use(lanes, b)
-    if form.is_directed:
-        y = negate(lanes, form.element, y) if instruction.opcode == "sub" else y
-        result = _directed(lanes, form, x, None, y)
-    else:
-        result = lanes.binary("f" + instruction.opcode, form.element, x, y)
-    form.put(lanes, destination, result)
-
-
-@emits("mul.float")
-def mul(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """Product."""
-    form = _FloatForm(instruction, *ROUNDINGS, "sat")
-    destination, a, b = instruction.operands
-    x, y = form.use(lanes, a), form.use(lanes, b)
-    result = _directed(lanes, form, x, y, None) if form.is_directed else lanes.binary("fmul", form.element, x, y)
-    form.put(lanes, destination, result)
-
-
-@emits("fma.float", "mad.float")
-def fma(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """fma; `mad` is the same on every emulated GPU."""
-    form = _FloatForm(instruction, *ROUNDINGS, "sat")
-    destination, a, b, c = instruction.operands
-    x, y, z = (form.use(lanes, o) for o in (a, b, c))
-    result = _directed(lanes, form, x, y, z) if form.is_directed else lanes.fma(form.element, x, y, z)
-    form.put(lanes, destination, result)
+    destination, *operands = instruction.operands
+    values = [form.use(lanes, operand) for operand in operands]
+    form.put(lanes, destination, rounded(lanes, instruction.opcode, form.element, form.rounding, values))
 
 
 @emits("div.float")

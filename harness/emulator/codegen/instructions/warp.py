@@ -257,19 +257,28 @@ def match(lanes: WarpEmitter, instruction: Instruction) -> None:
     lanes.put(second, agree, "i1")
 
 
-_REDUCTIONS = {"add": "u32 s32", "min": "u32 s32", "max": "u32 s32", "and": "b32", "or": "b32", "xor": "b32"}
+_REDUCTIONS = {"add": "u32 s32", "min": "u32 s32 f32", "max": "u32 s32 f32", "and": "b32", "or": "b32", "xor": "b32"}
+_FLOAT_NAN, _FLOAT_INFINITY, _FLOAT_SIGN = 0x7FFFFFFF, 0x7F800000, 0x80000000
 
 
 @emits("redux")
 def reduce(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """redux.sync: one integer for all lanes of a group."""
+    """redux.sync: one integer, or the least or greatest f32, for all lanes of a group."""
     form = Form(instruction)
     is_sync, operation = form.flag("sync"), form.choice(*_REDUCTIONS)
     kind = form.type(_REDUCTIONS.get(operation or "", ""))
+    absolute, nan = (kind.is_float and form.flag(word) for word in ("abs", "NaN"))
     form.end()
     if operation is None or not is_sync:
         raise instruction.unsupported()
     destination, a, members = instruction.operands
+    if kind.is_float:
+        groups, value = _groups(lanes, instruction, members), lanes.use(a, "i32")
+        result = _for_each_group(
+            lanes, groups, lambda group: _extreme_float(lanes, operation, value, group, absolute, nan)
+        )
+        lanes.put(destination, result, "i32")
+        return
     groups = _groups(lanes, instruction, members)
     signed = kind.kind == "s"
     neutral = {"and": -1, "min": 0x7FFFFFFF if signed else -1, "max": 0x80000000 if signed else 0}.get(operation, 0)
@@ -282,6 +291,35 @@ def reduce(lanes: WarpEmitter, instruction: Instruction) -> None:
         return lanes.spread("i32", lanes.intrinsic(name, "i32", ("<32 x i32>", taken)))
 
     lanes.put(destination, _for_each_group(lanes, groups, of_group), "i32")
+
+
+def _extreme_float(lanes: WarpEmitter, operation: str, value: str, group: str, absolute: bool, nan: bool) -> str:
+    """The least or greatest f32 of a group, as bits: -0 is less than +0, and NaN counts only with `nan`.
+
+    Bits of negative floats descend; with all but their sign flipped, all floats are ordered like signed integers.
+    """
+    magnitude = lanes.binary("and", "i32", value, splat("i32", _FLOAT_SIGN - 1))
+    is_nan = lanes.compare("ugt", "i32", magnitude, splat("i32", _FLOAT_INFINITY))
+    key = magnitude
+    if not absolute:
+        flipped = lanes.binary(
+            "and", "i32", lanes.binary("ashr", "i32", value, splat("i32", 31)), splat("i32", _FLOAT_NAN)
+        )
+        key = lanes.binary("xor", "i32", value, flipped)
+    # Beyond the infinities, so that a group of NaNs alone keeps it.
+    neutral = _FLOAT_NAN if operation == "min" else _FLOAT_SIGN
+    members = lanes.lanes_of(group)
+    numbers = lanes.binary("and", "i1", members, lanes.binary("xor", "i1", is_nan, splat("i1", 1)))
+    taken = lanes.select("i32", numbers, key, splat("i32", neutral))
+    found = lanes.intrinsic(f"llvm.vector.reduce.s{operation}.v32i32", "i32", ("<32 x i32>", taken))
+    sign = lanes.op(f"and i32 {lanes.op(f'ashr i32 {found}, 31')}, {_FLOAT_NAN}")
+    some = lanes.bits_of(numbers)
+    keeps = lanes.op(f"icmp ne i32 {some}, 0")
+    if nan:
+        lost = lanes.bits_of(lanes.binary("and", "i1", members, is_nan))
+        keeps = lanes.op(f"and i1 {keeps}, {lanes.op(f'icmp eq i32 {lost}, 0')}")
+    result = lanes.op(f"select i1 {keeps}, i32 {lanes.op(f'xor i32 {found}, {sign}')}, i32 {_FLOAT_NAN}")
+    return lanes.spread("i32", result)
 
 
 def _for_each_group(lanes: WarpEmitter, groups: str, of_group: Callable[[str], str]) -> str:

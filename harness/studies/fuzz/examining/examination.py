@@ -95,7 +95,7 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
 
     def run(other: BaseProblem, values: Arrays) -> Arrays:
         prefetch_replies(isolated, other, wanted)
-        return executor.run(other, make_plan(variant, other), values).outputs
+        return executor.run(other, make_plan(variant, other, executor.device.arch), values).outputs
 
     def tolerance(values: Arrays) -> Mapping[str, Tolerance]:
         posed = question if values is inputs else Question.pose(problem, values)
@@ -115,7 +115,8 @@ def _sanitizer_finding(
 ) -> Finding | None:
     """The sanitizer's first finding. Errors that prevent it from running are reported by the run itself."""
     try:
-        found = sanitizer.check(variant, problem, make_plan(variant, problem), inputs)
+        plan = make_plan(variant, problem, sanitizer.executor.device.arch)
+        found = sanitizer.check(variant, problem, plan, inputs)
     except (SandboxError, UnsupportedProblem):
         return None
     return Finding(found[0].kind, found[0].message) if found else None

@@ -8,7 +8,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from operands import Array, signed
+from operands import Array, floats, signed
 from single_opcode import Case, case, run_body, run_cases
 
 from harness.support.errors import KernelFault
@@ -151,6 +151,30 @@ def test_reductions_and_elections_of_groups(masks: Array):
         np.testing.assert_array_equal(found, expected, err_msg=name)
     np.testing.assert_array_equal(election[0], [g[0] % 32 for g in groups])
     np.testing.assert_array_equal(election[1], [g[0] == i for i, g in enumerate(groups)])
+
+
+@pytest.mark.parametrize("masks", TILES.values(), ids=TILES.keys())
+def test_least_and_greatest_floats_of_groups(masks: Array):
+    """-0 is less than +0; a NaN counts only with `.NaN`, or where there is nothing else."""
+    groups = groups_of(masks)
+    (a,) = floats("f32", 1, edges=100, random=200)
+    a = RNG.permutation(np.concatenate([a, np.full(32, 0x7FC00001, np.uint32)]))[:128]
+    a[groups[0]] = 0xFFC00000
+    names = [f"{name}{absolute}{nan}" for name in ("min", "max") for absolute in ("", ".abs") for nan in ("", ".NaN")]
+    found = run_cases([case(f"redux.sync.{name}.f32 d, a, b;", "b32", a, masks) for name in names])
+    for name, (got,) in zip(names, found):
+        expected = [extreme_float([int(a[t]) for t in group], name) for group in groups]
+        np.testing.assert_array_equal(got, np.array(expected, np.uint32), err_msg=name)
+
+
+def extreme_float(patterns: list[int], name: str) -> int:
+    """The result for the bits of a group's floats."""
+    patterns = [p & 0x7FFFFFFF for p in patterns] if ".abs" in name else patterns
+    numbers = [p for p in patterns if p & 0x7FFFFFFF <= 0x7F800000]
+    if not numbers or (".NaN" in name and len(numbers) < len(patterns)):
+        return 0x7FFFFFFF
+    choose = min if name.startswith("min") else max
+    return choose(numbers, key=lambda p: -(p & 0x7FFFFFFF) - 1 if p >> 31 else p)
 
 
 def test_the_last_warp_may_be_short():
