@@ -23,6 +23,7 @@ if __name__ == "__main__":
 from harness import Problem, SoftmaxProblem, Traffic, Variant  # noqa: E402
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.planning.variant_calls import make_plan  # noqa: E402
+from harness.execution.run_settings import RunSettings  # noqa: E402
 from harness.execution.schedule.replay_recording import replay_of  # noqa: E402
 from harness.model.discovery import discover  # noqa: E402
 from harness.model.operation import draw_inputs  # noqa: E402
@@ -147,7 +148,8 @@ def drawn(algorithm: Algorithm) -> str:
     """The schedule of one head, or of a few rows, as an SVG."""
     variant = algorithm.variant
     problem = problem_of(variant, **DRAWN_SIZES[variant.operation])
-    return schedule_svg(replay_of(variant, problem, EmulatorExecutor(), draw_inputs(problem, "normal", 0)))
+    executor = EmulatorExecutor(RunSettings(arch=variant.arch or RunSettings.arch))
+    return schedule_svg(replay_of(variant, problem, executor, draw_inputs(problem, "normal", 0)))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,15 @@ from harness.support.errors import PluginError
 MOST_ROUNDINGS_OF_Q = 4
 """Maximum of `Numerics.scaled_q`: tau and log2 e as factors, each of them also rounded itself."""
 
+MOST_HEADROOM = 15
+"""Maximum of `Numerics.headroom`: larger weights are not finite in float16."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """Where a variant rounds. Declarations narrow the error budget; only `scaled_q` and `factors` widen it.
+    """Where a variant rounds.
+
+    Declarations narrow the error budget, except `scaled_q`, `factors`, `cubic_exp` and `headroom`, which widen it.
 
     A default allows every choice that a correct kernel can make, in any loop order. All variants must sum in float32,
     whatever the problem's dtype. The budget assumes the declarations, so a variant that violates them fails.
@@ -41,7 +46,13 @@ class Numerics:
     """Number of roundings of each element of Q to the problem's dtype when it is scaled before the product. 1 if it is
     multiplied by tau, with or without log2 e folded in; 2 if multiplied by one after the other; one more if a factor is
     rounded to that dtype first. Widens the budget. A kernel that scales S, or Q in float32, has 0."""
-
+    cubic_exp: bool = False
+    """Whether some exponentials are 2^n p(f), with n + f the argument in powers of two, 0 <= f < 1, and p a cubic with
+    p(0) = 1 and a relative error of at most `CUBIC` (FlashAttention-4, arXiv 2603.05451). The sum over V and
+    the denominator use the same exponential. Widens the budget. Requires `functions="fast"`."""
+    headroom: int = 0
+    """Powers of two by which the maximum of a row may rise before exponentials are computed relative to it, 0 to 15, so
+    that weights are up to 2^headroom (FlashAttention-4 has 8). Widens the budget."""
     factors: str = "problem"
     """Numbers that tensor cores multiply: those of the `problem`'s dtype, or `e4m3`, which widens the budget. For e4m3,
     each head of Q, K and V is divided by its own scale, the least power of two that reduces its largest finite
@@ -57,6 +68,12 @@ class Numerics:
                 raise PluginError(f"numerics have {name}={getattr(self, name)!r}; choose {' or '.join(allowed)}")
         if self.scaled_q not in range(MOST_ROUNDINGS_OF_Q + 1):
             raise PluginError(f"numerics have scaled_q={self.scaled_q!r}; choose 0 to {MOST_ROUNDINGS_OF_Q}")
+        if self.cubic_exp and self.functions != "fast":
+            raise PluginError(
+                f"numerics have cubic_exp with functions={self.functions!r}; a cubic is not that accurate"
+            )
+        if self.headroom not in range(MOST_HEADROOM + 1):
+            raise PluginError(f"numerics have headroom={self.headroom!r}; choose 0 to {MOST_HEADROOM}")
         if self.factors == "e4m3" and (self.weights, self.sums) != ("problem", "truncated"):
             raise PluginError(
                 f"numerics have factors='e4m3' with weights={self.weights!r} and sums={self.sums!r}; P is then a "

@@ -51,6 +51,9 @@ class Variant:
     takes: tuple[str, ...] = ("causal",)
     """Optional features that it supports, such as `causal` and `window` (`Problem.features`).
     Problems with other features are unsupported, so that a feature added later breaks no variant."""
+    arch: str | None = None
+    """The only architecture that runs its kernels, such as `sm_100a`. None if they run on that of the harness's default
+    and on later ones."""
     takes_arch: bool = False
     """Whether `plan` takes the architecture that its kernels run on, such as `sm_100a`, as the keyword argument `arch`,
     because it launches others for each. It may raise `UnsupportedProblem` for a problem that those of `arch` lack."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ _LOG2_E = "3FB8AA3B"
 """log2 e in float32, as PTX writes it after `0f`."""
 _PRODUCTS = ("mma", "wmma", "wgmma")
 _MATRIX_PRODUCT = re.compile(rf"(?<![\w%.$])(?:{'|'.join(_PRODUCTS)})\.")
+_FLOAT_LITERAL = re.compile(r"\b0[fF]([0-9a-fA-F]{8})\b")
 _REGISTER = re.compile(r"%\w+")
 _HALVES = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
 _MOVES = ("mov.b32", "mov.b64")
@@ -38,6 +40,10 @@ class Arithmetic:
     """Whether numbers are converted to e4m3, or numbers of that format are multiplied."""
     narrows: bool
     """Whether a number is rounded to 16 bits and then used for more than a store to global memory."""
+    shifts_exponents: bool
+    """Whether an integer is shifted to where float32 has its exponent, as for a power of two from a polynomial."""
+    float_literals: frozenset[float]
+    """Positive whole numbers among the float32 literals."""
     halves: bool
     """Whether 16-bit numbers are multiplied outside of tensor cores."""
 
@@ -61,6 +67,8 @@ class Arithmetic:
             ),
             tanh_approx=any(parts[0] == "tanh" for parts in words.values()),
             e4m3=any(map(_has_e4m3, words.values())),
+            shifts_exponents=any(form == "shl.b32" and operands.endswith(" 23") for form, operands in found),
+            float_literals=frozenset(_whole_literals(found)),
             narrows=bool(narrowing) and _narrows(found, narrowing),
             halves=any(parts[0] in ("mul", "fma") and not _HALVES.isdisjoint(parts) for parts in words.values()),
         )
@@ -74,6 +82,8 @@ class Arithmetic:
             functions=min((a.functions for a in each), key=order.index),
             tanh_approx=any(a.tanh_approx for a in each),
             e4m3=any(a.e4m3 for a in each),
+            shifts_exponents=any(a.shifts_exponents for a in each),
+            float_literals=frozenset().union(*(a.float_literals for a in each)),
             narrows=any(a.narrows for a in each),
             halves=any(a.halves for a in each),
         )
@@ -83,6 +93,12 @@ def _has_e4m3(parts: list[str]) -> bool:
     if parts[0] == "cvt":
         return "e4m3x2" in parts[:-1] and parts[parts.index("e4m3x2") + 1] in ("f32", "f16x2")
     return parts[0] in _PRODUCTS and "e4m3" in parts
+
+
+def _whole_literals(found: list[tuple[str, str]]) -> set[float]:
+    words = {word for _, operands in found for word in _FLOAT_LITERAL.findall(operands)}
+    numbers = {struct.unpack(">f", bytes.fromhex(word))[0] for word in words}
+    return {number for number in numbers if number > 0 and number.is_integer()}
 
 
 def _rounds_to_16_bits(parts: list[str]) -> bool:

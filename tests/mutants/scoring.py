@@ -86,7 +86,8 @@ def score(name: str, how: CampaignSettings) -> Score:
     mutant = OUTSIDE_MUTANTS.get(name) or MUTANTS[name]
     preload_compilers()
     began = time.monotonic()
-    machine = Machine(replace(WORKER, sanitize=mutant.sanitize))
+    arch = load_right(name).arch or WORKER.arch
+    machine = Machine(replace(WORKER, arch=arch, sanitize=mutant.sanitize))
     operation = load(name).operation
     result = run_campaign(name, functools.partial(load, name), machine, how, operation=operation)
     seconds = time.monotonic() - began

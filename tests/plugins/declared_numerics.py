@@ -42,4 +42,6 @@ def register(registry: Registry) -> None:
     registry.add(variant("zeros", "zeros", Numerics()))
     registry.add(variant("zeros-declare-e4m3", "zeros", Numerics(factors="e4m3")))
     registry.add(variant("zeros-declare-scaled-q", "zeros", Numerics(scaled_q=4)))
+    registry.add(variant("zeros-declare-cubic", "zeros", Numerics(cubic_exp=True)))
+    registry.add(variant("zeros-declare-headroom", "zeros", Numerics(headroom=8)))
     registry.add(variant("zeros-convert-to-e4m3", "zeros_e4m3", Numerics(factors="e4m3")))

@@ -29,7 +29,8 @@ from harness.operations.attention.masks import parse_mask
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 
-VARIANTS = tuple(discover().registry.select(None, "attention"))
+VARIANTS = tuple(each for each in discover().registry.select(None, "attention") if each.arch is None)
+"""Those that the default architecture runs."""
 EXECUTOR = emulator()
 
 # dtype and head_dim are compiled into most kernels and a compilation takes a second or two: there are few pairs to draw

@@ -32,6 +32,7 @@ def register_languages(
     tile_class: Callable[..., Any] = Tile,
     operation: str = "attention",
     deterministic: bool = True,
+    arch: str | None = None,
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, which are the variants' backends.
 
@@ -53,6 +54,7 @@ def register_languages(
                 tiles=tiles,
                 takes=takes,
                 deterministic=deterministic,
+                arch=arch,
                 numerics=numerics,
             )
         )

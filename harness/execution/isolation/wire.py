@@ -32,6 +32,7 @@ VARIANT_FIELDS = (
     "backend",
     "idea",
     "takes",
+    "arch",
     "takes_arch",
     "deterministic",
     "fails_in",
@@ -78,6 +79,8 @@ def variant_fields(said: Json) -> dict[str, Any]:
     for name in ("takes", "fails_in"):
         fields[name] = tuple(checked(each, str) for each in checked(said.get(name), list))
     fields |= {name: checked(said.get(name), bool) for name in ("takes_arch", "deterministic")}
+    arch = said.get("arch")
+    fields["arch"] = None if arch is None else checked(arch, str)
     return fields | {"numerics": Numerics(**checked(said.get("numerics"), dict))}
 
 

@@ -7,7 +7,7 @@ that widens it has to be visible in the code, or any kernel could declare its wa
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from harness.execution.protocol import Execution
 from harness.model.numerics import Numerics
@@ -32,15 +32,25 @@ def contradiction(numerics: Numerics, problem: BaseProblem, execution: Execution
     arithmetic = combined_arithmetic(execution) if widens else None
     if arithmetic is None:
         return None
-    missing = [f"{field}: no kernel {does}" for field, does, shown in widens if not getattr(arithmetic, shown)]
+    missing = [f"{field}: no kernel {does}" for field, does, is_shown in widens if not is_shown(arithmetic)]
     if not missing:
         return None
     return f"its code does not do what its numerics declare: {'; '.join(missing)}; leave that out of Numerics(...)"
 
 
-def _widening(numerics: Numerics, problem: BaseProblem, asks_of_q: bool) -> Iterable[tuple[str, str, str]]:
-    """Declarations that widen the budget: name, required operation, and the field of `Arithmetic` that shows it."""
+def _widening(
+    numerics: Numerics, problem: BaseProblem, asks_of_q: bool
+) -> Iterable[tuple[str, str, Callable[[Arithmetic], bool]]]:
+    """Declarations that widen the budget: name, required operation, and whether an `Arithmetic` shows it."""
     if numerics.factors == "e4m3":
-        yield 'factors="e4m3"', "converts to e4m3 or multiplies it", "e4m3"
+        yield 'factors="e4m3"', "converts to e4m3 or multiplies it", lambda code: code.e4m3
+    if numerics.cubic_exp:
+        yield "cubic_exp=True", "shifts an integer to a float32's exponent", lambda code: code.shifts_exponents
+    if headroom := numerics.headroom:
+        yield f"headroom={headroom}", f"has the literal {headroom}.0", lambda code: headroom in code.float_literals
     if numerics.scaled_q and asks_of_q and any(tensor.dtype != "float32" for tensor in problem.inputs):
-        yield f"scaled_q={numerics.scaled_q}", "rounds a value to 16 bits and then uses it", "rounds_to_16_bits"
+        yield (
+            f"scaled_q={numerics.scaled_q}",
+            "rounds a value to 16 bits and then uses it",
+            lambda code: code.rounds_to_16_bits,
+        )

@@ -30,7 +30,7 @@ def make_plan(variant: Variant, problem: BaseProblem, arch: str | None = None) -
     Raises `UnsupportedProblem` with the variant's reason; `PlanError` if planning fails, returns no plan, or returns
     kernels of another toolchain or of none; `PluginError` if the variant names an unknown toolchain.
     """
-    refusal = refusal_of(variant, problem)
+    refusal = refusal_of(variant, problem, arch)
     if refusal is not None:
         raise UnsupportedProblem(variant.name, refusal)
     return checked_plan(variant, problem, arch=arch)
@@ -80,11 +80,13 @@ def _stand_in(argument: Any, views: Mapping[str, View]) -> Any:
     return DevicePointer(BUFFER_ALIGNMENT_BYTES, view.shape, view.dtype, view.strides)
 
 
-def refusal_of(variant: Variant, problem: BaseProblem) -> str | None:
-    """Why the variant does not support the problem, in one line.
+def refusal_of(variant: Variant, problem: BaseProblem, arch: str | None = None) -> str | None:
+    """Why the variant does not support the problem on the architecture `arch`, in one line.
 
-    None if it does. Raises `PlanError` if the check fails.
+    None if it does. Without `arch`, any architecture counts. Raises `PlanError` if the check fails.
     """
+    if variant.arch is not None and arch is not None and arch.rstrip("af") != variant.arch.rstrip("af"):
+        return f"its kernels run on {variant.arch} alone, not on {arch}; on the emulator, add --arch {variant.arch}"
     if variant.operation != problem.operation:
         return f"it computes {variant.operation}, not {problem.operation}"
     refusal = declared_refusal(variant, problem)

@@ -18,6 +18,7 @@ from harness.execution.attempt import Attempt, attempt
 from harness.execution.judging.kept_inputs import INPUT_WRITTEN
 from harness.execution.judging.verdict import UNDECIDED
 from harness.execution.planning.variant_calls import refusal_of
+from harness.execution.run_settings import RunSettings
 from harness.model.cases.property import DETERMINISM, SANITIZER
 from harness.model.discovery import Origin, load_variant, plugin_file
 from harness.model.operation import draw_inputs, operation_named
@@ -73,6 +74,7 @@ class Subject:
         """
         operation = operation_named(self.variant.operation)
         executor = EMULATOR.executor()
+        arch = executor.device.arch
         cases = operation.cases(builds_for(self.variant, operation.builds), None, (), self.variant.takes)
         found: dict[Any, Attempt] = {}
         wanted = max(FEWEST_ATTEMPTS, self.examples // 2)
@@ -88,7 +90,7 @@ class Subject:
         @given(case=cases)
         def look(case: Any) -> None:
             problem = case.problem
-            if len(found) < wanted and problem not in found and refusal_of(self.variant, problem) is None:
+            if len(found) < wanted and problem not in found and refusal_of(self.variant, problem, arch) is None:
                 found[problem] = attempt(self.variant, problem, executor, functools.partial(draw_inputs, problem))
 
         look()
@@ -160,7 +162,7 @@ def _takes_something(subject: Subject) -> str | None:
     refusals = []
     for build in operation_named(subject.variant.operation).builds:
         try:
-            refusal = refusal_of(subject.variant, build.plain_problem)
+            refusal = refusal_of(subject.variant, build.plain_problem, RunSettings.arch)
         except SandboxError as error:
             return f"supports() fails: {error}"
         if refusal is None:

@@ -41,7 +41,13 @@ def asked(name: str, problem: Problem = LONG) -> Attempt:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize(
-    ("name", "field"), [("zeros-declare-e4m3", 'factors="e4m3"'), ("zeros-declare-scaled-q", "scaled_q=4")]
+    ("name", "field"),
+    [
+        ("zeros-declare-e4m3", 'factors="e4m3"'),
+        ("zeros-declare-scaled-q", "scaled_q=4"),
+        ("zeros-declare-cubic", "cubic_exp=True"),
+        ("zeros-declare-headroom", "headroom=8"),
+    ],
 )
 def test_a_declaration_that_is_not_in_the_code_fails_by_name(name: str, field: str) -> None:
     done = asked(name)

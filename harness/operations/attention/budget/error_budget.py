@@ -22,6 +22,12 @@ c_j is the error of the score, which both sums share; a_j and b_j are the errors
         + n u                                           a sum over n keys in any order
     |a_j| also <= ... + 2u                              1 / l, and its product
 
+    |c_j| also <= ... + 9e-5                            if powers of two may be a cubic's (`cubic_exp`): both sums use
+                                                        the same one. It is no random error, but a function of s_j - m
+    m - s_j + 2 h ln 2 in place of m - s_j              if the subtracted maximum may be up to h ln 2 below that of the
+                                                        keys so far (`headroom`): up to h ln 2 is added to a key's own
+                                                        argument, in magnitude, and up to h ln 2 to those of its rises
+
 and the rounding of P if it is stored. Score terms and sinks change c_j (`score_errors`). With dropout, each
 row has its own values (`distances`). Common factors of all weights cancel in (1): any number may be subtracted from the
 scores, so an error of the computed maximum has no effect. A key's weight is multiplied by several exponentials (its
@@ -257,6 +263,8 @@ def _score_errors(block: Block, rounding: Roundings, factors: RoundedFactors | N
     products = block.products
     of_products = product_errors(products, np.float32(abs(block.tau)), rounding, factors)
     errors = errors_after_rule(block.rule, block.finite_scores, products.values, of_products, rounding)
+    if rounding.cubic:
+        errors = errors.plus(np.full_like(errors.proved, rounding.cubic), errors.largest)
     # Keys that a row does not see may be arbitrarily large.
     return errors if block.visible.all() else seen(errors, block.visible)
 
@@ -277,9 +285,11 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     score_error = rows.score_error
     largest_score_error = _max(score_error)
     argument = np.minimum(rows.max_minus_score + score_error + largest_score_error, LARGEST_ARGUMENT)
-    own_error = rounding.argument * argument + (rounding.exp + n * (rounding.rescale + rounding.addition))
+    own_error = rounding.argument * (argument + 2 * rounding.headroom) + (
+        rounding.exp + n * (rounding.rescale + rounding.addition)
+    )
     if rounding.frame:
-        own_error += rounding.frame * (rows.abs_scores + rows.abs_max)
+        own_error += rounding.frame * (rows.abs_scores + rows.abs_max + rounding.headroom)
     if not rows.one_score:
         own_error += errors.proved - errors.query
     shared = score_error if rows.one_score else rows.stored + errors.query
@@ -307,9 +317,10 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     """Return expected errors of O, in units of V, and of log(sum exp), assuming random roundings."""
     rounding, errors, p, n = rows.rounding, rows.errors, rows.p, rows.keys_seen
     sums = rounding.expected_sum(n)
-    exp_error: Array = (rounding.argument + U) * np.minimum(rows.max_minus_score, LARGEST_ARGUMENT) + rounding.exp
+    argument = np.minimum(rows.max_minus_score, LARGEST_ARGUMENT) + 2 * rounding.headroom
+    exp_error: Array = (rounding.argument + U) * argument + rounding.exp
     if rounding.frame:
-        exp_error += rounding.frame * (rows.abs_scores + rows.abs_max)
+        exp_error += rounding.frame * (rows.abs_scores + rows.abs_max + rounding.headroom)
     variance = np.square(errors.expected) + np.square(LAMBDA * exp_error)
     variance += 2 * sums * sums + LAMBDA**2 * rounding.rescale**2 * n
     if rounding.scores:
@@ -405,7 +416,8 @@ class _Stored:
         """Return the budget of lse, given the error of log(sum exp)."""
         rounding, n, m = self.rows.rounding, self.rows.keys_seen[..., 0], self.rows.abs_max[..., 0]
         total: Float64Array = error[..., 0] + rounding.log * np.abs(self.lse_answer) + rounding.log_absolute
-        total += rounding.log_of_sum * np.log(np.maximum(n, 1)) + 2 * rounding.frame * m
+        total += rounding.log_of_sum * (np.log(np.maximum(n, 1)) + rounding.headroom)
+        total += 2 * rounding.frame * (m + rounding.headroom)
         total[~np.isfinite(self.lse_answer)] = np.nan
         total[self.blind] = 0.0
         return total

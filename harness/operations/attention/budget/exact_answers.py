@@ -102,10 +102,10 @@ def unconstrained_elements(
     """Return masks for O and lse: where a correct kernel may overflow, so that any result is accepted.
 
     These may overflow: a score, in float32 or in the dtype in which it is stored; a scaled Q; a weight that dropout
-    increases; the sum over V before it is divided; O in its dtype. Moreover, some kernels treat a key whose score is
-    -inf as unseen, which matters if all scores of a row are -inf without a bias of -inf, or the key's value is not
-    finite; and some treat a key whose bias is -inf as unseen, which matters if q.k is NaN or infinite. `largest_O` is
-    the answer's magnitude plus its budget, (b, h, rows, d).
+    increases; the sum over V before it is divided, with weights of up to 2^headroom; O in its dtype. Moreover, some
+    kernels treat a key whose score is -inf as unseen, which matters if all scores of a row are -inf without a bias of
+    -inf, or the key's value is not finite; and some treat a key whose bias is -inf as unseen, which matters if q.k is
+    NaN or infinite. `largest_O` is the answer's magnitude plus its budget, (b, h, rows, d).
     """
     largest = LARGEST["float32"] / 4  # log2 e may be folded in
     tau, n = max(abs(problem.tau), 1.0), block.keys_seen
@@ -136,7 +136,8 @@ def unconstrained_elements(
         # If all weights of a row are dropped, including NaN ones, some kernels return 0.
         of_keys = block.kept[..., : problem.kv_len] & block.visible[..., : problem.kv_len]
         skipped = skipped | (~of_keys.any(axis=-1) & ~(block.row_maxima < np.inf))[..., None]
-    sums = (block.kept_factor * np.maximum(n, 1)[..., None] * v > largest) | (largest_O > LARGEST[problem.dtype])
+    weight = block.kept_factor * 2.0**numerics.headroom  # the largest one
+    sums = (weight * np.maximum(n, 1)[..., None] * v > largest) | (largest_O > LARGEST[problem.dtype])
     if problem.dtype == "float16" and numerics.weights == "problem" and block.kept_factor > LARGEST["float16"]:
         skipped = np.ones((), np.bool_)
     return scores[..., None] | sums | skipped, scores

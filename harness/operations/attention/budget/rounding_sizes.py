@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import (
     ARGUMENT,
+    CUBIC,
     E4M3_CUT,
     E4M3_DEPTH,
     E4M3_SMALLEST_NORMAL,
@@ -84,6 +85,10 @@ class Roundings:
     """An exponential, per unit of its argument, including the subtraction of the maximum."""
     frame: float
     """An exponential, per unit of the score and of the maximum subtracted from it."""
+    cubic: float
+    """An exponential whose fraction is a polynomial's, the same in both sums."""
+    headroom: float
+    """How far the subtracted maximum may be below that of the keys so far; absolute. 2^headroom of weights."""
     rescale: float
     """A weight, each time the maximum rises or, if O is divided incrementally, a tile ends."""
     division: float
@@ -129,6 +134,8 @@ class Roundings:
             argument=ARGUMENT[numerics.functions],
             # A product with the folded scale for the key, and one for the maximum.
             frame=frame(numerics),
+            cubic=CUBIC if numerics.cubic_exp else 0.0,
+            headroom=numerics.headroom * math.log(2),
             # An exponential and a product. FlashAttention-1's weights: (exp l) / l_new, times O, four more.
             rescale=(5 if numerics.divides_last else 9) * U,
             # With dropout, the roundings of the factor on kept weights and of its product.
@@ -158,7 +165,8 @@ class Roundings:
 
 
 NUMERICS_USED = (
-    "scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q", "factors",
+    "scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q", "cubic_exp",
+    "headroom", "factors",
 )  # fmt: skip
 """The fields of `Numerics` that errors of attention depend on, besides those of its score terms."""
 NUMERICS = tuple(field.name for field in dataclasses.fields(Numerics))
