@@ -133,10 +133,14 @@ class Attempt:
 
     @property
     def claim_holds(self) -> bool | None:
-        """Whether claimed and counted bytes are equal, for reads and for writes; None if either is unknown."""
+        """Whether claimed and counted bytes are equal (`Traffic.holds`), for reads and for writes.
+
+        None if either is unknown.
+        """
         if self.claim is None or self.counted is None or self.counted.read_bytes is None:
             return None
-        return (self.claim.read_bytes, self.claim.write_bytes) == (self.counted.read_bytes, self.counted.write_bytes)
+        assert self.counted.write_bytes is not None
+        return self.claim.holds(self.counted.read_bytes, self.counted.write_bytes)
 
     def raise_error(self) -> None:
         """Raise the exception that ended the attempt, or `UnsupportedProblem`. Returns normally if neither applies."""

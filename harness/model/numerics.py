@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from harness.support.errors import PluginError
@@ -11,13 +12,16 @@ MOST_ROUNDINGS_OF_Q = 4
 
 MOST_HEADROOM = 15
 """Maximum of `Numerics.headroom`: larger weights are not finite in float16."""
+LARGEST_LOG_WEIGHT = 80
+"""Maximum of |a| and b of `Numerics.constant_maximum`: exp(80) and exp(-80) are normal numbers of float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """Where a variant rounds.
 
-    Declarations narrow the error budget, except `scaled_q`, `factors`, `cubic_exp` and `headroom`, which widen it.
+    Declarations narrow the error budget, except `scaled_q`, `factors`, `cubic_exp`, `headroom` and `constant_maximum`,
+    which widen it.
 
     A default allows every choice that a correct kernel can make, in any loop order. All variants must sum in float32,
     whatever the problem's dtype. The budget assumes the declarations, so a variant that violates them fails.
@@ -58,6 +62,10 @@ class Numerics:
     each head of Q, K and V is divided by its own scale, the least power of two that reduces its largest finite
     magnitude to at most 448, and rounded to nearest even. P is rounded as 2^6 exp(S - m) or more, where m is the
     maximum of the keys so far. Products of 32 pairs are added to a sum at a time, as in Hopper's `wgmma`."""
+    constant_maximum: tuple[float, float, float] | None = None
+    """(phi, a, b) if exp(S - phi) with one constant phi takes the place of exp(S - max S) in each row for which
+    log(sum exp(S - phi)) >= a and S - phi <= b. Other rows use their maximum. a <= 0 <= b <= 80. None if every row
+    uses its maximum."""
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[str, ...]] = {"scores": ("problem", "float32"), "weights": ("problem", "float32")}
@@ -79,3 +87,17 @@ class Numerics:
                 f"numerics have factors='e4m3' with weights={self.weights!r} and sums={self.sums!r}; P is then a "
                 "factor, and tensor cores truncate sums: leave out weights and sums"
             )
+        if self.constant_maximum is not None:
+            object.__setattr__(self, "constant_maximum", _checked_constant(self.constant_maximum))
+
+
+def _checked_constant(given: object) -> tuple[float, float, float]:
+    """Return (phi, a, b). Raises `PluginError` if it is something else."""
+    most = LARGEST_LOG_WEIGHT
+    wrong = f"numerics have constant_maximum={given!r}; it has to be (phi, a, b), with -{most} <= a <= 0 <= b <= {most}"
+    if not isinstance(given, tuple | list) or len(given) != 3 or not all(isinstance(x, int | float) for x in given):
+        raise PluginError(wrong)
+    phi, low, high = (float(x) for x in given)
+    if not (math.isfinite(phi) and -most <= low <= 0 <= high <= most):
+        raise PluginError(wrong)
+    return phi, low, high

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from harness.model.cases.property import Arrays, Property
     from harness.model.cases.regime import Regime
     from harness.model.drawn_tensor import DrawnTensor
+    from harness.model.invariance import Change
     from harness.model.numerics import Numerics
     from harness.model.problem import BaseProblem
 
@@ -244,6 +245,9 @@ class Operation:
     some regimes (`Variant.fails_in`) do not run such a case."""
     properties: Mapping[str, Property] = field(default_factory=dict)
     """Properties that must hold besides the answer, by name."""
+    changes: Callable[[Any, Arrays, str], Iterator[Change]] = lambda problem, inputs, kind: iter(())
+    """(problem, inputs, kind) -> problems in which elements of the outputs have to have the same bits, for the kinds
+    `batch` and `padding` of `INVARIANCES`."""
     simpler: Callable[[Case, Builds], Iterator[Case]] = lambda case, builds: iter(())
     """(case, builds) -> cases that are smaller in one respect, the most promising first. Some may not be smaller."""
     size: Callable[[Case, Builds], tuple[object, ...]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from harness.model.invariance import BATCH, INVARIANCES
 from harness.model.numerics import Numerics
 from harness.model.plan import Plan
 from harness.model.tile_sizes import TileSizes
@@ -59,6 +60,9 @@ class Variant:
     because it launches others for each. It may raise `UnsupportedProblem` for a problem that those of `arch` lack."""
     deterministic: bool = True
     """Whether equal inputs give equal bits in any order of blocks and warps. Floating-point atomics do not."""
+    invariant_to: tuple[str, ...] = (BATCH,)
+    """What its bits do not depend on, of `INVARIANCES`: `batch`, the other sequences of a batch; `splits`, its tile
+    sizes; `padding`, further rows of queries. A variant with deterministic=False declares none of them."""
     fails_in: tuple[str, ...] = ()
     """Regimes of its operation in which it is expected to fail, such as `hot` for a softmax that does not subtract the
     maximum. `compare` still reports the failure, `fuzz` skips these regimes, and tests require that it fails there."""
@@ -73,6 +77,11 @@ class Variant:
         if len(self.name) > LONGEST_NAME:
             raise PluginError(
                 f"variant name {self.name[:20]!r}... has {len(self.name)} characters; it may have {LONGEST_NAME}"
+            )
+        if unknown := [each for each in self.invariant_to if each not in INVARIANCES]:
+            raise PluginError(
+                f"variant {self.name!r} has invariant_to={self.invariant_to!r}; choose from {', '.join(INVARIANCES)}, "
+                f"not {unknown[0]!r}"
             )
         if not isinstance(self.numerics, Numerics):
             raise PluginError(f"variant {self.name!r} has numerics {self.numerics!r}; it has to be a Numerics(...)")

@@ -119,10 +119,10 @@ def _ratio(value: float | None) -> str:
 def _claim(row: Row) -> str:
     if row.claim_holds is None:
         return UNKNOWN
-    if row.claim_holds:
-        return "exact"
     assert row.claimed_bytes is not None and row.read_bytes is not None and row.write_bytes is not None
     counted = row.read_bytes + row.write_bytes
+    if row.claim_holds:
+        return "exact" if row.claimed_bytes == counted else f"within, {100 * (counted / row.claimed_bytes - 1):+.0f} %"
     if not counted or row.claimed_bytes == counted:
         return "wrong"  # reads and writes differ, but not their sum
     return f"wrong, {100 * (row.claimed_bytes - counted) / counted:+.2f} %"

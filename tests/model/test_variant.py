@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from harness.model.numerics import Numerics
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.traffic import Traffic
 from harness.model.variant import Registry, Variant
@@ -105,3 +106,23 @@ def test_unprintable_and_overlong_names_are_refused(name: str):
     with pytest.raises(PluginError, match=r"is not usable|characters; it may have 128") as refused:
         variant(name)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200
+
+
+def test_what_bits_do_not_depend_on_is_one_of_three():
+    assert variant("it").invariant_to == ("batch",)
+    with pytest.raises(PluginError, match="choose from batch, splits, padding, not 'heads'"):
+        Variant(name="it", plan=lambda problem: Plan(()), invariant_to=("batch", "heads"))
+
+
+def test_further_bytes_are_those_of_some_inputs():
+    claim = Traffic(100, 10, further_read_bytes=50)
+    assert claim.holds(100, 10) and claim.holds(150, 10)
+    assert not any(claim.holds(*moved) for moved in ((99, 10), (151, 10), (100, 11)))
+    assert not Traffic(100, 10).holds(101, 10)
+
+
+@pytest.mark.parametrize("given", [(0.0, -4.0), (0.0, 1.0, 11.0), (0.0, -4.0, 81.0), (float("nan"), -4.0, 11.0), "phi"])
+def test_a_constant_in_place_of_the_maximum_has_a_range(given: object):
+    with pytest.raises(PluginError, match=r"it has to be \(phi, a, b\)"):
+        Numerics(constant_maximum=given)  # type: ignore[arg-type]
+    assert Numerics(constant_maximum=[1, -4, 11]).constant_maximum == (1.0, -4.0, 11.0)  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ from tests.mutants import (
     sums,
     tensor_cores,
     triton_kernels,
+    unified_max,
     untiled,
     visits,
 )
@@ -52,6 +53,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "plan": plans.MUTANTS,
     "splits, packed heads and copies on their way": splits.MUTANTS,
     "equal runs of keys": lean.MUTANTS,
+    "a constant in place of the maximum": unified_max.MUTANTS,
     "tensor cores": tensor_cores.MUTANTS,
     "producer and consumers": (*pipelines.MUTANTS, *pipelines_numba.MUTANTS),
     "factors of 8 bits": eight_bits.MUTANTS,

@@ -77,6 +77,13 @@ ALIGNED = {
 }
 
 
+def assert_claimed(variant: Variant, problem: Problem) -> None:
+    """Bytes are those claimed, but for what a variant reads for some inputs alone."""
+    moved, claim = traffic(counted(variant, problem)), claimed(variant, problem)
+    assert claim.holds(moved.read_bytes, moved.write_bytes), (moved, claim)
+    assert claim.further_read_bytes or moved == claim
+
+
 @parametrize_variants
 @pytest.mark.parametrize("problem", ALIGNED.values(), ids=ALIGNED)
 def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, problem: Problem):
@@ -84,7 +91,7 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
         pytest.skip(reason)
     if not is_compiled_here(variant, problem):
         pytest.skip("masks that are no band, of other variants: in the exhaustive lane")
-    assert traffic(counted(variant, problem)) == claimed(variant, problem)
+    assert_claimed(variant, problem)
 
 
 @parametrize_variants
@@ -98,7 +105,7 @@ def test_counted_is_claimed_where_tiles_divide_the_problem(variant: Variant, pro
 def test_counted_is_claimed_whatever_the_shape(variant: Variant, data: st.DataObject):
     # Further kernels are compilations.
     problem = data.draw(problems_taken_by(variant, KERNELS if is_exhaustive() else USUAL_KERNELS), "problem")
-    assert traffic(counted(variant, problem)) == claimed(variant, problem)
+    assert_claimed(variant, problem)
 
 
 @pytest.fixture
@@ -227,7 +234,7 @@ def test_a_claim_for_another_problem_does_not_fit(variant: Variant):
     if (reason := refusal_of(variant, problem)) is not None:
         pytest.skip(reason)
     without_mask = dataclasses.replace(problem, mask="none")
-    assert traffic(counted(variant, problem)) == claimed(variant, problem)
+    assert_claimed(variant, problem)
     assert traffic(counted(variant, problem)) != claimed(variant, without_mask)
 
 

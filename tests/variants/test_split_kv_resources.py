@@ -1,4 +1,4 @@
-"""What the kernels of split-kv take of the hardware, as ptxas says: what keeps an H200's memory busy."""
+"""What the kernels of split-kv and unified-max take of a GPU, as ptxas says: what keeps an H200's memory busy."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ BUILDS = [(7, "bfloat16"), (64, "bfloat16"), (96, "float16"), (128, "float16"), 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("head_dim", "dtype"), [*BUILDS, (192, "bfloat16"), (256, "bfloat16")])
-def test_nothing_spills_and_the_planned_blocks_share_a_multiprocessor(head_dim: int, dtype: str):
+@pytest.mark.parametrize("name", ["split-kv-cupy", "unified-max-cupy"])
+def test_nothing_spills_and_the_planned_blocks_share_a_multiprocessor(name: str, head_dim: int, dtype: str):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
     problem = Problem(heads=8, kv_heads=2, q_len=1, kv_len=2048, head_dim=head_dim, dtype=dtype)
-    for listing in list_kernels(discover().registry.get("split-kv-cupy"), problem, "sm_90"):
+    for listing in list_kernels(discover().registry.get(name), problem, "sm_90"):
         used = listing.resources
         assert used is not None
         assert (used.spill_store_bytes, used.spill_load_bytes, used.stack_bytes) == (0, 0, 0)
-        if listing.launch.kernel_name == "split_kv":
+        if listing.launch.kernel_name in ("split_kv", "unified_max"):
             threads, shared_bytes = listing.launch.block[0], used.shared_bytes + listing.launch.shared_bytes
             found = residency(H200.multiprocessor, threads, used.registers, shared_bytes)
             assert found.blocks == splits.blocks_per_sm(head_dim)

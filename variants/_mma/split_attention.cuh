@@ -71,33 +71,39 @@ __device__ __forceinline__ void scale_and_mask(ScoreTile &S, float tau, const Sc
         }
 }
 
-// m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O. S becomes P.
-__device__ __forceinline__ void exponentiate(Rows &rows, ScoreTile &S)
-{
+// What is subtracted from scores, and with that P = exp(S - m): the largest score so far. Another type is in kernel.cu of
+// attention/unified_max.
+struct RunningMaximum {
+    __device__ __forceinline__ float first_m() const { return MINUS_INFINITY; }
+
+    // m = max(m, rowmax(S)), P = exp(S - m), l = exp(m_old - m) l + rowsum(P), O = exp(m_old - m) O. S becomes P.
+    __device__ __forceinline__ void exponentiate(Rows &rows, ScoreTile &S) const
+    {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const float largest = fmaxf(fmaxf(S[0][2 * i], S[0][2 * i + 1]), fmaxf(S[1][2 * i], S[1][2 * i + 1]));
-        const float m_new = fmaxf(rows.m[i], quad_max(largest));
-        const float correction = exp_below(rows.m[i], m_new);
-        rows.m[i] = m_new;
-        rows.l[i] *= correction;
+        for (int i = 0; i < 2; ++i) {
+            const float largest = fmaxf(fmaxf(S[0][2 * i], S[0][2 * i + 1]), fmaxf(S[1][2 * i], S[1][2 * i + 1]));
+            const float m_new = fmaxf(rows.m[i], quad_max(largest));
+            const float correction = exp_below(rows.m[i], m_new);
+            rows.m[i] = m_new;
+            rows.l[i] *= correction;
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
+            for (int n = 0; n < 2; ++n)
 #pragma unroll
-            for (int e = 2 * i; e < 2 * i + 2; ++e) rows.l[i] += S[n][e] = exp_below(S[n][e], m_new);
+                for (int e = 2 * i; e < 2 * i + 2; ++e) rows.l[i] += S[n][e] = exp_below(S[n][e], m_new);
 #pragma unroll
-        for (int n = 0; n < TD; ++n) {
-            rows.O[n][2 * i] *= correction;
-            rows.O[n][2 * i + 1] *= correction;
+            for (int n = 0; n < TD; ++n) {
+                rows.O[n][2 * i] *= correction;
+                rows.O[n][2 * i + 1] *= correction;
+            }
         }
     }
-}
+};
 
 // The warps' O, l and m become the block's, in the same way: a share of the keys each instead of a tile. They lie in shared
 // memory then, O and l relative to one maximum, and are to be summed over the warps.
-__device__ __forceinline__ void share_rows(const Rows &own)
+__device__ __forceinline__ void share_rows(const Rows &own, int t = threadIdx.x)
 {
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    const int warp = t / 32, lane = t % 32;
     float *const l_rows = reinterpret_cast<float *>(shared + L_ROWS);
     float *const m_rows = reinterpret_cast<float *>(shared + M_ROWS);
     if (lane % 4 == 0) {
@@ -161,11 +167,12 @@ __device__ __forceinline__ void put_warps_together(const Rows &own, float *O_spl
 }
 
 // Attention of so many `rows` of Q over the split on its own. O is not divided by l yet. `query`: of rows g and g + 8.
-template <class Keys, class Seen, class Score>
+template <class Maximum = RunningMaximum, class Keys, class Seen, class Score>
 __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float tau, const Keys &keys, const Seen &seen,
-                                                const Score (&score)[2], const int (&query)[2])
+                                                const Score (&score)[2], const int (&query)[2],
+                                                const Maximum &maximum = {}, int t = threadIdx.x)
 {
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    const int warp = t / 32, lane = t % 32;
     if constexpr (D % 16 != 0) {
         // Rows are not copied as far as they are multiplied.
         for (int i = t; i < (Q_TILE + SLOT_BYTES) / 16; i += THREADS) reinterpret_cast<uint4 *>(shared)[i] = uint4();
@@ -183,7 +190,7 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
     // The four matrices of a 16 x 16 tile in the order of rows, for Q and for V (transposed on its way), or of columns.
     const unsigned by_row = shared_address(shared) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
     const unsigned by_column = shared_address(shared) + swizzled<ROW_BYTES>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    Rows own = {{}, {}, {MINUS_INFINITY, MINUS_INFINITY}};
+    Rows own = {{}, {}, {maximum.first_m(), maximum.first_m()}};
 #pragma unroll 1
     for (int key = first_key; key < keys.end; key = keys.tile_after(key)) {
         const auto seen_here = seen.at(key);
@@ -196,7 +203,7 @@ __device__ __forceinline__ Rows attend_to_split(const stored *Q, int rows, float
         scale_and_mask(S, tau, score, seen_here, query, key, lane);
 
         // P = exp(S - m), and l and m.
-        exponentiate(own, S);
+        maximum.exponentiate(own, S);
 
         // O = O + P V.
         ring.wait_for_slot();

@@ -17,6 +17,10 @@ The kernels of all languages take the same arguments.
 """
 
 
+ROW_BY_ROW = ("batch", "padding")
+"""`invariant_to` of kernels in which the bits of a row depend neither on other rows nor on how many there are."""
+
+
 def register_languages(
     registry: Registry,
     algorithm: str,
@@ -33,6 +37,7 @@ def register_languages(
     operation: str = "attention",
     deterministic: bool = True,
     arch: str | None = None,
+    invariant_to: tuple[str, ...] = ("batch",),
 ) -> None:
     """Add `<algorithm>-<language>` for each of `languages`, which are the variants' backends.
 
@@ -55,6 +60,7 @@ def register_languages(
                 takes=takes,
                 deterministic=deterministic,
                 arch=arch,
+                invariant_to=invariant_to,
                 numerics=numerics,
             )
         )

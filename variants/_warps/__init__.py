@@ -59,6 +59,7 @@ def register_warps(
                 supports=unsupported,
                 claim=functools.partial(_claim, stores_lse),
                 takes=SPAN_FEATURES,
+                invariant_to=("batch", "padding"),
                 fails_in=(fails_in or {}).get(language, ()),
                 numerics=numerics,
             )

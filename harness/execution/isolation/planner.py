@@ -207,7 +207,9 @@ class Planner:
         """Return the variant's claimed traffic, as bytes read and bytes written, or None (`claimed_traffic`)."""
         problem = self._problem(request)
         claim = claimed_traffic(self._variant(request), problem, request["tile"])
-        return None if claim is None else [int(claim.read_bytes), int(claim.write_bytes)]
+        if claim is None:
+            return None
+        return [int(claim.read_bytes), int(claim.write_bytes), int(claim.further_read_bytes)]
 
     def plan(self, request: Json) -> Json:
         """Plan the problem with the given tile sizes, for the given architecture; return the checked plan."""

@@ -347,8 +347,8 @@ class _Functions:
         said = self._ask("claim", problem, tile)
         if said is None:
             return None
-        read_bytes, write_bytes = checked(said, list)
-        return Traffic(checked(read_bytes, int), checked(write_bytes, int))
+        read_bytes, write_bytes, further = checked(said, list)
+        return Traffic(checked(read_bytes, int), checked(write_bytes, int), checked(further, int))
 
     def plan(self, problem: Any, tile: TileSizes | None = None, arch: str | None = None) -> Plan:
         """Plan the problem (`Variant.plan`). Raises `Malformed` if the reply is not a plan."""

@@ -36,6 +36,7 @@ VARIANT_FIELDS = (
     "takes_arch",
     "deterministic",
     "fails_in",
+    "invariant_to",
 )
 """Fields of `Variant` that are sent by name. The others are encoded separately."""
 
@@ -64,6 +65,7 @@ def variant_to_json(variant: Variant, origin: str) -> Json:
     return said | {
         "takes": list(variant.takes),
         "fails_in": list(variant.fails_in),
+        "invariant_to": list(variant.invariant_to),
         "numerics": dataclasses.asdict(variant.numerics),
         "has_tiles": variant.tiles is not None,
         "has_claim": variant.claim is not None,
@@ -76,7 +78,7 @@ def variant_fields(said: Json) -> dict[str, Any]:
     fields: dict[str, Any] = {
         n: checked(said.get(n), str) for n in ("name", "operation", "algorithm", "backend", "idea")
     }
-    for name in ("takes", "fails_in"):
+    for name in ("takes", "fails_in", "invariant_to"):
         fields[name] = tuple(checked(each, str) for each in checked(said.get(name), list))
     fields |= {name: checked(said.get(name), bool) for name in ("takes_arch", "deterministic")}
     arch = said.get("arch")

@@ -141,7 +141,7 @@ def claimed_traffic(variant: Variant, problem: BaseProblem, tile: TileSizes | No
     if not isinstance(claim, Traffic):
         kind = type(claim).__name__
         raise PlanError(f"claim() returned a {kind}; it has to return a Traffic, or None to claim nothing")
-    for field in ("read_bytes", "write_bytes"):
+    for field in ("read_bytes", "write_bytes", "further_read_bytes"):
         size = getattr(claim, field)
         if isinstance(size, bool) or not hasattr(size, "__index__"):
             raise PlanError(f"claim() returned {field}={size!r}; it has to be a whole number of bytes")

@@ -223,7 +223,7 @@ def account(
         seed=settings.seed,
         device=device,
         levels=_levels(problem, claim, whole, local, tensor) + (() if caches is None else caches.levels),
-        claim_holds=None if claim is None else claim == Traffic(whole.read.sector_bytes, whole.written.sector_bytes),
+        claim_holds=None if claim is None else claim.holds(whole.read.sector_bytes, whole.written.sector_bytes),
         claim_gap=() if claim is None else tuple(claim_gap(claim, problem, sites)),
         buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
         launches=tuple(

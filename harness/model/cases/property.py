@@ -67,6 +67,8 @@ class Property:
     """Returns what does not hold and where; None if the property holds."""
     same_bits: bool = False
     """Whether it requires equal bits, which not every variant claims."""
+    invariance: str | None = None
+    """The declaration that it requires, of `INVARIANCES`; None if every variant has to have the property."""
 
 
 def determinism(trial: Trial) -> str | None:

@@ -35,6 +35,7 @@ from harness.operations.attention.cases.simplification import (
     size,
 )
 from harness.operations.attention.inputs import REGIMES
+from harness.operations.attention.invariance import changes
 from harness.operations.attention.libraries import LIBRARIES, libraries_in_words
 from harness.operations.attention.masks.arrays import mask_arrays
 from harness.operations.attention.mistakes.known_mistakes import forward_hints, known_mistakes, trivial_answers
@@ -152,6 +153,7 @@ OPERATION = Operation(
     axes=AttentionAxes,
     leaves_regime=raises_scores,
     properties=PROPERTIES,
+    changes=changes,
     simpler=simpler,
     size=size,
     enlarged=enlarged,

@@ -9,12 +9,12 @@ oracle and a kernel share.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.cases.property import DETERMINISM, Property, Trial, alignment_period, apart, on_grid, other_outputs
+from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_outputs
+from harness.model.invariance import BATCH
+from harness.operations.attention.invariance import alone
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
 
@@ -25,23 +25,14 @@ SCORE_SHIFT = "score-shift"
 
 
 def batch_invariance(trial: Trial) -> str | None:
-    """A sequence alone gives the same bits as in a batch.
-
-    It is the first one with dropout, which depends on its index, and otherwise the last one that begins at a vector.
-    """
-    if trial.problem.batch == 1:
+    """A sequence alone gives the same bits as in a batch."""
+    change = alone(trial.problem, trial.inputs)
+    if change is None:
         return None
-    of_batch = {tensor.name for tensor in trial.problem.inputs if tensor.axes[0] == "batch"}
-    period = alignment_period(*(trial.inputs[name] for name in "QKV"))
-    chosen = 0 if trial.problem.dropout else (trial.problem.batch - 1) // period * period
-    own = slice(chosen, chosen + 1)
-    alone = trial.run(
-        dataclasses.replace(trial.problem, batch=1, mask=trial.problem.mask.of_sequence(chosen)),
-        {n: np.ascontiguousarray(a[own]) if n in of_batch else a for n, a in trial.inputs.items()},
-    )
     # Gradients of a bias and of sinks are sums over the batch.
     by_entry = {tensor.name for tensor in trial.problem.tensors if tensor.axes[0] == "batch"}
-    return other_outputs(trial, alone, f"batch entry {chosen} on its own", own, by_entry)
+    outputs = trial.run(change.problem, change.inputs)
+    return other_outputs(trial, outputs, change.what, change.own[0], by_entry)
 
 
 def key_order(trial: Trial) -> str | None:
@@ -180,6 +171,7 @@ PROPERTIES: dict[str, Property] = {
             "a sequence gives the same bits alone and in a batch",
             batch_invariance,
             same_bits=True,
+            invariance=BATCH,
         ),
         Property("key-order", "if keys are reordered with their values and biases, O and lse do not change", key_order),
         Property(

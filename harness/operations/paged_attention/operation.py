@@ -25,6 +25,7 @@ from harness.operations.attention.mistakes.known_mistakes import forward_hints
 from harness.operations.paged_attention.axes import PagedAxes
 from harness.operations.paged_attention.build import builds_of
 from harness.operations.paged_attention.inputs import REGIMES, lengths_of
+from harness.operations.paged_attention.invariance import changes
 from harness.operations.paged_attention.libraries import LIBRARIES
 from harness.operations.paged_attention.mistakes import known_mistakes, trivial_answers
 from harness.operations.paged_attention.oracle import answer, needed_read_bytes, tolerance
@@ -148,6 +149,7 @@ OPERATION = Operation(
     cases=cases_of("harness.operations.paged_attention.strategies"),
     axes=PagedAxes,
     properties=PROPERTIES,
+    changes=changes,
     simpler=simpler,
     size=size,
     enlarged=enlarged,

@@ -5,26 +5,19 @@ A sequence's bits hang on nothing but its own rows: not on what else is in the b
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from harness.model.cases.property import DETERMINISM, Property, Trial, other_outputs
+from harness.model.invariance import BATCH
+from harness.operations.paged_attention.invariance import alone
 
 
 def batch_invariance(trial: Trial) -> str | None:
     """A sequence gives the same bits alone as in a batch with others."""
-    problem = trial.problem
-    if problem.sequences == 1:
+    change = alone(trial.problem, trial.inputs)
+    if change is None:
         return None
-    # The longest one that is not the first: of its parts most meet those of others.
-    own = max(range(1, problem.sequences), key=lambda sequence: problem.lengths[sequence])
-    mine = slice(own, own + 1)
-    fields = {"batch": 1, "lengths": problem.lengths[mine], "prefix": 0, "in_use": None}
-    same = {"pages": problem.pool_pages, "table_len": problem.table_shape[1]}
-    given = {name: np.ascontiguousarray(trial.inputs[name][mine]) for name in ("Q", "table", "lengths")}
-    alone = trial.run(dataclasses.replace(problem, **fields, **same), {**trial.inputs, **given})
-    return other_outputs(trial, alone, f"sequence {own} on its own", mine)
+    return other_outputs(trial, trial.run(change.problem, change.inputs), change.what, change.own[0])
 
 
 def page_order(trial: Trial) -> str | None:
@@ -53,6 +46,7 @@ PROPERTIES: dict[str, Property] = {
             "a sequence gives the same bits alone and in a batch",
             batch_invariance,
             same_bits=True,
+            invariance=BATCH,
         ),
         Property("page-order", "another order of the pages gives the same bits", page_order, same_bits=True),
     )

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.execution.judging.verdict import PASS, UNDECIDED
 from harness.model.operation import Operation
-from harness.options.command import Command, program_name
+from harness.options.command import Command, add_fields_of, flag, program_name
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
 from harness.options.exit_status import add_allow_undecided
 from harness.options.keep import add_keep
@@ -24,8 +25,9 @@ from harness.options.watch import add_watch
 from harness.studies.compare.against import Kept, add_against
 
 if TYPE_CHECKING:
+    from harness.execution.invariance import VariantInvariance
     from harness.execution.outcome import Comparison
-    from harness.execution.protocol import Device
+    from harness.execution.protocol import Device, Executor
     from harness.model.variant import Variant
     from harness.studies.compare.baseline import Setting
     from harness.text.study_result import StudyResult
@@ -38,6 +40,10 @@ class CompareRequest(StudyRequest):
     against: str | Kept | None = None
     """A revision, or the kept rows that are meant."""
     allow_undecided: bool = False
+    invariance: bool = flag(
+        "show on what the bits of each result depend: the rest of the batch, the splits of the keys, the padding of "
+        "the queries; and what the invariant choices cost"
+    )
 
 
 def run_compare(request: CompareRequest) -> int:
@@ -59,6 +65,7 @@ def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> 
     from harness.execution.results.rows import comparison_rows
     from harness.studies.compare.baseline import Setting
     from harness.studies.compare.counterparts import counterparts
+    from harness.studies.compare.invariance_report import with_invariance
     from harness.support.progress import progress_bar
     from harness.text.comparison_report import comparison_report
     from harness.text.study_result import StudyResult
@@ -102,16 +109,32 @@ def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> 
     plugins = [word for path in selection.plugin for word in ("--plugin", str(path))]
     report = comparison_report(comparison, lambda name: shlex.join([*program_name().split(), "fuzz", name, *plugins]))
     report = baseline.with_changes(report, comparison, chosen, twins)
+    invariant = True
+    if request.invariance:
+        found_invariance = _invariance_of(comparison, chosen, executor)
+        report = with_invariance(report, comparison, found_invariance)
+        invariant = all(each.holds for each in found_invariance)
     # How a variant was is no failure of what it is.
     then = {twin.name for twin in twins.values()}
     judged = dataclasses.replace(comparison, rows=tuple(row for row in comparison.rows if row.variant not in then))
     return StudyResult(
         comparison,
         report,
-        (judged.nothing_wrong if request.allow_undecided else judged.all_passed) and judged.something_ran,
+        (judged.nothing_wrong if request.allow_undecided else judged.all_passed) and judged.something_ran and invariant,
         judged.something_ran,
         kept=lambda: comparison_rows("compare", judged, fresh),
     )
+
+
+def _invariance_of(comparison: Comparison, variants: Sequence[Variant], executor: Executor) -> list[VariantInvariance]:
+    """Of each variant whose result is right."""
+    from harness.execution.invariance import invariance_of
+    from harness.model.operation import draw_inputs
+
+    assert comparison.regime is not None and comparison.seed is not None
+    inputs = draw_inputs(comparison.problem, comparison.regime, comparison.seed)
+    right = {row.variant for row in comparison.rows if row.verdict in (PASS, UNDECIDED)}
+    return [invariance_of(v, comparison.problem, inputs, executor) for v in variants if v.name in right]
 
 
 def _tiled(variants: Iterable[Variant], asked_tile: str | None) -> list[Variant]:
@@ -138,6 +161,7 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     add_device(parser)
     add_sanitizer(parser)
     add_against(parser)
+    add_fields_of(CompareRequest, parser, "invariance")
     add_report(parser)
     add_allow_undecided(parser)
     add_keep(parser)

@@ -16,7 +16,7 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, has_spans
 from variants._tiles import BLOCK, WARPS, Tile, blocks, grid
-from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -137,4 +137,6 @@ def register(registry: Registry) -> None:
     """Add `fa1-cupy` and `fa1-numba`."""
     idea = "FlashAttention-1: K/V blocks outside, O rewritten in memory once per K/V block"
     takes = features.SPAN_FEATURES
-    register_languages(registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes)
+    register_languages(
+        registry, "fa1", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes, invariant_to=ROW_BY_ROW
+    )

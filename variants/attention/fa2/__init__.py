@@ -31,7 +31,7 @@ from variants._tiles import BLOCK, MORE_SHARED_BYTES, THREADS_X, THREADS_Y, WARP
 from variants._tiles.bias import bias_bytes
 from variants._tiles.copies import tile_copy
 from variants._tiles.grids import beyond_y, grid_across
-from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
@@ -160,4 +160,16 @@ def supports(problem: Problem) -> str | None:
 def register(registry: Registry) -> None:
     """Add `fa2-cupy` and `fa2-numba`."""
     idea = "FlashAttention-2: Q blocks outside, O stays on chip and is written once"
-    register_languages(registry, "fa2", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES, supports=supports)
+    register_languages(
+        registry,
+        "fa2",
+        idea,
+        LANGUAGES,
+        plan,
+        claim,
+        tiles,
+        NUMERICS,
+        takes=TAKES,
+        supports=supports,
+        invariant_to=ROW_BY_ROW,
+    )

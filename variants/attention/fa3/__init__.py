@@ -56,7 +56,7 @@ from variants._hopper import (
 from variants._mma import LOG2_E
 from variants._tiles import blocks
 from variants._tiles.grids import L2_BYTES
-from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, Integers
 from variants._tiles.visits import FEATURES as NO_RUNS
@@ -303,4 +303,5 @@ def register(registry: Registry) -> None:
             takes=takes,
             supports=unsupported_on_hopper,
             tile_class=WarpgroupTile,
+            invariant_to=ROW_BY_ROW,
         )

@@ -19,6 +19,7 @@ from variants._mma import tile_copy
 from variants._mma.splits import (
     BC,
     BR,
+    PARTS,
     THREADS_PER_WARP,
     WARPS,
     key_bytes,
@@ -117,7 +118,7 @@ def plan(problem: Problem) -> Plan:
     # Few sizes, so that one compilation serves many problems.
     room = 1 << max(10, (of.output_tiles - 1).bit_length())
     sizes = split_sizes(p.head_dim, LEAN_TILE) | {"BLOCKS_PER_SM": BLOCKS_PER_SM, "OUTPUT_TILES": room}
-    lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink))
+    lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink), PARTS)
     lengths = tuple(np.int32(each) for each in (p.q_len, p.kv_len, p.kv_heads_count, p.group))
     tiles, tau = (np.uint32(of.total), np.uint32(of.per_head)), np.float32(features.factor(p))
     args = ("Q", "K", "V", "O", "lse", "O_parts", "l_parts", "m_parts", *lengths, *tiles, tau)
@@ -196,6 +197,7 @@ def register(registry: Registry) -> None:
             supports=supports,
             claim=claim,
             takes=(*features.BAND_FEATURES, *features.SCORE_FEATURES),
+            invariant_to=(),  # the rest of the batch, and further rows, move the cuts between blocks
             numerics=NUMERICS,
         )
     )

@@ -1,6 +1,6 @@
 // Lean Attention: Sanovar et al. 2024, arXiv 2405.10480, algorithm 2, for few queries and many keys. The keys of all heads and
 // sequences lie in one row of lean tiles; each block takes an equal run of them, wherever heads end (stream-K). What a block
-// does with the keys of one head is in _mma/split_attention.cuh and runs_of_rows.cuh. Limits, Scores and Sink, types that the
+// does with the keys of one head is in _mma/split_attention.cuh and runs_of_rows.cuh, how parts are read in parts.cuh. Limits, Scores and Sink, types that the
 // plan chooses, are in _features/.
 //
 // Compile-time parameters besides those of splits.cuh: BLOCKS_PER_SM (at least), OUTPUT_TILES (room for their counters).
@@ -95,38 +95,6 @@ struct Parts {
 };
 __device__ __forceinline__ unsigned part_at_begin(unsigned block) { return 2 * block; }
 __device__ __forceinline__ unsigned part_at_end(unsigned block) { return 2 * block + 1; }
-
-// A row's l and m with the sink, which is a key more: 1 / l, to be multiplied by exp(m - its m), and lse.
-struct FinishedRow {
-    float m, inverse, lse;
-    __device__ __forceinline__ FinishedRow(float l_keys, float m_keys, float logit)
-        : m(fmaxf(m_keys, logit))
-    {
-        const float l = exp_below(m_keys, m) * l_keys + exp_below(logit, m) * Sink::WEIGHT;
-        // A row that saw nothing has l = 0 and m = -inf: its O is 0, its log-sum-exp -inf.
-        inverse = l == 0.0f ? 0.0f : 1.0f / l;
-        lse = m + logf(l);
-    }
-};
-
-// Neighbouring elements of a row that a thread reads at once.
-constexpr int WIDTH = D % 4 == 0 ? 4 : D % 2 == 0 ? 2 : 1;
-struct __align__(4 * WIDTH) Floats { float x[WIDTH]; };
-struct __align__(2 * WIDTH) Stored { stored x[WIDTH]; };
-
-// From L2: another block wrote it.
-__device__ __forceinline__ Floats load_cg(const float *from)
-{
-    if constexpr (WIDTH == 4) {
-        const float4 x = __ldcg(reinterpret_cast<const float4 *>(from));
-        return {x.x, x.y, x.z, x.w};
-    } else if constexpr (WIDTH == 2) {
-        const float2 x = __ldcg(reinterpret_cast<const float2 *>(from));
-        return {x.x, x.y};
-    } else {
-        return {__ldcg(from)};
-    }
-}
 
 // All parts of an output tile -> its O and lse. m, then the weight, of each part and row lies in shared memory, where the slots
 // were, and l behind it.

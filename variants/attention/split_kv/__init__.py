@@ -38,14 +38,13 @@ from variants._mma.splits import (
     slope_sectors,
     split_sizes,
     splits_kernel,
+    tiles,
 )
 from variants._tiles import blocks, unsupported
 from variants._tiles.grids import beyond_y
 from variants._tiles.schedule import FLOAT32_BYTES, INT32_BYTES
 from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 
-LONG, LONG_SPLIT = 32768, 1024
-"""From so many keys on splits have that many unless others are asked for."""
 Run = tuple[Integers, Integers]
 """Keys from the first to before the second."""
 NUMERICS = Numerics(
@@ -138,16 +137,6 @@ def claim(problem: Problem, tile: Mapping[str, int] | None = None) -> Traffic:
     if has_spans(p):
         read_bytes += len(splits) * _limit_bytes(p, first_rows, tile_rows) + 2 * SECTOR_BYTES * _rows(p)
     return Traffic(int(read_bytes), int(split_kv[1] + output_bytes))
-
-
-def tiles(problem: Problem) -> list[dict[str, int]]:
-    """How many keys a split may have, the default first. Br is no choice: it says where tiles of rows end.
-
-    Twice as many where there are many keys: that takes 5 % off the time of 32,768, and 10 % more of 8,192 for a single
-    sequence on an H200. Nothing else of the problem counts, so that bits do not depend on the rest of a batch.
-    """
-    default = LONG_SPLIT if problem.kv_len >= LONG else SPLITS[0]
-    return [{"Br": BR, "split": split} for split in (default, *(other for other in SPLITS if other != default))]
 
 
 def _keys_seen(problem: Problem, first_queries: Integers, tile_rows: Integers) -> tuple[Run, Run]:

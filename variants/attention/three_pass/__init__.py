@@ -21,7 +21,7 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, has_spans, sink_bytes, term_bytes
 from variants._tiles import BLOCK, SHARED_BYTES, WARPS, Tile, blocks, default_tile, grid
-from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.sectors import SECTOR_BYTES, matrix_rows, run_bytes, tiled_run_bytes
 from variants._tiles.space import P_floats, rows_floats, tile_space
@@ -135,4 +135,6 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `three-pass-cupy` and `three-pass-numba`."""
     idea = "standard attention: S = Q K^T and P = softmax(S) both written to memory"
-    register_languages(registry, "three-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES)
+    register_languages(
+        registry, "three-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES, invariant_to=ROW_BY_ROW
+    )

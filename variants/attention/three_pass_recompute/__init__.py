@@ -14,7 +14,7 @@ from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, has_spans
 from variants._tiles import BLOCK, Tile, blocks, default_tile, grid
-from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -81,4 +81,15 @@ def register(registry: Registry) -> None:
     """Add `three-pass-recompute-cupy` and `three-pass-recompute-numba`."""
     idea = "standard attention without S and P: scores computed anew for maximum, denominator and P V"
     takes = features.SPAN_FEATURES
-    register_languages(registry, "three-pass-recompute", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=takes)
+    register_languages(
+        registry,
+        "three-pass-recompute",
+        idea,
+        LANGUAGES,
+        plan,
+        claim,
+        tiles,
+        NUMERICS,
+        takes=takes,
+        invariant_to=ROW_BY_ROW,
+    )

@@ -16,7 +16,7 @@ from harness import Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import Feature, arguments, has_spans, sink_bytes, term_bytes
 from variants._tiles import BLOCK, WARPS, Tile, blocks, default_tile, grid
-from variants._tiles.registration import Kernels, register_languages
+from variants._tiles.registration import ROW_BY_ROW, Kernels, register_languages
 from variants._tiles.schedule import Schedule
 from variants._tiles.space import P_floats, rows_floats, tile_space
 
@@ -89,4 +89,6 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 def register(registry: Registry) -> None:
     """Add `two-pass-cupy` and `two-pass-numba`."""
     idea = "online softmax: one sweep for maximum and denominator, one that recomputes scores for P V"
-    register_languages(registry, "two-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES)
+    register_languages(
+        registry, "two-pass", idea, LANGUAGES, plan, claim, tiles, NUMERICS, takes=TAKES, invariant_to=ROW_BY_ROW
+    )

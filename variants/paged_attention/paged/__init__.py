@@ -109,6 +109,7 @@ def register(registry: Registry) -> None:
                 claim=claim,
                 tiles=tiles,
                 takes=("causal",),
+                invariant_to=("batch", "padding"),
                 numerics=NUMERICS,
             )
         )

@@ -94,6 +94,7 @@ from harness.model.arithmetic.rounding import LAMBDA, SMALLEST_STEP, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Part, Tolerance
 from harness.model.reference import Reference
+from harness.operations.attention.budget.constant_maximum import Shift, shift_of
 from harness.operations.attention.budget.distances import Distances
 from harness.operations.attention.budget.e4m3_factors import RoundedFactors, expected_cut, rounded_factors
 from harness.operations.attention.budget.exact_answers import exact_elements, unconstrained_elements
@@ -208,6 +209,8 @@ class _Rows:
     """Weight of the sink relative to that of all keys, (b, h, rows, 1). 0 without sinks."""
     products_step: Float64Array | float
     """Absolute error of O's sum from the smallest products of e4m3."""
+    shift: Shift
+    """How far what is subtracted from scores is from their maximum."""
 
     @classmethod
     def of(
@@ -251,6 +254,7 @@ class _Rows:
             sink_odds=0.0 if block.rule.sinks is None else _odds_of_last(p),
             # max(w, f) max(v, g) <= w v + f v + w g + f g, for weights and values below their smallest normal numbers.
             products_step=products * (NORMAL_WEIGHT * unit + 2 * factor * factors.normal_v) if factors else 0.0,
+            shift=shift_of(numerics.constant_maximum, largest, answer["lse"][..., None]),
         )
 
     @property
@@ -285,6 +289,7 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     score_error = rows.score_error
     largest_score_error = _max(score_error)
     argument = np.minimum(rows.max_minus_score + score_error + largest_score_error, LARGEST_ARGUMENT)
+    argument = argument + rows.shift.distance
     own_error = rounding.argument * (argument + 2 * rounding.headroom) + (
         rounding.exp + n * (rounding.rescale + rounding.addition)
     )
@@ -298,12 +303,13 @@ def _proved(rows: _Rows) -> tuple[Array, Array]:
     largest_own_error = _max(own_error)
     log_error = np.fmin(np.log1p(_sum(weight_error)), SLACK * (largest_score_error + largest_own_error))
 
+    weights_step = rounding.weights_step * rows.shift.growth
     sum_difference = 2 * largest_own_error + rounding.division + rounding.weights + rows.products
-    sum_difference = np.expm1(SLACK * sum_difference) + 2 * n * rounding.weights_step
+    sum_difference = np.expm1(SLACK * sum_difference) + 2 * n * weights_step
     separate = 2 * own_error + rounding.division
     separate *= p
     if rounding.weights:
-        rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step))
+        rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step * rows.shift.growth))
         weight_error += rounded * factor
         separate += rounded
     if rounding.e4m3:
@@ -317,7 +323,7 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     """Return expected errors of O, in units of V, and of log(sum exp), assuming random roundings."""
     rounding, errors, p, n = rows.rounding, rows.errors, rows.p, rows.keys_seen
     sums = rounding.expected_sum(n)
-    argument = np.minimum(rows.max_minus_score, LARGEST_ARGUMENT) + 2 * rounding.headroom
+    argument = np.minimum(rows.max_minus_score, LARGEST_ARGUMENT) + rows.shift.distance + 2 * rounding.headroom
     exp_error: Array = (rounding.argument + U) * argument + rounding.exp
     if rounding.frame:
         exp_error += rounding.frame * (rows.abs_scores + rows.abs_max + rounding.headroom)
@@ -341,7 +347,7 @@ def _expected(rows: _Rows) -> tuple[Array, Array]:
     rescaled: Array = np.multiply(LAMBDA * U, np.sqrt(n))  # products, in either sum
     separate: Array = 2 * (_sum(p * own_error) + sums + rescaled) + rounding.division
     if rounding.weights:
-        rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step))
+        rounded = np.minimum(p, np.maximum(rounding.weights * p, rounding.weights_step * rows.shift.growth))
         weight_errors.append(LAMBDA * rounded * factor)
         error_of_equal_keys = error_of_equal_keys + rounded * factor
         separate += _sum(rounded)
@@ -394,8 +400,8 @@ class _Stored:
     def of(cls, answer: Mapping[str, Float64Array], rows: _Rows, block: Block) -> _Stored:
         o = np.abs(answer["O"])
         not_finite = ~np.isfinite(o)
-        # Weights are at most 1 and one of them is 1, so the denominator is at least 1.
-        underflow = SMALLEST * rows.keys_seen * (4 + rows.unit + o) + rows.products_step
+        # Weights are at most 1 and one of them is 1, so the denominator is at least 1, or 1 / growth with a constant.
+        underflow = SMALLEST * rows.shift.growth * rows.keys_seen * (4 + rows.unit + o) + rows.products_step
         without_keys, blind = (np.broadcast_to(x, answer["lse"].shape) for x in (block.without_keys, block.blind))
         return cls(rows, o, underflow, not_finite if not_finite.any() else None, without_keys, blind, answer["lse"])
 
@@ -416,7 +422,7 @@ class _Stored:
         """Return the budget of lse, given the error of log(sum exp)."""
         rounding, n, m = self.rows.rounding, self.rows.keys_seen[..., 0], self.rows.abs_max[..., 0]
         total: Float64Array = error[..., 0] + rounding.log * np.abs(self.lse_answer) + rounding.log_absolute
-        total += rounding.log_of_sum * (np.log(np.maximum(n, 1)) + rounding.headroom)
+        total += rounding.log_of_sum * (np.log(np.maximum(n, 1)) + self.rows.shift.distance[..., 0] + rounding.headroom)
         total += 2 * rounding.frame * (m + rounding.headroom)
         total[~np.isfinite(self.lse_answer)] = np.nan
         total[self.blind] = 0.0

@@ -136,7 +136,8 @@ def unconstrained_elements(
         # If all weights of a row are dropped, including NaN ones, some kernels return 0.
         of_keys = block.kept[..., : problem.kv_len] & block.visible[..., : problem.kv_len]
         skipped = skipped | (~of_keys.any(axis=-1) & ~(block.row_maxima < np.inf))[..., None]
-    weight = block.kept_factor * 2.0**numerics.headroom  # the largest one
+    largest_weight = 1.0 if numerics.constant_maximum is None else math.exp(numerics.constant_maximum[2])
+    weight = block.kept_factor * 2.0**numerics.headroom * largest_weight  # the largest one
     sums = (weight * np.maximum(n, 1)[..., None] * v > largest) | (largest_O > LARGEST[problem.dtype])
     if problem.dtype == "float16" and numerics.weights == "problem" and block.kept_factor > LARGEST["float16"]:
         skipped = np.ones((), np.bool_)

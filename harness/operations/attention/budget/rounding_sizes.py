@@ -166,7 +166,7 @@ class Roundings:
 
 NUMERICS_USED = (
     "scores", "weights", "functions", "sums", "one_score", "divides_last", "scaled_q", "cubic_exp",
-    "headroom", "factors",
+    "headroom", "factors", "constant_maximum",
 )  # fmt: skip
 """The fields of `Numerics` that errors of attention depend on, besides those of its score terms."""
 NUMERICS = tuple(field.name for field in dataclasses.fields(Numerics))

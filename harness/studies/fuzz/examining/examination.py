@@ -91,6 +91,8 @@ def _examine(case: Case, variant: Variant, executor: Executor, sanitizer: Emulat
     held = properties[case.check]
     if held.same_bits and not variant.deterministic:
         return answer  # a variant that does not declare determinism need not repeat its bits
+    if held.invariance is not None and held.invariance not in variant.invariant_to:
+        return answer
     assert done.execution is not None
 
     def run(other: BaseProblem, values: Arrays) -> Arrays:
