@@ -215,9 +215,7 @@ COMMAND = Command(
     run_learn,
     learned,
     examples=(
-        ("", "List the steps and your progress."),
-        ("3", "Read step 3, predict, and run its kernels."),
-        ("3 --predict 33MB", "Give the prediction without being asked."),
+        ("3 --predict 6400", "Read and run step 3, with your prediction."),
         ("task 3", "Write the task of step 3 into the current folder."),
         ("check 3 path_3_online.cu", "Check your solution."),
     ),
