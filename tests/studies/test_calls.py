@@ -76,7 +76,7 @@ def test_a_problem_is_given_whole_or_by_its_fields(compared: Any) -> None:
     assert compare(rows, "softmax-online-cupy", device="emulator").result.problem == rows
     with pytest.raises(UsageError, match="already has heads; pass a problem or fields"):
         compare(problem, heads=4)
-    with pytest.raises(UsageError, match="is no problem"):
+    with pytest.raises(UsageError, match="is not a problem"):
         compare("fa2-cupy")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="of attention, not of softmax"):
         compare(problem, operation="softmax")

@@ -59,7 +59,7 @@ def test_parameters_in_registers() -> None:
 
 @pytest.mark.parametrize(
     ("address", "words"),
-    [("mov.u64 q3, 0;", "the address 0x0"), ("mov.u64 q3, sum;", "no function with such parameters")],
+    [("mov.u64 q3, 0;", "address 0x0"), ("mov.u64 q3, sum;", "no function with these parameters")],
 )
 def test_an_address_of_no_such_function_is_a_fault(address: str, words: str) -> None:
     with pytest.raises(KernelFault, match=words) as caught:

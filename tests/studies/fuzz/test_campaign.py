@@ -261,7 +261,7 @@ def test_an_error_of_the_harness_is_not_the_variants_failure(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"examples": None}, "needs an end"),
+        ({"examples": None}, "needs a limit"),
         ({"examples": 0}, "--examples is 0"),
         ({"seconds": -1.0}, "--seconds is -1"),
         ({"checks": ("colour",)}, "no property 'colour'"),

@@ -227,7 +227,7 @@ def test_after_a_killed_scheduler_the_same_command_resumes(
     scheduler.kill()
     out, err = started.communicate(timeout=60)
     assert started.returncode == 1 and out == ""
-    assert err.count("\n") == 1 and "the scheduler at" in err and "it goes on" in err
+    assert err.count("\n") == 1 and "the scheduler at" in err and "to resume" in err
     again, said = outcome(fuzz(own, *command, "--workers", "2"))
     assert GOES_ON in said and differences(again, whole(SHORT_EXAMPLES)) == {}
 

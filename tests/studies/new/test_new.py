@@ -59,7 +59,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture):
     assert main(["new", "my-idea", "--folder", str(tmp_path)]) == 0
     (tmp_path / "my_idea.py").write_text("mine")
     assert main(["new", "my-idea", "--folder", str(tmp_path)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "my_idea.py").read_text() == "mine"
 
 

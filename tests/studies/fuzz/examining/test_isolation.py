@@ -88,7 +88,7 @@ def test_a_kernel_that_is_slow_but_not_stuck_is_waited_for(monkeypatch: pytest.M
         assert asked.ask(many).finding is None
         monkeypatch.setattr("harness.studies.fuzz.examining.isolation.STEADY", 0.5)
         finding = asked.ask(many).finding
-        assert finding is not None and finding.kind == TIMEOUT and "its thread blocks end" in finding.reason
+        assert finding is not None and finding.kind == TIMEOUT and "blocks end, but others keep" in finding.reason
 
 
 def test_the_sanitizer_may_take_longer():
