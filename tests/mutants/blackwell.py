@@ -63,20 +63,6 @@ _TENSOR_MEMORY = (
         "const bool adds = j < tile.key_tiles - 1;",
         "const bool adds = true;",
     ),
-    _in(
-        SOFTMAX,
-        "no fence before P is announced",
-        "            before_arrival();\n            rows.P_ready.arrive();",
-        "            rows.P_ready.arrive();",
-        sanitize=True,
-    ),
-    _in(
-        CORRECTION,
-        "no fence after the wait for O",
-        "            rows.O_ready.wait_for(round);\n            after_wait();\n",
-        "            rows.O_ready.wait_for(round);\n",
-        sanitize=True,
-    ),
 )
 _SHARED_MEMORY = (
     _in(
@@ -99,8 +85,8 @@ _SHARED_MEMORY = (
     _in(
         SOFTMAX,
         "growth overwritten before it is read",
-        "                rows.growth.wait_until_empty(step - 1);\n",
-        "",
+        "        rows.growth.wait_until_empty(step - 1);\n        barriers.growth[t][mine] = l;\n",
+        "        barriers.growth[t][mine] = l;\n",
         sanitize=True,
     ),
     _in(

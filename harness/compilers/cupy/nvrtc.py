@@ -10,10 +10,16 @@ from typing import Any
 
 from harness.support.errors import CompileError
 
-INFINITY_HINT = (
-    "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include <math_constants.h> "
-    "and write CUDART_INF_F"
-)
+HINTS = {
+    'identifier "INFINITY" is undefined': (
+        "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include <math_constants.h> "
+        "and write CUDART_INF_F"
+    ),
+    "invalid value for --gpu-architecture": (
+        "\nA newer NVRTC may know the architecture: SANDBOX_CUDA=12 pip install --force-reinstall ."
+    ),
+}
+"""What to do about a message of NVRTC, by a part of it."""
 
 
 def compile_source(source: str, name: str, options: tuple[str, ...], expressions: tuple[str, ...] = ()) -> str:
@@ -58,7 +64,7 @@ def _compiled(source: str, name: str, options: tuple[str, ...], expressions: tup
         (status,) = nvrtc.nvrtcCompileProgram(handle, len(options), [option.encode() for option in options])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, handle).strip()
-            hint = INFINITY_HINT if 'identifier "INFINITY" is undefined' in log else ""
+            hint = next((hint for part, hint in HINTS.items() if part in log), "")
             raise CompileError(
                 f"kernel {name} did not compile with NVRTC {version_text()}:\n{log or status.name}{hint}"
             )
