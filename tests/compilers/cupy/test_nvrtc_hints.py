@@ -36,3 +36,8 @@ def test_a_gpu_that_is_newer_than_nvrtc_has_a_remedy() -> None:
     with pytest.raises(CompileError, match=r"the GPU is sm_999, and NVRTC supports up to sm_.*SANDBOX_CUDA=13 pip"):
         toolchain_of(kernel).bind(launch, {}, SimpleNamespace(arch="sm_999"))
     nvrtc.require_architecture("sm_90")
+
+
+def test_an_architecture_that_nvrtc_does_not_know_says_how_to_get_it() -> None:
+    with pytest.raises(CompileError, match=r"invalid value for --gpu-architecture.*\n.*SANDBOX_CUDA=12 pip install"):
+        nvrtc.compile_source('extern "C" __global__ void none() {}', "none", ("-arch=sm_9999",))
