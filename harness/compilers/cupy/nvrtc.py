@@ -12,8 +12,8 @@ from harness.support.errors import CompileError
 
 HINTS = {
     'identifier "INFINITY" is undefined': (
-        "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include <math_constants.h> "
-        "and write CUDART_INF_F"
+        "\nNVRTC has no math.h, which defines INFINITY: write __int_as_float(0x7f800000), or include "
+        "<math_constants.h> and write CUDART_INF_F"
     ),
     "invalid value for --gpu-architecture": (
         "\nA newer NVRTC may know the architecture: SANDBOX_CUDA=12 pip install --force-reinstall ."
