@@ -5,6 +5,8 @@ registers, labels and variables have a prefix, its parameters are the caller's `
 branch to the end of the call. Values that a call passes in registers, or as numbers, are moved before the body, and
 results after it. An indirect call becomes a comparison of its address with that of each function that it may call, and
 a call of that function. For a function that calls itself, see `recursion`.
+
+Operations of tensor memory that a whole warp executes, and that have a predicate, are branched around, too.
 """
 
 from __future__ import annotations
@@ -50,11 +52,16 @@ def inline_calls(module: ir.Module, entry: ir.Function) -> ir.Function:
     return flat
 
 
+def _is_of_whole_warp(instruction: ir.Instruction) -> bool:
+    """Whether it is an operation of tensor memory for which all lanes of a warp have the same predicate."""
+    return instruction.opcode == "tcgen05" and "aligned" in instruction.modifiers
+
+
 class _Inliner:
     def __init__(self, module: ir.Module, flat: ir.Function) -> None:
         self._module = module
         self._flat = flat
-        self._calls = 0
+        self._calls = self._skipped = 0
         self._recursive = recursive_functions(module)
         self._activations: list[Activation] = []
         """The functions that are being inlined, as in `stack`, but without the entry."""
@@ -76,10 +83,21 @@ class _Inliner:
             elif instruction.opcode == "ret" and return_label is not None:
                 target = (ir.Symbol(return_label),)
                 out.append(replace(instruction, opcode="bra", modifiers=(), operands=target))
+            elif instruction.predicate is not None and _is_of_whole_warp(instruction):
+                out += self._branched_around(instruction)
             elif self._activations and self._activations[-1].variables:
                 out += self.recursion.in_frame(instruction, self._activations[-1])
             else:
                 out.append(instruction)
+
+    def _branched_around(self, instruction: ir.Instruction) -> list[ir.Statement]:
+        """The instruction without its predicate, behind a branch of the lanes where that does not hold."""
+        self._skipped += 1
+        skipped = f"{instruction.opcode}@{self._skipped}.skipped"
+        skip = replace(
+            instruction, opcode="bra", modifiers=(), operands=(ir.Symbol(skipped),), negated=not instruction.negated
+        )
+        return [skip, replace(instruction, predicate=None, negated=False), ir.Label(skipped)]
 
     def _call(self, call: ir.Instruction, stack: tuple[str, ...]) -> None:
         results, callee_or_address, arguments = _call_operands(call)

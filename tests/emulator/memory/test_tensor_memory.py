@@ -46,8 +46,29 @@ ALLOCATION_FAULTS = {
     7: "no allocation of 64 columns of tensor memory begins at address 0x80",
     8: "warps 0 wait for 64 columns of tensor memory to be free",
     9: "the block ends without freeing the 32 columns of tensor memory allocated here",
-    10: "needs all lanes of warp 0 at once",
+    10: "must be executed by all lanes of warp 0 together",
 }
+
+
+PREDICATED = """
+#define OF_WARP_0(instruction, a, b) asm volatile("{\\n.reg .pred p;\\nsetp.eq.u32 p, %2, 0;\\n" instruction "\\n}" \\
+    ::"r"(a), "r"(b), "r"((u32)(threadIdx.x >= warps * 32)) : "memory")
+extern "C" __global__ void k(u32* y, u32 warps) {
+  __shared__ u32 place; int t = threadIdx.x;
+  OF_WARP_0("@p tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%0], %1;", place_of(&place), 32);
+  __syncthreads();
+  store_cell(place + (t / 32 * 32 << 16), t);
+  WAIT_ST();
+  y[t] = load_cell(place + (t / 32 * 32 << 16));
+  WAIT_LD();
+  __syncthreads();
+  OF_WARP_0("setp.ne.u32 p, %2, 0;\\n@!p tcgen05.dealloc.cta_group::1.sync.aligned.b32 %0, %1;", place, 32);
+}"""
+
+
+def test_a_predicate_that_all_lanes_of_a_warp_agree_on() -> None:
+    after, _ = run_blackwell(PREDICATED, {"y": np.zeros(128, np.uint32)}, ("y", np.uint32(1)), block=(128, 1, 1))
+    np.testing.assert_array_equal(after["y"], np.arange(128))
 
 
 def test_allocations_take_the_first_free_columns() -> None:
@@ -182,7 +203,7 @@ ACCESS_FAULTS = {
     2: r"lane \d+, column 512 of tensor memory reaches beyond the last of 512 columns",
     3: "lane 0, column 0 of tensor memory; a warp reaches a quarter of the lanes",
     4: r"lane \d+, column 0 of tensor memory; a warp reaches a quarter of the lanes",
-    5: r"needs all lanes of warp \d at once",
+    5: r"must be executed by all lanes of warp \d together",
     7: r"lanes 16-31 of warp \d give another value than lane 0",
     6: r"lane \d+, column 5 of tensor memory reaches columns that are not allocated",
 }
