@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.execution.protocol import Device
 from harness.gpu import profiled_run
 from harness.model.operation import draw_inputs
 from harness.model.plan import Plan
@@ -23,6 +24,7 @@ class Executor:
     """Notes what it is asked to run."""
 
     def __init__(self) -> None:
+        self.device = Device("gpu", "stand-in", "sm_90")
         self.ran: list[tuple[Problem, Plan, dict[str, np.ndarray]]] = []
         self.fault: KernelFault | None = None
 

@@ -27,6 +27,8 @@ _HINTS = (
     "cluster", "gpu", "sys", "mmio", "unified",
 )  # fmt: skip
 STATE_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
+WIDEST_BYTES = 32
+"""Bytes per lane of the widest accesses of global memory, which `sm_100` has: rows of `DATA` and `DATA_2`."""
 _TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
 
 
@@ -72,7 +74,7 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     if len(items) != count or not isinstance(address, Address):
         raise instruction.unsupported("its operands do not fit its form")
     access = Access(space if space == "shared::cluster" else space.partition("::")[0], kind, items, address)
-    if access.size_bytes > 16:
+    if access.size_bytes > (WIDEST_BYTES if access.space == "global" else 16):
         raise instruction.unsupported("accesses wider than 16 bytes")
     return access
 

@@ -155,6 +155,23 @@ def test_values_keep_their_width_in_narrow_registers():
     assert (out[:, 3] == 0x3F800000).all()
 
 
+def test_accesses_of_32_bytes():
+    """One sector for each lane, of sm_100."""
+    data, out = RNG.integers(0, 1 << 32, (32, 8), dtype=np.uint32), np.zeros((2, 32, 8), dtype=np.uint32)
+    run_body(
+        """
+        mul.wide.u32 q1, tid, 32; add.u64 q2, q1, out; add.u64 q1, q1, data;
+        ld.global.v8.b32 {r1, r2, r3, r4, r5, r6, r7, r8}, [q1];
+        st.global.v4.b32 [q2], {r5, r6, r7, r8}; st.global.v4.b32 [q2+16], {r1, r2, r3, r4};
+        ld.global.v4.b64 {q3, q4, q5, q6}, [q1];
+        st.global.v4.b64 [q2+1024], {q6, q5, q4, q3};
+        """,
+        {"data": data, "out": out},
+    )
+    np.testing.assert_array_equal(out[0], np.roll(data, 4, axis=1))
+    np.testing.assert_array_equal(out[1].view(np.uint64), data.view(np.uint64)[:, ::-1])
+
+
 def test_shared_loads_from_one_address_and_from_many():
     """The short way for one address, and the long one, on vectors; under a predicate only some lanes look."""
     out = np.full((4, 32, 2), 7, dtype=np.uint32)
