@@ -118,7 +118,7 @@ def test_verdicts_are_of_campaigns_that_are_run_anew_and_are_not_kept(script: Mo
     [
         (["--mutants", "fa9*"], "no mutant is called fa9*"),
         (["--examples", "0"], "--examples has to be at least 1"),
-        (["--workers", "0"], "0 processes; it has to be from 1"),
+        (["--workers", "0"], "--workers is 0; it has to be from 1"),
         (["--workers", "all"], "neither a number of processes nor the address"),
         (["--output", "/nowhere/at/all.md"], "/nowhere"),
     ],
