@@ -245,7 +245,7 @@ def test_another_gpu(tmp_path: Path) -> None:
     done = emulate(tmp_path, OTHER_GPU, "--gpu", "a100")
     assert done.returncode == 0, done.stderr
     unknown = emulate(tmp_path, OTHER_GPU, "--gpu", "b42")
-    assert unknown.returncode == 2 and "choose one of h200, h100, a100" in unknown.stderr
+    assert unknown.returncode == 2 and "choose one of h200, h100, b200, a100" in unknown.stderr
 
 
 LONG_LOOP = """
