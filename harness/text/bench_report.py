@@ -111,10 +111,11 @@ def bench_notes(result: BenchResult) -> list[str]:
         f"Device: {device_line(result.device)}{driver}. Measured on it just now: copy "
         f"{ceilings.copy_bytes_per_s / 1e12:.2f} TB/s, matrix product {ceilings.matrix_dtype} "
         f"{ceilings.matrix_flops / 1e12:.1f} TFLOP/s.",
-        "time: median of cold runs, all contenders in turns, L2 overwritten before each; ± is half the 95 % interval "
-        "of the median. Ranked by time; = marks times whose intervals overlap, so that their order is unknown.",
+        "time: median of cold runs, all contenders taking turns, L2 overwritten before each; ± is half the 95 % "
+        "interval of the median. Ranked by time; = marks times whose intervals overlap, so that their order is "
+        "unknown.",
         f"sustained: mean of at least {result.effort.sustained_seconds:g} s back to back, caches warm; the clock is "
-        "the one of that while. Where it is longer than a cold run, the host could not launch any faster.",
+        "the one measured during these runs. Where it is longer than a cold run, the host could not launch any faster.",
         f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
         "100 % of a copy, caches served the rest.",
     ]

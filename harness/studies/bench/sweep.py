@@ -136,7 +136,8 @@ def _notes(points: Sequence[BenchPoint]) -> Iterator[str]:
     result = points[0].result
     driver = f", driver {result.driver}" if result.driver else ""
     torch = f", PyTorch {result.torch}" if result.torch else ""
-    yield f"Device: {device_line(result.device)}{driver}{torch}. L2 overwritten before each run, contenders in turns."
+    device = f"{device_line(result.device)}{driver}{torch}"
+    yield f"Device: {device}. L2 overwritten before each run, contenders taking turns."
     for point in points:
         for row in point.result.rows:
             if row.verdict in ("fail", "error"):
