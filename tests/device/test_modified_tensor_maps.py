@@ -148,8 +148,8 @@ def test_a_swizzle_of_128_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"box_rows": 0}, "a box_dim into its .* that no GPU"), ({"columns": 30}, "a global_stride into its .* that no GPU"),
-     ({"swizzle": 2}, "a swizzle_mode into its .* that no GPU"), ({"stride": 2}, "an element_stride of 2")],
+    [({"box_rows": 0}, "a box_dim into .* that no GPU"), ({"columns": 30}, "a global_stride into .* that no GPU"),
+     ({"swizzle": 2}, "a swizzle_mode into .* that no GPU"), ({"stride": 2}, "an element_stride of 2")],
 )  # fmt: skip
 def test_fields_that_no_gpu_accepts_are_faults(fields: dict[str, int], words: str) -> None:
     with pytest.raises(KernelFault, match=words) as caught:
