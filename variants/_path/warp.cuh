@@ -1,5 +1,5 @@
-// A warp is 32 threads, its lanes, that run in lockstep. __shfl_xor_sync hands each lane the value of the lane whose number
-// differs in one bit: after five exchanges, all lanes have the result of all.
+// A warp is 32 threads, its lanes. __shfl_xor_sync waits for all of them (0xffffffff: a bit for each), and hands each lane the
+// value of the lane whose number differs in one bit: after five exchanges, all lanes have the result of all.
 
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)  // CuPy's compiler, NVRTC, has no math.h

@@ -29,8 +29,11 @@ class JudgedPrediction:
 
     @property
     def is_right(self) -> bool:
-        """Whether it is within the tolerance."""
-        return self.predicted is not None and _near(self.predicted, self.counted, self.prediction.tolerance)
+        """Whether it is within the tolerance, or is the counted figure rounded to as many digits, at least two."""
+        if self.predicted is None:
+            return False
+        rounded = _rounded_like(self.predicted, self.counted)
+        return self.predicted == rounded or _near(self.predicted, self.counted, self.prediction.tolerance)
 
     @property
     def answer(self) -> str:
@@ -50,7 +53,9 @@ class JudgedPrediction:
         if not self.predicted or not self.counted:
             return ""
         ratio = self.counted / self.predicted
-        return f", {ratio:.3g} times as much" if ratio > 1 else f", {1 / ratio:.3g} times less"
+        if 0.5 < ratio < 2:
+            return f", {100 * abs(ratio - 1):.3g} % {'more' if ratio > 1 else 'less'}"
+        return f", {ratio:,.4g} times as much" if ratio > 1 else f", 1 / {1 / ratio:,.4g} of it"
 
 
 def read_prediction(text: str) -> float:
@@ -61,6 +66,12 @@ def read_prediction(text: str) -> float:
             f"{text!r} is no prediction; write a number, with a unit if you like: 1,310,720, 33MB, 1.25MiB"
         )
     return float(re.sub("[,_']", "", match[1])) * UNITS[match[2].lower()]
+
+
+def _rounded_like(written: float, value: float) -> float:
+    """Round a value to as many significant digits as a number was written with, but at least two."""
+    digits = len(f"{written:.15g}".partition("e")[0].replace(".", "").strip("0"))
+    return float(f"{value:.{max(digits, 2) - 1}e}")
 
 
 def _near(value: float, target: float, tolerance: float) -> bool:

@@ -94,9 +94,11 @@ def _small_problem(result: WhyResult) -> Iterator[str]:
     """A note on a grid that leaves multiprocessors idle, which hides what the kernels themselves cost."""
     few = next((launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors), None)
     if few is not None:
+        blocks = "block" if few.blocks == 1 else "blocks"
         text = (
-            f"The problem is small for this GPU: {few.kernel} has {few.blocks} blocks for {result.gpu.multiprocessors} "
-            "multiprocessors. With more heads or rows, the times depend less on idle multiprocessors."
+            f"The problem is small for this GPU: {few.kernel} has {few.blocks} {blocks} for "
+            f"{result.gpu.multiprocessors} multiprocessors. With more heads or rows, the times depend less on idle "
+            "multiprocessors."
         )
         yield fill(text, NOTE_WIDTH, break_on_hyphens=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from harness.model.lesson import Figure, Prediction
@@ -42,9 +44,18 @@ def test_a_prediction_within_the_tolerance_is_right() -> None:
     assert not JudgedPrediction(PREDICTION, None, 1000.0).is_right
 
 
+@pytest.mark.parametrize(
+    ("written", "counted", "is_right"),
+    [(16_800_000, 16_777_216, True), (1.57e6, 1_572_864, True), (30, 32, False), (1.6e7, 16_777_216, False)],
+)
+def test_a_rounded_prediction_is_right(written: float, counted: float, is_right: bool) -> None:
+    exact = dataclasses.replace(PREDICTION, tolerance=0.0)
+    assert JudgedPrediction(exact, written, counted).is_right == is_right
+
+
 def test_a_slip_is_explained() -> None:
     answer = JudgedPrediction(PREDICTION, 800.0, 1000.0).answer
-    assert answer == ("You predicted 800; counted: 1,000 bytes, 1.25 times as much. One pass is missing. Five passes.")
+    assert answer == ("You predicted 800; counted: 1,000 bytes, 25 % more. One pass is missing. Five passes.")
 
 
 def test_without_a_prediction_the_count_is_shown() -> None:

@@ -29,7 +29,8 @@ arrive there equally often. Place as many of them as you need, and no more than 
     hints=(
         (
             "RAW race",
-            "A warp reads what another one has stored without waiting for it: wait between loading and using.",
+            "A warp reads what another one has stored, of this tile or already of the next one, and nothing makes it "
+            "wait: wait between loading and using, and between using and the next load.",
         ),
         ("WAR race", "A warp loads the next tile while another still reads this one: wait before loading, too."),
         ("WAW race", "Two warps store to one place without waiting for each other."),

@@ -37,6 +37,11 @@ exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P
             "race",
             "All warps write the tile and all warps read it: put a __syncthreads() between these, both ways round.",
         ),
+        ("32 keys: one tile", "Each lane has the weight p of one key; l needs the sum of all 32: warp_sum(p)."),
+        (
+            "64 keys: two tiles",
+            "After a tile, l and o must be relative to the new maximum, both by the same correction, and m must be it.",
+        ),
         ("out of bounds", "The last tile may have fewer than 32 keys, the last block fewer than 32 rows."),
     ),
     mistakes=(
