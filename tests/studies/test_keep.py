@@ -49,7 +49,7 @@ def kept(store: Path) -> list[KeptRow]:
 def test_a_comparison_is_kept_as_it_is_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *CHOSEN, *SMALL, "--format", "json", "--keep"]) == 0
     told = capsys.readouterr()
-    assert told.err == f"harness: kept 1 row in {store}\n"
+    assert told.err == f"harness: stored 1 row in {store}\n"
     (shown,) = json.loads(told.out)["rows"]
     (row,) = kept(store)
     same = (
