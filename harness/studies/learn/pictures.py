@@ -32,7 +32,7 @@ def draw(lesson: Lesson, counted: CountedRun, settings: RunSettings = DEFAULT_SE
         return bank_svg(counted.shared)
     variant = cuda_variant(lesson)
     executor = EmulatorExecutor(replace(settings, arch=lesson.arch))
-    if lesson.picture == "schedule" and any(math.prod(launch.grid) > MOST_BLOCKS for launch in counted.plan.launches):
+    if lesson.picture == "schedule" and all(math.prod(launch.grid) > MOST_BLOCKS for launch in counted.plan.launches):
         few = type(lesson.problem).from_fields(lesson.problem.to_fields() | {"q_len": FEW_ROWS, "kv_len": FEW_ROWS})
         return schedule_svg(replay_of(variant, few, executor, draw_inputs(few, lesson.regime, settings.seed)))
     inputs = draw_inputs(lesson.problem, lesson.regime, settings.seed)
