@@ -21,7 +21,8 @@ from harness.operations.attention.problem import Problem
 pytestmark = [pytest.mark.compiles, pytest.mark.exhaustive]
 
 VARIANTS = {v.name: v for v in discover().registry.select(None, "attention") if v.tiles is not None}
-ALL_TILES_AT = 96
+ALL_TILES_AT = (96, 128)
+"""The first of these that a variant supports."""
 HEAD_DIMS = (33, 40, 64, 80, 128, 256)
 """Each number of elements that is copied at once, and rows that are no whole fragments; with the default tile."""
 SHORT_ROWS = (18, 20)
@@ -38,14 +39,19 @@ def elements(tile: TileSizes) -> int:
 
 
 def compile_all(variant: Variant, problem: Problem) -> None:
-    plan = make_plan(variant, problem)
+    arch = variant.arch or "sm_90"
+    plan = make_plan(variant, problem, arch)
     pointers = {b.name: DevicePointer(256, b.shape, b.dtype) for b in plan.all_buffers(problem).values()}
     for launch in plan.launches:
         args = tuple(pointers[a] if isinstance(a, str) else a for a in launch.args)
-        kernel = compile_kernel(launch.kernel, args, "sm_90")
+        kernel = compile_kernel(launch.kernel, args, arch)
         # Raises where ptxas does not take it; None where there is no ptxas, or one that is older than the compiler.
         used = resources(kernel.ptx, kernel.arch, kernel.entry, kernel.max_registers)
         assert used is None or used.registers > 0
+
+
+def problem_of_all_tiles(variant: Variant) -> Problem:
+    return next(problem for problem in map(plain_problem, ALL_TILES_AT) if variant.supports(problem) is None)
 
 
 WARPGROUPS = ("fa3-cupy", "fa3-numba", "fa3-fp8-cupy")
@@ -54,13 +60,13 @@ TILES = [
     (name, tile)
     for name, v in VARIANTS.items()
     if v.tiles and name not in WARPGROUPS
-    for tile in v.tiles(plain_problem(ALL_TILES_AT))
+    for tile in v.tiles(problem_of_all_tiles(v))
 ]
 
 
 @pytest.mark.parametrize(("name", "tile"), TILES, ids=[f"{name} {tile_text(tile)}" for name, tile in TILES])
 def test_every_declared_tile_compiles(name: str, tile: TileSizes) -> None:
-    compile_all(with_tile(VARIANTS[name], tile), plain_problem(ALL_TILES_AT))
+    compile_all(with_tile(VARIANTS[name], tile), problem_of_all_tiles(VARIANTS[name]))
 
 
 KINDS = [(name, d) for name, v in VARIANTS.items() for d in HEAD_DIMS if v.supports(plain_problem(d)) is None]
