@@ -14,7 +14,7 @@ from harness import Problem, Registry, UsageError, Variant, compare
 from harness.operations.attention_backward.problem import BackwardProblem
 from variants import _cute
 from variants._cute.documents import document_starts
-from variants.attention import fa4
+from variants.attention.fa4 import package as fa4
 from variants.attention_backward import fa4 as bwd_fa4
 
 SQUARE, FEW_KEYS, TWO, DECODING = (1, 200, 200), (1, 260, 135), (2, 193, 300), (1, 1, 400)
