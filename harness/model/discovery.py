@@ -231,9 +231,14 @@ def _import_file(path: Path) -> ModuleType:
     if folder not in sys.path:
         # As for a script, modules in the same folder can be imported.
         sys.path.append(folder)
+    return load_module(name, path.resolve())
+
+
+def load_module(name: str, path: Path) -> ModuleType:
+    """Import a file, or a package by its `__init__.py`, as the module `name`. Raises what the import raises."""
     is_package = path.name == "__init__.py"
     spec = importlib.util.spec_from_file_location(
-        name, path.resolve(), submodule_search_locations=[folder] if is_package else None
+        name, path, submodule_search_locations=[str(path.parent)] if is_package else None
     )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -35,3 +35,11 @@ class Change:
     """Where these elements are in each output of the first problem; the leading axes."""
     there: tuple[slice, ...]
     """Where they are in each output of `problem`."""
+
+
+def with_rows_before(Q: np.ndarray, rows: int) -> np.ndarray:
+    """Q, (batch, heads, q_len, head_dim), behind so many other rows in each sequence."""
+    import numpy as np
+
+    before = np.resize(np.roll(Q, 1, axis=-1), (*Q.shape[:2], rows, Q.shape[3])).astype(Q.dtype)
+    return np.ascontiguousarray(np.concatenate((before, Q), axis=2))

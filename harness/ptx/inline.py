@@ -57,6 +57,13 @@ def _is_of_whole_warp(instruction: ir.Instruction) -> bool:
     return instruction.opcode == "tcgen05" and "aligned" in instruction.modifiers
 
 
+def _unless_executed(instruction: ir.Instruction, label: str) -> ir.Instruction:
+    """A branch to `label` of the lanes in which the predicate keeps the instruction from executing."""
+    return replace(
+        instruction, opcode="bra", modifiers=(), operands=(ir.Symbol(label),), negated=not instruction.negated
+    )
+
+
 class _Inliner:
     def __init__(self, module: ir.Module, flat: ir.Function) -> None:
         self._module = module
@@ -94,10 +101,8 @@ class _Inliner:
         """The instruction without its predicate, behind a branch of the lanes where that does not hold."""
         self._skipped += 1
         skipped = f"{instruction.opcode}@{self._skipped}.skipped"
-        skip = replace(
-            instruction, opcode="bra", modifiers=(), operands=(ir.Symbol(skipped),), negated=not instruction.negated
-        )
-        return [skip, replace(instruction, predicate=None, negated=False), ir.Label(skipped)]
+        plain = replace(instruction, predicate=None, negated=False)
+        return [_unless_executed(instruction, skipped), plain, ir.Label(skipped)]
 
     def _call(self, call: ir.Instruction, stack: tuple[str, ...]) -> None:
         results, callee_or_address, arguments = _call_operands(call)
@@ -133,8 +138,7 @@ class _Inliner:
         prefix = f"{name}@{self._calls}."
         after, skipped = f"{prefix}return", f"{prefix}skipped"
         if call.predicate is not None:
-            skip = replace(call, opcode="bra", modifiers=(), operands=(ir.Symbol(skipped),), negated=not call.negated)
-            out.append(skip)
+            out.append(_unless_executed(call, skipped))
         plain = replace(call, predicate=None, negated=False)
         if name in stack:
             self._call_again(plain, name, results, arguments)
@@ -235,8 +239,7 @@ class _Inliner:
         here = ir.Reg(f"{prefix}here")
         self._flat.registers[here.name] = TYPES["pred"]
         if call.predicate is not None:
-            target = (ir.Symbol(done),)
-            out.append(replace(call, opcode="bra", modifiers=(), operands=target, negated=not call.negated))
+            out.append(_unless_executed(call, done))
         plain = replace(call, predicate=None, negated=False)
         (*_, table) = call.operands
         assert isinstance(table, ir.Symbol)

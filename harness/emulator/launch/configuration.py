@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -177,16 +178,23 @@ def require_registers(
     """
     if geometry.threads <= THREADS_OF_ANY_KERNEL or most_threads is not None:
         return
-    try:
-        used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
-    except CompileError:
-        return
-    if used is not None and not residency(gpu.multiprocessor, geometry.threads, used.registers, 0).blocks:
+    registers = _registers(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
+    if registers is not None and not residency(gpu.multiprocessor, geometry.threads, registers, 0).blocks:
         raise TooManyRegisters(
-            f"kernel {kernel} uses {used.registers} registers per thread; for a block of {geometry.threads} threads "
+            f"kernel {kernel} uses {registers} registers per thread; for a block of {geometry.threads} threads "
             f"the {gpu.name} has {gpu.multiprocessor.registers // geometry.threads // 8 * 8} (too many resources "
             "requested for launch); use smaller blocks or __launch_bounds__"
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _registers(ptx: str, arch: str, entry: str, max_registers: int | None) -> int | None:
+    """Registers per thread; None if ptxas does not compile the kernel. Kept, because every launch needs it."""
+    try:
+        used = resources(ptx, arch, entry, max_registers)
+    except CompileError:
+        return None
+    return None if used is None else used.registers
 
 
 def resident_clusters(compiled: CompiledKernel, geometry: Geometry, gpu: Gpu) -> int:

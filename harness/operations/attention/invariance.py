@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.model.cases.property import Arrays, alignment_period
-from harness.model.invariance import BATCH, PADDING, Change
+from harness.model.invariance import BATCH, PADDING, Change, with_rows_before
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.problem import Problem
 
@@ -68,9 +68,7 @@ def _may_be_padded(problem: Problem) -> bool:
 
 
 def _padded(problem: Problem, inputs: Arrays, rows: int) -> Change:
-    Q = inputs["Q"]
-    before = np.resize(np.roll(Q, 1, axis=-1), (*Q.shape[:2], rows, Q.shape[3])).astype(Q.dtype)
     longer = dataclasses.replace(problem, q_len=problem.q_len + rows)
-    given = {**inputs, "Q": np.ascontiguousarray(np.concatenate((before, Q), axis=2))}
+    given = {**inputs, "Q": with_rows_before(inputs["Q"], rows)}
     whole = slice(None)
     return Change(f"after {rows} rows more", longer, given, (whole,), (whole, whole, slice(rows, None)))

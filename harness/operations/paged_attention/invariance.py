@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.model.cases.property import Arrays
-from harness.model.invariance import BATCH, PADDING, Change
+from harness.model.invariance import BATCH, PADDING, Change, with_rows_before
 from harness.operations.paged_attention.problem import PagedProblem
 
 PADDINGS = (1, 31)
@@ -65,9 +65,7 @@ def _twice(problem: PagedProblem, inputs: Arrays) -> Change:
 
 
 def _padded(problem: PagedProblem, inputs: Arrays, rows: int) -> Change:
-    Q = inputs["Q"]
-    before = np.resize(np.roll(Q, 1, axis=-1), (*Q.shape[:2], rows, Q.shape[3])).astype(Q.dtype)
-    given = {**inputs, "Q": np.ascontiguousarray(np.concatenate((before, Q), axis=2))}
+    given = {**inputs, "Q": with_rows_before(inputs["Q"], rows)}
     whole = slice(None)
     longer = dataclasses.replace(problem, q_len=problem.q_len + rows)
     return Change(f"after {rows} rows more", longer, given, (whole,), (whole, whole, slice(rows, None)))

@@ -12,6 +12,8 @@ from harness.execution.judging.question import Question
 from harness.execution.protocol import Executor, Sanitizer
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
 from harness.model.lesson import Lesson, TaskCase
+from harness.model.operation import draw_inputs
+from harness.model.variant import Variant
 from harness.studies.learn.figures import CountedRun, count, shown
 from harness.studies.learn.steps import variant_of
 from harness.support.errors import CompileError, UsageError
@@ -133,11 +135,7 @@ def _renamed(failure: str, file: str) -> str:
     return re.sub(r"[^\s,]*\bkernel\.cu\b", lambda found: file, failure)
 
 
-def _within_limits(lesson: Lesson, solution: object, executors: _Executors) -> CheckResult:
-    from harness.model.operation import draw_inputs
-    from harness.model.variant import Variant
-
-    assert isinstance(solution, Variant)
+def _within_limits(lesson: Lesson, solution: Variant, executors: _Executors) -> CheckResult:
     plan = solution.plan(lesson.problem)
     inputs = draw_inputs(lesson.problem, lesson.regime, 0)
     run = CountedRun(lesson.problem, plan, executors.counter.run(lesson.problem, plan, inputs))

@@ -87,7 +87,7 @@ def run_step(
         variants = {"before": cuda_variant(before), **variants}
     runs = {}
     for column, variant in variants.items():
-        step(f"{variant.name}")
+        step(variant.name)
         runs[column] = _run(variant, question, executor)
     counted = count(lesson.prediction.figure, runs["CUDA"].counted)
     judged = JudgedPrediction(lesson.prediction, predicted, counted)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from harness.model.discovery import REPOSITORY_ROOT
+from harness.model.discovery import REPOSITORY_ROOT, load_module
 from harness.model.lesson import Lesson
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -98,7 +98,12 @@ def _modules(folder: Path | None) -> Iterator[tuple[str, ModuleType]]:
         if not folder.is_dir():
             raise UsageError(f"--steps {folder}: there is no such folder")
         for name in _step_folders(folder):
-            yield name, _imported(name, lambda name=name: _from_folder(folder / name))
+            yield (
+                name,
+                _imported(
+                    name, lambda name=name: load_module(f"attention_sandbox_{name}", folder / name / "__init__.py")
+                ),
+            )
 
 
 def _step_folders(folder: Path) -> list[str]:
@@ -114,15 +119,3 @@ def _imported(name: str, load: Any) -> ModuleType:
     except BaseException as error:
         raise_interrupt(error)
         raise PluginError(f"step {name} does not import: {where_and_what(error)}") from error
-
-
-def _from_folder(folder: Path) -> ModuleType:
-    name = f"attention_sandbox_{folder.name}"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
