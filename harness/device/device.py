@@ -28,7 +28,7 @@ from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.emulated_gpu import EmulatedGpu
 from harness.emulator.instruments import Instruments
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
-from harness.emulator.launch.module_memory import LoadedModules
+from harness.emulator.launch.memory.module_memory import LoadedModules
 from harness.emulator.launch.tensor_maps import encode
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
-from harness.emulator.launch.aligned_memory import SLACK_BYTES
+from harness.emulator.launch.memory.aligned_memory import SLACK_BYTES
 
 _FIXED_NO_REPLACE = 0x100000
 """MAP_FIXED_NOREPLACE of Linux 4.17; an older kernel takes the address as a hint."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.compilers import CompiledKernel, compile_kernel
 from harness.compilers.ptxas import Resources, resources
 from harness.compilers.toolchain import Toolchain
-from harness.emulator.launch.module_memory import ModuleMemory
+from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.model.plan import kernel_name
 from harness.ptx.parameters import offsets_of
 from harness.support.errors import UsageError

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from harness.device.host_memory import bytes_at, is_usual_for_host, map_zeros, unmap
 from harness.emulator.abi import layout as at
-from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer
+from harness.emulator.launch.memory.device_memory import DeviceBuffer, new_buffer
 from harness.support.errors import SandboxError, UsageError
 from harness.support.memory import available_bytes
 

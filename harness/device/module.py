@@ -13,7 +13,7 @@ from harness.compilers import CompiledKernel
 from harness.device.array import DeviceArray
 from harness.device.kernel import Kernel
 from harness.emulator.codegen.kernel_facts import ModuleVariable
-from harness.emulator.launch.module_memory import ModuleMemory
+from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.ptx.acceptance import require_loadable
 from harness.support.errors import UsageError
 

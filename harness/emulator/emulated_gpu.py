@@ -17,10 +17,10 @@ from harness.emulator.launch.configuration import (
     residency_of,
     resident_clusters,
 )
-from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.hardware_tensor_maps import translated
 from harness.emulator.launch.kernel_launch import LaunchEvents, launch
-from harness.emulator.launch.module_memory import ModuleMemory
+from harness.emulator.launch.memory.device_memory import DeviceBuffer
+from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.emulator.native.compile_worker import THIS_PROCESS
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier

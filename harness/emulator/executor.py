@@ -16,8 +16,8 @@ from harness.emulator.emulated_gpu import EmulatedGpu, RunEvents
 from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
-from harness.emulator.launch.module_memory import LoadedModules, ModulesOfPlans
-from harness.emulator.launch.run_memory import RunMemory, require_emulated
+from harness.emulator.launch.memory.module_memory import LoadedModules, ModulesOfPlans
+from harness.emulator.launch.memory.run_memory import RunMemory, require_emulated
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.native.compile_worker import WorkerPool
 from harness.emulator.native.kernel_cache import native_kernel

@@ -22,10 +22,10 @@ from harness.compilers import CompiledKernel, compile_kernel
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel import generate
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
-from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.memory.aligned_memory import aligned_zeros
+from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.native.compile_worker import THIS_PROCESS
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.object_loading import load_runtime

@@ -10,10 +10,10 @@ import numpy as np
 from harness.compilers import DevicePointer, compile_kernel
 from harness.emulator.abi import layout as at
 from harness.emulator.instruments import Instruments
-from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
-from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.memory.aligned_memory import aligned_zeros
+from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.model.finding import Finding
 

@@ -12,7 +12,7 @@ from harness.emulator.abi import context
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.functions.global_accesses import ARGUMENTS, result_of
 from harness.emulator.codegen.vector_ir_builder import vector
-from harness.emulator.launch.aligned_memory import aligned_zeros
+from harness.emulator.launch.memory.aligned_memory import aligned_zeros
 from harness.emulator.native.llvm_compiler import compile_ir
 from harness.emulator.native.object_loading import load_part, native_address
 

@@ -9,7 +9,7 @@ import pytest
 from emulators import emulator
 from fa2_mma_runs import VARIANTS
 
-from harness.emulator.launch.run_memory import RunMemory
+from harness.emulator.launch.memory.run_memory import RunMemory
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.model.plan import Plan

@@ -19,9 +19,10 @@ Emitter = Callable[["WarpEmitter", Instruction], None]
 _EMITTERS: dict[str, Emitter] = {}
 _FAMILIES = {
     "instructions": (
-        "integer floating float_pairs halves bits video compare convert memory async_copies mbarriers bulk_copies "
-        "tensor_maps atomics warp barriers clusters control system_calls textures"
+        "integer floating float_pairs halves bits video compare convert memory "
+        "atomics warp barriers clusters control system_calls textures"
     ),
+    "instructions.asynchronous": "async_copies mbarriers bulk_copies tensor_maps",
     "matrix": "matrix_memory matrix_multiply wmma warpgroup tensor_memory tensor_products",
 }
 """Modules that register emitters, by package."""

@@ -15,10 +15,10 @@ from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.block_executions import BlockExecutions, ExecutionCounters
 from harness.emulator.launch.block_order import GridRun
 from harness.emulator.launch.configuration import MOST_BLOCKS, Geometry, LaunchOptions, with_cluster
-from harness.emulator.launch.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
 from harness.emulator.launch.faults import Cluster, Deadlock, Fault, describe, waits_at_mbarrier
-from harness.emulator.launch.module_memory import ModuleMemory
+from harness.emulator.launch.memory.device_memory import BufferTables, DeviceBuffer, parameter_block
+from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.emulator.launch.printing import PrintedText, Printer, assertion_of
 from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
 from harness.emulator.launch.tensor_faults import waits_for_tensor_memory

@@ -14,7 +14,7 @@ from harness.emulator.abi.tensor_memory_layout import LANE_SHIFT
 from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
 from harness.emulator.launch.configuration import Geometry
-from harness.emulator.launch.sanitizer_memory import SanitizerMemory
+from harness.emulator.launch.memory.sanitizer_memory import SanitizerMemory
 from harness.model.finding import Finding, Place
 from harness.ptx.instructions import source_name
 from harness.ptx.opcodes import TEXTURE

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.codegen.kernel_facts import Site
-from harness.emulator.memory import tensor_allocation as allocation
-from harness.emulator.memory import tensor_descriptors as products
-from harness.emulator.memory import tensor_memory as memory
+from harness.emulator.memory.tensor_memory import allocation
+from harness.emulator.memory.tensor_memory import cells as memory
+from harness.emulator.memory.tensor_memory import descriptors as products
 
 
 def explain_allocation(detail: int, reason: int, sites: Sequence[Site]) -> str:

@@ -17,9 +17,9 @@ from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.context import SLOT
 from harness.emulator.abi.sanitizer_layout import shadow_cell_bytes
 from harness.emulator.codegen.kernel_facts import KernelFacts
-from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.block_executions import ExecutionCounters
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
+from harness.emulator.launch.memory.aligned_memory import aligned_zeros
 from harness.emulator.launch.tracing import TraceBuffer
 from harness.emulator.native.object_loading import load_async_proxy, load_copies, load_tensor_cores
 

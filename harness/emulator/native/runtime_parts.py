@@ -28,7 +28,10 @@ from harness.emulator.codegen.matrix.eight_bit_products import (
     floats_ir,
     integers_ir,
 )
-from harness.emulator.memory import async_copies, async_proxy, caches, tensor_cores, textures, watched_textures
+from harness.emulator.memory import async_copies, async_proxy, caches
+from harness.emulator.memory.tensor_memory import exports as tensor_cores
+from harness.emulator.memory.textures import sampling as textures
+from harness.emulator.memory.textures import watched as watched_textures
 from harness.emulator.runtime import exports, system_calls
 
 

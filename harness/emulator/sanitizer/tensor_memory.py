@@ -1,8 +1,8 @@
 """Tracks tensor memory for the sanitizer: who wrote and read which cells, and what products read in shared memory.
 
-A cell stands for 16 lanes of a column. What is in flight is known from `memory/tensor_memory.py` and
-`memory/tensor_operations.py`; here are the accesses that are complete, which later ones have to know. A product has
-read its operands, and written D, when it completes; the arrival of its commit releases it to waiting threads.
+A cell stands for 16 lanes of a column. `memory/tensor_memory/cells.py` and `operations.py` know what is in flight;
+here are the accesses that are complete, which later ones have to know. A product has read its operands, and written D,
+when it completes; the arrival of its commit releases it to waiting threads.
 
 `tcgen05.fence` is not required: `mbarrier` operations, barriers and `tcgen05.wait` order accesses without it here.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.emulator.launch.run_memory import RunMemory
+from harness.emulator.launch.memory.run_memory import RunMemory
 from harness.model.operation import draw_inputs
 from harness.model.placed_tensors import placed_inputs, view
 from harness.model.plan import Plan

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.emulator.launch import sparse_memory
-from harness.emulator.launch.device_memory import new_sparse_buffer
-from harness.emulator.launch.sparse_memory import sparse_ones, sparse_zeros
+from harness.emulator.launch.memory import sparse_memory
+from harness.emulator.launch.memory.device_memory import new_sparse_buffer
+from harness.emulator.launch.memory.sparse_memory import sparse_ones, sparse_zeros
 from harness.support.errors import SandboxError
 
 HUGE_BYTES = 2**35

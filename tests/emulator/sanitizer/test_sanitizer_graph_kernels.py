@@ -14,8 +14,8 @@ from sanitized_kernel import SANITIZER
 from harness.compilers import DevicePointer, compile_kernel
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
-from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.model.finding import Finding
 

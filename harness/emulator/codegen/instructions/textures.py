@@ -1,4 +1,6 @@
-"""Emits reads of textures, and loads and stores of surfaces (PTX ISA 9.7.10, 9.7.11); `memory/textures.py` samples.
+"""Emits reads of textures, and loads and stores of surfaces (PTX ISA 9.7.10, 9.7.11).
+
+`memory/textures/sampling.py` samples.
 
 A handle is in a 64-bit register, as CUDA passes texture and surface objects to kernels.
 """
@@ -14,7 +16,7 @@ from harness.emulator.codegen.forms import Form
 from harness.emulator.codegen.instrumentation.watched import watch_accesses
 from harness.emulator.codegen.vector_ir_builder import INTEGER, splat, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.memory.surfaces import CLAMP, TRAP, ZERO
+from harness.emulator.memory.textures.surfaces import CLAMP, TRAP, ZERO
 from harness.ptx.instructions import Address, Instruction, Operand, Reg, Vector
 from harness.ptx.types import PtxType
 

@@ -1,6 +1,6 @@
 """Emits allocation of tensor memory, and its loads and stores (PTX ISA 9.7.16.7 and 9.7.16.8).
 
-`memory/tensor_memory.py` implements them.
+`memory/tensor_memory/cells.py` implements them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.instructions.mbarriers import SHARED_SPACES
+from harness.emulator.codegen.instructions.asynchronous.mbarriers import SHARED_SPACES
 from harness.emulator.codegen.instructions.memory import generic_addresses
 from harness.emulator.codegen.instructions.warp import check_whole_warp
 from harness.emulator.codegen.vector_ir_builder import vector

@@ -1,7 +1,7 @@
 """Emits Blackwell's products, their copies and shifts, and commits (PTX ISA 9.7.16.9, 9.7.16.10 and 9.7.16.12).
 
-`memory/tensor_operations.py` implements them. A single thread issues such an operation; each active lane issues its
-own.
+`memory/tensor_memory/operations.py` implements them. A single thread issues such an operation; each active lane
+issues its own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.instructions.mbarriers import SHARED_SPACES
+from harness.emulator.codegen.instructions.asynchronous.mbarriers import SHARED_SPACES
 from harness.emulator.codegen.instructions.memory import generic_addresses
 from harness.emulator.codegen.matrix.column_products import COLUMN_PRODUCTS
 from harness.emulator.codegen.matrix.tensor_memory import take_pair
 from harness.emulator.codegen.vector_ir_builder import vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
-from harness.emulator.memory import tensor_descriptors as products
-from harness.emulator.memory import tensor_operations as operations
+from harness.emulator.memory.tensor_memory import descriptors as products
+from harness.emulator.memory.tensor_memory import operations
 from harness.ptx.instructions import Address, Imm, Instruction, Operand, Vector
 
 _KINDS = {

@@ -10,12 +10,12 @@ from harness.compilers import DevicePointer, compile_kernel
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel import generate
 from harness.emulator.instruments import PLAIN, Instruments
-from harness.emulator.launch.aligned_memory import aligned_zeros
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
-from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.instruction_kinds import KINDS, kind_of, product_flops
 from harness.emulator.launch.instruction_report import instruction_report
 from harness.emulator.launch.kernel_launch import LaunchCounts, launch
+from harness.emulator.launch.memory.aligned_memory import aligned_zeros
+from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
 from harness.execution.traffic import instruction_counts

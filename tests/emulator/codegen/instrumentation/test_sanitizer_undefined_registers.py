@@ -11,8 +11,8 @@ from single_opcode import HEADER
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.configuration import Geometry, LaunchOptions
-from harness.emulator.launch.device_memory import DeviceBuffer
 from harness.emulator.launch.kernel_launch import launch
+from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
 from harness.model.finding import Finding

@@ -1,7 +1,7 @@
 """Tensor memory of Blackwell (PTX ISA 9.7.16.1): its cells, and which of them are not complete.
 
 Each block has 128 lanes x 512 columns of 32 bits, which are NaN until something writes them. A cell is not complete
-while an operation in flight writes it (`tensor_operations.py`), and from a `tcgen05.st` until the warp's next
+while an operation in flight writes it (`operations.py`), and from a `tcgen05.st` until the warp's next
 `tcgen05.wait::st`; until then, other accesses read NaN.
 """
 

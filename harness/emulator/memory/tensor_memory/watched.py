@@ -8,7 +8,8 @@ from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.layout import FULL_MASK
 from harness.emulator.abi.raw_memory import load32, load64, store64
-from harness.emulator.memory.tensor_descriptors import (
+from harness.emulator.memory.tensor_memory.cells import is_incomplete, memory_of, state_of, width_of
+from harness.emulator.memory.tensor_memory.descriptors import (
     COPY_PIECE,
     D_COLUMNS,
     PIECE,
@@ -23,7 +24,6 @@ from harness.emulator.memory.tensor_descriptors import (
     straight_piece,
     turned_piece,
 )
-from harness.emulator.memory.tensor_memory import is_incomplete, memory_of, state_of, width_of
 from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.tensor_memory import (
     begin_operand,

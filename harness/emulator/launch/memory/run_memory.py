@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi.layout import BUFFER_START
 from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
-from harness.emulator.launch.device_memory import DeviceBuffer, new_buffer, new_sparse_buffer
+from harness.emulator.launch.memory.device_memory import DeviceBuffer, new_buffer, new_sparse_buffer
 from harness.model.cases.regime import NUMPY_DTYPES
 from harness.model.finding import OUTPUT_NOT_WRITTEN, Finding
 from harness.model.placed_tensors import view

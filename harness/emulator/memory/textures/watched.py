@@ -8,7 +8,7 @@ from harness.emulator.abi import layout as at
 from harness.emulator.abi import sanitizer_layout as sanitizer
 from harness.emulator.abi import texture_layout as tex
 from harness.emulator.abi.raw_memory import load64, store64
-from harness.emulator.memory.textures import NOT_READ, texel_bytes
+from harness.emulator.memory.textures.sampling import NOT_READ, texel_bytes
 from harness.emulator.memory.translation import host_address
 from harness.emulator.sanitizer.watch import watch_memory
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
 from harness.emulator.codegen.kernel_facts import KernelFacts
-from harness.emulator.launch.aligned_memory import aligned_zeros
-from harness.emulator.launch.module_memory import ModuleMemory
-from harness.emulator.launch.sparse_memory import sparse_ones
+from harness.emulator.launch.memory.aligned_memory import aligned_zeros
+from harness.emulator.launch.memory.module_memory import ModuleMemory
+from harness.emulator.launch.memory.sparse_memory import sparse_ones
 from harness.emulator.launch.worker import Worker
 from harness.execution.traffic.counts import LOCAL, VARIABLE, SharedTraffic, SiteTraffic, TensorTraffic
 from harness.support.errors import PlanError, SandboxError

@@ -9,17 +9,17 @@ from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.memory.async_proxy import drop_async
 from harness.emulator.memory.bulk_copies import land_left_stores
-from harness.emulator.memory.tensor_accesses import load_tensor, store_tensor
-from harness.emulator.memory.tensor_allocation import (
+from harness.emulator.memory.tensor_memory.accesses import load_tensor, store_tensor
+from harness.emulator.memory.tensor_memory.allocation import (
     begin_allocation,
     free_tensor,
     relinquish_tensor,
     require_freed,
     tensor_warp_waits,
 )
-from harness.emulator.memory.tensor_commits import land_commits
-from harness.emulator.memory.tensor_memory import begin_memory, memory_of, state_of, wait_for_tensor
-from harness.emulator.memory.tensor_operations import (
+from harness.emulator.memory.tensor_memory.cells import begin_memory, memory_of, state_of, wait_for_tensor
+from harness.emulator.memory.tensor_memory.commits import land_commits
+from harness.emulator.memory.tensor_memory.operations import (
     issue_tensor_commit,
     issue_tensor_copy,
     issue_tensor_product,

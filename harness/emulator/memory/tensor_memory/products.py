@@ -1,6 +1,6 @@
 """Executes operations of Blackwell's tensor cores: products, copies from shared memory, and shifts (PTX ISA 9.7.16).
 
-`tensor_descriptors.py` describes shapes and the locations of operands. A in tensor memory is in the lanes of the rows
+`descriptors.py` describes shapes and the locations of operands. A in tensor memory is in the lanes of the rows
 of D, once for each part of the lanes.
 """
 
@@ -21,7 +21,7 @@ from harness.emulator.abi.raw_memory import (
     store32,
     store64,
 )
-from harness.emulator.memory.tensor_descriptors import (
+from harness.emulator.memory.tensor_memory.descriptors import (
     COPY_PIECE,
     CP_4X256,
     CP_32X128,

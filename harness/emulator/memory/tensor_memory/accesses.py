@@ -11,7 +11,7 @@ from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
-from harness.emulator.memory.tensor_memory import (
+from harness.emulator.memory.tensor_memory.cells import (
     BAD_ADDRESS,
     COLUMN_BYTES,
     COLUMNS,
@@ -28,7 +28,7 @@ from harness.emulator.memory.tensor_memory import (
     memory_of,
     width_of,
 )
-from harness.emulator.memory.watched_tensor_memory import watch_tensor_access
+from harness.emulator.memory.tensor_memory.watched import watch_tensor_access
 
 FORM_PACKED, FORM_REGISTERS, FORM_HALF = tensor.FORM_PACKED, tensor.FORM_REGISTERS, tensor.FORM_HALF
 WHOLE, OF_64, OF_128, TWO_HALVES = tensor.WHOLE, tensor.OF_64, tensor.OF_128, tensor.TWO_HALVES

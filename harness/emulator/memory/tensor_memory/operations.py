@@ -19,7 +19,18 @@ from harness.emulator.abi.cluster_memory import rank_of_place, warp_number
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
-from harness.emulator.memory.tensor_descriptors import (
+from harness.emulator.memory.tensor_memory.cells import (
+    BAD_ADDRESS,
+    NOT_ALLOCATED,
+    OUTSIDE,
+    WRONG_LANE,
+    count_tensor,
+    is_allocated,
+    is_incomplete,
+    memory_of,
+    state_of,
+)
+from harness.emulator.memory.tensor_memory.descriptors import (
     CP_4X256,
     D_COLUMNS,
     LANE_STEP,
@@ -33,19 +44,8 @@ from harness.emulator.memory.tensor_descriptors import (
     rows_to_copy,
     shape_of,
 )
-from harness.emulator.memory.tensor_memory import (
-    BAD_ADDRESS,
-    NOT_ALLOCATED,
-    OUTSIDE,
-    WRONG_LANE,
-    count_tensor,
-    is_allocated,
-    is_incomplete,
-    memory_of,
-    state_of,
-)
-from harness.emulator.memory.tensor_products import copy_to_tensor, multiply, shift_tensor
-from harness.emulator.memory.watched_tensor_memory import watch_completion, watch_issue
+from harness.emulator.memory.tensor_memory.products import copy_to_tensor, multiply, shift_tensor
+from harness.emulator.memory.tensor_memory.watched import watch_completion, watch_issue
 
 KIND, IN_FLIGHT, THREAD, PAIR, RANK, D, A, B = (
     tensor.KIND, tensor.IN_FLIGHT, tensor.THREAD, tensor.PAIR, tensor.RANK, tensor.D, tensor.A, tensor.B,

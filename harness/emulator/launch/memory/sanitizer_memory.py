@@ -11,7 +11,7 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.codegen.kernel_facts import KernelFacts
 from harness.emulator.launch.configuration import Geometry
-from harness.emulator.launch.sparse_memory import sparse_zeros
+from harness.emulator.launch.memory.sparse_memory import sparse_zeros
 
 Words = npt.NDArray[np.int64]
 LARGEST_DENSE = 2**27

@@ -12,8 +12,8 @@ from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store32, store64
 from harness.emulator.memory.bulk_copies import checked_place
-from harness.emulator.memory.tensor_memory import COLUMN_BYTES, COLUMNS, GROUPS, UNIT_COLUMNS, memory_of
-from harness.emulator.memory.watched_tensor_memory import operation_that_writes, watch_free
+from harness.emulator.memory.tensor_memory.cells import COLUMN_BYTES, COLUMNS, GROUPS, UNIT_COLUMNS, memory_of
+from harness.emulator.memory.tensor_memory.watched import operation_that_writes, watch_free
 from harness.emulator.sanitizer.tensor_memory import allocate_for
 
 OWNERS, SIZES, SITES = tensor.OWNERS, tensor.SIZES, tensor.SITES

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.emulator.codegen.kernel_facts import ModuleVariable
-from harness.emulator.launch.aligned_memory import CACHE_LINE_BYTES, SLACK_BYTES, aligned_zeros
+from harness.emulator.launch.memory.aligned_memory import CACHE_LINE_BYTES, SLACK_BYTES, aligned_zeros
 from harness.model.plan import Plan
 
 

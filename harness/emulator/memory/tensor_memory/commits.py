@@ -9,8 +9,8 @@ from harness.emulator.abi import tensor_memory_layout as tensor
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load64, store64
 from harness.emulator.memory.mbarriers import settled
-from harness.emulator.memory.tensor_memory import state_of
-from harness.emulator.memory.tensor_operations import complete_before, operation_at
+from harness.emulator.memory.tensor_memory.cells import state_of
+from harness.emulator.memory.tensor_memory.operations import complete_before, operation_at
 from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase
 from harness.emulator.sanitizer.tensor_memory import release_commit
 

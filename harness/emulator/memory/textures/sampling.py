@@ -10,8 +10,8 @@ from harness.emulator.abi import texture_layout as tex
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import load8, load16, load32, load64, store32, store64
 from harness.emulator.abi.texture_layout import COMPONENT_AT, FLOAT, GATHER, SIGNED
-from harness.emulator.memory.surfaces import object_at, surface_addresses
-from harness.emulator.memory.texture_coordinates import place_texels
+from harness.emulator.memory.textures.coordinates import place_texels
+from harness.emulator.memory.textures.surfaces import object_at, surface_addresses
 from harness.emulator.memory.translation import count, host_address, insert_sector
 
 NO_TEXTURE = at.FAULT["no texture"]

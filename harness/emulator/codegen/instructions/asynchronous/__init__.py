@@ -1,0 +1,1 @@
+"""Emitters of asynchronous copies, of the mbarriers that they complete, and of tensor maps."""

@@ -1,0 +1,1 @@
+"""Textures and surfaces: finds, samples and counts the texels that kernels access."""
