@@ -1,4 +1,4 @@
-"""The limits of the house: how much stands at the top of harness/, and how long a file may be."""
+"""The limits of the house: how much stands at the top of harness/ and in each folder of it, and how long files are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_FILES, MOST_FOLDERS, MOST_LINES = 4, 12, 450
+MOST_FILES, MOST_FOLDERS, MOST_MODULES, MOST_LINES = 4, 12, 20, 450
 LONG_BY_NATURE = (".md",)
 
 
@@ -25,6 +25,9 @@ def complaints(paths: list[str]) -> Iterator[str]:
     for package in sorted(packages):
         if f"{package}/__init__.py" not in paths:
             yield f"{package}/ has no __init__.py: the import contracts do not see it"
+        modules = sum(path.endswith(".py") and str(Path(path).parent) == package for path in paths)
+        if modules > MOST_MODULES:
+            yield f"{package}/ has {modules} modules; at most {MOST_MODULES}: which of them want a room of their own?"
     for path in paths:
         is_test = path.startswith("tests/") and path.endswith(".py")
         if is_test or (path.startswith(("harness/", "variants/", "scripts/")) and not path.endswith(LONG_BY_NATURE)):
