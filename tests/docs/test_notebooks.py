@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
+from processor_time import seconds_of_ended_children
 
 from scripts.run_notebooks import NOTEBOOKS, executed, shown
 from scripts.shown_outputs import comparable
@@ -17,18 +17,12 @@ MOST_SECONDS = 60
 MOST_BYTES = 500_000
 
 
-def processor_seconds() -> float:
-    """Of processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 @pytest.mark.parametrize("path", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
 def test_it_shows_what_was_kept(path: Path) -> None:
     kept = nbformat.read(path, as_version=4)
-    began = processor_seconds()
+    began = seconds_of_ended_children()
     found = executed(path)
-    assert processor_seconds() - began < MOST_SECONDS
+    assert seconds_of_ended_children() - began < MOST_SECONDS
     now, then = ([comparable(text) for text in shown(notebook)] for notebook in (found, kept))
     assert now == then, "scripts/run_notebooks.py keeps what they show now"
     assert path.stat().st_size < MOST_BYTES

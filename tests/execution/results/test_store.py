@@ -125,9 +125,9 @@ def test_a_key_depends_on_every_part_and_not_on_the_order_of_a_dict() -> None:
 def test_thousands_of_units_are_asked_for_in_a_moment(path: Path) -> None:
     with Store(path) as kept:
         kept.finish("one", 1)
-        began = time.monotonic()
+        began = time.process_time()
         assert sum(kept.finished(str(number)) is None for number in range(5000)) == 5000
-    assert time.monotonic() - began < 2.0
+    assert time.process_time() - began < 1.0
 
 
 # Several at once.
