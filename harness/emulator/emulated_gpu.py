@@ -119,7 +119,8 @@ class EmulatedGpu:
             # Here, because it loads the parser of PTX, which a launch of a compiled kernel does without.
             from harness.emulator.launch.instruction_report import instruction_report
 
-            instructions = instruction_report(compiled.ptx, compiled.entry, counts.executed, kernel.facts.ordered)
+            are_connected = kernel.facts.ordered or kernel.facts.cancels
+            instructions = instruction_report(compiled.ptx, compiled.entry, counts.executed, are_connected)
         report = LaunchReport(
             name,
             by_place(counts.sites),

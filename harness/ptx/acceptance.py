@@ -20,8 +20,7 @@ from harness.support.suggestion import did_you_mean
 NEWEST_VERSION = 9, 5
 """PTX ISA of CUDA 13.5."""
 _NOT_EMULATED = {
-    "alloca", "cctl", "clusterlaunchcontrol", "fabric", "fns", "istypep", "multimem", "stackrestore", "stacksave",
-    "suq", "sured", "txq",
+    "alloca", "cctl", "fabric", "fns", "istypep", "multimem", "stackrestore", "stacksave", "suq", "sured", "txq",
 }  # fmt: skip
 """Opcodes of the ISA without a row in `OPCODES`, and `cctl`, which `ptxas` takes without documentation."""
 ISA_OPCODES = _NOT_EMULATED | {name.partition(".")[0] for name in OPCODES}

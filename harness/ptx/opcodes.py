@@ -53,6 +53,7 @@ BETWEEN_BLOCKS = MemoryAccess(None, "store", asynchronous=True, name="asynchrono
 ASYNC_STORE = MemoryAccess(None, "store", asynchronous=True, name="asynchronous store")
 ASYNC_REDUCTION = MemoryAccess(None, "atomic", asynchronous=True, name="asynchronous reduction")
 MBARRIER = MemoryAccess(None, "atomic")
+RESPONSE = MemoryAccess(None, "store", asynchronous=True, name="response")
 MODIFY_MAP = MemoryAccess("atomic", "atomic", name="modification of a tensor map")
 COPY_MAP = MemoryAccess("store", "load", name="copy of a tensor map")
 TEXTURE = MemoryAccess("load", "load", name="texture read")
@@ -166,6 +167,8 @@ OPCODES: dict[str, Opcode] = {
     **_rows("mbarrier.arrive mbarrier.arrive_drop", 2, 3, memory=MBARRIER, async_proxy=True),
     **_rows("mbarrier.test_wait mbarrier.try_wait", 3, 4, memory=MBARRIER, flow=Flow.YIELD, async_proxy=True),
     **_rows("mbarrier.pending_count", 2),
+    **_rows("clusterlaunchcontrol.try_cancel", 2, memory=RESPONSE, writes=False, async_proxy=True),
+    **_rows("clusterlaunchcontrol.query_cancel", 2),
     **_rows("tensormap.replace", 2, 3, memory=MODIFY_MAP, writes=False, async_proxy=True),
     **_rows("tensormap.cp_fenceproxy", 3, memory=COPY_MAP, writes=False),
     **_rows("mapa", 3),

@@ -15,6 +15,7 @@ from harness.emulator.launch.memory.aligned_memory import aligned_zeros
 from harness.emulator.launch.memory.device_memory import DeviceBuffer
 from harness.emulator.launch.tracing import BlockListener
 from harness.emulator.native.kernel_cache import native_kernel
+from harness.model.block_sample import BlockSample
 
 STEP_LIMIT = 2_000_000
 
@@ -40,6 +41,7 @@ def run(
     events: LaunchEvents | None = None,
     resident: Callable[[], int] | None = None,
     arch: str = "sm_90",
+    sample: BlockSample | None = None,
 ) -> tuple[dict[str, np.ndarray], LaunchCounts]:
     """Launch `kernel` (CUDA source of a kernel `k`, or a Numba function): the arrays afterwards, and the counts."""
     if isinstance(kernel, str):
@@ -57,7 +59,7 @@ def run(
     counts = launch(
         native_kernel(compiled.ptx, compiled.entry),
         compiled.name,
-        Geometry(grid, block, shared_bytes, cluster),
+        Geometry(grid, block, shared_bytes, cluster, sample=sample),
         compiled.pack(values),
         memory,
         LaunchOptions(step_limit, threads, seed, shuffle),

@@ -8,18 +8,11 @@ FOLDER = "attention/fa4"
 KERNEL, SOFTMAX, CORRECTION = (f"{FOLDER}/{name}" for name in ("kernel.cu", "softmax.cuh", "correction.cuh"))
 ROWS, INSPECTION = f"{FOLDER}/row_tiles.cuh", f"{FOLDER}/inspection.cuh"
 PRODUCTS, EXPONENTIALS = "_blackwell/products.cuh", "_blackwell/exponentials.cuh"
-
-ONE_BLOCK = Patch(f"{FOLDER}/__init__.py", "(int(min(heads * blocks(p.q_len, tile.Br), MULTIPROCESSORS)),)", "(1,)")
-"""As right as any other number. Campaigns have fewer tiles of rows than a B200 has multiprocessors, and what a block
-does with its second one would not be seen."""
+LAUNCH_CONTROL = "_blackwell/launch_control.cuh"
 
 
 def _in(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
     return Mutant(bug, "fa4-cupy", (Patch(file, old, new),), sanitize)
-
-
-def _in_second_tile(file: str, bug: str, old: str, new: str, sanitize: bool = False) -> Mutant:
-    return Mutant(bug, "fa4-cupy", (Patch(file, old, new), ONE_BLOCK), sanitize)
 
 
 _TENSOR_MEMORY = (
@@ -53,7 +46,6 @@ _TENSOR_MEMORY = (
                 "            rows.O_ready.wait_for(round);\n",
                 "            rows.P_ready.arrive();\n            rows.O_ready.wait_for(round);\n",
             ),
-            ONE_BLOCK,
         ),
         sanitize=True,
     ),
@@ -75,7 +67,7 @@ _SHARED_MEMORY = (
         "                if (t == 0) keys.wait_until_full(item_of_K(step + 1));\n",
         sanitize=True,
     ),
-    _in_second_tile(
+    _in(
         KERNEL,
         "Q fetched while the last one is read",
         "            rows.wait_until_empty(round);\n",
@@ -168,5 +160,52 @@ _WORK = (
     _in(INSPECTION, "infinity in V loses its sign", "v > 0.0f ? PLUS : MINUS", "PLUS"),
     _in(INSPECTION, "NaN and infinity in V dropped", "        atomicMin(", "        if (false) atomicMin("),
 )
+SCHEDULE = (
+    _in(
+        ROWS,
+        "next tile requested while the last answer is read",
+        "        next.wait_until_empty(round);\n",
+        "",
+        sanitize=True,
+    ),
+    _in(ROWS, "answer read before it is there", "        next.wait_until_full(round);\n", "", sanitize=True),
+    _in(
+        ROWS,
+        "answer given back before it is read",
+        "        const int index = cancelled_block(response);\n"
+        "        publish_to_async();  // the next response is written by the asynchronous proxy\n"
+        "        next.release();\n",
+        "        next.release();\n"
+        "        const int index = cancelled_block(response);\n"
+        "        publish_to_async();  // the next response is written by the asynchronous proxy\n",
+        sanitize=True,
+    ),
+    _in(
+        ROWS,
+        "bytes of the answer not waited for",
+        "        arrive_and_expect(next.is_full.barrier, RESPONSE_BYTES);\n",
+        "        next.publish();\n",
+        sanitize=True,
+    ),
+    _in(
+        ROWS,
+        "softmax of the second tile given no say",
+        "READERS = 3 * WARPGROUP",
+        "READERS = 2 * WARPGROUP",
+        sanitize=True,
+    ),
+)
+"""Mistakes in the order of requests, answers and their readers. The sanitizer names the lines of both accesses."""
+_TAKEN = (
+    _in(
+        LAUNCH_CONTROL,
+        "block of a refusal taken",
+        '"@is_cancelled clusterlaunchcontrol',
+        '"clusterlaunchcontrol',
+    ),
+    _in(
+        ROWS, "a tile more than were cancelled", "return index;", "return index < 0 ? index : index - 1;", sanitize=True
+    ),
+)
 
-MUTANTS = (*_TENSOR_MEMORY, *_SHARED_MEMORY, *_PRODUCTS, *_SOFTMAX, *_WORK)
+MUTANTS = (*_TENSOR_MEMORY, *_SHARED_MEMORY, *_PRODUCTS, *_SOFTMAX, *_WORK, *SCHEDULE, *_TAKEN)

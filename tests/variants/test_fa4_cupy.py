@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,12 @@ from lanes import exhaustive_unless
 
 from harness.compilers import compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
+from harness.emulator import executor
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Execution
 from harness.execution.run_settings import RunSettings
+from harness.execution.schedule.timeline import TimelineRecorder
 from harness.model.arithmetic.rounding import CUBIC
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
@@ -27,6 +31,7 @@ from harness.operations.attention.budget.error_budget import error_budget
 from harness.operations.attention.oracle import attention
 from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError, UnsupportedProblem
+from harness.support.gpu_data_sheets import usual_gpu
 from variants.attention import fa4
 from variants.attention.fa4 import STATIC_BYTES, Fa4Tile
 
@@ -138,16 +143,31 @@ def test_infinity_in_v_reaches_the_rows_that_see_it_with_its_sign():
     assert np.all(O[100:180, 5] == math.inf) and np.all(np.isnan(O[180:, 5]))
 
 
+@pytest.fixture
+def two_multiprocessors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the emulated GPU hold two blocks, which then cancel the others."""
+    monkeypatch.setattr(executor, "usual_gpu", lambda arch: replace(usual_gpu(arch), multiprocessors=2))
+
+
+def test_two_blocks_take_the_tiles_of_all(two_multiprocessors: None):
+    # Six tiles of rows.
+    problem = Problem(heads=3, q_len=300, kv_len=200, dtype="float16", mask="causal")
+    plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "rising", 1)
+    assert plan.launches[0].grid == (6,)
+    timeline = TimelineRecorder(2, 10_000)
+    few = emulator(SETTINGS).observe(problem, plan, inputs, timeline, usual_gpu("sm_100a"))
+    assert [block.number for block in timeline.launches[0].blocks] == [0, 1]
+    many = assert_right(problem)
+    assert all(np.array_equal(few.outputs[name], many.outputs[name]) for name in ("O", "lse"))
+    assert (few.read_bytes, few.write_bytes) == (many.read_bytes, many.write_bytes)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("mask", ["causal", pytest.param("none", marks=pytest.mark.exhaustive)])
-def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: pytest.MonkeyPatch):
-    # Six tiles of rows for two blocks.
-    monkeypatch.setattr(fa4, "MULTIPROCESSORS", 2)
+def test_nothing_races_where_a_block_has_several_tiles(mask: str, two_multiprocessors: None):
     problem = Problem(heads=3, q_len=300, kv_len=200, dtype="float16", mask=mask)
     plan, inputs = VARIANT.plan(problem), draw_inputs(problem, "rising", 1)
-    assert plan.launches[0].grid == (2,)
     assert EmulatorSanitizer(SETTINGS, shuffled_runs=1).check(VARIANT, problem, plan, inputs) == ()
-    assert_right(problem)
 
 
 @pytest.mark.thorough
@@ -155,6 +175,22 @@ def test_nothing_races_where_a_block_has_several_tiles(mask: str, monkeypatch: p
 def test_any_number_of_stages(stages: int):
     tile = {"Br": 256, "Bc": 128, "stages": stages}
     assert_right(Problem(heads=2, q_len=300, kv_len=430, dtype="float16", mask="causal"), tile=tile)
+
+
+def test_taking_the_next_tile_shortens_the_busiest_block_as_the_page_says():
+    problem = Problem(heads=16, q_len=8192, kv_len=8192, head_dim=128, dtype="bfloat16", mask="causal")
+    last_rows = np.arange(8191, 0, -256)
+    work = np.repeat(-(-problem.span(last_rows)[1] // 128), problem.heads).tolist()
+    assert len(work) == VARIANT.plan(problem).launches[0].grid[0]
+    multiprocessors = usual_gpu("sm_100a").multiprocessors
+    loads = [0] * multiprocessors
+    for amount in work:
+        heapq.heapreplace(loads, loads[0] + amount)
+    busiest = max(sum(work[block::multiprocessors]) for block in range(multiprocessors))
+    page = " ".join((Path(__file__).parents[2] / "docs/fa4.md").read_text().split())
+    assert f"the busiest of {multiprocessors} blocks would visit {busiest} tiles of keys" in page
+    assert f"and {sum(work) // multiprocessors} are the mean" in page
+    assert f"the busiest block visits {max(loads)}," in page
 
 
 # --- What it takes of the hardware ------------------------------------------------------------------------------------

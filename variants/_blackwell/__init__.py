@@ -5,6 +5,7 @@ The CUDA files, in the order in which kernels use them, behind those of `_hopper
 - tensor_memory.cuh: allocation, loads and stores of tensor memory
 - products.cuh: products of 128 rows that one thread issues
 - events.cuh: barriers between roles
+- launch_control.cuh: blocks that take the work of others
 - exponentials.cuh: arithmetic on pairs of floats, powers of two by a polynomial
 """
 
@@ -17,9 +18,6 @@ ARCH = "sm_100a"
 """The architecture that has tcgen05."""
 LANES = 128
 """Lanes of tensor memory: rows of a product, one for each thread of a warpgroup."""
-MULTIPROCESSORS = 148
-"""Multiprocessors of a B200; one block runs on each. A kernel whose blocks take tile after tile is right with any
-number of them."""
 HEAD_DIMS = (64, 128)
 """Elements of rows: one or two boxes of 128 bytes, of which S and O of two tiles leave room in tensor memory."""
 

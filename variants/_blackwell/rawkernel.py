@@ -14,7 +14,7 @@ INSTRUCTIONS: Files = (
     ("_features", "scores.cuh"),
     ("_mma", "mma.cuh"),
     *HOPPER,
-    *((FOLDER, f"{part}.cuh") for part in ("tensor_memory", "products", "events", "exponentials")),
+    *((FOLDER, f"{part}.cuh") for part in ("tensor_memory", "products", "events", "launch_control", "exponentials")),
 )
 
 

@@ -35,9 +35,9 @@ contiguous copy; place in shared memory (see `cluster_memory.py`); bytes there; 
 the mbarrier; thread within the cluster; its bulk group; instruction; address in global memory, or place in another
 block's shared memory; time of issue, for the sanitizer; address of the reduction function, 0 for a plain copy; kind of
 source, see `FROM_*`; coordinates of the box, 8 bytes each, or the value."""
-FROM_GLOBAL, FROM_SHARED, FROM_REGISTERS = range(3)
+FROM_GLOBAL, FROM_SHARED, FROM_REGISTERS, FROM_LAUNCH = range(4)
 """A copy between shared and global memory; a copy from one block's shared memory to another's; the value of an
-`st.async` or `red.async`."""
+`st.async` or `red.async`; the response to a `clusterlaunchcontrol.try_cancel`."""
 # Flags of how a copy is issued, passed by generated code.
 TO_GLOBAL, TO_OTHER_BLOCK, MULTICAST, OWN_BLOCK, TO_PAIR = 1, 2, 4, 8, 16
 """Flags of the direction: to global memory; from the block's shared memory to another block's; from global memory to

@@ -24,7 +24,8 @@ from __future__ import annotations
     CLUSTER_LIMIT, PATIENCE, WAITS, SUSPENDED, PLACE, EXITED_WARPS, CLUSTER_STEPS, SPINNING_STATE,
     GRID_BARRIER, PRINTER, CALL_WARP, CALL_MASK, CALL_SITE,
     LENIENT, LENIENT_LOAD, LENIENT_ARRIVAL, LENIENT_BARRIERS, CHOSEN, ENTRY_REGISTERS,
-) = range(0, 8 * 116, 8)  # fmt: skip
+    LAUNCH_QUEUE, NEXT_CLUSTER, REFUSED, HANDS_OVER,
+) = range(0, 8 * 120, 8)  # fmt: skip
 
 SLOT: dict[str, int] = {name: offset // 8 for name, offset in vars().items() if name.isupper()}
 """Slot number by name."""

@@ -147,10 +147,10 @@ TURN_INSTRUCTIONS = 1 << 16
 progress."""
 
 # Results of running a cluster -----------------------------------------------------------------------------------------
-ENDED, STOPPED, SPINS, PAUSES = range(4)
+ENDED, STOPPED, SPINS, PAUSES, FOLLOWED = range(5)
 """Results of running a cluster: all warps have ended; a warp faulted; suspended because its warps spin on something
-that no warp of it does; suspended because it has run for long. The last two are for kernels whose blocks may wait for
-each other."""
+that no warp of it does; suspended because it has run for long; all warps have ended, and another cluster starts in its
+place. The third and the fourth are for kernels whose blocks may wait for each other."""
 PATIENCE_STEPS = 1 << 24
 """Instructions of a cluster's warps after which it is suspended in any case."""
 
@@ -174,7 +174,7 @@ FAULTS = (
     "no function", "invalid free", "heap overrun", "bad text", "no texture", "surface coordinate",
     "stack overflow", "register deadlock", "tensor memory allocation", "tensor memory address",
     "tensor operations in flight", "instruction descriptor", "tensor descriptor", "no peer block",
-    "lanes disagree",
+    "lanes disagree", "request after refusal", "no response", "refused request",
 )  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -22,7 +22,7 @@ _FAMILIES = {
         "integer floating float_pairs halves bits video compare convert memory "
         "atomics warp barriers clusters control system_calls textures"
     ),
-    "instructions.asynchronous": "async_copies mbarriers bulk_copies tensor_maps",
+    "instructions.asynchronous": "async_copies mbarriers bulk_copies tensor_maps launch_control",
     "matrix": "matrix_memory matrix_multiply wmma warpgroup tensor_memory tensor_products",
 }
 """Modules that register emitters, by package."""

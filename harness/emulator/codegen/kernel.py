@@ -15,6 +15,7 @@ from harness.emulator.codegen.cpu import ANY_CPU, Cpu
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
 from harness.emulator.codegen.functions.prelude import PRELUDE
+from harness.emulator.codegen.instructions.asynchronous.launch_control import require_launch_control
 from harness.emulator.codegen.instructions.integer import CARRY
 from harness.emulator.codegen.instrumentation.block_counts import count_execution
 from harness.emulator.codegen.instrumentation.product_registers import ProductRegisters, marked_registers
@@ -83,6 +84,7 @@ def generate(
         raise CompileError(f"the PTX has no kernel '{entry}'")
     flat = inline_calls(module, function)
     require_tensor_cores(module, flat)
+    require_launch_control(module, flat)
     lower_call_parameters(flat)
     flat.registers[CARRY] = TYPES["pred"]
     storage, shared, local, variables = _place_variables(module, flat)

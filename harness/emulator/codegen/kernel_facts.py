@@ -143,6 +143,11 @@ class KernelFacts:
         """Whether it has tensor memory: whether it has instructions of Blackwell's tensor cores."""
         return any(site.opcode.startswith("tcgen05.") for site in self.sites)
 
+    @property
+    def cancels(self) -> bool:
+        """Whether it can cancel clusters that have not started (`clusterlaunchcontrol.try_cancel`)."""
+        return any(site.opcode == "clusterlaunchcontrol.try_cancel" for site in self.sites)
+
     def to_json(self) -> bytes:
         """Serialize for the cache."""
         fields = asdict(replace(self, sites=(), blocks=()))
@@ -183,7 +188,7 @@ def _site(row: list[Any] | None, lines: list[SourceLine]) -> Site | None:
 
 
 _OF_CLUSTERS = {"mapa", "getctarank", "barrier.cluster_arrive", "barrier.cluster_wait", "st.async", "red.async"}
-_CLUSTER_WORDS = frozenset({"multicast::cluster", "cta_group::2"})
+_CLUSTER_WORDS = frozenset({"multicast::cluster", "multicast::cluster::all", "cta_group::2"})
 _REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster")
 _REGISTERS_PER_SM, _MOST_REGISTERS, _REGISTER_UNIT, _THREAD_UNIT = 65536, 256, 8, 128
 """Registers of a multiprocessor and of a thread. They are assigned in units of registers per thread, to four warps at a

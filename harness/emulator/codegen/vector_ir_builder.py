@@ -1,7 +1,7 @@
 """A builder of LLVM IR text over vectors of 32 lanes.
 
-A value is the name of a vector of 32 elements; the caller knows its element type (`i1`, `i16`, `i32`, `i64`, `float`,
-`double`).
+A value is the name of a vector of 32 elements; the caller knows its element type (`i1`, `i16`, `i32`, `i64`, `i128`,
+`float`, `double`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-INTEGER = {1: "i1", 8: "i8", 16: "i16", 32: "i32", 64: "i64"}
+INTEGER = {1: "i1", 8: "i8", 16: "i16", 32: "i32", 64: "i64", 128: "i128"}
 FLOAT = {32: "float", 64: "double"}
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128, "float": 32, "double": 64}
 

@@ -232,6 +232,11 @@ class WarpEmitter(UniformValues):
         name = getattr(operand.reg if isinstance(operand, Not) else operand, "name", "")
         return name in self._registers.types and self._element(name) == "i1"
 
+    def has_128_bits(self, operand: Operand) -> bool:
+        """Whether the operand is a register of 128 bits."""
+        kind = self._registers.types.get(getattr(operand, "name", ""))
+        return kind is not None and kind.bits == 128
+
     def use(self, operand: Operand, element: str) -> str:
         """The operand's 32 lanes as `element`. A wider register is truncated; floats are bit-cast."""
         match operand:

@@ -22,7 +22,7 @@ class BlockExecutions:
     counts: npt.NDArray[np.int64]
     """Array (blocks, 2): number of warps and of lanes that entered each block."""
     clusters: npt.NDArray[np.int64]
-    """Warp instructions of each cluster."""
+    """Warp instructions of each cluster; 0 if it was cancelled."""
     path: npt.NDArray[np.int64]
     """Steps of the followed cluster's warps, see `layout.PATH_WARP_SHIFT`."""
 
@@ -30,10 +30,10 @@ class BlockExecutions:
 class ExecutionCounters:
     """The counters of one worker."""
 
-    def __init__(self, context: npt.NDArray[np.int64], blocks: int, clusters: int) -> None:
+    def __init__(self, context: npt.NDArray[np.int64], blocks: int, clusters: int, followed: int) -> None:
         self._context = context
         self._clusters = clusters
-        self._followed = clusters // 2
+        self._followed = followed
         self._nowhere = np.zeros(1, dtype=np.int64)
         self._before = 0
         self.counts = np.zeros((blocks, at.BLOCK_COUNTERS_PER_BLOCK), dtype=np.int64)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.configuration import Geometry
+from harness.emulator.launch.launch_control import LaunchQueues
 from harness.emulator.launch.tracing import BlockListener
 from harness.emulator.launch.worker import Worker
 
@@ -60,7 +61,8 @@ class GridRun:
     """The execution of one launch. `new_worker` creates a core's memory; `workers` has all that were created.
 
     `chosen` are the clusters that run; None for all. `lengths` draws the lengths of turns of suspended clusters;
-    without it, all turns are long.
+    without it, all turns are long. With `queues`, only the clusters that start have a place in the order; those of a
+    queue follow in the same place, unless they are cancelled.
     """
 
     def __init__(
@@ -73,12 +75,16 @@ class GridRun:
         listener: BlockListener | None,
         progress: Progress | None,
         lengths: random.Random | None = None,
+        queues: LaunchQueues | None = None,
     ) -> None:
         self._geometry, self._stop_at, self._run_blocks = geometry, stop_at, run_blocks
         self._new_worker, self._listener, self._progress = new_worker, listener, progress
         self._lengths = lengths
         self._chosen = chosen
-        self._clusters = geometry.clusters if chosen is None else len(chosen)
+        self._all_clusters = geometry.clusters if chosen is None else len(chosen)
+        self._queues = queues
+        self._clusters = self._all_clusters if queues is None else queues.started
+        self._handed_over: set[int] = set()
         self._patience = at.PATIENCE_STEPS if lengths is None else int(at.PATIENCE_STEPS * _SANITIZED)
         self.workers: list[Worker] = []
         self.deadlocked: tuple[Worker, ...] = ()
@@ -119,6 +125,15 @@ class GridRun:
                     worker.set("STEP_LIMIT", 0)
                 raise
         return self._faults
+
+    def deliver_cancelled(self) -> None:
+        """Tell the listener that the blocks of cancelled clusters accessed nothing."""
+        if self._listener is None or self._queues is None:
+            return
+        for cluster in range(self._all_clusters):
+            if cluster not in self._handed_over:
+                for rank in range(self._geometry.blocks_per_cluster):
+                    self._listener.deliver(self._geometry.block_of(cluster, rank), np.zeros(0, np.uint64))
 
     def _worker(self) -> Worker:
         worker = self._new_worker()
@@ -214,13 +229,19 @@ class GridRun:
         context = worker.context.ctypes.data
         if worker.trace is None and worker.events is None and worker.executions is None:
             return self._run_blocks(context, first, last)
-        for cluster in range(first, last):
-            if worker.executions is not None and not worker.get("SUSPENDED"):
-                worker.executions.begin(cluster)
-            outcome = self._run_blocks(context, cluster, cluster + 1)
-            if outcome != at.ENDED:
-                return outcome
-            self._hand_over(worker, cluster)
+        worker.set("HANDS_OVER", 1)
+        for place in range(first, last):
+            outcome = at.FOLLOWED
+            while outcome == at.FOLLOWED:
+                if not worker.get("SUSPENDED"):
+                    following = worker.get("NEXT_CLUSTER")
+                    worker.number = place if following < 0 else following
+                    if worker.executions is not None:
+                        worker.executions.begin(worker.number)
+                outcome = self._run_blocks(context, place, place + 1)
+                if outcome not in (at.ENDED, at.FOLLOWED):
+                    return outcome
+                self._hand_over(worker, worker.number)
         return at.ENDED
 
     def _hand_over(self, worker: Worker, cluster: int) -> None:
@@ -228,6 +249,8 @@ class GridRun:
         geometry = self._geometry
         together = geometry.blocks_per_cluster
         number = cluster if self._chosen is None else int(self._chosen[cluster])
+        if self._queues is not None:
+            self._handed_over.add(cluster)
         if worker.executions is not None:
             worker.executions.end(cluster)
         if worker.events is not None:

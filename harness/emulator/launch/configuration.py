@@ -198,10 +198,12 @@ def _registers(ptx: str, arch: str, entry: str, max_registers: int | None) -> in
 
 
 def resident_clusters(compiled: CompiledKernel, geometry: Geometry, gpu: Gpu) -> int:
-    """Number of a launch's clusters that a GPU holds at a time.
+    """Number of a launch's clusters that a GPU holds at a time; not more than there are, if each block has an SM.
 
     An unknown number of registers is assumed to be small.
     """
+    if geometry.blocks <= gpu.multiprocessors:
+        return geometry.clusters
     used = resources(compiled.ptx, compiled.arch, compiled.entry, compiled.max_registers)
     registers = 1 if used is None else used.registers
     shared = geometry.dynamic_shared_bytes + (0 if used is None else used.shared_bytes)

@@ -10,6 +10,7 @@ from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
 from harness.emulator.launch import tensor_faults
+from harness.emulator.launch.launch_control import UNDEFINED_REQUESTS
 from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
 
@@ -172,7 +173,7 @@ def describe(fault: Fault) -> KernelFault:
             "clusters of an even number of blocks"
         ),
     }
-    explain = explanations[fault.kind]
+    explain = explanations.get(fault.kind) or (lambda f: UNDEFINED_REQUESTS[f.kind])
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
     kind = "divergent barrier" if fault.kind == "divergent warp operation" else fault.kind
     return KernelFault(kind, f"{where}, {place}: {explain(fault)}")

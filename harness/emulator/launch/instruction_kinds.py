@@ -38,7 +38,9 @@ KINDS: dict[str, str] = {
         INTEGER, "addc subc madc abs.int neg.int not cnot popc clz brev bfind and or xor shl shr bmsk shf prmt bfe"
     ),
     **_rows(INTEGER, "bfe bfi lop3 copysign min.float max.float neg.float abs.float testp setp set selp slct isspacep"),
-    **_rows(INTEGER, "min.half max.half neg.half abs.half mapa getctarank createpolicy"),
+    **_rows(
+        INTEGER, "min.half max.half neg.half abs.half mapa getctarank createpolicy clusterlaunchcontrol.query_cancel"
+    ),
     **_rows(INTEGER, "szext vadd vsub vabsdiff vmin vmax vshl vshr vset vmad vadd2 vsub2 vavrg2 vabsdiff2 vmin2 vmax2"),
     **_rows(INTEGER, "vset2 vadd4 vsub4 vavrg4 vabsdiff4 vmin4 vmax4 vset4"),
     **_rows(FP32, "add.float sub.float mul.float fma.float mad.float add.mixed sub.mixed fma.mixed"),
@@ -64,7 +66,7 @@ KINDS: dict[str, str] = {
     **_rows(
         BARRIER, "tcgen05.fence::before_thread_sync tcgen05.fence::after_thread_sync tcgen05.alloc tcgen05.dealloc"
     ),
-    **_rows(BARRIER, "tcgen05.relinquish_alloc_permit"),
+    **_rows(BARRIER, "tcgen05.relinquish_alloc_permit clusterlaunchcontrol.try_cancel"),
     **_rows(SHARED, "tcgen05.ld tcgen05.st tcgen05.cp tcgen05.shift"),
     **_rows(CONTROL, "call.vprintf call.malloc call.free call.nowhere call.overflow call.__assertfail"),
     **_rows(CONTROL, "bra brx ret exit trap brkpt pmevent griddepcontrol setmaxnreg nanosleep"),

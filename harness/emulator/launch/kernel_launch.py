@@ -17,6 +17,7 @@ from harness.emulator.launch.block_order import GridRun
 from harness.emulator.launch.configuration import MOST_BLOCKS, Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
 from harness.emulator.launch.faults import Cluster, Deadlock, Fault, describe, waits_at_mbarrier
+from harness.emulator.launch.launch_control import LaunchQueues
 from harness.emulator.launch.memory.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.emulator.launch.printing import PrintedText, Printer, assertion_of
@@ -123,8 +124,12 @@ def launch(
     one_after_another = takes_turns or options.shuffle
     chosen = geometry.chosen_clusters
     clusters = geometry.clusters if chosen is None else len(chosen)
-    places = np.random.default_rng(options.seed).permutation(clusters) if options.shuffle else None
-    count = 1 if one_after_another else max(1, min(options.threads, clusters))
+    queues = None
+    if facts.cancels:
+        queues = LaunchQueues.of(clusters, (resident or _unlimited)(), 0 if geometry.cooperative else options.seed)
+    started = clusters if queues is None else queues.started
+    places = np.random.default_rng(options.seed).permutation(started) if options.shuffle else None
+    count = 1 if one_after_another else max(1, min(options.threads, started))
     stop_at = np.array([geometry.clusters], dtype=np.int64)
     watcher = None if events is None else _watcher(events, kernel, name, geometry, shared, tables)
 
@@ -139,6 +144,7 @@ def launch(
         worker.set("STOP_AT", stop_at.ctypes.data)
         worker.set("PLACES", 0 if places is None else places.ctypes.data)
         worker.set("CHOSEN", 0 if chosen is None else chosen.ctypes.data)
+        worker.set("LAUNCH_QUEUE", 0 if queues is None else queues.rows.ctypes.data)
         worker.set("GRID_BARRIER", at.buffer_address(len(buffers) - 1) if geometry.cooperative else 0)
         worker.set("LENIENT", int(kernel.instruments.lenient and recorder is None))
         worker.set("LENIENT_BARRIERS", int(kernel.instruments.lenient))
@@ -151,15 +157,15 @@ def launch(
         if watcher is not None:
             worker.events = EventBuffer(worker, facts.sites, watcher, geometry.blocks_per_cluster)
         if kernel.instruments.instructions:
-            worker.executions = ExecutionCounters(worker.context, len(facts.blocks), clusters)
+            worker.executions = ExecutionCounters(worker.context, len(facts.blocks), clusters, started // 2)
         return worker
 
     lengths = None if recorder is None else random.Random(options.seed)
-    run = GridRun(geometry, chosen, stop_at, run_blocks, new_worker, listener, progress, lengths)
-    started = time.perf_counter()
+    run = GridRun(geometry, chosen, stop_at, run_blocks, new_worker, listener, progress, lengths, queues)
+    begun = time.perf_counter()
     faults = run.run(count, (resident or _unlimited) if takes_turns else None)
     workers = run.workers
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - begun
     if events is not None and watcher is not None:
         watcher.finish(failed=bool(faults))
     if faults:
@@ -169,6 +175,7 @@ def launch(
         fault.findings = () if recorder is None else recorder.findings()
         text.flush()
         raise fault
+    run.deliver_cancelled()
     text.flush()
     return LaunchCounts(
         tables.traffic(),

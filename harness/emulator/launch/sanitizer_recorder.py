@@ -300,7 +300,7 @@ def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[st
 WAITS = {
     "cp": "its thread has to wait for it first (cp.async.wait_group)",
     **dict.fromkeys(
-        ("cp.bulk_load", "cp.bulk_between", "st.async", "red.async"),
+        ("cp.bulk_load", "cp.bulk_between", "st.async", "red.async", "clusterlaunchcontrol.try_cancel"),
         "whoever uses it has to wait first at its mbarrier, for the phase that counts it",
     ),
     **dict.fromkeys(

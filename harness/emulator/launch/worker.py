@@ -152,6 +152,9 @@ class Worker:
         self.trace: TraceBuffer | None = None
         self.events: EventBuffer | None = None
         self.executions: ExecutionCounters | None = None
+        self.number = 0
+        """Number of the cluster that was started last, among those that run; only if something is recorded of each."""
+        self.set("NEXT_CLUSTER", -1)
         self.set("SHARED_ORIGIN", self.shared.ctypes.data)
         self.set("SHARED_PITCH", self.shared_pitch)
         self.set("SHARED_SIZE", shared)

@@ -21,6 +21,7 @@ from harness.emulator.memory.bulk_copies import (
     queue_copy,
     wait_for_bulk,
 )
+from harness.emulator.memory.launch_control import try_cancel
 from harness.emulator.memory.mbarriers import mbarrier_arrive, mbarrier_init, mbarrier_inval, mbarrier_wait
 from harness.emulator.memory.tensor_map_fields import replace_field, translate_map
 from harness.emulator.memory.warpgroup_products import (
@@ -92,7 +93,7 @@ EXPORTS: dict[str, Callable[..., int]] = {
     for function in (
         mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_wait, issue_bulk, issue_value, commit_bulk,
         wait_for_bulk, issue_product, commit_products, warpgroup_arrives, watch_accumulator, watch_fragment,
-        fence_registers, drop_async, land_left_stores, translate_map, replace_field,
+        fence_registers, drop_async, land_left_stores, translate_map, replace_field, try_cancel,
     )
 }  # fmt: skip
 """Functions by name, as in `runtime.EXPORTS`."""

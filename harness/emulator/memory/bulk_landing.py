@@ -5,8 +5,16 @@ from __future__ import annotations
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import event_layout as event
 from harness.emulator.abi import layout as at
-from harness.emulator.abi.cluster_memory import warp_number
-from harness.emulator.abi.context import ASYNC_PROXY, CHANGES, EVENT_CLOCKS, SANITIZER, SHARED_ORIGIN, WARP_INDEX
+from harness.emulator.abi.cluster_memory import rank_of_place, warp_number
+from harness.emulator.abi.context import (
+    ASYNC_PROXY,
+    CHANGES,
+    EVENT_CLOCKS,
+    REFUSED,
+    SANITIZER,
+    SHARED_ORIGIN,
+    WARP_INDEX,
+)
 from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import call_host, load8, load32, load64, store8, store64
 from harness.emulator.memory import bulk_rows as rows
@@ -88,6 +96,9 @@ def land(ctx: int, copy: int) -> None:
         move_rows(ctx, copy)
     else:
         move_within_cluster(ctx, copy)
+    if load64(copy + SOURCE) == proxy.FROM_LAUNCH and not load64(copy + COORDINATES + 8) & 1:
+        refused = 1 << rank_of_place(ctx, load64(copy + SHARED))
+        store64(ctx + REFUSED, load64(ctx + REFUSED) | refused)
     store64(copy + IN_FLIGHT, 0)
     if load64(ctx + SANITIZER):
         thread, size, stores = load64(copy + THREAD), load64(copy + BYTES), load64(copy + STORES)
@@ -135,7 +146,7 @@ def move_rows(ctx: int, copy: int) -> None:
 
 
 def move_within_cluster(ctx: int, copy: int) -> None:
-    """Move bytes from another block's shared memory, or from registers as of the copy's issue."""
+    """Move bytes from another block's shared memory, or a value that is known since the copy's issue."""
     function, size = load64(copy + REDUCTION), load64(copy + BYTES)
     target, source = load64(ctx + SHARED_ORIGIN) + load64(copy + SHARED), copy + COORDINATES
     if load64(copy + SOURCE) == FROM_SHARED:

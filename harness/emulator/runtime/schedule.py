@@ -9,6 +9,7 @@ from harness.emulator.abi.cluster_memory import warp_number
 from harness.emulator.abi.fault_record import note_first, set_fault
 from harness.emulator.abi.raw_memory import call_host, call_warp, fill_ones, load32, load64, store32, store64
 from harness.emulator.abi.sanitizer_layout import CLUSTER_BARRIERS
+from harness.emulator.memory.launch_control import leave_queue
 from harness.emulator.memory.trace import NO_SITE, barrier_clock, note, note_now, note_step, set_forward, start_clocks
 from harness.emulator.runtime.clusters import (
     IDLE,
@@ -31,6 +32,7 @@ NO_REGISTERS = at.FAULT["register deadlock"]
 def start_cluster(ctx: int, cluster: int) -> None:
     """Start the blocks of a cluster, which is one block without clusters."""
     begin_cluster(ctx, cluster)
+    store64(ctx + context.REFUSED, 0)
     size = load64(ctx + context.CLUSTER_SIZE)
     for rank in range(size - 1, -1, -1):
         enter_block(ctx, rank)
@@ -230,23 +232,49 @@ def run_blocks(ctx: int, first: int, last: int) -> int:
     cluster was suspended, PLACE contains its place, and `first` has to be that place in the next call. If CHOSEN is not
     0, only the clusters whose indices it contains run, and are numbered in its order.
     """
-    shuffled, chosen = load64(ctx + context.PLACES), load64(ctx + context.CHOSEN)
     for place in range(first, last):
-        if load64(ctx + context.SUSPENDED) == 0:
-            number = load64(shuffled + 8 * place) if shuffled else place
-            cluster = load64(chosen + 8 * number) if chosen else number
-            # Another worker has faulted in an earlier cluster, so later ones do not matter.
-            if cluster > load64(load64(ctx + context.STOP_AT)):
-                return at.ENDED
-            start_cluster(ctx, cluster)
-            store64(ctx + context.EXITED_WARPS, 0)
-            store64(ctx + context.CLUSTER_STEPS, 0)
-            store64(ctx + context.PLACE, place)
-        outcome = run_cluster(ctx)
-        store64(ctx + context.SUSPENDED, 1 if outcome > at.STOPPED else 0)
+        outcome = run_place(ctx, place)
         if outcome != at.ENDED:
             return outcome
     return at.ENDED
+
+
+def run_place(ctx: int, place: int) -> int:
+    """Run the cluster at a place, and then those behind it in its queue that no cluster has cancelled.
+
+    A queue is left only by kernels with `clusterlaunchcontrol`. If HANDS_OVER is set, the result is `FOLLOWED` after
+    each cluster but the last; the next call continues with the queue.
+    """
+    outcome = at.ENDED
+    while outcome == at.ENDED:
+        if load64(ctx + context.SUSPENDED) == 0 and not start_next(ctx, place):
+            return at.ENDED
+        outcome = run_cluster(ctx)
+        store64(ctx + context.SUSPENDED, 1 if outcome > at.STOPPED else 0)
+        if outcome == at.ENDED and load64(ctx + context.NEXT_CLUSTER) < 0:
+            return at.ENDED
+        if outcome == at.ENDED and load64(ctx + context.HANDS_OVER):
+            return at.FOLLOWED
+    return outcome
+
+
+def start_next(ctx: int, place: int) -> bool:
+    """Start the next cluster of the queue at a place, at first the cluster of the place. Returns False if none does."""
+    shuffled, chosen = load64(ctx + context.PLACES), load64(ctx + context.CHOSEN)
+    number = load64(ctx + context.NEXT_CLUSTER)
+    if number < 0:
+        number = load64(shuffled + 8 * place) if shuffled else place
+    cluster = load64(chosen + 8 * number) if chosen else number
+    # Another worker has faulted in an earlier cluster, so later ones do not matter.
+    if cluster > load64(load64(ctx + context.STOP_AT)):
+        store64(ctx + context.NEXT_CLUSTER, -1)
+        return False
+    leave_queue(ctx, number)
+    start_cluster(ctx, cluster)
+    store64(ctx + context.EXITED_WARPS, 0)
+    store64(ctx + context.CLUSTER_STEPS, 0)
+    store64(ctx + context.PLACE, place)
+    return True
 
 
 def run_cluster(ctx: int) -> int:

@@ -163,11 +163,11 @@ class TimelineRecorder:
 
 
 def _seats(launch: EventLaunch, multiprocessors: int, ends: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """(block, multiprocessor, start time) of each block; one block per SM if residency is unknown."""
+    """(block, multiprocessor, start time) of each block that ran; one block per SM if residency is unknown."""
     places = multiprocessors * (launch.resident or 1)
     free = [(0, place) for place in range(min(places, launch.blocks))]
     placements = []
-    for block in range(launch.blocks):
+    for block in sorted(ends):
         begin, place = heapq.heappop(free)
         placements.append((block, place % multiprocessors, begin))
         heapq.heappush(free, (begin + ends[block], place))

@@ -21,11 +21,12 @@ from harness.ptx.types import TYPES, PtxType
 from harness.support.errors import UnsupportedInstruction
 from tests.emulator.codegen.opcode_forms import MODIFIERS, SHAPES
 
-REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>;"
+REGISTERS = ".reg .b64 q<9>; .reg .b32 r<9>; .reg .b16 h<9>; .reg .pred p<9>; .reg .b128 w<9>;"
 
 
 def kernel(text: str) -> str:
-    header = HEADER.replace("sm_90", "sm_100a") if "tcgen05" in text else HEADER
+    needs_blackwell = "tcgen05" in text or "clusterlaunchcontrol" in text
+    header = HEADER.replace("sm_90", "sm_100a") if needs_blackwell else HEADER
     return f"{header}.visible .entry kernel()\n{{ {REGISTERS}\n{text}\nret; }}"
 
 
@@ -158,7 +159,25 @@ def test_every_form_is_either_supported_or_refused_by_name():
         "cvt.rn.satfinite.f16x2.e4m3x2 r1, h1;",
         "cvt.rn.satfinite.e2m1x2.f32 h1, r1, r2;",
         "mov.b128 q1, {q1, q2};",
+        "mov.b128 w1, q2;",
+        "mov.b128 w1, {q1};",
+        "mov.b128 {h1, h2, h3, h4, h5, h6, h7, h0}, w1;",
         "ld.global.b128 q1, [q2];",
+        "ld.global.v2.b128 {w1, w2}, [q2];",
+        "st.shared.b128 [r1], q2;",
+        "clusterlaunchcontrol.try_cancel.mbarrier::complete_tx::bytes.b128 [q1], [q2];",
+        "clusterlaunchcontrol.try_cancel.async.b128 [q1], [q2];",
+        "clusterlaunchcontrol.try_cancel.async.shared::cluster.mbarrier::complete_tx::bytes.b128 [r1], [r2];",
+        "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.multicast::cluster.b128 [q1], [q2];",
+        "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b64 [q1], [q2];",
+        "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 q1, [q2];",
+        "clusterlaunchcontrol.query_cancel.is_canceled.b128 p1, w1;",
+        "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 p1, q1;",
+        "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 r1, w1;",
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid.b32.b128 r1, w1;",
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {r1, r2, r3}, w1;",
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid::x.v4.b32.b128 {r1, r2, r3, r4}, w1;",
+        "clusterlaunchcontrol.query_cancel.get_first_ctaid::w.b32.b128 r1, w1;",
         "ld.shared.v8.f32 {r1, r2, r3, r4, r5, r6, r7, r8}, [r2];",
         "ld.global.v8.f64 {q1, q2, q3, q4, q5, q6, q7, q8}, [q2];",
         "ld.global.L2::cache_hint.f32 r1, [q2];",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, Plan, PlanError, Problem, Registry, Traffic
-from variants._blackwell import ARCH, LANES, MULTIPROCESSORS, unsupported_on_blackwell
+from variants._blackwell import ARCH, LANES, unsupported_on_blackwell
 from variants._features import Feature
 from variants._hopper import ALIGNMENT_BYTES, ELEMENT_BYTES, LARGEST_BLOCK_BYTES, limits, rows_map
 from variants._mma import LOG2_E
@@ -113,7 +113,7 @@ def plan(problem: Problem, kernels: Kernels, tile: Fa4Tile | None = None) -> Pla
     (kernel,) = kernels(p, tile)
     launch = Launch(
         kernel,
-        (int(min(heads * blocks(p.q_len, tile.Br), MULTIPROCESSORS)),),
+        (heads * blocks(p.q_len, tile.Br),),
         (THREADS,),
         (*maps, "lse", *sizes, tau2, sign, _limits(p).argument),
         shared_bytes=tile.shared_bytes(p.head_dim),

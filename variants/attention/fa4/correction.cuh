@@ -47,7 +47,7 @@ __device__ __forceinline__ void run_correction(Barriers &barriers, const Tiles &
 {
     const int mine = threadIdx.x % WARPGROUP;
     int step = 0;
-    for (int round = 0, index = blockIdx.x; index < p.tiles(); ++round, index += gridDim.x) {
+    for (int round = 0, index = blockIdx.x; index >= 0; index = barriers.schedule.tile_after(round++)) {
         const RowTile tile = row_tile(index, p);
         // The first P V of the round begins O anew: the last round's O has been read.
         before_arrival();

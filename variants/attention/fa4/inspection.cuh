@@ -72,11 +72,11 @@ template <> struct Inspection<true> {
     __device__ __forceinline__ void release_notes() { notes.release(); }
 
     // By the warp, all of the launch. Items of V are in `keys`.
-    __device__ __forceinline__ void run(Slots<STAGES> &keys, const Tiles &tiles, const Problem &p)
+    __device__ __forceinline__ void run(Schedule &schedule, Slots<STAGES> &keys, const Tiles &tiles, const Problem &p)
     {
         const int lane = threadIdx.x % 32;
         int step = 0, inspected = 0;
-        for (int round = 0, index = blockIdx.x; index < p.tiles(); ++round, index += gridDim.x) {
+        for (int round = 0, index = blockIdx.x; index >= 0; index = schedule.tile_after(round++)) {
             const RowTile tile = row_tile(index, p);
             notes.wait_until_empty(round);
             for (int e = lane; e < KINDS * D; e += 32) first[e / D][e % D] = NO_KEY;
@@ -103,5 +103,5 @@ template <> struct Inspection<false> {
     __device__ __forceinline__ float with_notes(float o, int, int) const { return o; }
     __device__ __forceinline__ bool wait_for_notes(int) { return false; }
     __device__ __forceinline__ void release_notes() {}
-    __device__ __forceinline__ void run(Slots<STAGES> &, const Tiles &, const Problem &) {}
+    __device__ __forceinline__ void run(Schedule &, Slots<STAGES> &, const Tiles &, const Problem &) {}
 };

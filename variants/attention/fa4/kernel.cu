@@ -44,7 +44,7 @@ __device__ __forceinline__ void run_products(Barriers &barriers, const Tiles &ti
         multiply_P_V(barriers.O(t), barriers.S(t), tiles.item(item_of_V(step)), adds);
     };
     int step = 0, inspected = 0;
-    for (int round = 0, index = blockIdx.x; index < p.tiles(); ++round, index += gridDim.x) {
+    for (int round = 0, index = blockIdx.x; index >= 0; index = barriers.schedule.tile_after(round++)) {
         const RowTile tile = row_tile(index, p);
         const auto wait_for_V = [&](int j) {
             keys.wait_until_full(item_of_V(step));
@@ -90,7 +90,7 @@ __device__ __forceinline__ void run_load(Barriers &barriers, const Tiles &tiles,
 {
     Slots<STAGES> &keys = barriers.keys;
     int step = 0;
-    for (int round = 0, index = blockIdx.x; index < p.tiles(); ++round, index += gridDim.x) {
+    for (int round = 0, index = blockIdx.x; index >= 0; index = barriers.schedule.tile_after(round++)) {
         const RowTile tile = row_tile(index, p);
         const auto load_rows = [&](int t) {
             Handover &rows = barriers.rows[t].Q;
@@ -113,10 +113,11 @@ __device__ __forceinline__ void run_load(Barriers &barriers, const Tiles &tiles,
     }
 }
 
-// By one thread.
+// By one thread, which is the scheduler, too: what it stores comes at the end of a tile of rows.
 __device__ __forceinline__ void run_store(Barriers &barriers, const Tiles &tiles, const TensorMap &O, const Problem &p)
 {
-    for (int round = 0, index = blockIdx.x; index < p.tiles(); ++round, index += gridDim.x) {
+    for (int round = 0, index = blockIdx.x; index >= 0; index = barriers.schedule.tile_after(round++)) {
+        barriers.schedule.request_next(round);
         const RowTile tile = row_tile(index, p);
 #pragma unroll 1
         for (int t = 0; t < 2; ++t) {
@@ -168,7 +169,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa4(
         } else if (warp == STORE && leads) {
             run_store(barriers, tiles, O, p);
         } else if (warp == INSPECT) {
-            barriers.inspection.run(barriers.keys, tiles, p);
+            barriers.inspection.run(barriers.schedule, barriers.keys, tiles, p);
         }
     }
 }

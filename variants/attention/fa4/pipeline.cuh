@@ -19,6 +19,7 @@ struct RowBarriers {
 };
 
 struct Barriers {
+    Schedule schedule;
     Slots<STAGES> keys;  // load -> products
     RowBarriers rows[2];
     Handover output;     // correction -> store: rows of O in shared memory
@@ -29,6 +30,7 @@ struct Barriers {
 
     __device__ __forceinline__ void init()
     {
+        schedule.init();
         keys.init(1);
         for (RowBarriers &each : rows) each.init();
         output.init(ROWS, 1);

@@ -66,7 +66,7 @@ __device__ __forceinline__ void run_softmax(int t, Barriers &barriers, float *__
     const unsigned S_rows = barriers.S(t) + lanes_of_warp();
     RowBarriers &rows = barriers.rows[t];
     int step = 0;
-    for (int index = blockIdx.x; index < p.tiles(); index += gridDim.x) {
+    for (int round = 0, index = blockIdx.x; index >= 0; index = barriers.schedule.tile_after(round++)) {
         const RowTile tile = row_tile(index, p);
         const int row = tile.first_row + t * ROWS + mine, end = p.end_key(row);
         const int whole = p.end_key(tile.first_row + t * ROWS) / BC;  // all rows of the tile see these tiles of keys whole

@@ -133,5 +133,7 @@ def fence(lanes: WarpEmitter, instruction: Instruction) -> None:
         raise instruction.unsupported("its operands do not fit its form")
     if is_shared:
         watch_proxy_fence(lanes)
+    if kind[0] == "async::generic":  # it also releases, or acquires
+        watch_fence(lanes, instruction)
     if instruction.operands:
         watch_map_fence(lanes, instruction.operands[0])

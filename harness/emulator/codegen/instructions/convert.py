@@ -17,7 +17,7 @@ from harness.ptx.instructions import Instruction, Operand, Symbol, Vector
 from harness.ptx.types import PtxType
 
 _ROUND_TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
-_REGISTERS = "pred b16 b32 b64 u16 u32 u64 s16 s32 s64 f16 bf16 f16x2 bf16x2 f32 f64"
+_REGISTERS = "pred b16 b32 b64 b128 u16 u32 u64 s16 s32 s64 f16 bf16 f16x2 bf16x2 f32 f64"
 _INTEGERS = "u8 s8 u16 s16 u32 s32 u64 s64"
 
 
@@ -31,6 +31,8 @@ def mov(lanes: WarpEmitter, instruction: Instruction) -> None:
     for operand in (destination, source):
         if isinstance(operand, Vector) and kind.bits // max(1, len(operand.items)) not in INTEGER:
             raise instruction.unsupported("a vector of these parts")
+    if kind.bits == 128:
+        _require_whole(lanes, instruction)
     if isinstance(destination, Vector):
         _unpack(lanes, kind, destination.items, lanes.use(source, INTEGER[kind.bits]))
     elif isinstance(source, Vector):
@@ -40,6 +42,14 @@ def mov(lanes: WarpEmitter, instruction: Instruction) -> None:
     else:
         element = FLOAT[kind.bits] if kind.is_float and kind.bits > 16 else INTEGER[kind.total_bits]
         lanes.put(destination, lanes.use(source, element), element)
+
+
+def _require_whole(lanes: WarpEmitter, instruction: Instruction) -> None:
+    """Require that mov.b128 has a register of 128 bits and another one, or two or four parts."""
+    whole = [operand for operand in instruction.operands if lanes.has_128_bits(operand)]
+    parts = [len(operand.items) for operand in instruction.operands if isinstance(operand, Vector)]
+    if (len(whole), parts) not in ((2, []), (1, [2]), (1, [4])):
+        raise instruction.unsupported("its operands do not fit its form")
 
 
 def _unpack(lanes: WarpEmitter, kind: PtxType, items: tuple[Operand, ...], whole: str) -> None:

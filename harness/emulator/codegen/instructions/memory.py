@@ -29,7 +29,7 @@ _HINTS = (
 STATE_SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry")
 WIDEST_BYTES = 32
 """Bytes per lane of the widest accesses of global memory, which `sm_100` has: rows of `DATA` and `DATA_2`."""
-_TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64"
+_TYPES = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 f16x2 bf16x2 b64 u64 s64 f64 b128"
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,22 @@ class Access:
 
     @property
     def shape(self) -> tuple[str, str]:
-        """Bytes of one item, and number of items, as the runtime needs them."""
-        return str(self.kind.size_bytes), str(len(self.items))
+        """Bytes of one element in memory, and number of elements, as the runtime needs them."""
+        element, count = self.parts
+        return str(BITS[element] // 8), str(count)
 
     @property
     def element(self) -> str:
         """LLVM type of one item."""
         return INTEGER[self.kind.total_bits]
 
+    @property
+    def parts(self) -> tuple[str, int]:
+        """LLVM type and number of the elements that are moved; 128 bits are moved as two halves."""
+        return ("i64", 2) if self.element == "i128" else (self.element, len(self.items))
 
-def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Access:
+
+def _read_form(lanes: WarpEmitter, instruction: Instruction, address: Operand, value: Operand) -> Access:
     form = Form(instruction)
     for hint in _HINTS:
         form.flag(hint)
@@ -71,7 +77,8 @@ def _read_form(instruction: Instruction, address: Operand, value: Operand) -> Ac
     kind = form.type(_TYPES)
     form.end()
     items = value.items if isinstance(value, Vector) else (value,)
-    if len(items) != count or not isinstance(address, Address):
+    is_misfit = kind.bits == 128 and not lanes.has_128_bits(value)
+    if len(items) != count or not isinstance(address, Address) or is_misfit:
         raise instruction.unsupported("its operands do not fit its form")
     access = Access(space if space == "shared::cluster" else space.partition("::")[0], kind, items, address)
     if access.size_bytes > (WIDEST_BYTES if access.space == "global" else 16):
@@ -113,7 +120,7 @@ def _at_once(lanes: WarpEmitter, space: str, access: Access, loads: bool) -> str
         functions = LOCAL_LOADS if loads else LOCAL_STORES
     else:
         functions = GLOBAL_LOADS if loads else GLOBAL_STORES
-    return functions.get((access.element, len(access.items)))
+    return functions.get(access.parts)
 
 
 def _access_at_once(
@@ -126,7 +133,7 @@ def _access_at_once(
         store_addresses(lanes, addresses)
         failed, loaded = lanes.runtime(function, *arguments), None
     else:
-        result = result_of(function, (access.element, len(access.items)))
+        result = result_of(function, access.parts)
         lanes.called.add(function)
         kinds = [argument.rsplit(" ", 1)[0] for argument in ARGUMENTS]
         lanes.declarations.add(f"declare {result} @sandbox_{function}({', '.join(kinds)})")
@@ -167,20 +174,21 @@ def _read_data(lanes: WarpEmitter, element: str, count: int) -> list[str]:
 
 
 def _write_data(lanes: WarpEmitter, access: Access, values: list[str]) -> None:
+    element, _ = access.parts
     for index, value in enumerate(values):
-        lanes.warp_store(vector(access.element), value, at.DATA + index * at.LANES * access.kind.size_bytes, 32)
+        lanes.warp_store(vector(element), value, at.DATA + index * at.LANES * BITS[element] // 8, 32)
 
 
 @emits("ld", "ldu")
 def load(lanes: WarpEmitter, instruction: Instruction) -> None:
     """ld, from any state space."""
     destination, address = instruction.operands[:2]  # a third is a cache policy
-    access = _read_form(instruction, address, destination)
+    access = _read_form(lanes, instruction, address, destination)
     if access.space == "param" and isinstance(access.address.base, Symbol):
         values = _load_parameter(lanes, instruction, access)
     elif access.space == "shared":
         offsets = lanes.own_offsets(access.address)
-        values = load_shared(lanes, instruction, offsets, access.element, len(access.items))
+        values = _whole(lanes, access, load_shared(lanes, instruction, offsets, *access.parts))
     else:
         space, addresses = _translated(lanes, access)
         loaded = None
@@ -191,9 +199,26 @@ def load(lanes: WarpEmitter, instruction: Instruction) -> None:
             watch_memory(lanes, instruction, space, mask, access.shape)
         else:
             loaded = _access_at_once(lanes, instruction, access, function, space, addresses)
-        values = [loaded] if loaded else _read_data(lanes, access.element, len(access.items))
+        values = _whole(lanes, access, [loaded] if loaded else _read_data(lanes, *access.parts))
     for item, value in zip(access.items, values):
         lanes.put(item, value, access.element, signed=access.kind.kind == "s")
+
+
+def _whole(lanes: WarpEmitter, access: Access, parts: list[str]) -> list[str]:
+    """The items that these elements form."""
+    if access.element != "i128":
+        return parts
+    low, high = (lanes.cast("zext", "i64", part, "i128") for part in parts)
+    return [lanes.binary("or", "i128", low, lanes.binary("shl", "i128", high, splat("i128", 64)))]
+
+
+def _halves(lanes: WarpEmitter, access: Access, values: list[str]) -> list[str]:
+    """The elements that form these items."""
+    if access.element != "i128":
+        return values
+    (whole,) = values
+    high = lanes.binary("lshr", "i128", whole, splat("i128", 64))
+    return [lanes.cast("trunc", "i128", half, "i64") for half in (whole, high)]
 
 
 def _translated(lanes: WarpEmitter, access: Access) -> tuple[str, str]:
@@ -248,10 +273,10 @@ def load_shared(lanes: WarpEmitter, instruction: Instruction, offsets: str, elem
 def store(lanes: WarpEmitter, instruction: Instruction) -> None:
     """st, to any state space."""
     address, value = instruction.operands[:2]
-    access = _read_form(instruction, address, value)
+    access = _read_form(lanes, instruction, address, value)
     if access.space in ("const", "param"):
         raise instruction.unsupported()
-    values = [lanes.use(item, access.element) for item in access.items]
+    values = _halves(lanes, access, [lanes.use(item, access.element) for item in access.items])
     if access.space == "shared":
         offsets = lanes.own_offsets(access.address)
         lanes.warp_store(vector("i32"), offsets, at.ADDRESSES)
