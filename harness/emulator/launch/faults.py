@@ -257,7 +257,10 @@ def _shared_target(fault: Fault, offset: int) -> tuple[str, int, int]:
     rank, within = offset >> at.RANK_SHIFT, offset & ((1 << at.RANK_SHIFT) - 1)
     if within >> (at.RANK_SHIFT - 1):  # just below the next block's memory
         rank, within = rank + 1, within - (1 << at.RANK_SHIFT)
-    if not fault.cluster.tagged or len(fault.cluster.blocks) == 1 or rank >= len(fault.cluster.blocks):
+    blocks = len(fault.cluster.blocks)
+    if fault.cluster.tagged and blocks <= rank < 1 << (32 - at.RANK_SHIFT):
+        return f"shared memory of rank {rank} (mapa), and ranks of a cluster of {blocks} begin at 0", 0, within
+    if not fault.cluster.tagged or blocks == 1 or rank >= blocks:
         return "shared memory", fault.shared_bytes, offset - (1 << 32 if offset >> 31 else 0)
     owner = fault.cluster.blocks[rank]
     if owner == at.coordinates(fault.block, fault.grid):

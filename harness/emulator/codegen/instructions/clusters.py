@@ -15,19 +15,20 @@ _OFFSET_IN_BLOCK = (1 << at.RANK_SHIFT) - 1
 
 @emits("mapa")
 def map_address(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """mapa{.shared::cluster} d, address, rank: the same offset in the shared memory of another block."""
+    """mapa{.shared::cluster} d, address, rank: the same offset in the shared memory of another block.
+
+    A rank that the cluster lacks gives an address at which each access is a fault: compilers compute addresses for all
+    lanes, of which only some access them.
+    """
     form = Form(instruction)
     form.flag("shared::cluster")
     element = INTEGER[form.type("u32 u64").bits]
     form.end()
     destination, address, rank = instruction.operands
     ranks = lanes.use(rank, "i32")
-    size = lanes.spread("i32", lanes.op(f"trunc i64 {lanes.slot('CLUSTER_SIZE')} to i32"))
-    others = lanes.binary("and", "i1", lanes.compare("uge", "i32", ranks, size), lanes.active())
-    bad = lanes.bits_of(others)
-    first = lanes.op(f"extractelement <32 x i32> {ranks}, i32 {lanes.first_lane(bad)}")
-    lanes.check(bad, "cluster rank", instruction, first)
-    tag = lanes.binary("shl", "i32", ranks, splat("i32", at.RANK_SHIFT))
+    highest = splat("i32", (1 << (32 - at.RANK_SHIFT)) - 1)
+    known = lanes.select("i32", lanes.compare("ult", "i32", ranks, highest), ranks, highest)
+    tag = lanes.binary("shl", "i32", known, splat("i32", at.RANK_SHIFT))
     if element == "i64":
         tag = lanes.cast("zext", "i32", tag, "i64")
     without_rank = _OFFSET_IN_BLOCK if element == "i32" else ~(0xFFFFFFFF & ~_OFFSET_IN_BLOCK)

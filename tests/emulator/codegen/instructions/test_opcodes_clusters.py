@@ -221,7 +221,13 @@ def test_what_goes_to_another_block_on_its_own(form: str) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "told"),
     [
-        ("mapa.shared::cluster.u32 r1, s, 2;", "cluster rank", "there is no rank 2 in a cluster of 2"),
+        ("mapa.shared::cluster.u32 r1, s, 2; ld.shared::cluster.u32 r2, [r1];", "out of bounds",
+         "shared memory of rank 2"),
+        ("mapa.shared::cluster.u32 r1, s, -1; ld.shared::cluster.u32 r2, [r1];", "out of bounds", "memory of rank 255"),
+        ("mov.u64 q1, s; cvta.shared.u64 q1, q1; mapa.u64 q2, q1, 300; st.u32 [q2], 1;", "out of bounds",
+         "of rank 255"),
+        ("mapa.shared::cluster.u32 r1, bar, 2; mbarrier.arrive.shared::cluster.b64 _, [r1];", "out of bounds",
+         r"shared memory of rank 2 \(mapa\), and ranks of a cluster of 2 begin at 0"),
         ("barrier.cluster.wait;", "cluster barrier", "warp 0 waits at the cluster's barrier without having"),
         ("barrier.cluster.arrive; barrier.cluster.arrive;", "cluster barrier", "the cluster's barrier a second time"),
         ("setp.lt.u32 p0, tid, 7; @p0 bra away; barrier.cluster.arrive; away: mov.u32 r1, 0; add.u32 r1, r1, 1;"
@@ -264,6 +270,24 @@ def test_misuse_is_a_fault(body: str, kind: str, told: str) -> None:
     with pytest.raises(KernelFault, match=told) as caught:
         run_body(body, {"y": np.zeros(64, np.uint32)}, declared, ".reqnctapercluster 2", grid=2, block=32)
     assert caught.value.kind == kind
+
+
+def test_an_address_in_a_block_that_the_cluster_lacks_may_be_computed() -> None:
+    """Compilers compute the addresses of all lanes, of which only some access them."""
+    y = np.zeros((2, 32), np.uint32)
+    run_body(
+        f"""{BLOCK} {THREAD} mov.u32 r0, %cluster_ctarank; mov.u32 r1, s; mov.u32 r2, %cluster_ctarank;
+        setp.eq.u32 p0, tid, 0; @p0 st.shared.b32 [r1], r0; add.u32 r4, r0, 7;
+        barrier.cluster.arrive; barrier.cluster.wait;
+        mapa.shared::cluster.u32 r3, r1, tid; setp.lt.u32 p1, tid, 2; @p1 ld.shared::cluster.b32 r4, [r3]; {store("r4")}
+        barrier.cluster.arrive; barrier.cluster.wait;""",
+        {"y": y},
+        ".shared .align 4 .b32 s[32];",
+        ".reqnctapercluster 2",
+        grid=2,
+        block=32,
+    )
+    assert y[:, :2].tolist() == [[0, 1], [0, 1]] and y[:, 2:].tolist() == [[7] * 30, [8] * 30]
 
 
 def test_a_barrier_under_a_predicate() -> None:
