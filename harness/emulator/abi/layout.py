@@ -174,7 +174,7 @@ FAULTS = (
     "no function", "invalid free", "heap overrun", "bad text", "no texture", "surface coordinate",
     "stack overflow", "register deadlock", "tensor memory allocation", "tensor memory address",
     "tensor operations in flight", "instruction descriptor", "tensor descriptor", "no peer block",
-    "lanes disagree", "request after refusal", "no response", "refused request",
+    "lanes disagree", "request after refusal", "no response",
 )  # fmt: skip
 FAULT = {name: number for number, name in enumerate(FAULTS)}
 

@@ -63,9 +63,5 @@ UNDEFINED_REQUESTS = {
         "the operand is no response of clusterlaunchcontrol.try_cancel; wait for the mbarrier that counts its 16 bytes "
         "before it is loaded"
     ),
-    "refused request": (
-        "the request was refused, and the first block of a cluster that was not cancelled is undefined (PTX ISA "
-        "9.7.13.18); test clusterlaunchcontrol.query_cancel.is_canceled before"
-    ),
 }
 """Explanations of faults, by kind."""
