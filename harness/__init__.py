@@ -9,8 +9,14 @@ under `emulate -m pytest`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
+
+with contextlib.suppress(ImportError):
+    # numba-cuda takes the place of numba.cuda by a .pth file, which Python reads when it starts. A notebook whose first
+    # cell has installed the package runs in a Python that started before.
+    import _numba_cuda_redirector as _numba_cuda_redirector  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 if TYPE_CHECKING:
     from harness.compilers.cute.kernel import CuteFunction as CuteFunction

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw the pictures of docs/gallery.md again, each with the command that the page shows above it.
+"""Draw the pictures of docs/gallery.md again, each with the command that the page shows above it, and those of kernels.
 
 The picture of a report needs Chromium (`scripts/browser`).
 """
@@ -16,6 +16,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from harness.cli import main  # noqa: E402
+from scripts.gallery_pages import pages, write_page  # noqa: E402
 from scripts.shown_outputs import blocks, harness_arguments  # noqa: E402
 from tests.browser import browser, open_page, why_no_browser  # noqa: E402
 
@@ -46,5 +47,7 @@ def draw_report(picture: Path) -> None:
 if __name__ == "__main__":
     os.chdir(GALLERY)
     status = max(main(arguments) for arguments in commands())
+    for page in pages():
+        write_page(page)
     draw_report(GALLERY.parent / "report.png")
     sys.exit(status)

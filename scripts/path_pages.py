@@ -19,14 +19,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harness.model.lesson import Lesson  # noqa: E402
+from harness.studies.calls import why  # noqa: E402
 from harness.studies.learn.pictures import draw  # noqa: E402
 from harness.studies.learn.report import counted_table  # noqa: E402
 from harness.studies.learn.step_run import run_step  # noqa: E402
-from harness.studies.learn.steps import find_lessons  # noqa: E402
+from harness.studies.learn.steps import cuda_variant, find_lessons  # noqa: E402
 
 SITE, OVERVIEW = ROOT / "docs" / "path", ROOT / "docs" / "path.md"
 LIST = re.compile(r"(?<=<!-- steps -->\n).*?(?=<!-- end of steps -->)", re.DOTALL)
 CONTENTS = re.compile(r"(?<=```{toctree}\n:hidden:\n\n)[\w/-]+(?:\n[\w/-]+)*")
+TIMES = re.compile(r"(?<=<!-- times -->\n).*?(?=<!-- end of times -->)", re.DOTALL)
 COUNTED = re.compile(r"(?<=<!-- counted -->\n).*?(?=<!-- end of counted -->)", re.DOTALL)
 
 
@@ -34,6 +36,25 @@ def shown_table(page: str) -> str:
     """The table that stands in a page."""
     (table,) = COUNTED.findall(page)
     return str(table).strip("\n")
+
+
+def predicted_us(lesson: Lesson) -> float:
+    """The time that `why` predicts for a step's CUDA kernels, in microseconds."""
+    return 1e6 * float(why(cuda_variant(lesson), problem=lesson.problem, device="emulator").result.slow_time.seconds)
+
+
+def times_table(times: Mapping[str, float]) -> str:
+    """The predicted times of the main path, in microseconds by step, as a table of two rows."""
+    shown = (f"{time:,.0f}" if time >= 100 else f"{time:.1f}" for time in times.values())
+    rows = ["step", *times], ["---", *("---:" for _ in times)], ["us", *shown]
+    lines = [" | ".join(row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def pages_with_times(lessons: Mapping[str, Lesson]) -> list[Path]:
+    """The pages that show the predicted times."""
+    pages = [OVERVIEW, *(lesson.folder / "README.md" for lesson in lessons.values())]
+    return [page for page in pages if TIMES.search(page.read_text())]
 
 
 def site_page(lesson: Lesson) -> str:
@@ -64,6 +85,9 @@ if __name__ == "__main__":
     parser.add_argument("steps", nargs="*", help="only these steps")
     lessons = find_lessons()
     write_site(lessons)
+    times = times_table({number: predicted_us(lesson) for number, lesson in lessons.items() if number.isdigit()})
+    for page in pages_with_times(lessons):
+        page.write_text(TIMES.sub(lambda _: f"\n{times}\n\n", page.read_text()))
     for number in parser.parse_args().steps or lessons:
         lesson = lessons[number]
         run = run_step(lesson, lessons, explain=False)

@@ -72,8 +72,9 @@ class Shown:
 
 
 def pages() -> list[Path]:
-    """README.md, all pages of docs/, and those of algorithms in their folders."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "variants").rglob("README.md"))]
+    """README.md, all pages of docs/ and of its gallery, and those of algorithms in their folders."""
+    docs = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "gallery").glob("*.md"))]
+    return [ROOT / "README.md", *docs, *sorted((ROOT / "variants").rglob("README.md"))]
 
 
 def blocks(language: str) -> list[Block]:

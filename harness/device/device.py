@@ -52,9 +52,10 @@ class Device:
 
     `arch` is the architecture that kernels are compiled for, by default that of `gpu`. The size of the latter limits
     how many blocks that wait for each other are resident at a time. With `sanitize`, every launch looks for races and
-    reads of unwritten memory, and blocks run on one core. A `seed` other than 0 permutes the turns of a block's warps
-    and, with `sanitize`, the order of blocks. `step_limit` is the maximum number of instructions of a warp, and
-    `threads` the number of CPU threads (default: one per core); results do not depend on it.
+    reads of unwritten memory, and blocks run on one core. With `bank_conflicts`, every launch counts the passes of its
+    requests of shared memory. A `seed` other than 0 permutes the turns of a block's warps and, with `sanitize`, the
+    order of blocks. `step_limit` is the maximum number of instructions of a warp, and `threads` the number of CPU
+    threads (default: one per core); results do not depend on it.
 
     If `lenient`, what is undefined and yet accepted by an H100 is noted in the result of the launch, and no fault: a
     `bar.warp.sync` that names lanes on another path, a barrier of the block after lanes or warps have returned and,
@@ -70,6 +71,7 @@ class Device:
         *,
         gpu: str = "h200",
         sanitize: bool = False,
+        bank_conflicts: bool = False,
         lenient: bool = False,
         seed: int = 0,
         step_limit: int | None = None,
@@ -80,7 +82,7 @@ class Device:
         if Target.named(self.arch) is None:
             raise UsageError(f"arch is {arch!r}; it has to look like sm_90")
         require_seed(seed)
-        self.instruments = Instruments(sanitizer=sanitize, lenient=lenient)
+        self.instruments = Instruments(bank_conflicts=bank_conflicts, sanitizer=sanitize, lenient=lenient)
         self.memory = DeviceMemory(watched=sanitize)
         self.modules = LoadedModules()
         self._options = LaunchOptions(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from harness.compilers import CompiledKernel
 from harness.compilers.ptxas import Resources, resources
 from harness.execution.protocol import LaunchReport
-from harness.execution.traffic.counts import READS, WRITES, SiteTraffic
+from harness.execution.traffic.counts import READS, WRITES, SharedTraffic, SiteTraffic
 from harness.model.finding import Finding
 from harness.support.errors import UsageError
 from harness.support.memory_units import SECTOR_BYTES
@@ -59,6 +59,11 @@ class LaunchResult:
         return self.report.traffic or ()
 
     @property
+    def shared(self) -> tuple[SharedTraffic, ...] | None:
+        """Requests and passes of shared memory by kind of access and source line; None without `bank_conflicts`."""
+        return self.report.shared
+
+    @property
     def warp_instructions(self) -> int:
         """PTX instructions executed by warps."""
         return self.report.warp_instructions or 0
@@ -93,6 +98,8 @@ class LaunchResult:
         if self.registers is not None:
             shown += f", {self.registers} registers"
         parts = [shown, traffic_table(self.traffic)]
+        if self.shared:
+            parts += ["", shared_table(self.shared)]
         if self.findings is not None:
             parts += [finding.message for finding in self.findings] or ["The sanitizer found nothing."]
         return "\n".join([*parts, *self.report.notes])
@@ -104,7 +111,7 @@ def traffic_table(sites: Iterable[SiteTraffic]) -> str:
         [
             site.buffer,
             site.kind,
-            f"{site.file.rpartition('/')[2]}:{site.line}" if site.file else "",
+            _place(site),
             f"{site.requests:,}",
             f"{site.requested_bytes:,}",
             f"{site.sector_bytes:,}",
@@ -113,6 +120,26 @@ def traffic_table(sites: Iterable[SiteTraffic]) -> str:
     ]
     headers = ("buffer", "access", "line", "requests", "requested bytes", "sector bytes")
     return table(headers, rows, [False] * 3 + [True] * 3)
+
+
+def shared_table(rows: Iterable[SharedTraffic]) -> str:
+    """A table of the requests and passes of shared memory by kind of access and source line."""
+    cells = [
+        [
+            row.kind,
+            _place(row),
+            f"{row.requests:,}",
+            f"{row.wavefronts:,}",
+            f"{row.wavefronts - row.ideal_wavefronts:,}",
+        ]
+        for row in rows
+    ]
+    headers = ("shared memory", "line", "requests", "passes", "bank conflicts")
+    return table(headers, cells, [False] * 2 + [True] * 3)
+
+
+def _place(row: SiteTraffic | SharedTraffic) -> str:
+    return f"{row.file.rpartition('/')[2]}:{row.line}" if row.file else ""
 
 
 Key = TypeVar("Key")

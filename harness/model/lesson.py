@@ -156,6 +156,9 @@ class Lesson:
     picture: str = "schedule"
     """`schedule`: rows of each buffer against bytes moved; `timeline`: what each warp waits for; `banks`: passes of the
     requests of shared memory by source line."""
+    explains_time: bool = True
+    """Whether a run shows the causes of the difference in predicted time, as `why` does, besides the two times. Steps
+    before the page that introduces multiprocessors, requests and passes do not."""
     regime: str = "normal"
     arch: str = "sm_90"
     """Architecture that the kernels are compiled for."""

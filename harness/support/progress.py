@@ -84,7 +84,7 @@ class Progress:
         with self._lock:
             if self._begun:
                 name = printable(self._name.partition(";")[0])
-                step = f"harness: step {self._begun} of {self._steps}: {name}"
+                step = f"harness: {self._begun} of {self._steps}: {name}"
                 rest = self._remaining() or "a first run compiles kernels, which can take a minute"
                 with contextlib.suppress(OSError, ValueError):
                     print(f"{step}; {rest}", file=sys.stderr, flush=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import cupy
-from numba import cuda
+from numba import cuda, float32
 
 SCALE = r"""
 __device__ float factor[4] = {2, 3, 4, 5};
@@ -96,3 +99,17 @@ def many_values_ptx(count: int, bounds: str = "") -> str:
     ret;
 }}
 """
+
+
+@functools.cache
+def transpose_of_tile(columns: int) -> Any:
+    """A Numba kernel of one warp that loads column 0 of a tile in shared memory with rows of so many floats."""
+
+    @cuda.jit
+    def kernel(out):  # type: ignore[no-untyped-def]
+        tile = cuda.shared.array((32, columns), float32)
+        tile[0, cuda.threadIdx.x] = 1
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = tile[cuda.threadIdx.x, 0]
+
+    return kernel

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import ADD_ONE, MODULE, REVERSE, add, many_values_ptx, transpose
+from programs import ADD_ONE, MODULE, REVERSE, add, many_values_ptx, transpose, transpose_of_tile
 
 from harness import Device, KernelFault, UsageError
 
@@ -28,6 +29,17 @@ def test_a_numba_kernel_is_typed_by_its_arguments(device: Device) -> None:
     # Both arguments are the same array, so it goes by the name of its memory.
     assert (moved["out"].written, moved[x.name].read) == (800, 1600)
     assert {line for (_, line) in result.by_line()} and result.warp_instructions > 0
+
+
+def test_passes_of_shared_memory_are_counted_on_demand(device: Device) -> None:
+    assert device.launch(transpose_of_tile(32), 1, 32, (device.empty(32),)).shared is None
+    counting = Device(bank_conflicts=True)
+    for columns, passes in ((32, 32), (33, 1)):
+        result = counting.launch(transpose_of_tile(columns), 1, 32, (counting.empty(32),))
+        assert result.shared is not None
+        (load,) = (row for row in result.shared if row.kind == "load")
+        assert (load.requests, load.wavefronts, load.ideal_wavefronts) == (1, passes, 1)
+        assert re.search(rf"load +programs.py:\d+ +1 +{passes} +{passes - 1}$", str(result), re.MULTILINE)
 
 
 def test_strided_and_fortran_arrays_reach_numba_with_their_strides(device: Device) -> None:

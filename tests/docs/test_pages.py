@@ -80,7 +80,8 @@ def test_every_relative_link_points_at_something(page: Path) -> None:
 def test_every_page_is_reached_from_the_index_of_the_site() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     listed = set(re.findall(r"^([\w-]+)$", index, re.MULTILINE))
-    assert {page.stem for page in pages()} - {"README", "index"} == listed
+    gallery = re.findall(r"^gallery/([\w-]+)$", (ROOT / "docs" / "gallery.md").read_text(), re.MULTILINE)
+    assert {page.stem for page in pages()} - {"README", "index", *gallery} == listed
 
 
 PATH = re.compile(r"`((?:harness|variants|tests|scripts|docs)/[\w./-]*\w/?)`")

@@ -58,7 +58,7 @@ def test_it_does_not_appear_for_what_is_quick(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_pipe_gets_one_line_when_it_takes_long(monkeypatch: pytest.MonkeyPatch):
     text = written(monkeypatch, terminal=False, delay=0.05, takes=10)
-    assert text.startswith("harness: step 1 of 2: the oracle; ") and text.count("\n") == 1
+    assert text.startswith("harness: 1 of 2: the oracle; ") and text.count("\n") == 1
 
 
 def test_it_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
@@ -104,12 +104,12 @@ def lines_of_a_pipe(monkeypatch: pytest.MonkeyPatch, done: float) -> str:
 
 
 def test_the_line_says_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch):
-    assert lines_of_a_pipe(monkeypatch, done=1) == "harness: step 1 of 4: the oracle; about 3 minutes left\n"
-    assert lines_of_a_pipe(monkeypatch, done=3) == "harness: step 1 of 4: the oracle; about 20 seconds left\n"
+    assert lines_of_a_pipe(monkeypatch, done=1) == "harness: 1 of 4: the oracle; about 3 minutes left\n"
+    assert lines_of_a_pipe(monkeypatch, done=3) == "harness: 1 of 4: the oracle; about 20 seconds left\n"
 
 
 def test_the_line_names_compilation_before_anything_is_done(monkeypatch: pytest.MonkeyPatch):
-    expected = "harness: step 1 of 4: the oracle; a first run compiles kernels, which can take a minute\n"
+    expected = "harness: 1 of 4: the oracle; a first run compiles kernels, which can take a minute\n"
     assert lines_of_a_pipe(monkeypatch, done=0) == expected
 
 

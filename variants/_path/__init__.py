@@ -37,12 +37,16 @@ def cuda_kernels(*names: str, options: tuple[str, ...] = ()) -> Callable[[str], 
 
 
 def _with_headers(text: str) -> str:
-    """The text with the headers of this folder in place of the lines that include them; line numbers stay."""
-    lines = []
+    """The text with the headers of this folder in place of the lines that include them; each keeps its line numbers."""
+    lines = ['#line 1 "kernel.cu"']
     for number, line in enumerate(text.splitlines(), start=1):
         name = line.removeprefix('#include "').removesuffix('"')
         if name != line and (FOLDER / name).is_file():
-            lines += [(FOLDER / name).read_text(encoding="utf-8"), f'#line {number + 1} "kernel.cu"']
+            lines += [
+                f'#line 1 "{name}"',
+                (FOLDER / name).read_text(encoding="utf-8"),
+                f'#line {number + 1} "kernel.cu"',
+            ]
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"

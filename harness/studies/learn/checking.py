@@ -120,7 +120,7 @@ def _failure(done: Attempt) -> str | None:
 
 def _answer(lesson: Lesson, case: TaskCase, done: Attempt, failure: str) -> str:
     if isinstance(done.error, CompileError):
-        return f"The file does not compile.\n{failure}"
+        return f"The file does not compile.\n{_without_warnings(failure)}"
     is_wrong_answer = done.error is None and not done.findings
     described = f"{case.about}: {failure}" if is_wrong_answer else failure
     hint = next((text for words, text in lesson.task.hints if words in described), None)
@@ -128,6 +128,13 @@ def _answer(lesson: Lesson, case: TaskCase, done: Attempt, failure: str) -> str:
     problem = f"{case.problem.headline}{inputs}"
     parts = [f"Fails with {case.about} ({problem}).", failure]
     return "\n".join([*parts, f"Hint: {hint}"] if hint else parts)
+
+
+def _without_warnings(message: str) -> str:
+    """What a compiler says without its warnings, which a hole in a task causes, too, and without its summary."""
+    blocks = re.split(r"\n\s*\n", message)
+    kept = [block for block in blocks if not re.match(r"\S+: warning |Remark: |\d+ (catastrophic )?errors? ", block)]
+    return "\n\n".join(kept)
 
 
 def _renamed(failure: str, file: str) -> str:

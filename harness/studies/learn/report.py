@@ -23,7 +23,11 @@ LIST_KEYS = ("step", "name", "title", "idea", "ran", "predicted", "prediction_ri
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 COUNTED, END_OF_COUNTED = "<!-- counted -->", "<!-- end of counted -->"
 """Comments around the table of a page."""
+TASK = "## Your task"
+"""Heading of the section that ends what a terminal shows."""
+_SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 _PLACE = re.compile(r"[^\s(]*/(?=kernel\.cu)")
+_COMMENT = re.compile(r"^<!--.*-->\n\n?", re.MULTILINE)
 _PICTURE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n?", re.MULTILINE)
 
 
@@ -34,12 +38,20 @@ def page_before(lesson: Lesson) -> str:
 
 
 def page_after(lesson: Lesson) -> str:
-    """The rest of the page, which speaks about what was counted."""
-    return _plain(lesson.page.partition(END_OF_COUNTED)[2]).strip()
+    """The page from what was counted to the task, which comes last on a terminal, and the names of further sections."""
+    first, *sections = _SECTION.split(_plain(lesson.page.partition(END_OF_COUNTED)[2]))
+    shown = [first]
+    while sections and not shown[-1].startswith(TASK):
+        shown.append(sections.pop(0))
+    names = ", ".join(text.partition("\n")[0].removeprefix("## ") for text in sections)
+    parts = [text.strip() for text in shown]
+    if names:
+        parts.append(f"Further on the page, {_place(lesson.folder / 'README.md')}: {names}.")
+    return "\n\n".join(part for part in parts if part)
 
 
 def _plain(text: str) -> str:
-    return _LINK.sub(r"\1", _PICTURE.sub("", text))
+    return _LINK.sub(r"\1", _PICTURE.sub("", _COMMENT.sub("", text)))
 
 
 def heading(lesson: Lesson) -> str:
@@ -100,16 +112,23 @@ def step_report(run: StepRun, picture: Path | None, program: str) -> Report:
             *_wrong(run),
         ]
         if run.why is not None:
-            parts += [_without_folders(part) for part in run.why.report.paragraphs() if part][1:]
+            parts += _times(run)
         return parts
 
     def notes() -> list[str]:
         found = [f"Counted on the emulator: {lesson.problem.headline}. Bytes are 32-byte sectors, before any cache."]
         if run.why is not None:
             found.append("Times are predicted for an H200 from the counted work, not measured: see docs/why.md.")
+            if lesson.explains_time:
+                slower, faster = (name.replace("-", " ") for name in run.why.result.names)
+                found.append(
+                    f"`where` is a line of kernel.cu of {slower} if the cost is positive, and of {faster} if negative."
+                )
+        if run.before is not None and run.before_dtype is not None:
+            found.append(f"Step {run.before.number} supports {run.before_dtype} only, and ran with that.")
         if picture is not None:
             found.append(f"Picture of this run: {picture}")
-        found.append(f"Kernel: {_place_of(lesson)}; task: {program} learn task {lesson.number}")
+        found.append(f"Kernel: {_place(lesson.folder / 'kernel.cu')}; task: {program} learn task {lesson.number}")
         return found
 
     def record(index: int) -> dict[str, Any]:
@@ -154,10 +173,24 @@ def check_report(result: CheckResult, following: Lesson | None, program: str) ->
     )
 
 
-def _place_of(lesson: Lesson) -> Path:
-    """The kernel's file, in a checkout relative to its root."""
-    path = lesson.folder / "kernel.cu"
-    return path.relative_to(REPOSITORY_ROOT) if path.is_relative_to(REPOSITORY_ROOT) else path
+def _place(path: Path) -> Path:
+    """A file of a step: in a checkout relative to its root, in an installed package in full."""
+    is_checkout = (REPOSITORY_ROOT / "pyproject.toml").is_file()
+    return path.relative_to(REPOSITORY_ROOT) if is_checkout and path.is_relative_to(REPOSITORY_ROOT) else path
+
+
+def _times(run: StepRun) -> list[Paragraph]:
+    """The predicted times of the step and of the one before, with the causes of the difference if the step has them.
+
+    What `why` advises for the slower of the two is left out: the other step is the advice.
+    """
+    assert run.why is not None and run.before is not None
+    if run.lesson.explains_time:
+        return [_without_folders(part) for part in run.why.report.paragraphs() if part][1:-1]
+    found = run.why.result
+    times = dict(zip(found.names, (found.slow_time.seconds, found.fast_time.seconds), strict=True))
+    now, before = (f"{1e6 * times[f'step-{each.number}']:,.1f} us" for each in (run.lesson, run.before))
+    return [f"Predicted time: {now}; step {run.before.number}: {before}."]
 
 
 def _without_folders(part: Paragraph) -> Paragraph:
@@ -179,7 +212,8 @@ def counted_table(run: StepRun) -> str:
 
 
 def _table(run: StepRun) -> Table:
-    before = [] if run.before is None else [f"step {run.before.number}"]
+    dtype = f", {run.before_dtype}" if run.before_dtype else ""
+    before = [] if run.before is None else [f"step {run.before.number}{dtype}"]
     headers = ["counted", *before, f"step {run.lesson.number}", "Numba twin", "unit"]
     columns = [column for column in COLUMNS if column in run.runs]
     cells = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.execution.attempt import attempt
 from harness.execution.judging.question import Question
@@ -40,12 +40,21 @@ class StepRun:
 
     lesson: Lesson
     before: Lesson | None
-    """The step that it is compared with; None for the first, or if that step does not support the problem."""
+    """The step that it is compared with; None for the first, or if that step supports neither the problem nor the
+    same with another dtype."""
     runs: Mapping[str, KernelRun]
     """By column of the table: `before`, `CUDA` and `Numba`."""
     prediction: JudgedPrediction
-    why: StudyResult[object] | None
+    why: StudyResult[Any] | None
     """The predicted difference in time between the two steps; None if there is no step before."""
+
+    @property
+    def before_dtype(self) -> str | None:
+        """The dtype with which the step before ran, if it does not support that of this step; else None."""
+        if "before" not in self.runs:
+            return None
+        ran_with = self.runs["before"].counted.problem.to_fields().get("dtype")
+        return None if ran_with == self.lesson.problem.to_fields().get("dtype") else ran_with
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -77,24 +86,30 @@ def run_step(
     whatever planning, compiling and running raise.
     """
     problem = lesson.problem
-    question = Question.draw(problem, lesson.regime, settings.seed)
     executor = counting_executor(replace(settings, arch=lesson.arch))
     before = None if lesson.follows is None else lessons.get(lesson.follows)
-    if before is not None and before.supports(problem) is not None:
-        before = None
+    problem_before = None if before is None else _problem_before(before, problem)
     variants = {"CUDA": cuda_variant(lesson), "Numba": numba_variant(lesson)}
-    if before is not None:
+    questions = dict.fromkeys(variants, Question.draw(problem, lesson.regime, settings.seed))
+    if before is None or problem_before is None:
+        before = None
+    else:
         variants = {"before": cuda_variant(before), **variants}
+        questions["before"] = (
+            questions["CUDA"]
+            if problem_before == problem
+            else Question.draw(problem_before, lesson.regime, settings.seed)
+        )
     runs = {}
     for column, variant in variants.items():
         step(variant.name)
-        runs[column] = _run(variant, question, executor)
+        runs[column] = _run(variant, questions[column], executor)
     counted = count(lesson.prediction.figure, runs["CUDA"].counted)
     judged = JudgedPrediction(lesson.prediction, predicted, counted)
     why = None
     if explain and before is not None:
-        step("why")
-        why = _why(variants["before"], variants["CUDA"], problem)
+        step("predicted times")
+        why = _why(before, questions["before"].problem, lesson)
     return StepRun(lesson, before, runs, judged, why)
 
 
@@ -105,11 +120,24 @@ def _run(variant: Variant, question: Question, executor: Executor) -> KernelRun:
     return KernelRun(variant, CountedRun(question.problem, done.plan, done.execution), done.verdict, done.reason)
 
 
-def _why(before: Variant, now: Variant, problem: BaseProblem) -> StudyResult[object] | None:
+def _problem_before(before: Lesson, problem: BaseProblem) -> BaseProblem | None:
+    """The problem on which the step before runs: this one or, if it supports only another dtype, the same with that."""
+    fields = {"dtype": before.problem.to_fields().get("dtype")}
+    if before.supports(problem) is None:
+        return problem
+    if before.operation != problem.operation or fields["dtype"] is None:
+        return None
+    other = type(problem).from_fields(problem.to_fields() | fields)
+    return other if before.supports(other) is None else None
+
+
+def _why(before: Lesson, problem_before: BaseProblem, now: Lesson) -> StudyResult[Any] | None:
     """`why` of the slower against the faster; None if one of them does not run on the modelled GPU."""
     from harness.studies.calls import why
 
+    first, second = (replace(cuda_variant(lesson), name=f"step-{lesson.number}") for lesson in (now, before))
+    dtype = None if problem_before == now.problem else problem_before.to_fields()["dtype"]
     try:
-        return why(before, now, problem, device="emulator", slower_first=True)
+        return why(first, second, now.problem, other_dtype=dtype, device="emulator", slower_first=True)
     except SandboxError:
         return None

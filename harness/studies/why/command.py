@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.model.operation import Operation
-from harness.options.command import Command, add_fields_of, argument, flag
+from harness.options.command import Command, add_fields_of, argument, flag, option
 from harness.options.device import (
     add_caches,
     add_device_choice,
@@ -42,6 +42,7 @@ class WhyRequest(StudyRequest):
     other: str | None = argument(
         "B", "the variant to compare it with (default: the roofline of the problem)", nargs="?"
     )
+    other_dtype: str | None = option("DTYPE", "dtype of B's problem, if A and B do not support the same one")
     slower_first: bool = flag("explain why the slower of the two is slower, in whichever order they are given")
 
 
@@ -66,6 +67,7 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
         raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
     problem = request.problem.make_whole("why")
     require_gpu(request.settings)
+    problems = _problems(request, problem)
     caches = cache_model(request.cache_options, request.settings)
     gpu = caches.gpu
     settings = replace(request.settings, arch=modelled_arch(request.settings, gpu), caches=caches)
@@ -81,8 +83,8 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
         executor = emulator_of(settings, progress, bank_conflicts=True, instructions=True)
         check_size(settings, [problem], len(variants))
         profiles = []
-        question = Question.draw(problem, settings.regime, settings.seed)
-        for variant in variants:
+        for variant, own in zip(variants, problems):
+            question = Question.draw(own, settings.regime, settings.seed)
             progress.step(variant.name)
             profiles.append(profile_of(variant, question, executor, gpu.multiprocessor))
         measured = _measured(settings, variants, problem, progress) if settings.device == "gpu" else None
@@ -92,6 +94,17 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
         result = explain(fast, profiles[0], gpu, settings.regime, settings.seed, measured)
     passed = all(profile.verdict == PASS for profile in profiles) and (measured is None or not measured.failed)
     return StudyResult(result, why_report(result), passed)
+
+
+def _problems(request: WhyRequest, problem: BaseProblem) -> tuple[BaseProblem, BaseProblem]:
+    """The problems of both variants, which differ only if `other_dtype` is given. Raises `UsageError`."""
+    if request.other_dtype is None:
+        return problem, problem
+    if request.other is None:
+        raise UsageError("--other-dtype is the dtype of a second variant's problem; name the variant")
+    if request.settings.device == "gpu":
+        raise UsageError("--other-dtype: times are measured on one problem; add --device emulator to predict them")
+    return problem, type(problem).from_fields(problem.to_fields() | {"dtype": request.other_dtype})
 
 
 def _variants(request: WhyRequest, names: list[str]) -> list[Variant]:
@@ -120,7 +133,7 @@ def _measured(settings: RunSettings, variants: list[Variant], problem: BaseProbl
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `why`."""
-    add_fields_of(WhyRequest, parser, "variant", "other", "slower_first")
+    add_fields_of(WhyRequest, parser, "variant", "other", "other_dtype", "slower_first")
     add_problem(parser, operation)
     add_drawing(parser, operation)
     add_tile(parser)

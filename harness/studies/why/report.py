@@ -47,9 +47,8 @@ def why_report(result: WhyResult) -> Report:
 
 
 def _paragraphs(result: WhyResult) -> list[Paragraph]:
-    problem = result.slow.problem
     parts: list[Paragraph] = [
-        fill(f"{problem.headline}; inputs {result.regime}, seed {result.seed}", NOTE_WIDTH, break_on_hyphens=False),
+        fill(f"{_problem(result)}; inputs {result.regime}, seed {result.seed}", NOTE_WIDTH, break_on_hyphens=False),
         *_wrong_answers(result),
         _headline(result),
         *_small_problem(result),
@@ -59,6 +58,14 @@ def _paragraphs(result: WhyResult) -> list[Paragraph]:
     if result.measured is not None:
         parts.append(_measured(result))
     return parts
+
+
+def _problem(result: WhyResult) -> str:
+    """The problem in words, with the second variant's if that is another one."""
+    problem, fast = result.slow.problem, result.fast
+    if fast is None or fast.problem == problem:
+        return problem.headline
+    return f"{result.slow.variant}: {problem.headline}; {fast.variant}: {fast.problem.headline}"
 
 
 def _profiles(result: WhyResult) -> list[Profile]:
@@ -145,7 +152,8 @@ def _where(result: WhyResult, each: Attributed) -> str:
         return _limit(result.slow, result.gpu)
     if each.cause is causes.TAIL:
         blocks = [launch.blocks for launch in result.slow.launches]
-        what = f"{min(blocks):,} blocks" if len(blocks) == 1 else f"{min(blocks):,} to {max(blocks):,} blocks"
+        one = f"{min(blocks):,} block{'s' if min(blocks) > 1 else ''}"
+        what = one if len(blocks) == 1 else f"{min(blocks):,} to {max(blocks):,} blocks"
         return f"{what} for {result.gpu.multiprocessors} SMs"
     file, line = each.where
     place = "" if each.where == PLACELESS else f"{short_name(file)}:{line}"

@@ -36,12 +36,16 @@ def test_it_lists_all_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert "learn task 1" in shown
 
 
-def test_a_step_shows_page_answer_table_causes_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_step_shows_page_answer_table_times_and_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["learn", STEP, "--predict", "128KiB"]) == 0
     shown = capsys.readouterr().out
     page, answer = shown.index("## What changes"), shown.index("You predicted 131,072; counted: 16,842,752 bytes")
-    table, causes = shown.index("counted             step 4      step 5  Numba twin"), shown.index("bytes read again")
-    assert page < answer < table < causes
+    table = shown.index("counted             step 4      step 5  Numba twin")
+    times, task = shown.index("Predicted time: 33.7 us"), shown.index("## Your task")
+    assert page < answer < table < times < task
+    assert "cause" not in shown[answer:task], "multiprocessors and requests are taught in step 6"
+    assert "## Published figures" not in shown
+    assert shown.rstrip().endswith("README.md: A worked row, Published figures.")
     assert "Each row reads K and V from end to end" not in shown[:answer], "the page must not tell the answer"
     assert str(tmp_path / "kept" / "path_5.svg") in shown
     assert (tmp_path / "kept" / "path_5.svg").read_text().startswith("<svg")
@@ -83,6 +87,14 @@ def test_a_file_that_does_not_compile_is_answered_with_its_line(capsys: pytest.C
     shown = capsys.readouterr().out
     assert "The file does not compile." in shown
     assert 'mine.cu(10): error: identifier "flaot" is undefined' in shown
+
+
+def test_an_error_above_the_include_is_answered_with_its_line_too() -> None:
+    Path("mine.cu").write_text(f"flaot x;\n{LESSONS[STEP].solution}".replace("float q = ", "int unused; float q = "))
+    text = harness.check(STEP, "mine.cu").result.text
+    assert "\nmine.cu(1): error: " in text and "warning" not in text and "attention.cu" not in text
+    Path("mine.cu").write_text(f"#define warp_sum 1\n{LESSONS[STEP].solution}")
+    assert "\nwarp.cuh(8): error: " in harness.check(STEP, "mine.cu").result.text
 
 
 @pytest.mark.compiles(False)

@@ -49,6 +49,21 @@ def test_the_slower_one_is_explained_in_either_order(capsys: pytest.CaptureFixtu
     assert swapped == in_order and "bank-conflicts-cupy is predicted to take " in swapped
 
 
+@pytest.mark.compiles(False)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((PAIR[0], *PAIR[2:]), "--other-dtype is the dtype of a second variant's problem; name the variant"),
+        ((*PAIR[:-1], "gpu"), "GPU"),
+    ],
+)
+def test_another_dtype_needs_another_variant_and_is_only_predicted(
+    arguments: tuple[object, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = call(capsys, *arguments, "--other-dtype", "float16")
+    assert status == 2 and message in err and err.count("\n") == 1
+
+
 def test_json_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = call(capsys, *PAIR, "--format", "json")
     found = json.loads(out)

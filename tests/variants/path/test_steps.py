@@ -18,7 +18,7 @@ from harness.studies.learn.pictures import PICTURES, draw
 from harness.studies.learn.predictions import JudgedPrediction
 from harness.studies.learn.report import counted_table
 from harness.studies.learn.step_run import run_step
-from scripts.path_pages import shown_table
+from scripts.path_pages import TIMES, pages_with_times, predicted_us, shown_table, times_table
 
 MOST_CHANGED, MOST_CODE, FEWEST_MISTAKES = 59, 110, 5
 MOST_SECONDS = 5.0
@@ -64,6 +64,21 @@ def test_its_page_has_all_parts(number: str) -> None:
         assert part in lesson.page or (part == "## What changes" and lesson.follows is None), part
     assert (lesson.folder / "picture.svg").read_text().startswith("<svg")
     assert lesson.picture in PICTURES
+
+
+@textual
+@each_step
+def test_its_task_stands_before_what_need_not_be_read(number: str) -> None:
+    headings = re.findall(r"^## (.*)", LESSONS[number].page, re.MULTILINE)
+    task = headings.index("Your task")
+    assert not {"Published figures", "Read on", "A worked row", "Worked rows", "A worked example"} & {*headings[:task]}
+
+
+@textual
+def test_causes_of_time_are_shown_from_the_step_on_that_teaches_their_terms() -> None:
+    explained = [number for number, lesson in LESSONS.items() if number.isdigit() and lesson.explains_time]
+    assert all(term in LESSONS[explained[1]].page for term in ("**SMs**", "*wavefronts*", "**request**"))
+    assert explained == ["1", *(number for number in LESSONS if number.isdigit() and int(number) >= 6)]
 
 
 @textual
@@ -123,6 +138,29 @@ def test_the_answer_to_its_prediction_is_the_counted_figure_and_no_slip_is(numbe
 @each_step_that_runs
 def test_the_table_of_its_page_is_what_is_counted(number: str) -> None:
     assert shown_table(LESSONS[number].page) == counted_table(run_of(number)), "run scripts/path_pages.py"
+
+
+@pytest.mark.thorough
+def test_the_predicted_times_of_the_pages_are_those_of_today() -> None:
+    times = {number: predicted_us(lesson) for number, lesson in LESSONS.items() if number.isdigit()}
+    pages = pages_with_times(LESSONS)
+    assert len(pages) == 2
+    for page in pages:
+        assert TIMES.findall(page.read_text()) == [f"\n{times_table(times)}\n\n"], "run scripts/path_pages.py"
+    assert times["9"] < times["5"] < min(times[number] for number in "678"), "step 9 overtakes step 5"
+
+
+@pytest.mark.thorough
+def test_a_step_of_another_dtype_is_compared_on_the_sizes_of_the_step_before() -> None:
+    run = run_step(LESSONS["10"], LESSONS)
+    assert run.before is LESSONS["9"] and run.before_dtype == "float32" and run.why is not None
+    assert run.why.result.fast.problem == LESSONS["10"].problem
+    assert run.why.result.slow.problem == LESSONS["9"].problem
+    assert run.value("before", run.lesson.prediction.figure) == 0
+    headline = run.why.report.paragraphs()[0]
+    assert isinstance(headline, str)
+    for words in ("step-9: batch 1, ", "32, float32", "; step-10: batch 1, "):
+        assert words in " ".join(headline.split())
 
 
 @each_step_that_runs

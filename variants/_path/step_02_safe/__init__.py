@@ -51,5 +51,6 @@ LESSON = Lesson(
     ),
     task=TASK,
     figures=(EXPONENTIALS, BYTES, SCRATCH, LAUNCHES),
+    explains_time=False,
     numerics=NUMERICS,
 )

@@ -52,5 +52,6 @@ LESSON = Lesson(
     ),
     task=TASK,
     figures=(BYTES_OF_S, BYTES, SCRATCH, LAUNCHES),
+    explains_time=False,
     numerics=NUMERICS,
 )

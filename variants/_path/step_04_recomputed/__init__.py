@@ -50,5 +50,6 @@ LESSON = Lesson(
     ),
     task=TASK,
     figures=(BYTES, SCRATCH, EXPONENTIALS, LAUNCHES),
+    explains_time=False,
     numerics=NUMERICS,
 )

@@ -50,5 +50,6 @@ LESSON = Lesson(
     ),
     task=TASK,
     figures=(BYTES_OF_K, BYTES_OF_V, SCRATCH, EXPONENTIALS),
+    explains_time=False,
     numerics=NUMERICS,
 )
