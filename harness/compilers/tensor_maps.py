@@ -28,6 +28,9 @@ _TYPES = {
     "uint16": "UINT16",
     "uint32": "UINT32",
     "uint64": "UINT64",
+    "b4x16": "16U4_ALIGN8B",
+    "b4x16_p64": "16U4_ALIGN16B",
+    "b6x16_p32": "16U6_ALIGN16B",
 }
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 

@@ -34,7 +34,7 @@ from harness.emulator.native.kernel_cache import native_kernel
 from harness.emulator.native.tier import Tier
 from harness.model.cases.regime import require_seed
 from harness.model.plan import Launch, map_leaves
-from harness.model.tensor_map import TensorMap
+from harness.model.tensor_map import NARROW_TYPES, TensorMap
 from harness.ptx.targets import Target
 from harness.support.cores import usable_cores
 from harness.support.errors import PlanError, UsageError
@@ -140,18 +140,21 @@ class Device:
 
     def tensor_map(
         self, array: DeviceArray, box: Sequence[int], *, swizzle: int = 0, extents: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None, element_type: str | None = None,
     ) -> DeviceTensorMap:  # fmt: skip
         """Describe how boxes of an array move to shared memory (`cp.async.bulk.tensor`), as an argument of a launch.
 
         `box` and `extents` are in elements and `strides` in bytes, each beginning with the innermost dimension, as in
-        CUDA; `strides` omits that dimension. By default they are those of the array. Raises `UsageError` if no GPU has
-        such a map.
+        CUDA; `strides` omits that dimension. By default they are those of the array. `element_type` is `b4x16`,
+        `b4x16_p64` or `b6x16_p32` if the array has bytes that contain elements of 4 or 6 bits. Raises `UsageError` if
+        no GPU has such a map.
         """
         sizes = tuple(reversed(array.shape)) if extents is None else tuple(extents)
+        if extents is None and element_type in NARROW_TYPES:
+            sizes = (sizes[0] * array.dtype.itemsize * 8 // NARROW_TYPES[element_type][1], *sizes[1:])
         steps = tuple(reversed(array.strides))[1:] if strides is None else tuple(strides)
         with _as_usage_error():
-            described = TensorMap(array.name, sizes, steps, tuple(box), array.dtype.name, swizzle)
+            described = TensorMap(array.name, sizes, steps, tuple(box), element_type or array.dtype.name, swizzle)
         encoded = encode(described, array.address).tobytes()
         place = self.array(np.frombuffer(encoded, np.uint8), name=f"tensor map of {array.name}")
         return DeviceTensorMap(array, encoded, place)

@@ -91,7 +91,7 @@ class Arithmetic:
 
 def _has_e4m3(parts: list[str]) -> bool:
     if parts[0] == "cvt":
-        return "e4m3x2" in parts[:-1] and parts[parts.index("e4m3x2") + 1] in ("f32", "f16x2")
+        return "e4m3x2" in parts[:-1] and parts[parts.index("e4m3x2") + 1] in ("f32", "f16x2", "bf16x2")
     return parts[0] in _PRODUCTS and "e4m3" in parts
 
 

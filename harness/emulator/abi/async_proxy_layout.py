@@ -124,8 +124,8 @@ VALID_AT = 62
 # A tensor map, 128 bytes ----------------------------------------------------------------------------------------------
 MAGIC = 0x70616D726F736E74
 MAP_MAGIC, MAP_ADDRESS, MAP_RANK, MAP_ELEMENT, MAP_SWIZZLE = range(0, 40, 8)
-"""Magic number; address of the first element; number of dimensions; bytes per element; log2 of the swizzle's span in
-units of 16 bytes, 0 for none."""
+"""Magic number; address of the first element; number of dimensions; bits per element in shared memory; log2 of the
+swizzle's span in units of 16 bytes, 0 for none."""
 MAP_EXTENTS = 40
 """Extents of the tensor, 4 bytes each, innermost first."""
 MAP_BOX = 60
@@ -136,6 +136,8 @@ MAP_TYPE = 112
 """Type of the elements: an index into `MAP_TYPES`, 4 bytes."""
 MAP_FILL = 116
 """What is loaded outside the tensor, 4 bytes: 0 for zeros, 1 for NaN."""
+MAP_OUTER = 120
+"""Bits per element in global memory, 4 bytes; fewer than in shared memory if there is padding."""
 MAP_DIMENSIONS = 5
 MODIFIED = 0x7061646F6D736E74
 """The magic number of a map that a kernel has modified, whose fields are checked at its use."""
@@ -143,9 +145,14 @@ _TYPE_SIZES = {
     "float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2,
     "uint32": 4, "uint64": 8,
 }  # fmt: skip
-MAP_TYPES = tuple(_TYPE_SIZES)
 TYPE_BYTES = sum(size << 4 * number for number, size in enumerate(_TYPE_SIZES.values()))
 """Bytes of each of these types, in 4 bits."""
+MAP_TYPES = (*_TYPE_SIZES, "b4x16", "b4x16_p64", "b6x16_p32")
+"""All types. The last three are 16 elements of 4 or 6 bits (PTX ISA 5.5.1.1)."""
+PACKED, PADDED_4, PADDED_6 = range(len(_TYPE_SIZES), len(_TYPE_SIZES) + 3)
+"""Numbers of these: as many bits in shared memory, or a byte."""
+PADDED_BOX = 128
+"""Elements of a box's row, and a divisor of its first coordinate and of the tensor's rows, if there is padding."""
 MAP_FIELDS = (
     "global_address", "rank", "box_dim", "global_dim", "global_stride", "element_stride", "elemtype",
     "interleave_layout", "swizzle_mode", "swizzle_atomicity", "fill_mode",

@@ -62,24 +62,31 @@ descriptor; see `FORM_*`; whether D is added to; instruction; address of the fun
 mbarrier of a commit; time of issue, for the sanitizer; whether its operands were not complete when it was issued."""
 DISABLED = 128
 """Lanes of D that are not written: a bit for each lane of the first block, then of the second."""
+SCALES_A, SCALES_B = 160, 168
+"""Addresses of the scales of A and of B in tensor memory, for products with block scaling."""
 OPERATION_BYTES = 192
 PRODUCT, COPY, SHIFT, COMMIT = range(1, 5)
 """Kinds of operation."""
 
-F16, TF32, F8F6F4, I8 = range(4)
-"""Kinds of product."""
-FORM_KIND, FORM_PAIR, FORM_TENSOR_A, FORM_STATIONARY, FORM_SCALE, FORM_DISABLED = 0, 2, 3, 4, 5, 9
-"""Bits of the form of a product: its kind, 2 bits; whether two blocks take part; whether A is in tensor memory; whether
-it is a `.ws`; the power of two by which D is divided, 4 bits; whether it has lanes that are not written."""
+F16, TF32, F8F6F4, I8, MXF8F6F4, MXF4, MXF4NVF4 = range(7)
+"""Kinds of product. From `MXF8F6F4` on they have block scaling."""
+FORM_KIND, FORM_PAIR, FORM_TENSOR_A, FORM_STATIONARY, FORM_SCALE, FORM_DISABLED, FORM_BLOCKS = 0, 3, 4, 5, 6, 10, 11
+"""Bits of the form of a product: its kind, 3 bits; whether two blocks take part; whether A is in tensor memory; whether
+it is a `.ws`; the power of two by which D is divided, 4 bits; whether it has lanes that are not written; the scales of
+each row of A, 3 bits."""
 
 # Scratch memory -------------------------------------------------------------------------------------------------------
 (
-    COLUMNS_D, WORDS_A, ROWS_B, COLUMN_COUNT, KEEPS, SIGNS, SCALE, FLAG_A, FLAG_B, SATURATES,
-) = range(0, 80, 8)  # fmt: skip
+    COLUMNS_D, WORDS_A, ROWS_B, COLUMN_COUNT, KEEPS, SIGNS, SCALE, FLAG_A, FLAG_B, SATURATES, BLOCK_SHIFT, WIDE_SCALES,
+) = range(0, 96, 8)  # fmt: skip
 """Arguments of the function of a product: addresses of the first column of D, of the first word of A, and of B;
 number of columns; whether D is added to; sign bits to flip in each word of A; the factor of D, as bits of a float32;
-type of A and of B, 0 or 1; whether integers saturate."""
-LANE_MASKS = 80
+type of A and of B: whether integers have a sign, or see `FLAG_*`; whether integers saturate; log2 of the elements that
+share a scale; whether scales are ue8m0, not ue4m3."""
+FLAG_EXPONENT, FLAG_SHIFT, FLAG_MASK = 0, 8, 16
+"""Bits of a type of at most 8 bits: bits of its exponent; how far left its sign has to be shifted to be bit 7; mask of
+the element after this shift."""
+LANE_MASKS = 96
 """The lanes to compute, 4 words of 32 lanes."""
 SCRATCH_A = 128
 """A: up to 8 words of 32 bits for each lane, in the layout of tensor memory."""
@@ -87,7 +94,11 @@ SCRATCH_B = SCRATCH_A + 8 * COLUMN_BYTES
 """B: 32 bytes for each column."""
 SCRATCH_ROWS = SCRATCH_B + 32 * 256
 """Rows of A before they are distributed to lanes, 32 bytes each; also what a copy moves."""
-SCRATCH_BYTES = SCRATCH_ROWS + 32 * 128 + 4096
+SCALE_WORDS_A = SCRATCH_ROWS + 32 * 128 + 4096
+"""The scales of the row of each lane, 4 bytes each."""
+SCALE_WORDS_B = SCALE_WORDS_A + COLUMN_BYTES
+"""The scales of each column of B, 4 bytes each."""
+SCRATCH_BYTES = SCALE_WORDS_B + 4 * 256
 
 # A `tcgen05.ld` or `.st` ----------------------------------------------------------------------------------------------
 FORM_SHAPE, FORM_PACKED, FORM_REGISTERS, FORM_HALF = 0, 3, 4, 16

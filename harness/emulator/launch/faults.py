@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
-from harness.emulator.launch import tensor_faults
+from harness.emulator.launch import tensor_faults, tensor_map_faults
 from harness.emulator.launch.launch_control import UNDEFINED_REQUESTS
 from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
@@ -129,8 +129,8 @@ def describe(fault: Fault) -> KernelFault:
             f"the mbarrier is in block {f.cluster.blocks[f.address]}, but the destination is in block "
             f"{f.cluster.blocks[f.size_bytes]}; both must be in the same block, or with .cta_group::2 in one pair"
         ),
-        "tensor map field": _tensor_map_field,
-        "tensor coordinate": _tensor_coordinate,
+        "tensor map field": lambda f: tensor_map_faults.explain_field(f.address, f.size_bytes),
+        "tensor coordinate": lambda f: tensor_map_faults.explain_coordinate(f.address, f.size_bytes),
         "reduction type": lambda f: (
             f"this reduction is not defined for tensors of {proxy.MAP_TYPES[f.address]}; the PTX ISA lists the types "
             "under cp.reduce.async.bulk"
@@ -347,26 +347,6 @@ def _mbarrier_count(fault: Fault) -> str:
 def _bulk_copies_in_flight(fault: Fault) -> str:
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
     return f"the {owner} has {fault.size_bytes} bulk copies in flight; wait for some of them before issuing more"
-
-
-def _tensor_coordinate(fault: Fault) -> str:
-    """`size_bytes` is the element size, or 0 if the coordinate is negative but may not be."""
-    if not fault.size_bytes:
-        return (
-            f"a stored box begins at coordinate {fault.address}; only loaded boxes may begin before the start of the "
-            "tensor (on a GPU: an illegal instruction)"
-        )
-    return (
-        f"the box begins at element {fault.address} of the innermost dimension, which is byte "
-        f"{fault.address * fault.size_bytes}; the byte must be a multiple of 16 (on a GPU: an illegal instruction)"
-    )
-
-
-def _tensor_map_field(fault: Fault) -> str:
-    field = proxy.MAP_FIELDS[fault.size_bytes]
-    if field == "element_stride":
-        return f"the tensor map has an element_stride of {fault.address}; the emulator supports only 1"
-    return f"the kernel wrote a {field} into its tensor map that no GPU accepts (on a GPU: an illegal instruction)"
 
 
 def _ranges(numbers: list[int]) -> str:

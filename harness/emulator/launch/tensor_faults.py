@@ -61,12 +61,23 @@ def explain_instruction(word: int, flaw: int) -> str:
         products.SPARSE: "describes a sparse product, which is not emulated",
         products.TYPES: (
             f"has types {word >> 7 & 7} of A, {word >> 10 & 7} of B and {word >> 4 & 3} of D, which the kind of the "
-            "product does not have, or which are not emulated (of 8 bits and less: e4m3, e5m2, s8 and u8 are)"
+            "product does not have"
         ),
         products.SHAPE: f"has M = {rows} and N = {columns}, which the kind of the product does not have",
         products.RESERVED: "sets bits that have to be 0 for the kind of the product",
         products.TRANSPOSED: f"transposes B of 8 bits; N = {columns} has to be a multiple of 16, in two blocks 32",
         products.SHIFTS_B: "has a maximum shift of B, which only '.ws' has",
+        products.NARROW_TRANSPOSED: "transposes elements of less than 8 bits",
+        products.SCALE_PLACE: (
+            f"begins scales of A at byte {word >> 29 & 3} and of B at byte {word >> 4 & 3} of their words; with two "
+            "scales a row it has to be 0 or 2, with four 0"
+        ),
+        products.SCALE_TYPE: "has scales of type ue4m3, which only '.kind::mxf4nvf4' with '.scale_vec::4X' has",
+        products.LONG_K: "has K = 96, which sm_100 does not have",
+        products.PAIR_OF_64: (
+            "has M = 128 in two blocks with block scaling, which is not emulated: it is not documented where the "
+            "scales of B are"
+        ),
     }
     return f"the instruction descriptor {word & 0xFFFFFFFF:#010x} {reasons[flaw]}"
 
@@ -81,7 +92,6 @@ def explain_descriptor(descriptor: int, flaw: int) -> str:
             "32 bits 1"
         ),
         products.ABSOLUTE: "has an absolute address as leading dimension, which sm_100 does not have",
-        products.BASE_OFFSET: "has a base offset, but no swizzle",
     }
     return f"the descriptor {descriptor & (1 << 64) - 1:#018x} {reasons[flaw]}"
 

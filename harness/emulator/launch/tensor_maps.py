@@ -29,12 +29,13 @@ def encode(tensor_map: TensorMap, address: int) -> np.void:
     rank = len(tensor_map.extents)
     padding = (0,) * (MAX_RANK - rank)
     swizzle = tensor_map.swizzle // PIECE_BYTES
-    words = (proxy.MAGIC, address, rank, tensor_map.element_bytes, swizzle.bit_length() - 1 if swizzle else 0)
+    words = (proxy.MAGIC, address, rank, tensor_map.element_bits, swizzle.bit_length() - 1 if swizzle else 0)
     image = bytearray(proxy.MAP_BYTES)
     struct.pack_into("<5q", image, proxy.MAP_MAGIC, *words)
     struct.pack_into("<5I", image, proxy.MAP_EXTENTS, *tensor_map.extents, *padding)
     struct.pack_into("<5I", image, proxy.MAP_BOX, *tensor_map.box, *padding)
     struct.pack_into("<4q", image, proxy.MAP_STRIDES, *tensor_map.strides, *padding)
     struct.pack_into("<I", image, proxy.MAP_TYPE, proxy.MAP_TYPES.index(tensor_map.dtype))
+    struct.pack_into("<I", image, proxy.MAP_OUTER, tensor_map.outer_bits)
     encoded: np.void = np.void(bytes(image))
     return encoded

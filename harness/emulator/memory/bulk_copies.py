@@ -29,7 +29,7 @@ from harness.emulator.abi.fault_record import set_fault
 from harness.emulator.abi.raw_memory import fill_ones, load32, load64, store64
 from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.bulk_landing import forget_landed, land
-from harness.emulator.memory.tensor_map_fields import flaw_of, is_map
+from harness.emulator.memory.tensor_map_fields import ELEMTYPE, flaw_of, is_map
 from harness.emulator.memory.trace import NO_SITE, arrive_in_time, note_now
 from harness.emulator.sanitizer.async_proxy import end_before_wait, read_until_landed, watch_global_run
 from harness.emulator.sanitizer.clock_words import tick
@@ -183,8 +183,11 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
     for word in range(0, proxy.MAP_BYTES, 8):
         store64(copy + MAP_COPY + word, load64(tensor_map + word))
     store64(copy + MAP, copy + MAP_COPY)
+    kind = load32(tensor_map + proxy.MAP_TYPE)
+    if load64(copy + STORES) and kind == proxy.PADDED_4:
+        set_fault(ctx, BAD_FIELD, site, lane, kind, ELEMTYPE)
+        return 1
     if reductions:
-        kind = load32(tensor_map + proxy.MAP_TYPE)
         store64(copy + REDUCTION, load64(reductions + 8 * kind))
         if load64(copy + REDUCTION) == 0:
             set_fault(ctx, NO_REDUCTION, site, lane, kind, 0)
@@ -200,10 +203,11 @@ def describe_box(ctx: int, warp: int, copy: int, lane: int, reductions: int) -> 
             return 1
         store64(copy + COORDINATES + 8 * dimension, coordinate)
         size *= load32(tensor_map + proxy.MAP_BOX + 4 * dimension)
-    if (load64(copy + COORDINATES) * element) & (rows.PIECE - 1):
-        set_fault(ctx, BAD_COORDINATE, site, lane, load64(copy + COORDINATES), element)
+    multiple = proxy.PADDED_BOX if kind > proxy.PACKED else 8 * rows.PIECE // element
+    if load64(copy + COORDINATES) % multiple:
+        set_fault(ctx, BAD_COORDINATE, site, lane, load64(copy + COORDINATES), multiple)
         return 1
-    store64(copy + BYTES, size)
+    store64(copy + BYTES, size >> 3)
     stray = rows.leaves_buffer(ctx, copy) if load64(copy + STORES) else 0
     if stray:
         set_fault(ctx, OUT_OF_BOUNDS, site, lane, stray, rows.last_inside(copy) - rows.first_inside(copy))
@@ -314,7 +318,8 @@ def watch_source(state: int, warp: int, lane: int, copy: int, place: int) -> Non
     for row in range(rows.rows_of(copy)):
         address = rows.row_address(copy, row)
         if address != rows.OUTSIDE and first < last:
-            watch_global_run(state, warp, lane, site, time, address + first, last - first, stores, combines)
+            begin, end = rows.outer_bytes(copy, first), rows.outer_bytes(copy, last)
+            watch_global_run(state, warp, lane, site, time, address + begin, end - begin, stores, combines)
     if stores and rows.is_inside(copy):
         for part in range(rows.parts_of(copy)):
             read_until_landed(state, warp, lane, site, time, rows.part_place(copy, place, part), rows.part_bytes(copy))

@@ -16,7 +16,7 @@ from harness.emulator.abi.context import (
     WARP_INDEX,
 )
 from harness.emulator.abi.fault_record import set_fault
-from harness.emulator.abi.raw_memory import call_host, load8, load32, load64, store8, store64
+from harness.emulator.abi.raw_memory import call_host, fill_ones, load8, load32, load64, store8, store64
 from harness.emulator.memory import bulk_rows as rows
 from harness.emulator.memory.trace import NO_SITE, mbarrier_clock, note, note_step, now, running_warp
 from harness.emulator.sanitizer.async_proxy import finish_mbarrier_phase, settle_bulk, settle_source
@@ -49,8 +49,9 @@ def land_loads(ctx: int, barrier: int) -> int:
             note_landing(ctx, number, barrier)
             place = load64(ctx + SHARED_ORIGIN) + barrier
             phase = load64(place) >> proxy.PHASE_AT
-            if take_bytes(ctx, place, load64(copy + BYTES)):
-                set_fault(ctx, BAD_BYTES, load64(copy + SITE), load64(copy + THREAD) & 31, load64(copy + BYTES), 0)
+            if take_bytes(ctx, place, rows.transferred_bytes(copy)):
+                size = rows.transferred_bytes(copy)
+                set_fault(ctx, BAD_BYTES, load64(copy + SITE), load64(copy + THREAD) & 31, size, 0)
                 return 1
             if load64(place) >> proxy.PHASE_AT != phase:
                 if load64(ctx + SANITIZER):
@@ -123,7 +124,8 @@ def move_rows(ctx: int, copy: int) -> None:
     )
     fills, element = 0, 1
     if load64(copy + RANK) and not load64(copy + STORES):
-        fills, element = load32(load64(copy + MAP) + proxy.MAP_FILL), load64(load64(copy + MAP) + proxy.MAP_ELEMENT)
+        fills, element = load32(load64(copy + MAP) + proxy.MAP_FILL), rows.inner_bytes(copy, 1)
+    packed = load32(load64(copy + MAP) + proxy.MAP_OUTER) if rows.outer_bytes(copy, width) != width else 0
     shared, stores, function = load64(ctx + SHARED_ORIGIN), load64(copy + STORES), load64(copy + REDUCTION)
     for row in range(rows.rows_of(copy)):
         address = rows.row_address(copy, row)
@@ -131,7 +133,8 @@ def move_rows(ctx: int, copy: int) -> None:
         if address == rows.OUTSIDE or first >= last:
             start, end = 0, 0
         else:
-            outer = rows.host_of(ctx, address + start, end - start) - start
+            begin = rows.outer_bytes(copy, start)
+            outer = rows.host_of(ctx, address + begin, rows.outer_bytes(copy, end) - begin) - begin
         for piece in range(0, width, rows.PIECE):
             inner = shared + rows.swizzled(load64(copy + SHARED) + row * pitch + piece, bits)
             low, high = max(0, start - piece), min(rows.PIECE, end - piece)
@@ -139,6 +142,8 @@ def move_rows(ctx: int, copy: int) -> None:
                 combine_piece(
                     load64(load64(ctx + ASYNC_PROXY) + proxy.SCRATCH), function, inner, outer + piece, low, high
                 )
+            elif packed and low == 0 and high == rows.PIECE:
+                move_packed(inner, outer + rows.outer_bytes(copy, piece), packed, stores)
             else:
                 move_piece(inner, outer + piece, low, high, stores)
                 if fills and (low > 0 or high < rows.PIECE):
@@ -177,6 +182,23 @@ def move_piece(inner: int, outer: int, first: int, last: int, stores: int) -> No
                 store8(inner + byte, load8(outer + byte))
         elif not stores:
             store8(inner + byte, 0)
+
+
+def move_packed(inner: int, outer: int, bits: int, stores: int) -> None:
+    """Move 16 elements of 4 or 6 bits, which have 16 bytes in shared memory.
+
+    A load adds padding after them, which has no defined value: all bits are set. A store takes each of a byte.
+    """
+    if not stores:
+        fill_ones(inner + 2 * bits, rows.PIECE - 2 * bits)
+        for byte in range(2 * bits):
+            store8(inner + byte, load8(outer + byte))
+        return
+    for triple in range(4):
+        word = load32(inner + 4 * triple)
+        word = (word & 0x3F) | ((word >> 2) & 0xFC0) | ((word >> 4) & 0x3F000) | ((word >> 6) & 0xFC0000)
+        for byte in range(3):
+            store8(outer + 3 * triple + byte, word >> (8 * byte))
 
 
 def fill_piece(inner: int, first: int, last: int, element: int) -> None:

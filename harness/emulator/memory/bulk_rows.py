@@ -73,7 +73,7 @@ def row_address(copy: int, row: int) -> int:
     if rank == 0:
         return int(load64(copy + ADDRESS))
     address = load64(tensor_map + proxy.MAP_ADDRESS)
-    address += load64(copy + COORDINATES) * load64(tensor_map + proxy.MAP_ELEMENT)
+    address += (load64(copy + COORDINATES) * load32(tensor_map + proxy.MAP_OUTER)) >> 3
     rest = row
     for dimension in range(1, rank):
         box = load32(tensor_map + MAP_BOX + 4 * dimension)
@@ -86,11 +86,27 @@ def row_address(copy: int, row: int) -> int:
 
 
 def row_bytes(copy: int) -> int:
-    """Bytes of a row, inside the tensor or not."""
+    """Bytes of a row in shared memory, inside the tensor or not."""
     if load64(copy + RANK) == 0:
         return int(load64(copy + BYTES))
-    tensor_map = load64(copy + MAP)
-    return int(load32(tensor_map + MAP_BOX) * load64(tensor_map + proxy.MAP_ELEMENT))
+    return inner_bytes(copy, load32(load64(copy + MAP) + MAP_BOX))
+
+
+def inner_bytes(copy: int, elements: int) -> int:
+    """Bytes of so many elements of a tensor in shared memory."""
+    return int((elements * load64(load64(copy + MAP) + proxy.MAP_ELEMENT)) >> 3)
+
+
+def outer_bytes(copy: int, inner: int) -> int:
+    """Bytes in global memory of so many in shared memory, which has padding for some types."""
+    if load64(copy + RANK) == 0 or load32(load64(copy + MAP) + proxy.MAP_TYPE) <= proxy.PACKED:
+        return inner
+    return int((inner * load32(load64(copy + MAP) + proxy.MAP_OUTER)) >> 3)
+
+
+def transferred_bytes(copy: int) -> int:
+    """Bytes that a copy counts at its mbarrier: those that it would have in global memory."""
+    return outer_bytes(copy, load64(copy + BYTES))
 
 
 def row_pitch(copy: int) -> int:
@@ -129,7 +145,7 @@ def first_inside(copy: int) -> int:
     """Bytes of each row before the tensor begins."""
     if load64(copy + RANK) == 0:
         return 0
-    return int(max(0, -load64(copy + COORDINATES)) * load64(load64(copy + MAP) + proxy.MAP_ELEMENT))
+    return inner_bytes(copy, max(0, -load64(copy + COORDINATES)))
 
 
 def last_inside(copy: int) -> int:
@@ -137,8 +153,7 @@ def last_inside(copy: int) -> int:
     if load64(copy + RANK) == 0:
         return int(load64(copy + BYTES))
     tensor_map = load64(copy + MAP)
-    left = load32(tensor_map + MAP_EXTENTS) - load64(copy + COORDINATES)
-    left *= load64(tensor_map + proxy.MAP_ELEMENT)
+    left = inner_bytes(copy, load32(tensor_map + MAP_EXTENTS) - load64(copy + COORDINATES))
     if load64(copy + STORES):
         left = (left + PIECE - 1) & ~(PIECE - 1)
     return int(min(row_bytes(copy), left))
@@ -165,8 +180,9 @@ def leaves_buffer(ctx: int, copy: int) -> int:
     first, last = first_inside(copy), last_inside(copy)
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
-        if address != OUTSIDE and first < last and host_of(ctx, address + first, last - first) == 0:
-            return int(address + first)
+        size = outer_bytes(copy, last) - outer_bytes(copy, first)
+        if address != OUTSIDE and first < last and host_of(ctx, address + outer_bytes(copy, first), size) == 0:
+            return int(address + outer_bytes(copy, first))
     return 0
 
 
@@ -178,7 +194,7 @@ def origin_of(copy: int) -> int:
     for row in range(rows_of(copy)):
         address = row_address(copy, row)
         if address != OUTSIDE and first < last:
-            return int(address + first)
+            return int(address + outer_bytes(copy, first))
     return int(load64(load64(copy + MAP) + proxy.MAP_ADDRESS))
 
 
@@ -200,11 +216,12 @@ def count_rows(ctx: int, warp: int, copy: int, place: int) -> None:
         is_inside = address != OUTSIDE and first < last
         if is_inside:
             start = (address & at.OFFSET_MASK) - at.BUFFER_START
-            requested += last - first
+            requested += outer_bytes(copy, last) - outer_bytes(copy, first)
             begin = first
             while begin < last:
                 end = min(last, begin + LINE - ((target + begin) & (LINE - 1)))
-                low, high = (start + begin) >> 5, ((start + end - 1) >> 5) + 1
+                low = (start + outer_bytes(copy, begin)) >> 5
+                high = ((start + outer_bytes(copy, end) - 1) >> 5) + 1
                 sectors += high - low
                 latest = high - 1
                 trace_sectors(ctx, warp, site, buffer, low, high)

@@ -46,7 +46,7 @@ def replace_field(ctx: int, warp: int, site: int, mask: int, field: int, dimensi
         if not known and is_zeros(place):
             known = 1
             store32(place + proxy.MAP_TYPE, FIRST_TYPE)
-            store64(place + proxy.MAP_ELEMENT, element_bytes(FIRST_TYPE))
+            set_element(place, FIRST_TYPE)
         store64(place + proxy.MAP_MAGIC, proxy.MODIFIED if known else 0)
         if field == GLOBAL_ADDRESS:
             store64(place + proxy.MAP_ADDRESS, value)
@@ -60,7 +60,7 @@ def replace_field(ctx: int, warp: int, site: int, mask: int, field: int, dimensi
             store64(place + proxy.MAP_STRIDES + 8 * dimension, value)
         elif field == ELEMTYPE:
             store32(place + proxy.MAP_TYPE, value)
-            store64(place + proxy.MAP_ELEMENT, element_bytes(value))
+            set_element(place, value)
         elif field == SWIZZLE_MODE:
             store64(place + proxy.MAP_SWIZZLE, value)
         elif field == FILL_MODE:
@@ -82,9 +82,31 @@ def is_zeros(place: int) -> int:
     return 1 if rest == 0 else 0
 
 
-def element_bytes(kind: int) -> int:
-    """Bytes of an element, by its index in `MAP_TYPES`."""
-    return (proxy.TYPE_BYTES >> (4 * kind)) & 15
+def set_element(place: int, kind: int) -> None:
+    """Set the bits of an element, by the index of its type in `MAP_TYPES`."""
+    inner = 8 * ((proxy.TYPE_BYTES >> (4 * kind)) & 15)
+    outer = inner
+    if kind >= proxy.PACKED:
+        inner, outer = 4 if kind == proxy.PACKED else 8, 6 if kind == proxy.PADDED_6 else 4
+    store64(place + proxy.MAP_ELEMENT, inner)
+    store32(place + proxy.MAP_OUTER, outer)
+
+
+def flaw_of_padded(place: int, rank: int) -> int:
+    """The same for what is required of types with padding only."""
+    if load64(place + proxy.MAP_ADDRESS) & (2 * PIECE - 1):
+        return GLOBAL_ADDRESS + 1
+    if load32(place + proxy.MAP_BOX) != proxy.PADDED_BOX:
+        return BOX_DIM + 1
+    if load32(place + proxy.MAP_EXTENTS) % proxy.PADDED_BOX:
+        return GLOBAL_DIM + 1
+    for dimension in range(rank - 1):
+        if load64(place + proxy.MAP_STRIDES + 8 * dimension) & (2 * PIECE - 1):
+            return GLOBAL_STRIDE + 1
+    swizzle = load64(place + proxy.MAP_SWIZZLE)
+    if load32(place + proxy.MAP_FILL):
+        return FILL_MODE + 1
+    return SWIZZLE_MODE + 1 if swizzle and swizzle != 3 else 0
 
 
 def flaw_of(place: int, rank: int) -> int:
@@ -102,7 +124,13 @@ def flaw_of(place: int, rank: int) -> int:
             return GLOBAL_DIM + 1
         if dimension and load64(place + proxy.MAP_STRIDES + 8 * (dimension - 1)) & (PIECE - 1):
             return GLOBAL_STRIDE + 1
-    row = load32(place + proxy.MAP_BOX) * element
+    row = (load32(place + proxy.MAP_BOX) * element) >> 3
+    if load32(place + proxy.MAP_TYPE) > proxy.PACKED:
+        flaw = flaw_of_padded(place, rank)
+        if flaw:
+            return flaw
+    if (load32(place + proxy.MAP_EXTENTS) * load32(place + proxy.MAP_OUTER)) & 7:
+        return GLOBAL_DIM + 1
     if row & (PIECE - 1):
         return BOX_DIM + 1
     if swizzle and row > PIECE << swizzle:

@@ -25,7 +25,6 @@ WARPS, FLOOR, BLOCK_START, TIME = (at.SLOT[name] for name in ("WARPS", "FLOOR", 
 SHARED_SHIFT = at.SLOT["SHARED_SHIFT"]
 RAW, WAR, WAW, PENDING = at.RAW, at.WAR, at.WAW, at.PENDING
 READERS, ENTRY_BYTES = at.READERS, at.ENTRY_BYTES
-PIECE = 16
 CELL_BYTES = 4
 
 
@@ -90,19 +89,27 @@ def knows_issue(state: int, thread: int, when: int, other: int) -> bool:
 
 def allocate_for(state: int, warp: int, site: int, offset: int) -> None:
     """`tcgen05.alloc` stores an address at an offset of shared memory."""
-    time = clock_words.tick(state)
-    note_writer(shared_cell(state, offset >> load64(state + SHARED_SHIFT)), warp, 0, site, 0, time)
+    time, shift = clock_words.tick(state), load64(state + SHARED_SHIFT)
+    for index in range(offset >> shift, ((offset + CELL_BYTES - 1) >> shift) + 1):
+        note_writer(shared_cell(state, index), warp, 0, site, 0, time)
 
 
-def begin_operand(state: int, thread: int, site: int, issued: int, offset: int) -> None:
-    """A product or copy of a thread reads 16 bytes of shared memory until it completes."""
-    read_until_landed(state, thread >> 5, thread & 31, site, issued, offset, PIECE)
+def whole_granules(state: int, size: int) -> int:
+    """Bytes of the granules that contain so many bytes from the begin of one on."""
+    shift = load64(state + SHARED_SHIFT)
+    return int((size + (1 << shift) - 1) >> shift << shift)
 
 
-def end_operand(state: int, thread: int, issued: int, time: int, offset: int) -> None:
+def begin_operand(state: int, thread: int, site: int, issued: int, offset: int, size: int) -> None:
+    """A product or copy of a thread reads up to 16 bytes of shared memory until it completes."""
+    size = whole_granules(state, size)
+    read_until_landed(state, thread >> 5, thread & 31, site, issued, offset, size)
+
+
+def end_operand(state: int, thread: int, issued: int, time: int, offset: int, size: int) -> None:
     """It has read them."""
     shift = load64(state + SHARED_SHIFT)
-    for index in range(offset >> shift, (offset + PIECE) >> shift):
+    for index in range(offset >> shift, (offset + whole_granules(state, size)) >> shift):
         settle_entry(shared_cell(state, index) + READERS + ENTRY_BYTES * (thread >> 5), PENDING + issued, time)
 
 

@@ -192,7 +192,6 @@ BAD_PRODUCTS: dict[str, tuple[dict[str, int], str]] = {
     "mode 3": ({"b": GOOD_PLACE | 3 << 61}, "has swizzling mode 3"),
     "mode 1": ({"b": GOOD_PLACE | 1 << 61}, "has swizzling mode 1"),
     "absolute": ({"a": GOOD_PLACE | 1 << 52}, "an absolute address"),
-    "base offset": ({"a": GOOD_PLACE | 1 << 49}, "has a base offset, but no swizzle"),
     "beyond": ({"b": GOOD_PLACE | 0x3FFF}, "reaches beyond shared memory"),
     "lane": ({"d": 16 << 16}, "an operand at lane 16, column 0"),
     "columns": ({"d": 32}, "lane 0, column 32 of tensor memory reaches columns that are not allocated"),

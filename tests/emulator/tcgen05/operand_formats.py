@@ -56,8 +56,6 @@ TYPES = {
     "u8": ElementType(0, "i8", np.uint8, 8),
     "s8": ElementType(1, "i8", np.int8, 8),
 }
-EMULATED = tuple(name for name, element in TYPES.items() if element.bits >= 8)
-"""Types that the emulator has. Of the others it says that it does not."""
 DEPTHS = {"f16": 16, "tf32": 8, "f8f6f4": 32, "i8": 32}
 """K of one instruction by its kind: always 32 bytes of 8-bit elements or more."""
 ACCUMULATORS = {"f16": 0, "f32": 1, "s32": 2}

@@ -25,11 +25,7 @@ MISSING = [
     "tcgen05.mma.ws.cta_group::1.kind::f16 [d], a, b, form, p, a",
     "tcgen05.mma.sp.cta_group::1.kind::f16 [d], a, b, [d], form, p",
     "tcgen05.mma.ws.sp.cta_group::1.kind::i8 [d], a, b, [d], form, p",
-    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [d], a, b, form, [d], [d], p",
-    "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::2X [d], a, b, form, [d], [d], p",
-    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.block16 [d], a, b, form, [d], [d], p",
-    "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32 [d], a",
-    "tcgen05.cp.cta_group::1.32x128b.warpx4.b8x16.b4x16_p64 [d], a",
+    "tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale.block32 [d], a, b, [d], form, [d], [d], p",
     "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {r0, r1}, r2, [d]",
 ]
 """They are in the PTX ISA."""
@@ -60,6 +56,21 @@ WRONG = [
     "tcgen05.mma.ws.cta_group::1.kind::f16.collector::a::fill [d], a, b, form, p",
     "tcgen05.mma.cta_group::1.kind::f16.collector::b0::fill [d], a, b, form, p",
     "tcgen05.mma.cta_group::1.kind::f64 [d], a, b, form, p",
+    "tcgen05.cp.cta_group::1.128x256b.b6x16_p32 [d], a",
+    "tcgen05.cp.cta_group::1.128x256b.b8x16 [d], a",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4 [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [d], a, b, form, p",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [d], a, b, form, d, d, p",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [d], a, b, form, [d], [d], p, 1",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [d], a, b, form, [d], [d], {r0, r0, r0, r0}, p",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::2X [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.block16 [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.scale_vec::4X [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::1X [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::f8f6f4.block_scale [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::f8f6f4.block32 [d], a, b, form, p",
+    "tcgen05.mma.ws.cta_group::1.kind::mxf8f6f4.block_scale [d], a, b, form, [d], [d], p",
 ]
 """They are not, or not with these operands."""
 
@@ -76,6 +87,21 @@ COLLECTORS = [
     *(f"tcgen05.mma.cta_group::1.kind::f16.collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")),
     *(f"tcgen05.mma.ws.cta_group::1.kind::f16.collector::b{i}::fill" for i in range(4)),
 ]
+
+
+FAMILY = [
+    "tcgen05.mma.cta_group::1.kind::i8 [d], a, b, form, p",
+    "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.block32 [d], a, b, form, [d], [d], p",
+    "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [d], a, b, form, [d], [d], p",
+]
+"""They need `sm_100a`."""
+
+
+@pytest.mark.parametrize("form", FAMILY)
+def test_forms_that_the_family_does_not_have(form: str):
+    source = KERNEL.replace("FORM", form).replace("sm_100a", "sm_100f")
+    with pytest.raises(SandboxError, match=f"line {LINE}.*it needs '.target sm_100a'"):
+        native_kernel(source, "k")
 
 
 def test_collector_buffers_are_hints():

@@ -6,19 +6,17 @@ PTX ISA, section 9.7.16.10. Sums are exact but for `test_random_values`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from lanes import is_exhaustive
-from operand_formats import EMULATED, TYPES
+from operand_formats import TYPES
 from product_cases import SHARED_BYTES, Expected, check_products, random_product
 from product_model import InstructionDescriptor
 from shared_operands import ATOMS_OF_32, SWIZZLES
 from tensor_machine import Form, TensorMachine
 from tensor_memory_model import COLUMNS, LANES
-
-from harness.support.errors import KernelFault
 
 FLOATS = TensorMachine(
     (
@@ -44,11 +42,7 @@ FACTORS = [
 ]  # fmt: skip
 
 
-def is_emulated(types: Sequence[str]) -> bool:
-    return all(name in EMULATED for name in types[1:])
-
-
-@pytest.mark.parametrize(("d", "a", "b"), [types for types in FACTORS if is_emulated(types)])
+@pytest.mark.parametrize(("d", "a", "b"), FACTORS)
 def test_types(d: str, a: str, b: str):
     """With A in shared memory and in tensor memory; each sign of A and B that the kind allows; added to D or not."""
     rng = np.random.default_rng(len(d + a + b))
@@ -60,15 +54,7 @@ def test_types(d: str, a: str, b: str):
     check_products(machine_of(form), steps, rng)
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_FLOATS if name not in EMULATED])
-def test_types_that_are_not_emulated(name: str):
-    """The model has them. The fault names the line and the types that the emulator has."""
-    form = InstructionDescriptor("f32", name, "e4m3", 128, 16)
-    with pytest.raises(KernelFault, match=r"planted.cu:\d+ .*types.*not emulated.*e4m3"):
-        check_products(FLOATS, [random_product(np.random.default_rng(0), form)], np.random.default_rng(0))
-
-
-LAYOUTS = [name for name in ("f16", "bf16", "e4m3", "s8", "tf32", "e2m1") if name in EMULATED]
+LAYOUTS = ("f16", "bf16", "e4m3", "s8", "tf32", "e2m1")
 
 
 def layouts(name: str) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:

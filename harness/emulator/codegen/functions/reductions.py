@@ -36,6 +36,7 @@ BETWEEN_BLOCKS = {
 _TENSOR_TYPES = {
     "float32": ("f32",), "float16": ("f16",), "bfloat16": ("bf16",), "float64": ("f64",), "int32": ("s32", "b32"),
     "int64": ("s64",), "uint8": (), "uint16": (), "uint32": ("u32", "b32"), "uint64": ("u64", "b64"),
+    "b4x16": (), "b4x16_p64": (), "b6x16_p32": (),
 }  # fmt: skip
 """Names in `TYPES` for a tensor map's element type, in order of preference.  An H200 stops with an illegal instruction
 at reductions of int64 other than min and max, though it supports them for int32."""

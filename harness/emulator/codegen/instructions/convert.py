@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.emitters import emits
 from harness.emulator.codegen.forms import Form
-from harness.emulator.codegen.instructions.eight_bits import convert_eight_bits, is_of_eight_bits
 from harness.emulator.codegen.instructions.floating import ROUNDINGS, saturate
 from harness.emulator.codegen.instructions.halves import from_float, put_packed, to_float, without_negatives
 from harness.emulator.codegen.instructions.memory import STATE_SPACES
+from harness.emulator.codegen.instructions.narrow_floats import convert_narrow, is_narrow
 from harness.emulator.codegen.vector_ir_builder import BITS, FLOAT, INTEGER, splat, splat_float, vector
 from harness.emulator.codegen.warp_emitter import WarpEmitter
 from harness.ptx.instructions import Instruction, Operand, Symbol, Vector
@@ -192,9 +192,9 @@ def _holds(target: PtxType, source: PtxType) -> bool:
 
 @emits("cvt")
 def cvt(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """cvt: conversions between integers and floats of 8 to 64 bits, tf32, and two floats to a pair."""
-    if is_of_eight_bits(instruction):
-        convert_eight_bits(lanes, instruction)
+    """cvt: conversions between integers and floats of 8 to 64 bits, tf32, two floats to a pair, and narrow pairs."""
+    if is_narrow(instruction):
+        convert_narrow(lanes, instruction)
         return
     conversion = _read_form(instruction)
     target, source = conversion.target, conversion.source

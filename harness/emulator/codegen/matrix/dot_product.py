@@ -220,6 +220,8 @@ class FloatWriter(ProductWriter):
     kept_bits = KEPT_BITS
     sum_length = 32
     """Number of truncated products whose sum fits in 32 bits."""
+    product_bits = 2
+    """Integer bits of the significand of a product."""
 
     def __init__(self, layout: MmaLayout, form: Format, accumulator: Format) -> None:
         super().__init__(layout)
@@ -294,10 +296,9 @@ class FloatWriter(ProductWriter):
                 total = splat("i32", 0)
             product = self.binary("fmul", "float", x.significand, y.significand)
             below = self.binary("sub", "i32", exponent, largest)
-            # 16 products below 4 are below 2^31 here, since no significand reaches 2.
-            total = self.binary(
-                "add", "i32", total, _cut(self, product, below, 2 * form.fraction_bits, 2, self.kept_bits)
-            )
+            # 16 products below 4, or 4 below 16, are below 2^31 here, since no significand reaches 2.
+            bits = 2 * form.fraction_bits, self.product_bits, self.kept_bits
+            total = self.binary("add", "i32", total, _cut(self, product, below, *bits))
         below = self.binary("sub", "i32", of_c, largest)
         kept = _cut(self, c.significand, below, accumulator.fraction_bits, 1, self.kept_bits)
         wide = self.binary("fadd", "double", *(self.cast("sitofp", "i32", part, "double") for part in (total, kept)))

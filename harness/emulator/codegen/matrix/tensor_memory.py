@@ -26,16 +26,25 @@ _NUMBERS = {f"x{count}": count for count in (1, 2, 4, 8, 16, 32, 64, 128)}
 _MOST_REGISTERS = 128
 _MAJOR_VERSIONS = (10, 11)
 """Major compute capabilities with tensor memory."""
+_NOT_OF_FAMILIES = frozenset(
+    ("kind::i8", "kind::mxf4", "kind::mxf4nvf4", "scale_vec::1X", "scale_vec::2X", "scale_vec::4X")
+)
+"""Modifiers that targets such as `sm_100f` do not have."""
 
 
 def require_tensor_cores(module: Module, function: Function) -> None:
     """Raise `UnsupportedInstruction` if a function has `tcgen05` and its module's target does not."""
     target = Target.named(module.target)
-    if target is not None and target.number // 10 in _MAJOR_VERSIONS and target.suffix:
+    suffix = target.suffix if target is not None and target.number // 10 in _MAJOR_VERSIONS else ""
+    if suffix == "a":
         return
     for instruction in function.instructions():
-        if instruction.opcode == "tcgen05":
+        if instruction.opcode != "tcgen05":
+            continue
+        if not suffix:
             raise instruction.unsupported(f"it needs '.target sm_100a' or 'sm_100f', and this is {module.target}")
+        if not _NOT_OF_FAMILIES.isdisjoint(instruction.modifiers):
+            raise instruction.unsupported(f"it needs '.target sm_100a', and this is {module.target}")
 
 
 def take_pair(form: Form, instruction: Instruction) -> int:

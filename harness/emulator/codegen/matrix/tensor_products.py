@@ -25,8 +25,20 @@ _KINDS = {
     "kind::tf32": (tensor.TF32, (("tf32", "f32"),)),
     "kind::f8f6f4": (tensor.F8F6F4, (("fp8", "f32"), ("fp8", "f16"))),
     "kind::i8": (tensor.I8, (("int8", "s32"),)),
+    "kind::mxf8f6f4": (tensor.MXF8F6F4, (("mxfp8", "f32"),)),
+    "kind::mxf4": (tensor.MXF4, (("mxfp4", "f32"),)),
+    "kind::mxf4nvf4": (tensor.MXF4NVF4, (("mxfp4", "f32"),)),
 }
 """By kind: its number, and its products in the order of the runtime's arguments."""
+_SCALES: dict[str, dict[str | None, int]] = {
+    "kind::mxf8f6f4": {None: 1, "scale_vec::1X": 1, "block32": 1},
+    "kind::mxf4": {None: 2, "scale_vec::2X": 2, "block32": 2},
+    "kind::mxf4nvf4": {"scale_vec::2X": 2, "block32": 2, "scale_vec::4X": 4, "block16": 4},
+}
+"""By kind, for products with block scaling: the scales of each row of A, by the size of their vector."""
+_SCALE_SIZES = ("scale_vec::1X", "scale_vec::2X", "scale_vec::4X", "block16", "block32")
+_FORMATS = {None: 0, "b6x16_p32": 6, "b4x16_p64": 4}
+"""Bits of the elements that a copy unpacks, by its source format."""
 _COLLECTORS = ("fill", "use", "lastuse", "discard")
 _COLLECTOR_WORDS = tuple(
     f"collector::{buffer}::{use}" for buffer in ("a", "b0", "b1", "b2", "b3") for use in _COLLECTORS
@@ -51,12 +63,16 @@ def _store_address(lanes: WarpEmitter, operand: Operand) -> None:
 
 @emits("tcgen05.mma")
 def multiply(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """tcgen05.mma{.ws}.cta_group.kind{.collector} [d], a, b, descriptor, {disabled lanes,} whether to add {, scale}."""
+    """tcgen05.mma{.ws}.cta_group.kind{.collector} [d], a, b, descriptor, {disabled lanes,} whether to add {, scale}.
+
+    tcgen05.mma.cta_group.kind.block_scale{.size}{.collector} [d], a, b, descriptor, [scales], [scales], whether to add.
+    """
     form = Form(instruction)
     form.flag("mma")
     stationary = form.flag("ws")
     pair = take_pair(form, instruction)
     kind = form.choice(*_KINDS)
+    scaled, size = form.flag("block_scale"), form.choice(*_SCALE_SIZES)
     collector = form.choice(*_COLLECTOR_WORDS)
     if collector is not None and collector.startswith("collector::a") == stationary:
         raise instruction.unsupported(f"modifier '.{collector}'")
@@ -65,9 +81,17 @@ def multiply(lanes: WarpEmitter, instruction: Instruction) -> None:
     if kind is None or (stationary and pair):
         raise instruction.unsupported("there is no such kind of product")
     number, functions = _KINDS[kind]
-    if len(operands) < 5:
+    if scaled != (kind in _SCALES) or (size is not None and not scaled):
+        raise instruction.unsupported("kinds that begin with 'mx' need '.block_scale', and others do not have it")
+    if scaled and stationary:
+        raise instruction.unsupported("'.ws' does not have block scaling")
+    scales = _scales(instruction, kind, size) if scaled else 0
+    if len(operands) < 5 + 2 * scaled:
         raise instruction.unsupported("its operands do not fit its form")
     d, a, b, descriptor, *rest = operands
+    addresses, rest = rest[: 2 * scaled], rest[2 * scaled :]
+    if not all(isinstance(operand, Address) for operand in addresses) or (scaled and len(rest) != 1):
+        raise instruction.unsupported("its operands do not fit its form")
     disabled = rest[0] if isinstance(rest[0], Vector) else None
     if disabled is not None:
         rest = rest[1:]
@@ -76,7 +100,7 @@ def multiply(lanes: WarpEmitter, instruction: Instruction) -> None:
         raise instruction.unsupported("its operands do not fit its form")
     word = number << tensor.FORM_KIND | pair << tensor.FORM_PAIR | int(isinstance(a, Address)) << tensor.FORM_TENSOR_A
     word |= int(stationary) << tensor.FORM_STATIONARY | scale << tensor.FORM_SCALE
-    word |= int(disabled is not None) << tensor.FORM_DISABLED
+    word |= int(disabled is not None) << tensor.FORM_DISABLED | scales << tensor.FORM_BLOCKS
     _store_address(lanes, d)
     of_a = lanes.cast("zext", "i32", lanes.address(a, "i32"), "i64") if isinstance(a, Address) else lanes.use(a, "i64")
     lanes.warp_store(vector("i64"), of_a, operations.VALUES_A)
@@ -84,12 +108,22 @@ def multiply(lanes: WarpEmitter, instruction: Instruction) -> None:
     lanes.warp_store(vector("i32"), lanes.use(descriptor, "i32"), operations.VALUES_I)
     for row, item in enumerate(disabled.items if disabled is not None else ()):
         lanes.warp_store(vector("i32"), lanes.use(item, "i32"), operations.VALUES_LANES + 128 * row)
+    for row, address in enumerate(addresses):
+        lanes.warp_store(vector("i32"), lanes.address(address, "i32"), operations.VALUES_LANES + 128 * row)
     names = [COLUMN_PRODUCTS[product].name for product in functions]
     for name in names:
         lanes.declarations.add(f"declare void @sandbox_{name}(i64)")
         lanes.called.add(name)
-    addresses = [f"ptrtoint (ptr @sandbox_{name} to i64)" for name in names] + ["0"] * (3 - len(names))
-    _issue(lanes, instruction, "issue_tensor_product", _mask_of(lanes, rest[0]), str(word), *addresses)
+    places = [f"ptrtoint (ptr @sandbox_{name} to i64)" for name in names] + ["0"] * (3 - len(names))
+    _issue(lanes, instruction, "issue_tensor_product", _mask_of(lanes, rest[0]), str(word), *places)
+
+
+def _scales(instruction: Instruction, kind: str, size: str | None) -> int:
+    """The scales of each row of A, for a product with block scaling."""
+    sizes = _SCALES[kind]
+    if size not in sizes:
+        raise instruction.unsupported(f"'.{kind}' takes {' or '.join(f'.{word}' for word in sizes if word)}")
+    return sizes[size]
 
 
 def _scale(instruction: Instruction, kind: str, stationary: bool, rest: list[Operand]) -> int:
@@ -117,20 +151,23 @@ def _mask_of(lanes: WarpEmitter, adds: Operand) -> str:
 
 @emits("tcgen05.cp")
 def copy(lanes: WarpEmitter, instruction: Instruction) -> None:
-    """tcgen05.cp.cta_group.shape{.multicast} [d], descriptor."""
+    """tcgen05.cp.cta_group.shape{.multicast}{.b8x16.format} [d], descriptor."""
     form = Form(instruction)
     form.flag("cp")
     pair = take_pair(form, instruction)
     shape = form.choice(*(shape for shape, _ in _COPIES))
     multicast = form.choice("warpx2::02_13", "warpx2::01_23", "warpx4")
+    unpacks, source = form.flag("b8x16"), form.choice("b6x16_p32", "b4x16_p64")
     form.end()
+    if unpacks != (source is not None):
+        raise instruction.unsupported("'.b8x16' and the format of the source belong together")
     if shape is None or (shape, multicast) not in _COPIES:
         raise instruction.unsupported("there is no such combination of shape and multicast")
     number, width = _COPIES[shape, multicast]
     d, descriptor = instruction.operands
     _store_address(lanes, d)
     lanes.warp_store(vector("i64"), lanes.use(descriptor, "i64"), operations.VALUES_A)
-    _issue(lanes, instruction, "issue_tensor_copy", str(number | pair << 8), str(width))
+    _issue(lanes, instruction, "issue_tensor_copy", str(number | pair << 8 | _FORMATS[source] << 9), str(width))
 
 
 @emits("tcgen05.shift")

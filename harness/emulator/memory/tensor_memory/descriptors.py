@@ -17,10 +17,13 @@ PIECE, ROW = 16, 32
 """Bytes that lie together, and bytes of K."""
 COPY_PIECE = 4
 """Columns of tensor memory that a copy fills from 16 bytes."""
-F16, TF32, F8F6F4, I8 = tensor.F16, tensor.TF32, tensor.F8F6F4, tensor.I8
-NO_FLAW, SPARSE, TYPES, SHAPE, RESERVED, TRANSPOSED, SHIFTS_B = range(7)
+F16, TF32, F8F6F4, I8, MXF8F6F4 = tensor.F16, tensor.TF32, tensor.F8F6F4, tensor.I8, tensor.MXF8F6F4
+(
+    NO_FLAW, SPARSE, TYPES, SHAPE, RESERVED, TRANSPOSED, SHIFTS_B, NARROW_TRANSPOSED, SCALE_PLACE, SCALE_TYPE, LONG_K,
+    PAIR_OF_64,
+) = range(12)  # fmt: skip
 """What is wrong with an instruction descriptor."""
-GOOD, BEYOND, CONSTANT_BITS, SWIZZLE_MODE, ABSOLUTE, BASE_OFFSET = range(6)
+GOOD, BEYOND, CONSTANT_BITS, SWIZZLE_MODE, ABSOLUTE = range(5)
 """What is wrong with a descriptor of shared memory."""
 ROWS_OF_BLOCK, D_COLUMNS, PARTS, LANE_STEP = range(4)
 """Properties of a product's shape: rows in each block; columns of D in tensor memory; parts of lanes; whether only half
@@ -34,7 +37,7 @@ CP_128X256, CP_4X256, CP_128X128, CP_64X128_02_13, CP_64X128_01_23, CP_32X128 = 
 
 def kind_of(operation: int) -> int:
     """The kind of a product."""
-    return int(load64(operation + tensor.FORM) & 3)
+    return int(load64(operation + tensor.FORM) & 7)
 
 
 def rows_of(operation: int) -> int:
@@ -52,8 +55,13 @@ def is_stationary(operation: int) -> bool:
     return bool((load64(operation + tensor.FORM) >> tensor.FORM_STATIONARY) & 1)
 
 
+def is_scaled(operation: int) -> bool:
+    """Whether a product has block scaling."""
+    return load64(operation + tensor.KIND) == tensor.PRODUCT and kind_of(operation) >= MXF8F6F4
+
+
 def element_bytes(operation: int) -> int:
-    """Bytes of an element of A or B."""
+    """Bytes of an element of A or B, or of what contains it."""
     if load64(operation + tensor.KIND) != tensor.PRODUCT:
         return 1
     kind = kind_of(operation)
@@ -87,7 +95,9 @@ def is_turned(operation: int, side: int) -> int:
 
 def flaw_of_product(operation: int) -> int:
     """What is wrong with the instruction descriptor; `NO_FLAW` if nothing is."""
-    word, kind, pair = load64(operation + tensor.DESCRIPTOR), kind_of(operation), load64(operation + tensor.PAIR)
+    word, kind = load64(operation + tensor.DESCRIPTOR), kind_of(operation)
+    if kind >= MXF8F6F4:
+        return flaw_of_scaled(operation)
     a, b, d = (word >> 7) & 7, (word >> 10) & 7, (word >> 4) & 3
     if (word >> 2) & 1 or word & 3:
         return SPARSE
@@ -101,17 +111,85 @@ def flaw_of_product(operation: int) -> int:
     elif kind == TF32:
         good = a == 2 and b == 2 and d == 1
     elif kind == F8F6F4:
-        good = a < 2 and b < 2 and d < 2
+        good = element_bits(a) > 0 and element_bits(b) > 0 and d < 2
     else:
         good = a < 2 and b < 2 and d == 2
     if not good:
         return TYPES
     if not is_shape(operation):
         return SHAPE
-    step = 32 if pair else 16
-    if kind > TF32 and (word >> 16) & 1 and columns_of(operation) % step:
-        return TRANSPOSED
-    return NO_FLAW
+    return flaw_of_transposition(operation) if kind > TF32 else NO_FLAW
+
+
+def element_bits(kind: int) -> int:
+    """Bits of an element of A or B of `F8F6F4` and `MXF8F6F4`, by its number in the descriptor; 0 if there is none."""
+    if kind < 2:
+        return 8
+    if kind == 3 or kind == 4:
+        return 6
+    return 4 if kind == 5 else 0
+
+
+def operand_bits(operation: int, side: int) -> int:
+    """Bits of an element of A, or for `side` 1 of B, if the kind of a product has at most 8; otherwise 8."""
+    kind = kind_of(operation)
+    if kind > MXF8F6F4:
+        return 4
+    if kind != F8F6F4 and kind != MXF8F6F4:
+        return 8
+    return element_bits((load64(operation + tensor.DESCRIPTOR) >> (10 if side else 7)) & 7)
+
+
+def flaw_of_transposition(operation: int) -> int:
+    """What is wrong with the transposition of elements of at most 8 bits; `NO_FLAW` if nothing is."""
+    word, step = load64(operation + tensor.DESCRIPTOR), 32 if load64(operation + tensor.PAIR) else 16
+    for side in range(2):
+        if (word >> (15 + side)) & 1 and operand_bits(operation, side) < 8:
+            return NARROW_TRANSPOSED
+    return TRANSPOSED if (word >> 16) & 1 and columns_of(operation) % step else NO_FLAW
+
+
+def flaw_of_scaled(operation: int) -> int:
+    """What is wrong with the descriptor of a product with block scaling; `NO_FLAW` if nothing is."""
+    word, kind = load64(operation + tensor.DESCRIPTOR), kind_of(operation)
+    a, b, scales = (word >> 7) & 7, (word >> 10) & 7, scales_of(operation)
+    if (word >> 2) & 1:
+        return SPARSE
+    if word & 3 or word & ((1 << 3) | (1 << 6) | (7 << 24)):
+        return RESERVED
+    if (kind == MXF8F6F4 and word >> 31) or (kind > MXF8F6F4 and word & (3 << 15)):
+        return RESERVED
+    if word >> 31:
+        return LONG_K
+    if kind == MXF8F6F4 and (element_bits(a) == 0 or element_bits(b) == 0):
+        return TYPES
+    if kind > MXF8F6F4 and (a != 1 or b != 1):
+        return TYPES
+    if (word >> 23) & 1 == 0 and (kind != tensor.MXF4NVF4 or scales != 4):
+        return SCALE_TYPE
+    for side in range(2):
+        if scale_place(operation, side) % scales:
+            return SCALE_PLACE
+    if not is_shape(operation):
+        return SHAPE
+    if load64(operation + tensor.PAIR) and rows_of(operation) == 128:
+        return PAIR_OF_64
+    return flaw_of_transposition(operation) if kind == MXF8F6F4 else NO_FLAW
+
+
+def scales_of(operation: int) -> int:
+    """The scales of each row of A, and of each column of B."""
+    return int((load64(operation + tensor.FORM) >> tensor.FORM_BLOCKS) & 7)
+
+
+def scale_place(operation: int, side: int) -> int:
+    """The byte of a word at which the scales of A begin, or for `side` 1 those of B."""
+    return int((load64(operation + tensor.DESCRIPTOR) >> (4 if side else 29)) & 3)
+
+
+def scale_columns(operation: int, side: int) -> int:
+    """Columns of tensor memory that have the scales of A, or for `side` 1 of B: 32 rows in each."""
+    return int((columns_of(operation) + 31) // 32 if side else shape_of(operation, ROWS_OF_BLOCK) // 32)
 
 
 def is_shape(operation: int) -> bool:
@@ -120,6 +198,8 @@ def is_shape(operation: int) -> bool:
     if is_stationary(operation):
         return bool((rows == 32 or rows == 64 or rows == 128) and (columns == 64 or columns == 128 or columns == 256))
     if columns < 8 or columns > 256 or (rows != 128 and rows != (256 if pair else 64)):
+        return False
+    if kind_of(operation) >= MXF8F6F4 and rows == 64:
         return False
     step = 16 if pair else 8
     if kind_of(operation) == I8:
@@ -177,15 +257,14 @@ def flaw_of_descriptor(operation: int, side: int) -> int:
     atoms_of_32 = turned and element_bytes(operation) == 4
     if (mode == 1) != (atoms_of_32 != 0):
         return SWIZZLE_MODE
-    if (descriptor >> 49) & 7 and mode == 0:
-        return BASE_OFFSET
     return GOOD
 
 
 def swizzled(descriptor: int, offset: int) -> int:
     """Location in shared memory of what the pattern without a swizzle has at an offset.
 
-    A base offset is the number of rows of 128 bytes, modulo 8, at which the pattern begins.
+    A base offset is the number of rows of 128 bytes, modulo 8, at which the pattern begins. Without a swizzle it has no
+    effect; Triton sets it nevertheless.
     """
     mode = mode_of(descriptor)
     row = (offset >> 7) - ((descriptor >> 49) & 7)

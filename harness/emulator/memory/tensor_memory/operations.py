@@ -39,12 +39,15 @@ from harness.emulator.memory.tensor_memory.descriptors import (
     flaw_of_descriptor,
     flaw_of_product,
     function_of,
+    is_scaled,
     lane_groups,
     rows_of,
     rows_to_copy,
+    scale_columns,
     shape_of,
 )
 from harness.emulator.memory.tensor_memory.products import copy_to_tensor, multiply, shift_tensor
+from harness.emulator.memory.tensor_memory.scales import scale_address, scale_bytes
 from harness.emulator.memory.tensor_memory.watched import watch_completion, watch_issue
 
 KIND, IN_FLIGHT, THREAD, PAIR, RANK, D, A, B = (
@@ -58,7 +61,7 @@ BAD_DESCRIPTOR, NO_PEER = at.FAULT["tensor descriptor"], at.FAULT["no peer block
 NO_RANK = at.FAULT["cluster rank"]
 VALUES_A, VALUES_B, VALUES_I, VALUES_LANES = at.HOSTS, at.DATA, at.DATA + 256, at.DATA_2
 """Where generated code stores each lane's address or descriptor of A, descriptor of B, instruction descriptor, and
-rows of lanes that are not written; the address of D is in ADDRESSES."""
+rows of lanes that are not written, or addresses of the scales of A and B; the address of D is in ADDRESSES."""
 QUARTER = 32
 """Lanes that one warp reaches."""
 SHIFTED_BYTES = 31 * 32
@@ -198,6 +201,9 @@ def issue_tensor_product(
         if (form >> tensor.FORM_DISABLED) & 1:
             for word in range(8 if load64(operation + PAIR) else 4):
                 store32(operation + tensor.DISABLED + 4 * word, load32(warp + VALUES_LANES + 128 * word + 4 * lane))
+        if is_scaled(operation):
+            store64(operation + tensor.SCALES_A, load32(warp + VALUES_LANES + 4 * lane))
+            store64(operation + tensor.SCALES_B, load32(warp + VALUES_LANES + 128 + 4 * lane))
         if begin_product(ctx, operation, lane):
             return 1
         store64(operation + tensor.FUNCTION, function_of(operation, first, second, third))
@@ -228,18 +234,33 @@ def begin_product(ctx: int, operation: int, lane: int) -> int:
         return 1
     if is_unready(ctx, operation, d, width, 0) or (in_tensor and is_unready(ctx, operation, a, WIDTH_A, 1)):
         store64(operation + tensor.TAINTED, 1)
+    return begin_scales(ctx, operation, lane) if is_scaled(operation) else 0
+
+
+def begin_scales(ctx: int, operation: int, lane: int) -> int:
+    """Check the scales of a product. Returns 1 on a fault, else 0."""
+    for side in range(2):
+        address, width = scale_address(operation, side), scale_columns(operation, side)
+        if address >> tensor.LANE_SHIFT:
+            set_fault(ctx, BAD_ADDRESS, load64(operation + SITE), lane, address, WRONG_LANE)
+            return 1
+        if require_cells(ctx, operation, lane, address, width):
+            return 1
+        if is_unready(ctx, operation, address, width, 1):
+            store64(operation + tensor.TAINTED, 1)
     return 0
 
 
 def issue_tensor_copy(ctx: int, warp: int, site: int, mask: int, form: int, width: int) -> int:
     """`tcgen05.cp` of each lane in `mask`, of so many columns. Returns 1 on a fault, else 0.
 
-    `form` is the shape, see `copy_to_tensor`; bit 8 is set for two blocks.
+    `form` is the shape, see `copy_to_tensor`; bit 8 is set for two blocks; the bits from 9 on are 6 or 4 if elements of
+    so many bits are unpacked, else 0.
     """
     for lane in range(32):
         if not (mask >> lane) & 1:
             continue
-        operation = begin_operation(ctx, site, lane, COPY, form >> 8)
+        operation = begin_operation(ctx, site, lane, COPY, (form >> 8) & 1)
         if operation == 0:
             return 1
         d = load32(warp + at.ADDRESSES + 4 * lane)
@@ -247,6 +268,7 @@ def issue_tensor_copy(ctx: int, warp: int, site: int, mask: int, form: int, widt
         store64(operation + D, d)
         store64(operation + A, load64(warp + VALUES_A + 8 * lane))
         store64(operation + B, width)
+        store64(operation + tensor.DESCRIPTOR, form >> 9)
         flaw = flaw_of_descriptor(operation, 0)
         if flaw:
             set_fault(ctx, BAD_DESCRIPTOR, site, lane, load64(operation + A), flaw)
@@ -346,6 +368,8 @@ def count_operation(ctx: int, operation: int) -> None:
         in_tensor = (load64(operation + FORM) >> tensor.FORM_TENSOR_A) & 1
         read = d if load64(operation + tensor.ADDS) else 0
         b = ROW * columns_of(operation)
+        if is_scaled(operation):
+            read += blocks * scale_bytes(operation)
         count_tensor(ctx, site, read + (a if in_tensor else 0), d, b if in_tensor else a + b)
 
 
@@ -375,6 +399,10 @@ def is_needed(ctx: int, number: int, last: int, thread: int) -> bool:
         in_tensor = load64(operation + KIND) == PRODUCT and (load64(operation + FORM) >> tensor.FORM_TENSOR_A) & 1
         if in_tensor and overlaps(written, width, load64(operation + A), WIDTH_A):
             return True
+        if is_scaled(operation):
+            for side in range(2):
+                if overlaps(written, width, scale_address(operation, side), scale_columns(operation, side)):
+                    return True
     return False
 
 

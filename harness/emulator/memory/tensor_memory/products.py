@@ -29,7 +29,6 @@ from harness.emulator.memory.tensor_memory.descriptors import (
     CP_64X128_02_13,
     D_COLUMNS,
     F16,
-    I8,
     LANE_STEP,
     PARTS,
     PIECE,
@@ -38,6 +37,7 @@ from harness.emulator.memory.tensor_memory.descriptors import (
     TF32,
     columns_of,
     element_bytes,
+    is_scaled,
     is_turned,
     kind_of,
     lane_groups,
@@ -46,6 +46,8 @@ from harness.emulator.memory.tensor_memory.descriptors import (
     straight_piece,
     turned_piece,
 )
+from harness.emulator.memory.tensor_memory.narrow_elements import flags_of, padded_bits, sign_bits, unpack_rows
+from harness.emulator.memory.tensor_memory.scales import describe_scales, load_scales
 
 COLUMN_BYTES = tensor.COLUMN_BYTES
 
@@ -106,15 +108,18 @@ def multiply(ctx: int, operation: int) -> int:
         target = scratch + tensor.SCRATCH_B + ROW * each * (rank - first)
         if gather(ctx, rank, b, each, size, is_turned(operation, 1), target, 2):
             return b
+        if padded_bits(operation, 1):
+            unpack_rows(target, each, 2, padded_bits(operation, 1))
     word = load64(operation + tensor.DESCRIPTOR)
     store64(scratch + tensor.KEEPS, load64(operation + tensor.ADDS))
     store64(scratch + tensor.SIGNS, signs_of(operation))
     scale = (load64(operation + tensor.FORM) >> tensor.FORM_SCALE) & 15
     store64(scratch + tensor.SCALE, (127 - scale) << 23)
-    is_integer = kind_of(operation) == I8
-    store64(scratch + tensor.FLAG_A, ((word >> 7) & 1) ^ (0 if is_integer else 1))
-    store64(scratch + tensor.FLAG_B, ((word >> 10) & 1) ^ (0 if is_integer else 1))
+    store64(scratch + tensor.FLAG_A, flags_of(operation, 0))
+    store64(scratch + tensor.FLAG_B, flags_of(operation, 1))
     store64(scratch + tensor.SATURATES, (word >> 3) & 1)
+    if is_scaled(operation):
+        describe_scales(operation, scratch)
     for rank in range(first, first + pair + 1):
         if multiply_in_block(ctx, operation, rank, rank - first, scratch):
             return load64(operation + tensor.A)
@@ -126,7 +131,7 @@ def signs_of(operation: int) -> int:
     word, kind = load64(operation + tensor.DESCRIPTOR), kind_of(operation)
     if ((word >> 13) ^ (word >> 14)) & 1 == 0:
         return 0
-    return 0x80008000 if kind == F16 else 0x80000000 if kind == TF32 else 0x80808080
+    return 0x80008000 if kind == F16 else 0x80000000 if kind == TF32 else sign_bits(operation)
 
 
 def cells_of(ctx: int, rank: int, address: int) -> int:
@@ -146,6 +151,9 @@ def multiply_in_block(ctx: int, operation: int, rank: int, number: int, scratch:
     store64(scratch + tensor.COLUMNS_D, cells_of(ctx, rank, load64(operation + tensor.D)))
     store64(scratch + tensor.WORDS_A, words)
     store64(scratch + tensor.COLUMN_COUNT, columns)
+    if is_scaled(operation):
+        multiply_scaled(ctx, operation, rank, scratch)
+        return 0
     for part in range(parts):
         store64(scratch + tensor.ROWS_B, scratch + tensor.SCRATCH_B + ROW * columns * part)
         for group in range(4):
@@ -153,6 +161,16 @@ def multiply_in_block(ctx: int, operation: int, rank: int, number: int, scratch:
             store32(scratch + tensor.LANE_MASKS + 4 * group, mask & ~disabled_lanes(operation, number, group))
         call_host(load64(operation + tensor.FUNCTION), scratch)
     return 0
+
+
+def multiply_scaled(ctx: int, operation: int, rank: int, scratch: int) -> None:
+    """Compute D with block scaling in one block: each quarter of the lanes with its own copy of the scales."""
+    store64(scratch + tensor.ROWS_B, scratch + tensor.SCRATCH_B)
+    for quarter in range(4):
+        load_scales(ctx, operation, rank, quarter, scratch)
+        for group in range(4):
+            store32(scratch + tensor.LANE_MASKS + 4 * group, 0xFFFFFFFF if group == quarter else 0)
+        call_host(load64(operation + tensor.FUNCTION), scratch)
 
 
 def lanes_of(operation: int, group: int) -> int:
@@ -180,6 +198,8 @@ def gather_a(ctx: int, operation: int, rank: int, scratch: int) -> int:
     a, size = load64(operation + tensor.A), element_bytes(operation)
     if gather(ctx, rank, a, rows, size, is_turned(operation, 0), scratch + tensor.SCRATCH_ROWS, 2):
         return 1
+    if padded_bits(operation, 0):
+        unpack_rows(scratch + tensor.SCRATCH_ROWS, rows, 2, padded_bits(operation, 0))
     for row in range(rows):
         lane, source = lane_of_row(operation, row), scratch + tensor.SCRATCH_ROWS + ROW * row
         for part in range(parts):
@@ -227,6 +247,8 @@ def copy_to_tensor(ctx: int, operation: int) -> int:
     for rank in range(first, first + pair + 1):
         if gather(ctx, rank, load64(operation + tensor.A), rows, 1, 0, source, width // COPY_PIECE):
             return load64(operation + tensor.A)
+        if padded_bits(operation, 0):
+            unpack_rows(source, rows, width // COPY_PIECE, padded_bits(operation, 0))
         cells = cells_of(ctx, rank, load64(operation + tensor.D))
         for lane in range(tensor.LANES):
             for row in range(rows):

@@ -17,13 +17,17 @@ from harness.emulator.memory.tensor_memory.descriptors import (
     ROWS_OF_BLOCK,
     columns_of,
     element_bytes,
+    is_scaled,
     is_turned,
     lane_groups,
     rows_to_copy,
+    scale_columns,
     shape_of,
     straight_piece,
     turned_piece,
 )
+from harness.emulator.memory.tensor_memory.narrow_elements import used_bytes
+from harness.emulator.memory.tensor_memory.scales import scale_address, scale_groups
 from harness.emulator.sanitizer.clock_words import tick
 from harness.emulator.sanitizer.tensor_memory import (
     begin_operand,
@@ -39,8 +43,8 @@ LOAD, STORE, ATOMIC = sanitizer.LOAD, sanitizer.STORE, sanitizer.ATOMIC
 RAW, WAR, WAW = sanitizer.RAW, sanitizer.WAR, sanitizer.WAW
 BLOCK_START = sanitizer.SLOT["BLOCK_START"]
 GROUPS = tensor.GROUPS
-SHAPE_BITS = 17
-"""From this bit on, an instruction descriptor contains N and M."""
+SHAPE_BITS = 0x3F << 17 | 0x1F << 24
+"""The bits of N and M in an instruction descriptor."""
 SITE_MASK = (1 << (tensor.ACCESS_WARP - tensor.ACCESS_SITE)) - 1
 FORM_HALF, WHOLE, TWO_HALVES = tensor.FORM_HALF, tensor.WHOLE, tensor.TWO_HALVES
 WIDTH_A = 8
@@ -75,7 +79,7 @@ def are_pipelined(earlier: int, later: int) -> bool:
     if load64(earlier + tensor.KIND) != tensor.PRODUCT or load64(later + tensor.KIND) != tensor.PRODUCT:
         return True
     same_d = load64(earlier + tensor.D) == load64(later + tensor.D)
-    return bool(same_d and (load64(earlier + tensor.DESCRIPTOR) ^ load64(later + tensor.DESCRIPTOR)) >> SHAPE_BITS == 0)
+    return bool(same_d and (load64(earlier + tensor.DESCRIPTOR) ^ load64(later + tensor.DESCRIPTOR)) & SHAPE_BITS == 0)
 
 
 def report_access(state: int, kind: int, rank: int, cell: int, thread: int, site: int, word: int) -> None:
@@ -177,12 +181,23 @@ def watch_cells(ctx: int, operation: int, time: int) -> None:
             if (form >> tensor.FORM_TENSOR_A) & 1:
                 a = load64(operation + tensor.A) & 0xFFFF
                 visit_cells(ctx, operation, rank, a, WIDTH_A, groups, LOAD, 1, time)
+            if is_scaled(operation):
+                visit_scales(ctx, operation, rank, time)
             access = ATOMIC if load64(operation + tensor.ADDS) else STORE
             visit_cells(ctx, operation, rank, d, shape_of(operation, D_COLUMNS), groups, access, 1, time)
         elif kind == tensor.SHIFT:
             visit_cells(ctx, operation, rank, d, 8, groups, ATOMIC, 1, time)
         else:
             visit_cells(ctx, operation, rank, d, load64(operation + tensor.B), groups, STORE, 1, time)
+
+
+def visit_scales(ctx: int, operation: int, rank: int, time: int) -> None:
+    """The scales that a product reads in a block."""
+    for side in range(2):
+        first = scale_address(operation, side) & 0xFFFF
+        for column in range(scale_columns(operation, side)):
+            groups = scale_groups(operation, side, column)
+            visit_cells(ctx, operation, rank, first + column, 1, groups, LOAD, 1, time)
 
 
 def visit_cells(
@@ -218,24 +233,28 @@ def watch_operands(ctx: int, operation: int, time: int) -> None:
 def watch_rows(ctx: int, operation: int, rank: int, field: int, count: int, turned: int, steps: int, time: int) -> None:
     """Rows of A or columns of B, as pieces of 16 bytes."""
     descriptor, size = load64(operation + field), element_bytes(operation)
+    used = used_bytes(operation, 1 if field == tensor.B else 0)
     if not turned:
         for row in range(count):
             for step in range(steps):
-                watch_piece(ctx, operation, rank, straight_piece(descriptor, row, step), time)
+                watch_piece(ctx, operation, rank, straight_piece(descriptor, row, step), used, time)
         return
     together = PIECE // size
     for piece in range((count + together - 1) // together):
         for k in range(ROW // size):
-            watch_piece(ctx, operation, rank, turned_piece(descriptor, piece, k), time)
+            watch_piece(ctx, operation, rank, turned_piece(descriptor, piece, k), used, time)
 
 
-def watch_piece(ctx: int, operation: int, rank: int, offset: int, time: int) -> None:
-    """16 bytes of a block's shared memory. What is beyond it becomes a fault when the operation completes."""
+def watch_piece(ctx: int, operation: int, rank: int, offset: int, used: int, time: int) -> None:
+    """16 bytes of a block's shared memory, of which the first `used` are read.
+
+    What is beyond it becomes a fault when the operation completes.
+    """
     if offset > load64(ctx + context.SHARED_SIZE) - PIECE:
         return
     state, place = load64(ctx + context.SANITIZER), rank * load64(ctx + context.SHARED_PITCH) + offset
     thread, issued = load64(operation + tensor.THREAD), load64(operation + tensor.ISSUED)
     if time:
-        end_operand(state, thread, issued, time, place)
+        end_operand(state, thread, issued, time, place, used)
     else:
-        begin_operand(state, thread, load64(operation + tensor.SITE), issued, place)
+        begin_operand(state, thread, load64(operation + tensor.SITE), issued, place, used)

@@ -14,7 +14,7 @@ from operands import Array
 from single_opcode import run_ptx
 
 from harness.model.problem import ELEMENT_BYTES
-from harness.model.tensor_map import PIECE_BYTES, TensorMap
+from harness.model.tensor_map import PIECE_BYTES, TENSOR_TYPES, TensorMap
 
 RNG = np.random.default_rng(41)
 COUNT = 24
@@ -46,13 +46,15 @@ def words(count: int, size: int) -> Array:
 
 def room(tensor: TensorMap) -> int:
     """Elements of a buffer that the last row's last piece fits into."""
-    pitches = (*tensor.strides, -(-tensor.extents[0] * tensor.element_bytes // PIECE_BYTES) * PIECE_BYTES)
-    return max(pitches[0], tensor.strides[-1] * tensor.extents[-1] if tensor.strides else 0) // tensor.element_bytes
+    pitches = (*tensor.strides, -(-tensor.extents[0] * TENSOR_TYPES[tensor.dtype] // PIECE_BYTES) * PIECE_BYTES)
+    return (
+        max(pitches[0], tensor.strides[-1] * tensor.extents[-1] if tensor.strides else 0) // TENSOR_TYPES[tensor.dtype]
+    )
 
 
 def corners(tensor: TensorMap, loaded: bool) -> Array:
     """Inside, across each edge and outside; where a box is stored, not before the tensor."""
-    piece = PIECE_BYTES // tensor.element_bytes
+    piece = PIECE_BYTES // TENSOR_TYPES[tensor.dtype]
     found = [
         RNG.integers(-tensor.box[0] - piece if loaded else 0, tensor.extents[0] + 2 * piece, COUNT) // piece * piece
     ]
@@ -65,7 +67,7 @@ def corners(tensor: TensorMap, loaded: bool) -> Array:
 
 def places(tensor: TensorMap, corner: Array, stored: bool) -> tuple[Array, Array]:
     """Of each element of a box, the innermost dimension last: its index in the buffer, and whether it is moved."""
-    size, rank = tensor.element_bytes, len(tensor.box)
+    size, rank = TENSOR_TYPES[tensor.dtype], len(tensor.box)
     index, inside = np.zeros([1] * rank, np.int64), np.ones([1] * rank, np.bool_)
     for dimension, (box, extent) in enumerate(zip(tensor.box, tensor.extents)):
         place = (np.arange(box) + corner[dimension]).reshape([-1] + [1] * dimension)
@@ -86,7 +88,7 @@ def swizzled(box: Array, span: int) -> Array:
 
 
 def run(action: str, tensor: TensorMap, buffer: Array, memory: Array, corner: Array, grid: int) -> None:
-    size = math.prod(tensor.box) * tensor.element_bytes
+    size = math.prod(tensor.box) * TENSOR_TYPES[tensor.dtype]
     run_ptx(
         boxes(len(tensor.box), action),
         {"tensor": buffer, "memory": memory, "coordinates": corner},
@@ -111,7 +113,7 @@ KEPT = [
 def test_loads(dtype: str, rank: int, swizzle: int):
     """Zeros are what is outside."""
     tensor = tensor_map(dtype, rank, swizzle)
-    buffer = words(room(tensor), tensor.element_bytes)
+    buffer = words(room(tensor), TENSOR_TYPES[tensor.dtype])
     corner, memory = corners(tensor, loaded=True), np.zeros((COUNT, math.prod(tensor.box)), buffer.dtype)
     run("load", tensor, buffer, memory, corner, grid=6)
     expected = np.zeros_like(memory)
@@ -125,8 +127,8 @@ def test_loads(dtype: str, rank: int, swizzle: int):
 def test_stores(dtype: str, rank: int, swizzle: int):
     """One after the other. Of a row the last piece of 16 bytes is stored wholly, if the tensor has any of it."""
     tensor = tensor_map(dtype, rank, swizzle)
-    buffer = words(room(tensor), tensor.element_bytes)
-    corner, given = corners(tensor, loaded=False), words(COUNT * math.prod(tensor.box), tensor.element_bytes) * 3
+    buffer = words(room(tensor), TENSOR_TYPES[tensor.dtype])
+    corner, given = corners(tensor, loaded=False), words(COUNT * math.prod(tensor.box), TENSOR_TYPES[tensor.dtype]) * 3
     given = given.reshape(COUNT, -1)
     expected = buffer.copy()
     for box, place in zip(given, corner):

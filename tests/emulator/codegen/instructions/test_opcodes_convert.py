@@ -317,24 +317,31 @@ def test_noise_in_wide_registers_does_not_count():
     np.testing.assert_array_equal(number.view(np.float32), low.astype(np.float32))
 
 
-EIGHT_BITS = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2}
+NARROW = {"e4m3x2": ml_dtypes.float8_e4m3fn, "e5m2x2": ml_dtypes.float8_e5m2, "e2m3x2": ml_dtypes.float6_e2m3fn,
+          "e3m2x2": ml_dtypes.float6_e3m2fn, "e2m1x2": ml_dtypes.float4_e2m1fn}  # fmt: skip
 
 
-@pytest.mark.parametrize("pair", EIGHT_BITS)
-def test_pairs_of_eight_bits(pair: str):
-    """Every pattern of f16 and of the pair, and f32 of all sizes, as an H200 has them; NaN has one pattern."""
-    dtype = np.dtype(EIGHT_BITS[pair])
+@pytest.mark.parametrize("pair", NARROW)
+def test_narrow_pairs(pair: str):
+    """Every pattern of f16 and of the pair, and f32 of all sizes, with 8 bits as an H200 has them; NaN has one pattern.
+
+    That of less than 8 bits, which have no NaN, is the largest number (PTX ISA 9.7.9.21).
+    """
+    dtype = np.dtype(NARROW[pair])
     largest = np.float32(ml_dtypes.finfo(dtype).max)
+    bits = {"e2m1x2": 4, "e2m3x2": 6, "e3m2x2": 6}.get(pair, 8)
+    pitch, mask, kind = max(bits, 8) if bits != 4 else 4, (1 << bits) - 1, "b8" if bits == 4 else "b16"
+    of_nan = 0x7F if bits == 8 else mask >> 1
 
     def encoded(values: Array, relu: bool) -> Array:
         nan = np.isnan(values)
         values = np.clip(values.astype(np.float32), -largest, largest)
         values = np.where(np.signbit(values) & relu, np.float32(0), values)
         rounded = np.nan_to_num(values).astype(dtype).view(np.uint8)
-        return np.where(nan, 0x7F, rounded).astype(np.uint16)
+        return np.where(nan, of_nan, rounded).astype(np.uint16)
 
     def decoded(byte: Array, relu: bool) -> Array:
-        values = byte.astype(np.uint8).view(dtype).astype(np.float16)
+        values = (byte & mask).astype(np.uint8).view(dtype).astype(np.float16)
         positive = np.where(np.signbit(values) & relu, np.float16(0), values)
         return np.where(np.isnan(values), 0x7FFF, positive.view(np.uint16)).astype(np.uint32)
 
@@ -350,12 +357,47 @@ def test_pairs_of_eight_bits(pair: str):
     for relu in (False, True):
         word = ".relu" * relu
         low, high = (encoded(half, relu) for half in halves)
-        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.f16x2 d, a;", "b16", both), (low | high << 8,)))
+        unsigned = np.uint8 if bits == 4 else np.uint16
+        found = (low | high << pitch).astype(unsigned)
+        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.f16x2 d, a;", kind, both), (found,)))
+        brains = [encoded(each.view(ml_dtypes.bfloat16).astype(np.float32), relu) for each in halves]
+        found = (brains[0] | brains[1] << pitch).astype(unsigned)
+        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.bf16x2 d, a;", kind, both), (found,)))
         low, high = encoded(others, relu), encoded(floats, relu)
         operands = floats.view(np.uint32), others.view(np.uint32)
-        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.f32 d, a, b;", "b16", *operands), (low | high << 8,)))
-        unpacked = decoded(patterns & 0xFF, relu) | decoded(patterns >> 8, relu) << 16
-        checks.append((case(f"cvt.rn{word}.f16x2.{pair} d, a;", "b32", patterns.astype(np.uint16)), (unpacked,)))
+        found = (low | high << pitch).astype(unsigned)
+        checks.append((case(f"cvt.rn.satfinite{word}.{pair}.f32 d, a, b;", kind, *operands), (found,)))
+        both_of_pair = patterns[: 1 << 2 * pitch].astype(unsigned)
+        unpacked = decoded(both_of_pair, relu) | decoded(both_of_pair >> pitch, relu) << 16
+        checks.append((case(f"cvt.rn{word}.f16x2.{pair} d, a;", "b32", both_of_pair), (unpacked,)))
+    check(checks)
+
+
+def test_pairs_of_scales():
+    """To and from ue8m0: powers of two from 2**-127 on, and NaN. The sign is ignored."""
+    words = np.array([0, 1, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFF, 0x800000, 0x800001, 0x3F800000, 0x3F800001,
+                      0x7F000000, 0x7F000001, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF], np.uint32)  # fmt: skip
+    down = np.array([0, 0, 0, 0, 0, 0, 1, 1, 127, 127, 254, 254, 254, 255, 255, 255])
+    up = np.array([0, 0, 0, 0, 1, 1, 1, 2, 127, 128, 254, 255, 255, 255, 255, 255])
+    words, others = np.concatenate([words, words | 1 << 31]), np.concatenate([words[::-1], words])
+    checks = []
+    for rounding, codes in (("rz", down), ("rp", up)):
+        for sat in ("", ".satfinite"):
+            limited = np.where(np.arange(16) < 14, np.minimum(codes, 254), 255) if sat else codes
+            low, high = np.concatenate([limited[::-1], limited]), np.concatenate([limited, limited])
+            text = f"cvt.{rounding}{sat}.ue8m0x2.f32 d, a, b;"
+            checks.append((case(text, "b16", words, others), ((low | high << 8).astype(np.uint16),)))
+    upper = np.array([0x40, 0x41, 0xBF81, 0x7F01, 0x7F80, 0x7FC0], np.uint32)
+    codes = np.array([0, 1, 128, 254 + 1, 255, 255])
+    for sat in ("", ".satfinite"):
+        limited = np.where(np.arange(6) < 5, np.minimum(codes, 254), 255) if sat else codes
+        text = f"cvt.rp{sat}.ue8m0x2.bf16x2 d, a;"
+        both = upper | upper[::-1] << 16
+        checks.append((case(text, "b16", both), ((limited | limited[::-1] << 8).astype(np.uint16),)))
+    pairs = np.arange(256, dtype=np.uint16) | (np.uint16(255) - np.arange(256, dtype=np.uint16)) << 8
+    numbers = np.ldexp(1.0, np.arange(255) - 127).astype(ml_dtypes.bfloat16).view(np.uint16)
+    powers = np.append(numbers, 0x7FFF).astype(np.uint32)
+    checks.append((case("cvt.rn.bf16x2.ue8m0x2 d, a;", "b32", pairs), (powers | powers[::-1] << 16,)))
     check(checks)
 
 

@@ -18,7 +18,7 @@ _WIDE = ("global_address", "global_stride")
 _BY_DIMENSION = ("box_dim", "global_dim", "global_stride", "element_stride")
 _ELEMENT_TYPES = {
     0: "uint8", 1: "uint16", 2: "uint32", 3: "int32", 4: "uint64", 5: "int64", 6: "float16", 7: "float32", 9: "float64",
-    10: "bfloat16",
+    10: "bfloat16", 13: "b4x16", 14: "b4x16_p64", 15: "b6x16_p32",
 }  # fmt: skip
 """Names in `MAP_TYPES` by the instruction's number."""
 _MOST = {"interleave_layout": 0, "swizzle_mode": 3, "swizzle_atomicity": 0, "fill_mode": 1}
