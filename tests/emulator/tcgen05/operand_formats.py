@@ -90,4 +90,4 @@ def container_bytes(patterns: Array, bits: int) -> Array:
 
 def container_patterns(data: Array, bits: int) -> Array:
     """The inverse of `container_bytes`."""
-    return data >> 2 & 15 if bits == 4 else data & ((1 << bits) - 1 if bits < 8 else ~0)
+    return data >> 2 & 15 if bits == 4 else data & (1 << bits) - 1

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 from operand_formats import TYPES, Array, container_bytes, packed_units
-from product_model import Bytes, InstructionDescriptor, Product, accumulator_words, product
+from product_model import Bytes, InstructionDescriptor, Outcome, Product, accumulator_words, product
+from scaled_model import ScaledDescriptor
 from shared_operands import ATOMS_OF_32, SharedDescriptor, transposed_addresses, unit_addresses
 from tensor_machine import WAIT, Step, TensorMachine
 from tensor_memory_model import COLUMNS, LANES, Words, address_of
@@ -123,13 +124,16 @@ class Expected:
 
     def multiply(self, step: Product, shareds: Sequence[Bytes]) -> None:
         """Run one product whose sums are exact."""
-        result = product(step, self.memories, shareds)
-        words = accumulator_words(result.exact, step.descriptor)
+        self.write(product(step, self.memories, shareds), step.descriptor)
+
+    def write(self, result: Outcome, form: InstructionDescriptor | ScaledDescriptor) -> None:
+        """The cells of D that are written have the sum; only the lower half of f16 is defined."""
+        words = accumulator_words(result.exact, form)
         for block, (memory, defined) in enumerate(zip(self.memories, self.defined)):
             written = result.written & (result.block == block)
             cells = result.lane[written], result.column[written]
             memory[cells] = words[written]
-            defined[cells] = 0xFFFF if step.descriptor.d == "f16" else 0xFFFFFFFF
+            defined[cells] = 0xFFFF if form.d == "f16" else 0xFFFFFFFF
 
     def check(self, found: Sequence[Words], text: object) -> None:
         """Compare all cells of all blocks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from operand_formats import (
 )
 from shared_operands import SharedDescriptor, transposed_addresses, unit_addresses
 from tensor_memory_model import LANES, Words, place_of
+
+if TYPE_CHECKING:
+    from scaled_model import ScaledDescriptor
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -158,7 +162,7 @@ def accumulator_values(words: Words, d: str) -> Array:
     return words.astype(np.uint16).view(np.float16).astype(np.float64)
 
 
-def accumulator_words(values: Array, form: InstructionDescriptor) -> Words:
+def accumulator_words(values: Array, form: InstructionDescriptor | ScaledDescriptor) -> Words:
     """Values that are exact in D's type, or integers, as words; the upper half of f16 is 0."""
     if form.d == "s32":
         bound = values.clip(-(2**31), 2**31 - 1) if form.saturate else values

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from blackwell_kernel import WHOLE_MEMORY, find_blackwell, run_blackwell
 from product_model import Bytes, Product
+from scaled_model import ScaledProduct
 from tensor_memory_model import COLUMNS, LANES, Words
 
 from harness.model.finding import Finding
@@ -33,7 +34,7 @@ class Form:
     scale: int = 0
 
     def statement(self, group: int) -> str:
-        """In CUDA, with the operands d, a, b, form, adds and the words m."""
+        """In CUDA, with the operands d, a, b, form, adds and the words m: a mask, or addresses of scale factors."""
         if self.opcode.startswith("cp."):
             copy = f"tcgen05.cp.cta_group::{group}{self.opcode[2:]} [%0], %1;"
             return f'asm volatile("{copy}" :: "r"(d), "l"(a) : "memory");'
@@ -42,10 +43,14 @@ class Form:
         a = "[%1]" if self.a_in_tensor_memory else "%1"
         words = 4 * group if self.masked else 0
         mask = ", {" + ", ".join(f"%{5 + i}" for i in range(words)) + "}" if words else ""
+        if ".block_scale" in self.opcode:
+            mask = ", [%5], [%6]"
         scale = f", {self.scale}" if self.scale else ""
         name, _, qualifiers = self.opcode.partition(".kind")
         inputs = f'"r"(d), {chr(34)}{"r" if self.a_in_tensor_memory else "l"}{chr(34)}(a), "l"(b), "r"(form), "r"(adds)'
         inputs += "".join(f', "r"(m[{i}])' for i in range(words))
+        if ".block_scale" in self.opcode:
+            inputs += ', "r"(base + m[0]), "r"(base + m[1])'
         return (
             'asm volatile("{\\n.reg .pred p;\\nsetp.ne.u32 p, %4, 0;\\n'
             f"tcgen05.{name}.cta_group::{group}.kind{qualifiers} [%0], {a}, %2, %3{mask}, p{scale};"
@@ -62,7 +67,7 @@ class Step:
     descriptor: int = 0
 
 
-Program = Sequence[Product | Step | str]
+Program = Sequence[Product | ScaledProduct | Step | str]
 """Instructions, and `WAIT` where what comes before has to be complete."""
 
 
@@ -116,16 +121,20 @@ extern "C" __global__ void k(const u32* program, int count, const u32* shared_in
   if (t < 32) DEALLOC({group}, base, 512);
 }}"""
 
-    def _row(self, step: Product | Step | str) -> list[int]:
+    def _row(self, step: Product | ScaledProduct | Step | str) -> list[int]:
         if isinstance(step, str):
             return [0] * ROW
         if isinstance(step, Step):
             number = next(i for i, form in enumerate(self.forms) if form.opcode == step.opcode)
             return [number + 1, step.address, *_halves(step.descriptor)] + [0] * (ROW - 4)
-        name = f"mma{'.ws' if step.weights else ''}.kind::{step.descriptor.kind}"
-        form = Form(name, step.a_in_tensor_memory, bool(step.disabled), step.scale)
+        if isinstance(step, ScaledProduct):
+            form, words = Form(step.opcode, step.a_in_tensor_memory), (step.scale_a, step.scale_b)
+        else:
+            name = f"mma{'.ws' if step.weights else ''}.kind::{step.descriptor.kind}"
+            form = Form(name, step.a_in_tensor_memory, bool(step.disabled), step.scale)
+            words = step.disabled
         row = [self.forms.index(form) + 1, step.d_address, *_halves(step.a), *_halves(step.b)]
-        row += [step.descriptor.encode(), int(step.accumulates), *step.disabled]
+        row += [step.descriptor.encode(), int(step.accumulates), *words]
         return row + [0] * (ROW - len(row))
 
     def run(

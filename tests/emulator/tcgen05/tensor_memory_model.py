@@ -30,6 +30,10 @@ COPIES = {
 """Shapes of cp with their multicast: rows in shared memory, and units of 16 bytes in each row."""
 
 
+SOURCES = {"": 8, ".b8x16.b6x16_p32": 6, ".b8x16.b4x16_p64": 4}
+"""Formats of cp, and the bits of each of the 16 elements that a unit of 16 bytes begins with; the rest is padding."""
+
+
 def address_of(lane: int, column: int) -> int:
     """The address of a cell."""
     return lane << 16 | column
@@ -113,14 +117,26 @@ def copied_rows(shape: str) -> Indices:
     return lane // 64 * 32 + lane % 32
 
 
-def copy(memory: Words, shared: npt.NDArray[np.uint8], address: int, descriptor: int, shape: str) -> Words:
-    """tcgen05.cp without decompression: the memory afterwards.
+def decompressed(units: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """Units of 16 elements (..., 16) -> a byte for each element: four bits in its middle, six in its lower part."""
+    if bits == 8:
+        return units
+    digits = np.unpackbits(units, axis=-1, bitorder="little")[..., : 16 * bits]
+    elements = np.packbits(digits.reshape(*units.shape, bits), axis=-1, bitorder="little")[..., 0]
+    return elements << 2 if bits == 4 else elements
+
+
+def copy(
+    memory: Words, shared: npt.NDArray[np.uint8], address: int, descriptor: int, shape: str, source: str = ""
+) -> Words:
+    """tcgen05.cp: the memory afterwards. `source` is one of `SOURCES`.
 
     The source has rows of 16 bytes, or of 32 bytes in two units, where an operand that is K-major has them.
     """
     count, units = COPIES[shape]
     places = unit_addresses(SharedDescriptor.decode(descriptor), count, units)
-    words = shared[places[..., None] + np.arange(16)].reshape(count, 16 * units).view(np.uint32)
+    data = decompressed(shared[places[..., None] + np.arange(16)], SOURCES[source])
+    words = np.ascontiguousarray(data).reshape(count, 16 * units).view(np.uint32)
     first_lane, first_column = place_of(address)
     after = memory.copy()
     for lane, row in enumerate(copied_rows(shape)):

@@ -25,6 +25,8 @@ MISSING = [
     "tcgen05.mma.ws.cta_group::1.kind::f16 [d], a, b, form, p, a",
     "tcgen05.mma.sp.cta_group::1.kind::f16 [d], a, b, [d], form, p",
     "tcgen05.mma.ws.sp.cta_group::1.kind::i8 [d], a, b, [d], form, p",
+    "tcgen05.mma.sp.cta_group::1.kind::mxf8f6f4.block_scale [d], a, b, [d], form, [d], [d], p",
+    "tcgen05.mma.sp.cta_group::1.kind::mxf4nvf4.block_scale.block16 [d], a, b, [d], form, [d], [d], p",
     "tcgen05.mma.sp.cta_group::1.kind::mxf4.block_scale.block32 [d], a, b, [d], form, [d], [d], p",
     "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {r0, r1}, r2, [d]",
 ]
@@ -91,7 +93,6 @@ COLLECTORS = [
 
 FAMILY = [
     "tcgen05.mma.cta_group::1.kind::i8 [d], a, b, form, p",
-    "tcgen05.mma.cta_group::1.kind::mxf4.block_scale.block32 [d], a, b, form, [d], [d], p",
     "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [d], a, b, form, [d], [d], p",
 ]
 """They need `sm_100a`."""

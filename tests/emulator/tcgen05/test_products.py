@@ -54,7 +54,7 @@ def test_types(d: str, a: str, b: str):
     check_products(machine_of(form), steps, rng)
 
 
-LAYOUTS = ("f16", "bf16", "e4m3", "s8", "tf32", "e2m1")
+LAYOUTS = ["f16", "bf16", "e4m3", "s8", "tf32", "e2m3", "e2m1"]
 
 
 def layouts(name: str) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
@@ -80,16 +80,16 @@ def test_layouts_in_shared_memory(name: str):
     check_products(machine_of(form), steps, rng)
 
 
-WIDTHS = {"f16": range(8, 257, 8), "s8": [8, 16, 24, *range(32, 257, 16)]}
+WIDTHS = {"f16": range(8, 257, 8), "e3m2": range(8, 257, 8), "s8": [8, 16, 24, *range(32, 257, 16)]}
 
 
 @pytest.mark.parametrize("m", [64, 128])
-@pytest.mark.parametrize("name", ["f16", "s8"])
+@pytest.mark.parametrize("name", WIDTHS)
 def test_columns(m: int, name: str):
     """Every N, with D in half of the lanes from either half on, or in all of them."""
     rng = np.random.default_rng(m)
     steps = []
-    some = (8, 24, 96, 256) if name == "f16" else (16, 32, 240)
+    some = (16, 32, 240) if name == "s8" else (8, 24, 96, 256)
     for i, n in enumerate(WIDTHS[name] if is_exhaustive() else some):
         form = InstructionDescriptor("s32" if name == "s8" else "f32", name, name, m, n)
         lane = 16 * (i % 2) if m == 64 else 0

@@ -25,11 +25,14 @@ PAIR = TensorMachine(
     blocks=2,
 )
 TYPES = [("f32", "f16", "f16"), ("f16", "f16", "f16"), ("f32", "bf16", "bf16"), ("f32", "tf32", "tf32"),
-         ("f32", "e4m3", "e5m2"), ("f16", "e5m2", "e4m3")]  # fmt: skip
+         ("f32", "e4m3", "e5m2"), ("f16", "e5m2", "e4m3"), ("f32", "e2m3", "e2m1"),
+         ("f16", "e3m2", "e4m3")]  # fmt: skip
 
 
 @pytest.mark.parametrize("m", [128, 256])
-@pytest.mark.parametrize(("d", "a", "b"), exhaustive_unless(lambda types: types in (TYPES[0], TYPES[4]), TYPES))
+@pytest.mark.parametrize(
+    ("d", "a", "b"), exhaustive_unless(lambda types: types in (TYPES[0], TYPES[4], TYPES[6]), TYPES)
+)
 def test_types_and_swizzles(m: int, d: str, a: str, b: str):
     """With A in shared and in tensor memory; A and B in rows of K, or of M and N where the type allows."""
     rng = np.random.default_rng(m)

@@ -19,7 +19,14 @@ WEIGHTS = TensorMachine(
 
 
 @pytest.mark.parametrize(
-    ("d", "a", "b"), [("f32", "f16", "f16"), ("f32", "tf32", "tf32"), ("f16", "e4m3", "e5m2"), ("s32", "s8", "s8")]
+    ("d", "a", "b"),
+    [
+        ("f32", "f16", "f16"),
+        ("f32", "tf32", "tf32"),
+        ("f16", "e4m3", "e5m2"),
+        ("s32", "s8", "s8"),
+        ("f32", "e2m1", "e3m2"),
+    ],
 )
 def test_shapes(d: str, a: str, b: str):
     """Each M with each N; A in tensor memory for M = 128, where it has a row in each lane."""

@@ -23,7 +23,7 @@ def normal(rng: np.random.Generator, name: str, size: int, d: str) -> Array:
     shape = size // 16, 16 // element.size
     spread = 8 if element.bits > 8 and d == "f32" else 2
     values = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread, shape)
-    largest = {"e4m3": 448}.get(name, 1e4)
+    largest = {"e4m3": 448, "e2m3": 7.5, "e3m2": 28, "e2m1": 6}.get(name, 1e4)
     patterns = element.encode(values.clip(-largest, largest))
     if name == "tf32":
         patterns &= np.uint32(0xFFFFE000)
@@ -33,7 +33,7 @@ def normal(rng: np.random.Generator, name: str, size: int, d: str) -> Array:
 @pytest.mark.parametrize(
     ("d", "a", "b"),
     [("f32", "f16", "f16"), ("f32", "bf16", "bf16"), ("f16", "f16", "f16"), ("f32", "tf32", "tf32"),
-     ("f32", "e4m3", "e5m2"), ("f16", "e5m2", "e4m3")],
+     ("f32", "e4m3", "e5m2"), ("f16", "e5m2", "e4m3"), ("f32", "e3m2", "e2m3"), ("f16", "e2m1", "e5m2")],
 )  # fmt: skip
 def test_random_values(d: str, a: str, b: str):
     """Each product begins with sums of its own, so that one bound holds for each."""

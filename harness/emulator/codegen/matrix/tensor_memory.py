@@ -26,9 +26,7 @@ _NUMBERS = {f"x{count}": count for count in (1, 2, 4, 8, 16, 32, 64, 128)}
 _MOST_REGISTERS = 128
 _MAJOR_VERSIONS = (10, 11)
 """Major compute capabilities with tensor memory."""
-_NOT_OF_FAMILIES = frozenset(
-    ("kind::i8", "kind::mxf4", "kind::mxf4nvf4", "scale_vec::1X", "scale_vec::2X", "scale_vec::4X")
-)
+_NOT_OF_FAMILIES = frozenset(("shift", "kind::i8", "scale_vec::1X", "scale_vec::2X", "scale_vec::4X"))
 """Modifiers that targets such as `sm_100f` do not have."""
 
 
