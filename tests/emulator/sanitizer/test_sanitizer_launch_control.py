@@ -48,7 +48,9 @@ def test_a_response_is_read_before_the_wait() -> None:
 def test_the_next_response_is_requested_while_warps_read_the_last(blocks: int) -> None:
     """The barrier is ahead of the load instead of behind it."""
     wait = "    wait(&bar, parity);"
-    found = findings((f"{wait}", f"{wait} MEET();"), ("    TO_ASYNC();\n    MEET();\n  }", "  }"), blocks=blocks, seed=1)
+    found = findings(
+        (f"{wait}", f"{wait} MEET();"), ("    TO_ASYNC();\n    MEET();\n  }", "  }"), blocks=blocks, seed=1
+    )
     assert {("WAR race", REQUEST, READ), ("RAW race", READ, REQUEST)} & set(map(lines, found)), found
     assert {kind for kind, *_ in map(lines, found)} <= {"WAR race", "RAW race"}
 
