@@ -1,4 +1,4 @@
-"""Reads tensor maps in the format of Hopper GPUs, which a program's own host code may write without the driver.
+"""Reads tensor maps in the format of Hopper and Blackwell GPUs, which a program's own host code may write without the driver.
 
 The format is not documented. This is what host code compiled by CuTe DSL writes, in 32-bit words:
 
@@ -25,7 +25,9 @@ from harness.support.errors import PlanError
 _ALIGN_BYTES = 64
 _WORDS = struct.Struct("<15I")
 _TILED = 2
-_TYPES = {0: "uint8", 3: "int32", 5: "int64", 6: "float16", 7: "float32", 10: "bfloat16"}
+_TYPES = {
+    0: "uint8", 1: "uint16", 3: "int32", 5: "int64", 6: "float16", 7: "float32", 10: "bfloat16", 11: "b4x16",
+}  # fmt: skip
 """Data types, which are not numbered as in `CUtensorMapDataType`."""
 _SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128}
 

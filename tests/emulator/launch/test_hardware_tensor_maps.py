@@ -33,6 +33,17 @@ def test_a_map_of_four_dimensions() -> None:
     assert decode(image(ROWS_OF_Q)) == (expected, 0x7F00_0000_0000)
 
 
+def test_maps_of_four_bit_elements_and_of_their_scales() -> None:
+    """A (512, 512) in e2m1, packed, in boxes of 128 rows; its scales (4, 8, 512 bytes), two in each element."""
+    elements = [0, 0x7F00, 0x246592, 16, 0, 0, 0, 0, 511, 511, 0, 0, 0, 0xFF000000, 0x7F]
+    scales = [0, 0x7F00, 0x400A2, 32, 256, 0, 0, 0, 255, 7, 3, 0, 0, 0xFF000000, 3]
+    found = [decode(image(words)) for words in (elements, scales)]
+    assert [each and each[0] for each in found] == [
+        TensorMap("", (512, 512), (256,), (256, 128), "b4x16", 128),
+        TensorMap("", (256, 8, 4), (512, 4096), (256, 4, 1), "uint16"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("place", "word", "field", "value"),
     [
