@@ -13,7 +13,6 @@ from harness.execution.protocol import Device
 from harness.execution.run_settings import RunSettings
 from harness.execution.traffic.line_costs import LineCost, line_costs
 from harness.execution.traffic.traffic_account import TrafficAccount, account
-from harness.model.problem import OPTIONAL_OUTPUT
 from harness.support.errors import SandboxError
 from harness.support.intervals import Interval
 
@@ -67,7 +66,7 @@ class VariantReport:
             sums = account(done.variant.name, done.problem, settings, device, counted, done.claim, names)
         lines = line_costs(sums, done.findings or ())
         held = {} if accuracy is None else accuracy.by_output
-        outputs = [t for t in question.problem.tensors if t.name in held and t.role != OPTIONAL_OUTPUT]
+        outputs = [t for t in question.problem.tensors if t.name in held]
         return cls(
             variant=done.variant.name,
             backend=done.variant.backend,

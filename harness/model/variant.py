@@ -71,7 +71,7 @@ class Variant:
 
     def __post_init__(self) -> None:
         if not self.name or any(c.isspace() or c in ",*?[]" for c in self.name):
-            raise PluginError(f"variant name {self.name!r} is not usable: no blanks, commas or wildcards")
+            raise PluginError(f"variant name {self.name!r} is not usable: no spaces, commas or wildcards")
         if printable(self.name) != self.name:
             raise PluginError(f"variant name {self.name!a} is not usable: it contains invisible characters")
         if len(self.name) > LONGEST_NAME:
@@ -89,6 +89,12 @@ class Variant:
 
 PLUGIN_ORIGIN = "plugin "
 """Begins the origin of variants that a plugin file registered."""
+CALLER_ORIGIN = "the caller"
+"""The origin of variants that were passed as objects."""
+
+
+SIMILAR = 0.7
+"""How similar a variant's name is, at least, to be suggested: others' variants have names of their own."""
 
 
 class Registry:
@@ -98,7 +104,7 @@ class Registry:
         self._variants: dict[str, Variant] = {}
         self._origins: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
-        self.origin = "the caller"
+        self.origin = CALLER_ORIGIN
         """Origin of the variants being added, for the message about duplicate names."""
 
     def add(self, variant: Variant) -> None:
@@ -137,8 +143,10 @@ class Registry:
         if name in self._left_out:
             raise UsageError(f"variant {name!r} is not available: {self._left_out[name]}")
         own = any(origin.startswith(PLUGIN_ORIGIN) for origin in self._origins.values())
-        hint = "" if own else " For a variant in your own file, add --plugin FILE.py;"
-        raise UsageError(f"no variant {name!r}{did_you_mean(name, self._variants)}{hint} 'list' shows all variants")
+        file = name if name.endswith(".py") else "FILE.py"
+        hint = "" if own else f" For a variant in your own file, add --plugin {file};"
+        similar = did_you_mean(name, self._variants, SIMILAR)
+        raise UsageError(f"no variant {name!r}{similar}{hint} 'list' shows all variants")
 
     def select(self, patterns: str | None, operation: str | None = None) -> list[Variant]:
         """Return the variants that match one of the comma-separated patterns, or all if `patterns` is None.

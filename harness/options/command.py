@@ -103,6 +103,8 @@ class CommandParser(argparse.ArgumentParser):
             command = self.commands[arguments.command]
             name = unknown[0].partition("=")[0]
             hint = did_you_mean(name, command._option_string_actions) if name.startswith("-") else ""
+            if name.endswith(".py") and "--plugin" in command._option_string_actions:
+                hint = f"; for a variant in your own file, add --plugin {name}"
             command.error(f"unrecognized argument {unknown[0]!r}{hint.rstrip('.')}")
         return arguments
 
@@ -159,13 +161,16 @@ def argument(metavar: str, help: str, **how: Any) -> Any:
 
 
 def add_fields_of(kind: type[Any], parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add options and arguments for these fields of a dataclass to the parser, in this order."""
+    """Add options and arguments for these fields of a dataclass to the parser, in this order.
+
+    An underscore at the end of a field's name, as in `from_`, is not part of the option's name.
+    """
     known = {each.name: each.metadata for each in fields(kind)}
     for name in names:
         if "argument" in known[name]:
             parser.add_argument(name, **known[name]["argument"])
         else:
-            parser.add_argument(f"--{name.replace('_', '-')}", **known[name]["option"])
+            parser.add_argument(f"--{name.rstrip('_').replace('_', '-')}", dest=name, **known[name]["option"])
 
 
 def read_options(kind: type[T], arguments: argparse.Namespace, **given: Any) -> T:

@@ -16,7 +16,7 @@ from harness.options.exit_status import FAILED, PASSED, require_something_ran
 from harness.options.keep import keep_result
 from harness.options.standard_streams import print_result, print_styled
 from harness.support.errors import UsageError
-from harness.support.file_replacement import replace_files, require_writable
+from harness.support.file_replacement import path_to_show, replace_files, require_writable
 from harness.support.printable import printable
 from harness.text.terminal import ColourChoice, terminal_of
 
@@ -77,6 +77,12 @@ def conclude(report: ReportOptions, shown: StudyResult[Any]) -> int:
     keep_result(report, shown)
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
+
+
+def tell_written(report: ReportOptions, *paths: Path | None) -> None:
+    """Name the files that were written, such as plots, on standard output, unless it carries data for programs."""
+    if report.output is not None or report.format in ("table", "markdown"):
+        print_result("".join(f"Wrote {path_to_show(path)}.\n" for path in paths if path is not None))
 
 
 def publish(report: ReportOptions, shown: Report | str) -> None:

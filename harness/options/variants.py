@@ -13,6 +13,7 @@ from harness.compilers.cupy.cache_directory import replace_unusable_directory
 from harness.execution.isolation.variants import discover_isolated
 from harness.model.discovery import Discovery
 from harness.model.problem import BaseProblem
+from harness.model.variant import CALLER_ORIGIN
 from harness.options.command import add_fields_of, option
 from harness.options.standard_streams import complain
 from harness.support.errors import PluginError, UsageError
@@ -92,7 +93,7 @@ def discover_variants(selection: Selection) -> Discovery:
     found = discover_isolated(selection.plugin)
     for broken in found.broken:
         complain(f"warning: {broken.reason}")
-    found.registry.origin = "the caller"
+    found.registry.origin = CALLER_ORIGIN
     for variant in selection.own_variants:
         found.registry.add(variant)
     return found

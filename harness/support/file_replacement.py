@@ -94,3 +94,9 @@ def _target(path: Path) -> Path:
 def _is_special(target: Path) -> bool:
     """Whether the path is a device or a pipe, such as /dev/stdout, which cannot be replaced by renaming."""
     return target.exists() and not target.is_file()
+
+
+def path_to_show(path: Path) -> str:
+    """The path of a written file for a message: relative only if the file is in the current folder."""
+    absolute = path.resolve() if ".." in path.parts else path.absolute()
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(absolute)

@@ -26,7 +26,7 @@ MEANINGS = {
     "compile s": "seconds to compile the kernels",
     "compulsory": "MiB if each input is read once and each output is written once",
     "cost us": "predicted microseconds by which the cause makes the first variant slower; negative if faster",
-    "error / budget": "the largest error, relative to the largest error that a correct kernel could make; "
+    "error / budget": "the largest error of any output, relative to the largest that a correct kernel could make; "
     "above 1, the result is wrong",
     "error / expected": "the largest error, relative to that expected from random rounding; above 1 is suspicious",
     "examples": "the number of problems, with their inputs, that were tried",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from textwrap import fill
 from typing import Any
 
 from harness.execution.judging.verdict import FAIL, UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
-from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
+from harness.model.problem import OPTIONAL_OUTPUT, OUTPUT, BaseProblem
 from harness.text.findings import findings_by_cause, findings_in_words
-from harness.text.report import Report, Table
+from harness.text.report import NOTE_WIDTH, Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib
 
 
@@ -138,16 +139,22 @@ def comparison_headline(comparison: Comparison) -> str:
     return f"{comparison.problem.headline}; {drawn}"
 
 
-_RATIO = (
-    "error / budget: largest ratio, over all elements, of the error to the largest error that a correct kernel could "
-    "make on\nthese inputs; error / expected: largest ratio of the error to that expected from random rounding, "
-    "suspicious above 1."
-)
+def _ratios(comparison: Comparison) -> str:
+    *first, last = [tensor.name for tensor in comparison.problem.with_role(OUTPUT, OPTIONAL_OUTPUT)]
+    names = f"{', '.join(first)} and {last}" if first else last
+    return fill(
+        f"error / budget: largest ratio, over all elements of {names}, of the error to the largest error of a "
+        "correct kernel on these inputs; error / expected: largest ratio of the error to that expected from random "
+        "rounding, suspicious above 1.",
+        NOTE_WIDTH,
+        break_on_hyphens=False,
+    )
 
 
 def general_notes(comparison: Comparison) -> list[str]:
     """Notes on the device and on the meaning of the ranking."""
-    notes = [f"Device: {device_line(comparison.device)}. {_ranking(comparison)}", _units(comparison), _RATIO]
+    device = f"Device: {device_line(comparison.device)}. {_ranking(comparison)}"
+    notes = [device, _units(comparison), _ratios(comparison)]
     if _uses_local(comparison):
         notes.append(
             "local: the threads' local memory, which is part of the total and of no claim: arrays that are indexed\n"

@@ -11,6 +11,7 @@ from harness.execution.results.kept_row import KeptRow
 from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files, require_writable
 from harness.support.version import with_version
+from harness.text.drawing import SUFFIXES
 from harness.text.page.templates import render
 from harness.text.report import Report, unbroken
 
@@ -25,6 +26,8 @@ class Picture:
     """Content of the file."""
     suffix: str
     """`.svg` or `.png`."""
+    draw: Callable[[str], bytes] | None = None
+    """Draws the same picture as a file of another suffix; None if there is only this one."""
 
     def __repr__(self) -> str:
         return f'<picture, {self.suffix[1:]}, {len(self.content):,} bytes; write it with .save("NAME{self.suffix}")>'
@@ -36,9 +39,20 @@ class Picture:
         return self.content if self.suffix == ".png" else None
 
     def save(self, path: str | Path) -> None:
-        """Write the file atomically. Raises `UsageError`."""
-        require_writable(Path(path))
-        replace_files({Path(path): self.content})
+        """Write the file atomically, in the format that its suffix names. Raises `UsageError`."""
+        target = Path(path)
+        require_writable(target)
+        replace_files({target: self.as_file(target.suffix.lower())})
+
+    def as_file(self, suffix: str) -> bytes:
+        """The content of a file of this suffix. Raises `UsageError` if the picture does not exist in that format."""
+        if suffix == self.suffix:
+            return self.content
+        if suffix not in SUFFIXES:
+            raise UsageError(f"a picture is {' or '.join(SUFFIXES)}, not {suffix!r}; change the end of the file's name")
+        if self.draw is None:
+            raise UsageError(f"this picture exists only as {self.suffix}; change the end of the file's name")
+        return self.draw(suffix)
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,9 +103,9 @@ class StudyResult(Generic[T]):
         name = next(iter(self.pictures)) if name is None else name
         if name not in self.pictures:
             raise UsageError(f"no picture {name!r}; pictures: {', '.join(self.pictures)}")
-        if suffix not in (".svg", ".png"):
-            raise UsageError(f"a picture is .svg or .png, not {suffix!r}")
-        return Picture(self.pictures[name](suffix), suffix)
+        if suffix not in SUFFIXES:
+            raise UsageError(f"a picture is {' or '.join(SUFFIXES)}, not {suffix!r}")
+        return Picture(self.pictures[name](suffix), suffix, self.pictures[name])
 
 
 def inline_html(report: Report) -> str:

@@ -52,7 +52,7 @@ def test_the_output_does_not_depend_on_which_variants_there_are(one: Shown) -> N
     if one.place or arguments is None or is_refused(one) or arguments[0] == "emulate":
         return
     options = vars(parsed(arguments))
-    chosen = options.get("variants") or options.get("variant")
+    chosen = options.get("variants") or options.get("variant") or options.get("from_")
     assert chosen, "name the variants: one more must not change what is shown"
     assert not set("*?[") & set("".join(chosen))
 

@@ -39,6 +39,7 @@ def test_version(capsys: pytest.CaptureFixture[str]):
         ("help xyz", "no command 'xyz'. Commands: list, compare,"),
         ("compare --seqlen 3", "unrecognized argument '--seqlen'; did you mean '--seq-len'?; see"),
         ("compare --q-lne=3", "unrecognized argument '--q-lne=3'; did you mean '--q-len'?; see"),
+        ("compare my.py", "unrecognized argument 'my.py'; for a variant in your own file, add --plugin my.py; see"),
         ("traffic fa1-cupy other", "unrecognized argument 'other'; see 'python -m harness traffic --help'"),
         ("compare --regime hto", "no regime 'hto'; did you mean 'hot'? Regimes: normal,"),
     ],

@@ -107,7 +107,7 @@ def test_a_sweep_has_points_and_pictures() -> None:
     assert found.picture("roofline", ".png")._repr_svg_() is None
     with pytest.raises(UsageError, match="no picture 'pie'; pictures: bytes, roofline"):
         found.picture("pie")
-    with pytest.raises(UsageError, match=r"\.svg or \.png"):
+    with pytest.raises(UsageError, match=r"\.png or \.svg"):
         found.picture("bytes", ".gif")
     with pytest.raises(UsageError, match="a sweep creates its own problems"):
         traffic(problem=Problem(), sweep="seq_len=16,32")

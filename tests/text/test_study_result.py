@@ -70,6 +70,12 @@ def test_pictures_are_drawn_when_they_are_asked_for(tmp_path: Path) -> None:
     assert RESULT.picture("bytes", ".png")._repr_png_() == b".png"
     picture.save(tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text() == ".svg"
+    picture.save(tmp_path / "a.PNG")
+    assert (tmp_path / "a.PNG").read_text() == ".png"
+    for bad, words in ((picture, "a picture is .png or .svg, not '.pdf'"), (Picture(b"", ".svg"), "only as .svg")):
+        with pytest.raises(UsageError, match=words):
+            bad.save(tmp_path / ("a.pdf" if bad is picture else "b.png"))
+    assert not (tmp_path / "a.pdf").exists() and not (tmp_path / "b.png").exists()
     with pytest.raises(UsageError, match="there is no folder"):
         picture.save(tmp_path / "missing" / "a.svg")
     with pytest.raises(UsageError, match="there is no picture of this"):

@@ -11,6 +11,6 @@ from variants._tiles.rawkernel import raw_kernel
 
 
 def row_kernel(folder: str, name: str, problem: SoftmaxProblem) -> Any:
-    """The kernel `name` of variants/softmax/`folder`/kernel.cu."""
+    """The kernel `name` of variants/`folder`/kernel.cu."""
     headers = (*stored(problem.dtype), ("_rows", "rows.cuh"))
-    return raw_kernel(f"softmax/{folder}", name, (f"-DTHREADS={THREADS}",), headers)
+    return raw_kernel(folder, name, (f"-DTHREADS={THREADS}",), headers)

@@ -12,7 +12,7 @@ from variants._features import FOLDER, Feature, declarations, stored
 from variants._tiles.schedule import Sizes
 
 Files = tuple[tuple[str, str], ...]
-"""Folders below variants/ and files there."""
+"""Folders, absolute or below variants/, and files there."""
 _VARIANTS = Path(__file__).parent.parent
 
 
@@ -84,6 +84,7 @@ def _source(own: tuple[str, str], common: Files, generated: str, parts: Files) -
     # CuPy's cache on disk knows a kernel by its text: an #include would hide changes from it. #line lets compile
     # errors, profilers and the emulator name the file as the user sees it.
     def text(folder: str, file: str) -> str:
-        return f'#line 1 "variants/{folder}/{file}"\n{(_VARIANTS / folder / file).read_text()}\n'
+        shown = Path(folder) if Path(folder).is_absolute() else Path("variants", folder)
+        return f'#line 1 "{shown / file}"\n{(_VARIANTS / folder / file).read_text()}\n'
 
     return "".join(text(*file) for file in common) + generated + "".join(text(*file) for file in (*parts, own))

@@ -9,7 +9,7 @@ from variants._tiles.rawkernel import LANES, tiles_kernel
 from variants._warps import TILE, features_of
 
 
-def warp_kernel(name: str, problem: Problem) -> Any:
-    """The kernel `name` of the folder of that name in variants/attention/."""
+def warp_kernel(folder: str, name: str, problem: Problem) -> Any:
+    """The kernel `name` of variants/`folder`/kernel.cu."""
     headers = (*LANES, ("_warps", "warps.cuh"))
-    return tiles_kernel(f"attention/{name}", name, problem, TILE, features_of(problem), headers=headers)
+    return tiles_kernel(folder, name, problem, TILE, features_of(problem), headers=headers)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.execution.results.place import store_path
 from harness.model.operation import Operation, operation_names
 from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, argument, argument_type, flag, option
-from harness.options.output import add_report, check_output, conclude
+from harness.options.output import add_report, check_output, conclude, tell_written
 from harness.options.request import Request
 from harness.studies.history.query import Query, parse_since, parse_where
 from harness.support.errors import UsageError
@@ -76,7 +76,9 @@ def run_history(request: HistoryRequest) -> int:
         from harness.studies.history.report import exported
 
         replace_files({request.export: exported(_rows(request), request.export.suffix)})
-    return conclude(request.report, shown)
+    status = conclude(request.report, shown)
+    tell_written(request.report, request.plot, request.export)
+    return status
 
 
 def show_history(request: HistoryRequest) -> StudyResult[tuple[History, ...]]:

@@ -115,7 +115,7 @@ def _run(
 
 def _as_svg(svg: str, suffix: str) -> bytes:
     if suffix != ".svg":
-        raise UsageError(f"the picture of a step is .svg, not {suffix!r}")
+        raise UsageError(f"the picture of a step exists only as .svg, not as {suffix!r}")
     return svg.encode()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +10,7 @@ from string import ascii_lowercase
 from harness.options.command import program_name
 from harness.studies.learn.steps import find_lessons
 from harness.support.errors import UsageError
-from harness.support.file_replacement import replace_files
+from harness.support.file_replacement import path_to_show, replace_files
 
 TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -43,9 +42,9 @@ def write_new_step(name: str, folder: Path | None) -> str:
             for path, text in texts.items()
         }
     )
-    shown, steps = os.path.relpath(step), f"--steps {os.path.relpath(home)}"
+    steps = f"--steps {path_to_show(home)}"
     return (
-        f"Wrote {shown}, side path {number}: a step that works, to start from. Next:\n"
+        f"Wrote {path_to_show(step)}, side path {number}: a step that works, to start from. Next:\n"
         f"  {program_name()} learn {number} {steps}\n"
         f"  {program_name()} learn task {number} {steps}\n"
         "docs/path/writing-a-step.md describes its files.\n"

@@ -28,6 +28,7 @@ TASK = "## Your task"
 _SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 _PLACE = re.compile(r"[^\s(]*/(?=kernel\.cu)")
 _COMMENT = re.compile(r"^<!--.*-->\n\n?", re.MULTILINE)
+_LARGER = re.compile(r"\s+Add\s+--heads\s+\d+\.$")
 _PICTURE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n?", re.MULTILINE)
 
 
@@ -186,17 +187,20 @@ def _times(run: StepRun) -> list[Paragraph]:
     """
     assert run.why is not None and run.before is not None
     if run.lesson.explains_time:
-        return [_without_folders(part) for part in run.why.report.paragraphs() if part][1:-1]
+        return [_of_the_step(part) for part in run.why.report.paragraphs() if part][1:-1]
     found = run.why.result
     times = dict(zip(found.names, (found.slow_time.seconds, found.fast_time.seconds), strict=True))
     now, before = (f"{1e6 * times[f'step-{each.number}']:,.1f} us" for each in (run.lesson, run.before))
     return [f"Predicted time: {now}; step {run.before.number}: {before}."]
 
 
-def _without_folders(part: Paragraph) -> Paragraph:
-    """A paragraph of `why` in which kernel.cu stands without a folder: the step's own is named in the notes."""
+def _of_the_step(part: Paragraph) -> Paragraph:
+    """A paragraph of `why` for a step, whose problem is given.
+
+    kernel.cu stands without a folder, since the notes name it, and no larger problem is suggested.
+    """
     if isinstance(part, str):
-        return _PLACE.sub("", part)
+        return _LARGER.sub("", _PLACE.sub("", part))
     if isinstance(part, Table):
         return replace(part, cells=[[_PLACE.sub("", cell) for cell in line] for line in part.cells])
     return part

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.model.discovery import REPOSITORY_ROOT
 from harness.model.operation import Operation
+from harness.model.variant import CALLER_ORIGIN, PLUGIN_ORIGIN
 from harness.options.command import WHOLE_NUMBER, Command, add_fields_of, flag, option
 from harness.options.device import (
     add_caches,
@@ -32,6 +33,7 @@ from harness.options.request import StudyRequest
 from harness.options.standard_streams import print_result
 from harness.options.variants import add_plugins, add_selection, add_tile, require_some
 from harness.support.errors import UsageError
+from harness.support.file_replacement import path_to_show
 
 if TYPE_CHECKING:
     from harness.execution.run_settings import RunSettings
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
     from harness.studies.report.run import Devices
     from harness.support.progress import Progress
     from harness.text.page.report_page import ReportPage
+
+
+OWN_ORIGINS = (PLUGIN_ORIGIN, CALLER_ORIGIN)
+"""How the origins of variants begin that the user has given, whose sources the page opens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +66,7 @@ def run_report(request: ReportRequest) -> int:
     check_output(output)
     shown = report_page(request)
     shown.save(output)
-    print_result(f"Wrote {output}. Open it in a browser.\n")
+    print_result(f"Wrote {path_to_show(output)}. Open it in a browser.\n")
     require_something_ran(shown.ran)
     return PASSED if shown.passed else FAILED
 
@@ -99,7 +105,15 @@ def report_page(request: ReportRequest) -> ReportPage:
             times = _times(settings, chosen, problem, progress)
         campaigns = _campaigns(request, chosen, progress)
         progress.step("the page")
-        data = ReportData(observed.comparison, observed.reports, caches.gpu, times, campaigns, observed.replays)
+        data = ReportData(
+            observed.comparison,
+            observed.reports,
+            caches.gpu,
+            times,
+            campaigns,
+            observed.replays,
+            own=[each.name for each in chosen if found.registry.origin_of(each.name).startswith(OWN_ORIGINS)],
+        )
         page = render_report(data)
     failed = [not observed.comparison.all_passed, times is not None and times.failed]
     failed += [each["verdict"] != "pass" for each in campaigns or ()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -43,6 +43,8 @@ class ReportData:
     """Campaigns in the JSON format of `fuzz`; None if none were requested."""
     replays: Sequence[Replay] = ()
     """Replays of the variants whose steps were recorded."""
+    own: Collection[str] = ()
+    """Names of the variants that the user has given, as plugins or as objects."""
 
 
 def sections_of(data: ReportData) -> list[Section]:
@@ -55,7 +57,7 @@ def sections_of(data: ReportData) -> list[Section]:
         roofline_section(comparison, reports, data.gpu),
         *([times_section(data.times)] if data.times is not None else []),
         errors_section(comparison, reports),
-        sources_section(comparison, reports),
+        sources_section(comparison, reports, data.own),
         algorithm_section(comparison, reports),
         *([replay_section(_ranked(data))] if data.replays else []),
         *([campaigns_section(data.campaigns)] if data.campaigns is not None else []),

@@ -22,7 +22,7 @@ from harness.options.device import (
     require_gpu,
 )
 from harness.options.keep import add_keep
-from harness.options.output import add_report, check_output, conclude
+from harness.options.output import add_report, check_output, conclude, tell_written
 from harness.options.problem import add_drawing, add_problem
 from harness.options.problem_size import check_size
 from harness.options.request import StudyRequest
@@ -91,7 +91,9 @@ def run_traffic(request: TrafficRequest) -> int:
     check_output(request.report.output, request.trace, *(path for _, path in pictures))
     shown = account_or_sweep(request)
     replace_files({path: shown.pictures[name](path.suffix) for name, path in pictures})
-    return conclude(request.report, shown)
+    status = conclude(request.report, shown)
+    tell_written(request.report, *named.values())
+    return status
 
 
 def account_or_sweep(request: TrafficRequest) -> StudyResult[Any]:

@@ -178,7 +178,7 @@ def draw_roofline(points: Sequence[SweepPoint], sweep: Sweep, gpu: Gpu, fixed: s
     axes.xaxis.set_major_formatter(plain_numbers())
     axes.yaxis.set_major_formatter(plain_numbers())
     axes.set_xlabel("arithmetic intensity (FLOP per byte at the sectors level: as if there were no cache)")
-    axes.set_ylabel("attainable TFLOP/s: an upper bound, not a measurement")
+    axes.set_ylabel("TFLOP/s: limit without caches, not a measurement")
     at_last = f"{sweep.field} {sweep.values[-1]}" + (" (smaller, paler: the values before)" if sweep.values[1:] else "")
     axes.set_title(f"Roofline of {gpu.name}, {at_last}\n{fixed}", fontsize=10, loc="left")
     axes.grid(True, color="#eeeeee", linewidth=0.6)

@@ -34,7 +34,7 @@ def sweep_report(sweep: Sweep, points: Sequence[SweepPoint], device: Device) -> 
 
 def _headline(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     fixed = what_is_fixed(sweep, [p.problem for p in points])
-    return f"MiB read and written, at the sectors level, against {sweep.field}; {fixed}"
+    return f"MiB read and written, at the sectors level, by {sweep.field}; {fixed}"
 
 
 def _wrong_answers(points: Sequence[SweepPoint]) -> Iterable[str]:

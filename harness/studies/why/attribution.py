@@ -13,7 +13,7 @@ from harness.studies.why.decisions import Decision, decision_between
 from harness.studies.why.figures import figure
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
-from harness.studies.why.shares import PLACELESS, RESOURCES, Share, totals
+from harness.studies.why.shares import PLACELESS, RESOURCES, totals
 from harness.support.pipe_rates import LAUNCH_SECONDS, clock_hz
 
 NOTHING_SECONDS = 1e-12
@@ -50,16 +50,19 @@ class _Account:
         self.places[cause][where, buffer] += seconds
 
 
+def _new_account() -> _Account:
+    return _Account(defaultdict(float), defaultdict(lambda: defaultdict(float)))
+
+
 def attribute(slow: Profile, fast: Profile | None, a: PredictedTime, b: PredictedTime) -> tuple[Attributed, ...]:
     """The causes of `a.seconds - b.seconds`, the largest cost first. `fast` is None if `b` is a roofline.
 
     Busy cycles: with t the cycles of a resource and T those of all, sum(t_a^2 - t_b^2) = T_a^2 - T_b^2, so a share of
-    s_a and s_b cycles contributes (t_a + t_b) / (T_a + T_b) x (s_a - s_b). Of a product, each factor is attributed half
-    of their joint effect.
+    s_a and s_b cycles contributes (t_a + t_b) / (T_a + T_b) x (s_a - s_b). No cause costs more than the part of `a`
+    that it makes up, nor saves more than its part of `b`.
     """
-    account = _Account(defaultdict(float), defaultdict(lambda: defaultdict(float)))
+    account = _new_account()
     _busy(account, a, b)
-    _unevenness(account, a, b)
     _stalls(account, a, b)
     splitting = [sum(kernel.splitting for kernel in time.kernels) / clock_hz(time.gpu) for time in (a, b)]
     account.add(causes.LAUNCHES, splitting[0] - splitting[1] + LAUNCH_SECONDS * (a.launches - b.launches))
@@ -129,28 +132,34 @@ def _merged(found: list[Attributed], cause: Cause, explained: dict[Cause, float]
 
 
 def _busy(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
+    """Attribute busy cycles, and the unevenness of multiprocessors, which multiplies them.
+
+    The cycles that only one variant spends count with the mean unevenness of both, or with that variant's own where
+    this is less: removing them saves no more. The difference in unevenness counts for the cycles that both spend, and
+    for half of those of the less even variant.
+    """
     shares = (a.shares, b.shares)
     cycles = [totals(each) for each in shares]
     both = a.busy_cycles + b.busy_cycles
-    evenness = 1 + sum(time.weighted(factor) for time in (a, b) for _, factor in UNEVENNESS) / 2
     weight = {
-        resource: evenness * (cycles[0][resource] + cycles[1][resource]) / both / clock_hz(a.gpu) if both else 0.0
+        resource: (cycles[0][resource] + cycles[1][resource]) / both / clock_hz(a.gpu) if both else 0.0
         for resource in RESOURCES
     }
-
-    def add(share: Share, sign: int) -> None:
-        account.add(share.cause, sign * weight[share.resource] * share.cycles, share.where, share.buffer)
-
-    for share in shares[0]:
-        add(share, 1)
-    for share in shares[1]:
-        add(share, -1)
-
-
-def _unevenness(account: _Account, a: PredictedTime, b: PredictedTime) -> None:
-    busy = (a.busy_cycles + b.busy_cycles) / 2 / clock_hz(a.gpu)
+    even = _new_account()
+    for sign, each in zip((1, -1), shares, strict=True):
+        for share in each:
+            even.add(share.cause, sign * weight[share.resource] * share.cycles, share.where, share.buffer)
+    more = sum(seconds for seconds in even.seconds.values() if seconds > 0)
+    common = a.busy_cycles / clock_hz(a.gpu) - more
+    evenness_a, evenness_b = (1 + sum(time.weighted(factor) for _, factor in UNEVENNESS) for time in (a, b))
+    mean = (evenness_a + evenness_b) / 2
+    for cause, parts in even.places.items():
+        scale = min(mean, evenness_a if even.seconds[cause] > 0 else evenness_b)
+        for (where, buffer), seconds in parts.items():
+            account.add(cause, scale * seconds, where, buffer)
+    uneven_only = more if evenness_a > evenness_b else b.busy_cycles / clock_hz(a.gpu) - common
     for cause, factor in UNEVENNESS:
-        account.add(cause, busy * (a.weighted(factor) - b.weighted(factor)))
+        account.add(cause, (common + uneven_only / 2) * (a.weighted(factor) - b.weighted(factor)))
 
 
 def _stalls(account: _Account, a: PredictedTime, b: PredictedTime) -> None:

@@ -156,8 +156,8 @@ COMMAND = Command(
     run_why,
     explained,
     examples=(
-        ("fa1-cupy fa2-cupy", "Explain why the first variant moves more bytes and takes longer."),
-        ("my-idea --plugin my_idea.py", "Explain what keeps your variant from the roofline."),
-        ("fa2-cupy fa2-mma-cupy --dtype float16 --gpu h100", "Compare on the model of an H100."),
+        ("fa1-cupy fa2-cupy --heads 66", "Explain why the first variant moves more bytes and takes longer."),
+        ("my-idea --heads 66 --plugin my_idea.py", "Explain what keeps your variant from the roofline."),
+        ("fa2-cupy fa2-mma-cupy --heads 66 --dtype float16 --gpu h100", "Compare on the model of an H100."),
     ),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.execution.traffic.counts import READS
 from harness.execution.traffic.instruction_counts import BARRIER
+from harness.model.problem import ELEMENT_BYTES
 from harness.studies.why import causes
 from harness.studies.why.causes import Cause
 from harness.studies.why.profile import LaunchProfile, Profile
@@ -16,6 +17,10 @@ from harness.support.memory_units import SECTOR_BYTES
 MANY_MORE = 1.5
 """A ratio that only the tile size explains: tiles come in powers of two."""
 NOTABLY_MORE = 1.15
+MANY_TIMES = 4
+"""A kernel that reads each input fewer times than this has nothing to gain from tiles."""
+FEW_PRODUCTS = 4
+"""Below this number of products for each element read, a kernel has no tiles: the smallest tiles have 8 rows."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,18 @@ def input_reads(profile: Profile) -> Counter[str]:
             if site.kind in READS and site.buffer in names:
                 found[site.buffer] += SECTOR_BYTES * site.ideal_sectors
     return found
+
+
+def has_no_tiles(profile: Profile) -> bool:
+    """Whether every row reads the inputs for itself: many reads in total, and few products for each element read.
+
+    A tile of n rows multiplies each element of K and V that it reads n times.
+    """
+    problem, read_bytes = profile.problem, input_reads(profile).total()
+    element_bytes = ELEMENT_BYTES[problem.outputs[0].dtype]
+    if read_bytes < MANY_TIMES * sum(tensor.size_bytes for tensor in problem.inputs):
+        return False
+    return problem.flops / 2 < FEW_PRODUCTS * read_bytes / element_bytes
 
 
 def barriers_met(profile: Profile) -> float:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from harness.studies.why import causes
 from harness.studies.why.attribution import Attributed
+from harness.studies.why.decisions import has_no_tiles
 from harness.studies.why.predicted_time import PredictedTime
 from harness.studies.why.profile import Profile
 from harness.studies.why.result import ROOFLINE, WhyResult
 from harness.studies.why.shares import PLACELESS, totals
+from harness.studies.why.small_grid import blocks_of_main_launch, heads_that_fill
 from harness.studies.why.stalls import blocks_there, is_limited_by_grid, launch_of_fewest_warps
 from harness.support.gpu_data_sheets import Gpu
 from harness.support.pipe_rates import clock_hz
@@ -22,7 +25,6 @@ from harness.text.wrong_answer import wrong_answer
 
 SHOWN_SHARE = 0.02
 """Causes below this fraction of the larger time or of the difference are summed in one row."""
-WHERE_WIDTH = 36
 ADVISED = 3
 ALL_AND_MORE = 1.1
 """A cause above this multiple of the difference is compensated by others."""
@@ -98,16 +100,23 @@ def _headline(result: WhyResult) -> str:
 
 
 def _small_problem(result: WhyResult) -> Iterator[str]:
-    """A note on a grid that leaves multiprocessors idle, which hides what the kernels themselves cost."""
-    few = next((launch for launch in result.slow.launches if launch.blocks < result.gpu.multiprocessors), None)
-    if few is not None:
-        blocks = "block" if few.blocks == 1 else "blocks"
-        text = (
-            f"The problem is small for this GPU: {few.kernel} has {few.blocks} {blocks} for "
-            f"{result.gpu.multiprocessors} multiprocessors. With more heads or rows, the times depend less on idle "
-            "multiprocessors."
-        )
-        yield fill(text, NOTE_WIDTH, break_on_hyphens=False)
+    """A note on grids that leave multiprocessors idle, which hides what the kernels themselves cost."""
+    places = result.gpu.multiprocessors
+    few = {each.variant: blocks for each in _profiles(result) if (blocks := blocks_of_main_launch(each)) < places}
+    if not few:
+        return
+    (first, blocks), *others = few.items()
+    counted = f"{first} has {blocks} block{'' if blocks == 1 else 's'}"
+    counted += "".join(f" and {name} has {number}" for name, number in others)
+    what = "prediction" if result.fast is None else "comparison"
+    heads = heads_that_fill(result.slow.problem, min(few.values()), result.gpu)
+    yield fill(
+        f"The problem is small for this GPU: {counted} for {places} multiprocessors, so this {what} says little about "
+        f"{'their' if others else 'its'} speed on a full GPU. "
+        + ("Choose a larger problem." if heads is None else f"Add --heads {heads}."),
+        NOTE_WIDTH,
+        break_on_hyphens=False,
+    )
 
 
 def _table(result: WhyResult) -> Table:
@@ -148,17 +157,16 @@ def _cost(result: WhyResult, seconds: float) -> tuple[str, str]:
 
 def _where(result: WhyResult, each: Attributed) -> str:
     """A place, a buffer, or a limiting resource, abbreviated for a column."""
+    costlier = result.slow if each.seconds >= 0 or result.fast is None else result.fast
     if each.cause is causes.FEW_WARPS:
-        return _limit(result.slow, result.gpu)
+        return _limit(costlier, result.gpu)
     if each.cause is causes.TAIL:
-        blocks = [launch.blocks for launch in result.slow.launches]
+        blocks = [launch.blocks for launch in costlier.launches]
         one = f"{min(blocks):,} block{'s' if min(blocks) > 1 else ''}"
         what = one if len(blocks) == 1 else f"{min(blocks):,} to {max(blocks):,} blocks"
         return f"{what} for {result.gpu.multiprocessors} SMs"
     file, line = each.where
-    place = "" if each.where == PLACELESS else f"{short_name(file)}:{line}"
-    if len(place) > WHERE_WIDTH - 2:
-        place = f"...{place[-WHERE_WIDTH + 5 :]}"
+    place = "" if each.where == PLACELESS else f"{'/'.join(Path(short_name(file)).parts[-2:])}:{line}"
     return f"{each.buffer} {place}".strip() if each.buffer and " " not in each.buffer else place
 
 
@@ -212,6 +220,12 @@ def _notes(result: WhyResult) -> list[str]:
         "costs add up to the difference. Instructions are counted in PTX; ptxas translates them to different machine "
         "instructions.",
     ]
+    untiled = [profile.variant for profile in _profiles(result) if has_no_tiles(profile)]
+    if untiled:
+        notes.append(
+            f"Kernels without tiles, such as {' and '.join(untiled)}, typically take about four times as long as "
+            "predicted."
+        )
     verdicts = ", ".join(f"{profile.variant} {profile.verdict or 'not checked'}" for profile in _profiles(result))
     notes.append(f"Verdicts: {verdicts}.")
     merged = [each for each in _shown(result) if each.includes]

@@ -18,14 +18,18 @@ DIGITS = 3
 
 
 def errors_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """Maps of all variants' outputs, showing the same head at a time, and a table that works without scripts."""
+    """Maps of all variants' outputs, showing the same head at a time, and a table that works without scripts.
+
+    Optional outputs, such as lse, are in the table only.
+    """
     shown = [(each.variant, report) for each in comparison.rows if (report := reports.get(each.variant)) is not None]
     shown = [(name, report) for name, report in shown if report.errors]
     if not shown:
         return Section("errors", "Error over budget", render("error_maps.html", shown=()), is_empty=True)
     first = shown[0][1].errors[0]
     html = render("error_maps.html", shown=shown, first=first, what=_what(first))
-    data = {"error-maps": {name: [_data(each) for each in report.errors] for name, report in shown}}
+    drawn = {tensor.name for tensor in comparison.problem.outputs}
+    data = {"error-maps": {name: [_data(e) for e in report.errors if e.output in drawn] for name, report in shown}}
     script, style = resource("error_maps.js"), resource("error_maps.css")
     return Section("errors", "Error over budget", html, data, script, style)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.execution.outcome import Comparison
 from harness.execution.traffic.line_costs import LineCost
 from harness.execution.variant_report import VariantReport
-from harness.support.source_text import short_name, source_lines
+from harness.support.source_text import short_name, source_line, source_lines
 from harness.text.findings import finding_text
 from harness.text.page.resource import resource
 from harness.text.page.section import Section
@@ -23,12 +23,16 @@ MOST_WHOLE = 1500
 """Maximum lines of a file that is shown whole; of longer ones only lines that cost something are shown."""
 
 
-def sources_section(comparison: Comparison, reports: Mapping[str, VariantReport]) -> Section:
-    """A collapsible part per variant, in the order of the ranking, with the first one open."""
+def sources_section(comparison: Comparison, reports: Mapping[str, VariantReport], own: Collection[str] = ()) -> Section:
+    """A collapsible part per variant, in the order of the ranking; the user's `own` are open, or else the first."""
+    shown = [row.variant for row in comparison.rows if row.variant in reports]
+    opened = [name for name in shown if name in own] or shown[:1]
     html = render(
         "kernel_sources.html",
         variants=[(row, reports[row.variant]) for row in comparison.rows if row.variant in reports],
         files=_files,
+        opened=opened,
+        costliest=_costliest,
         extents=_extents,
         finding_text=finding_text,
     )
@@ -40,6 +44,30 @@ def _extents(extents: Sequence[int], unit: str) -> str:
     whole = math.prod(extents)
     many = f"{whole:,} {unit}{'' if whole == 1 else 's'}"
     return f"{' x '.join(map(str, extents))} = {many}" if len(extents) > 1 else many
+
+
+@dataclass(frozen=True)
+class _Costliest:
+    """The line that moves most bytes."""
+
+    place: str
+    size: str
+    """MiB."""
+    percent: str
+    text: str
+
+
+def _costliest(report: VariantReport) -> _Costliest | None:
+    """None if no line with a place moves bytes."""
+    line = max((cost for cost in report.lines if cost.line), key=lambda cost: cost.moved_bytes, default=None)
+    if line is None or not line.moved_bytes:
+        return None
+    return _Costliest(
+        f"{short_name(line.file)}:{line.line}",
+        mib(line.moved_bytes, smallest_of([line.moved_bytes])),
+        f"{100 * line.moved_bytes / _bytes(report.lines):.0f}",
+        source_line(line.file, line.line) or "",
+    )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from harness.text.page.section import Section
 from harness.text.page.templates import render
 from harness.text.tables import mib
 
+SKEWED = 30
+"""From this ratio of the longest bar to the shortest, each bar is drawn at full length, for short ones would vanish."""
 COLOURS = 10
 """Colours of the style sheet. The buffers beyond the first nine share the last one."""
 
@@ -32,16 +34,19 @@ def result_section(comparison: Comparison, reports: Mapping[str, VariantReport])
     for row in comparison.rows:
         if row.variant in found:
             parts = found[row.variant]
-            bars.append((row, sum(parts.values()), _pieces(parts, colours, most)))
+            total = sum(parts.values())
+            bars.append((row, total, _pieces(parts, colours, most), 100 * total / max(1, most)))
     html = render(
         "result.html",
         sentence=result_sentence(comparison),
         failing=[row for row in comparison.rows if row.reason and row.verdict not in (PASS, UNSUPPORTED)],
         bars=bars,
+        is_skewed=most > SKEWED * min((total for _, total, *_ in bars if total), default=most),
         colours=colours,
         smallest=comparison.problem.compulsory_bytes,
     )
-    return Section("result", "Result", html, style=resource("result.css"))
+    script = resource("result.js") if bars else ""
+    return Section("result", "Result", html, script=script, style=resource("result.css"))
 
 
 def _pieces(parts: Mapping[str, int], colours: Mapping[str, int], most: int) -> list[tuple[int, float, float]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from harness.execution.outcome import Comparison
+from harness.execution.traffic.traffic_account import TrafficAccount
 from harness.execution.variant_report import VariantReport
 from harness.model.problem import BaseProblem
 from harness.support.gpu_data_sheets import TERA, Gpu, attainable_flops
@@ -30,7 +31,7 @@ class RooflinePoint:
 
     names: tuple[str, ...]
     intensity: float
-    """FLOP per byte at the `sectors` level."""
+    """FLOP per byte at the level of `level_of`."""
     peak_flops: float
     """Peak FLOP per second that applies: tensor cores' or CUDA cores'."""
     on_tensor_cores: bool
@@ -43,17 +44,34 @@ def roofline_section(comparison: Comparison, reports: Mapping[str, VariantReport
     points = roofline_points(comparison, reports, gpu)
     if not points or not comparison.problem.flops:
         return Section("roofline", "Roofline", render("roofline.html", points=()), is_empty=True)
+    level = level_of(comparison, reports)
     html = render(
         "roofline.html",
         gpu=gpu,
+        level=level,
         points=[(point, attainable_flops(gpu, point.peak_flops, point.intensity)) for point in points],
-        marks=_marks(comparison.problem, points, gpu),
+        marks=_marks(comparison.problem, points, gpu, level),
         width=WIDTH,
         height=HEIGHT,
         short=three_digits,
         tera=TERA,
     )
     return Section("roofline", f"Roofline of {gpu.name}", html, style=resource("roofline.css"))
+
+
+def level_of(comparison: Comparison, reports: Mapping[str, VariantReport]) -> str:
+    """`DRAM` if caches were modelled for all variants whose bytes are known, otherwise `sectors`."""
+    shown = [report.account for row in comparison.rows if (report := reports.get(row.variant)) is not None]
+    counted = [account for account in shown if account is not None]
+    return "DRAM" if counted and all(account.caches is not None for account in counted) else "sectors"
+
+
+def dram_bytes(account: TrafficAccount) -> int | None:
+    """Bytes between L2 and DRAM, with those that are still to be written back; None if they are not known."""
+    read_and_written = account.level("DRAM").total_bytes
+    if account.caches is None or read_and_written is None:
+        return None
+    return read_and_written + account.caches.dirty_bytes
 
 
 def roofline_points(
@@ -63,16 +81,19 @@ def roofline_points(
 
     Variants with the same bytes and peak and without a measured time share a point.
     """
-    flops = comparison.problem.flops
+    flops, level = comparison.problem.flops, level_of(comparison, reports)
     found: dict[tuple[float, bool, float | None], list[str]] = {}
     peak = gpu.tensor_flops.get(comparison.problem.outputs[0].dtype)
     for ranked in comparison.rows:
         report = reports.get(ranked.variant)
-        if report is None or report.account is None or not report.account.moved_bytes:
+        if report is None or report.account is None:
+            continue
+        moved_bytes = report.account.moved_bytes if level == "sectors" else dram_bytes(report.account)
+        if not moved_bytes:
             continue
         measured = None if ranked.time_ms is None else 1000 * flops / ranked.time_ms
         on_tensor_cores = bool(report.uses_tensor_cores) and peak is not None
-        place = (flops / report.account.moved_bytes, on_tensor_cores, measured)
+        place = (flops / moved_bytes, on_tensor_cores, measured)
         found.setdefault(place, []).append(ranked.variant)
     return tuple(
         RooflinePoint(tuple(names), intensity, (peak or 0.0) if tensor else gpu.float32_flops, tensor, measured)
@@ -130,7 +151,7 @@ class _Frame:
         return BOTTOM - (BOTTOM - TOP) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
-def _marks(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu) -> list[_Mark]:
+def _marks(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu, level: str) -> list[_Mark]:
     """What the picture consists of, in the order of drawing."""
     peaks = {"CUDA cores, float32": gpu.float32_flops}
     if any(point.on_tensor_cores for point in points):
@@ -144,14 +165,14 @@ def _marks(problem: BaseProblem, points: Sequence[RooflinePoint], gpu: Gpu) -> l
     lowest = min([left * gpu.memory_bytes_per_s, *heights])
     frame = _Frame(left, right, lowest / TERA / 12, max(peaks.values()) / TERA * 2.5)
     roofs = _roofs(frame, gpu, peaks, [point.intensity for point in points])
-    return [*_grid(frame), *roofs, *_dropped(frame, gpu, points, least)]
+    return [*_grid(frame, level), *roofs, *_dropped(frame, gpu, points, least)]
 
 
 def _decades(low: float, high: float) -> list[float]:
     return [10.0**n for n in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
 
 
-def _grid(frame: _Frame) -> list[_Mark]:
+def _grid(frame: _Frame, level: str) -> list[_Mark]:
     marks: list[_Mark] = []
     for value in _decades(frame.left, frame.right):
         x = frame.x(value)
@@ -159,7 +180,7 @@ def _grid(frame: _Frame) -> list[_Mark]:
     for value in _decades(frame.low, frame.high):
         y = frame.y(value)
         marks += [_Line(LEFT, y, RIGHT, y, "grid"), _Text(LEFT - 7, y + 4, f"{value:,g}", "end", "faint")]
-    marks.append(_Text((LEFT + RIGHT) / 2, HEIGHT - 12, "FLOP per byte, sectors level", "middle", "faint"))
+    marks.append(_Text((LEFT + RIGHT) / 2, HEIGHT - 12, f"FLOP per byte, {level} level", "middle", "faint"))
     marks.append(_Text(14, (TOP + BOTTOM) / 2, "TFLOP/s", "middle", "faint", -90))
     return marks
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from harness.support.printable import printable, printable_json
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+_IN_BACKTICKS = re.compile(r"`([^`<\n]+)`")
 HEATS = 10
 """Shades of a heat map, besides none."""
 
@@ -44,7 +46,12 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(heat=heat, identifier=identifier, lines=escaped_lines, mib=mib, coloured=coloured)
+
+    def prose(text: str) -> Markup:
+        """Lines of a message, in which names in backticks are set as code."""
+        return Markup(_IN_BACKTICKS.sub(r"<code>\1</code>", str(escaped_lines(text))))
+
+    made.filters.update(prose=prose, heat=heat, identifier=identifier, lines=escaped_lines, mib=mib, coloured=coloured)
     made.globals["UNKNOWN"] = UNKNOWN
     made.policies["json.dumps_function"] = _json
     made.policies["json.dumps_kwargs"] = {}

@@ -306,6 +306,19 @@ def test_two_algorithms_have_their_own_order(page):
     assert run(page, shown) == 1
 
 
+def test_bars_have_one_scale_or_full_length(page):
+    widths = (
+        "return [...document.querySelectorAll('.bars dd svg')].map(bar => {"
+        "const all = [...bar.children].map(piece => piece.getBoundingClientRect());"
+        "return (all[all.length - 1].right - all[0].left) / bar.getBoundingClientRect().width; })"
+    )
+    change(page, "bars-scale", "one")
+    scaled = run(page, widths)
+    assert max(scaled) == pytest.approx(1, abs=0.01) and min(scaled) < 0.9
+    change(page, "bars-scale", "own")
+    assert run(page, widths) == pytest.approx([1] * len(scaled), abs=0.01)
+
+
 def test_the_schedule_plays_steps_and_goes_back(page):
     said = "return [...document.querySelectorAll('.replay-step')].map(p => p.textContent)"
     before = run(page, said)
@@ -343,7 +356,7 @@ def test_the_schedule_plays_steps_and_goes_back(page):
 
 
 USED = {
-    "theme", "source-costly", "source-open", "source-close", "error-panel", "error-scale", "algorithm-0",
+    "theme", "bars-scale", "source-costly", "source-open", "source-close", "error-panel", "error-scale", "algorithm-0",
     "algorithm-1", "replay-left", "replay-right", "replay-first", "replay-back", "replay-play", "replay-forward",
     "replay-speed", "replay-position",
 }  # fmt: skip

@@ -149,7 +149,7 @@ def points() -> tuple[Sweep, list[SweepPoint]]:
 def test_the_table_marks_what_is_claimed():
     text = sweep_report(*points(), DEVICE).render("table")
     lines = text.splitlines()
-    assert lines[0].endswith("against q_len; batch 1, heads 2, kv_len 512, head_dim 64, float32")
+    assert lines[0].endswith("by q_len; batch 1, heads 2, kv_len 512, head_dim 64, float32")
     assert [line.split() for line in lines if line.split()[:1] in (["256"], ["512"])] == [
         ["256", "0.75", "257.00", "-"],
         ["512", "1.00", "513.00*", "-"],

@@ -13,6 +13,7 @@ from harness.compilers.ptxas import Resources
 from harness.execution.traffic.counts import CacheReport, CacheTraffic, SharedTraffic, SiteTraffic
 from harness.execution.traffic.instruction_counts import InstructionCount, InstructionReport, LoadWait
 from harness.operations.attention.problem import Problem
+from harness.operations.softmax.problem import SoftmaxProblem
 from harness.studies.why import causes
 from harness.studies.why.attribution import Attributed, attribute
 from harness.studies.why.figures import figure
@@ -20,6 +21,7 @@ from harness.studies.why.predicted_time import PredictedTime, predict, roofline,
 from harness.studies.why.profile import LaunchProfile, Profile, residents
 from harness.studies.why.result import explain, is_unrolled
 from harness.studies.why.shares import DRAM, ISSUE, L2, PLACELESS, RESOURCES, SHARED_PATH, TENSOR_CORES, totals
+from harness.studies.why.small_grid import heads_that_fill
 from harness.studies.why.stalls import Stalls
 from harness.support.gpu_data_sheets import GPUS, HOPPER
 from harness.support.pipe_rates import LAUNCH_SECONDS, RATES, clock_hz
@@ -296,6 +298,27 @@ def test_latency_that_others_would_hide_is_for_few_warps() -> None:
     early = replace(wait, distance=10**6)
     found = costs(many, profile(launched(*counts, **{**common, "waits": (early,)}, resident_blocks=4)))
     assert set(found) == {"latency of loads"}
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_cause_costs_no_more_than_its_part_of_the_time(swap: bool) -> None:
+    """Many more cycles on all multiprocessors, compared with few cycles on one of them, and the other way round."""
+    wide = profile(launched(instructions("fp32", 40000 * SMS), instructions("special", 8000 * SMS)))
+    narrow = profile(launched(instructions("fp32", 400), instructions("integer", 400), blocks=1, clusters=(10,)))
+    slow, fast = (narrow, wide) if swap else (wide, narrow)
+    times = [predict(each, H200).seconds for each in (slow, fast)]
+    found = costs(slow, fast)
+    gains = [seconds for seconds in found.values() if seconds > 0]
+    assert sum(gains) <= times[0] * (1 + 1e-9)
+    assert -sum(seconds for seconds in found.values() if seconds < 0) <= times[1] * (1 + 1e-9)
+    tail = 131 * predict(narrow, H200).busy_cycles / clock_hz(H200)
+    assert abs(found["tail and idle SMs"]) == pytest.approx(tail, rel=0.3)
+
+
+def test_how_many_heads_fill_the_gpu() -> None:
+    assert heads_that_fill(replace(PROBLEM, heads=2), 8, H200) == 66
+    assert heads_that_fill(replace(PROBLEM, heads=10, kv_heads=5), 10, H200) == 265
+    assert heads_that_fill(SoftmaxProblem(rows=8), 8, H200) is None
 
 
 def reading(blocks: int, waits: int, wavefronts: int, sectors: int, steps: int) -> Profile:

@@ -40,7 +40,11 @@ def test_it_says_first_what_costs_most(capsys: pytest.CaptureFixture[str]) -> No
     assert [row.split()[0] for row in rows] == ["bank", "all"]
     assert "Cause most worth removing: bank conflicts. Its cost exceeds the whole difference" in out
     assert "pad the rows of the tile" in out
-    assert lines[5].startswith("The problem is small for this GPU: tiled has 2 blocks for 132 multiprocessors.")
+    assert " ".join(lines[5:7]) == (
+        "The problem is small for this GPU: bank-conflicts-cupy has 2 blocks and good-cupy has 2 for 132 "
+        "multiprocessors, so this comparison says little about their speed on a full GPU. Add --heads 264."
+    )
+    assert "without tiles" not in out
 
 
 def test_the_slower_one_is_explained_in_either_order(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,6 +165,21 @@ def test_a_kernel_without_tiles_is_not_advised_to_add_a_stage(capsys: pytest.Cap
         advice[variant] = {each["cause"]: each["advice"] for each in found["causes"]}["latency of loads"]
     assert "stage" in advice["good-cupy"]
     assert "stage" not in advice["row-wise-cupy"] and "several loads" in advice["row-wise-cupy"]
+
+
+def test_a_note_names_kernels_whose_time_is_underestimated_and_grids_that_are_small(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pair = ("row-wise-cupy", "good-cupy", *PAIR[2:4], "--heads", 10, "--seq-len", 64, "--device", "emulator")
+    status, out, _ = call(capsys, *pair)
+    words = " ".join(out.split())
+    assert status == 0
+    assert (
+        "Kernels without tiles, such as row-wise-cupy, typically take about four times as long as predicted." in words
+    )
+    assert "good-cupy has 10 blocks for 132 multiprocessors, so this comparison says little about its speed" in words
+    alone = " ".join(call(capsys, "good-cupy", *PAIR[2:])[1].split())
+    assert "good-cupy has 2 blocks for 132 multiprocessors, so this prediction says little" in alone
 
 
 def test_backwards_it_is_no_slower(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from harness.execution.judging.error_map import ErrorMap, ErrorPanel
 from harness.execution.outcome import Comparison, Row
 from harness.execution.protocol import Device
 from harness.execution.traffic.line_costs import line_costs
-from harness.execution.traffic.traffic_account import Level
+from harness.execution.traffic.traffic_account import CacheAccount, Level
 from harness.execution.variant_report import LaunchShape, VariantReport
 from harness.model.finding import Finding
 from harness.operations.attention.problem import Problem
@@ -78,6 +78,21 @@ def test_a_time_puts_a_ring_below_the_roof():
     assert 'class="ring"' in html and "nothing here is measured" not in html
 
 
+def test_the_limit_is_without_caches_unless_all_variants_have_their_traffic_behind_caches():
+    table = comparison(row("a"), row("b"))
+    dram = Level("DRAM", 3 * PROBLEM.flops, PROBLEM.flops // 2)
+    account = make()
+    cached = seen(
+        "b", account=replace(account, levels=(*account.levels, dram), caches=CacheAccount((), (), PROBLEM.flops // 2))
+    )
+    mixed = roofline_section(table, {"a": seen("a"), "b": cached}, GPUS["h200"]).html
+    assert "limit without caches, TFLOP/s" in words(mixed) and "sectors level" in mixed and "DRAM" not in mixed
+    (point,) = roofline_points(comparison(row("b")), {"b": cached}, GPUS["h200"])
+    assert point.intensity == 1 / 4
+    html = roofline_section(comparison(row("b")), {"b": cached}, GPUS["h200"]).html
+    assert "limit TFLOP/s" in words(html) and "FLOP per byte, DRAM level" in html and "Rings" not in html
+
+
 def test_every_figure_of_the_roofline_is_a_number():
     html = roofline_section(comparison(row("a")), {"a": seen("a")}, GPUS["t4"]).html
     numbers = re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy)="([^"]*)"', html)
@@ -96,8 +111,8 @@ def test_buffers_add_up_to_every_level_that_is_counted():
     tables = re.findall(r"<table.*?</table>", html, re.S)
     assert [re.search(r'<caption class="unseen">(.*?)<', text)[1] for text in tables] == [
         "MiB by level",
-        "MiB by buffer at the level sectors",
-        "MiB by buffer at the level requested",
+        "MiB by buffer at the sectors level",
+        "MiB by buffer at the requested level",
     ]
     account = make()
     for text, level in zip(tables[1:], ("sectors", "requested")):
@@ -156,6 +171,45 @@ def test_pictures_that_are_left_out_are_said_to_be():
     section = errors_section(comparison(row("a")), {"a": seen("a", errors=errors)})
     assert "Pictures shown for each variant: 1 of 10, those with the largest errors." in section.html
     assert section.data["error-maps"]["a"][0]["panels"] == [{"place": "batch 0, head 7", "cells": [[0.5]]}]
+
+
+def test_an_optional_output_is_in_the_table_of_errors_but_has_no_picture():
+    panels = (ErrorPanel("batch 0", ((0.5,),)),)
+    O, lse = (ErrorMap(name, ("row", "column"), (2, 2), (1, 1), panels, 0, 0.5, 0.1, None) for name in ("O", "lse"))
+    section = errors_section(comparison(row("a")), {"a": seen("a", errors=(O, lse))})
+    assert "a lse 0.5" in words(section.html)
+    assert [each["output"] for each in section.data["error-maps"]["a"]] == ["O"]
+
+
+def test_the_users_own_variant_is_opened_and_its_costliest_line_named():
+    launches = (LaunchShape("one", (1,), (32,), 0, None, None),)
+    reports = {name: seen(name, launches=launches) for name in ("best", "own")}
+    table = comparison(row("best"), row("own"))
+    for own, opened in (((), "best"), (("own",), "own"), (("unseen",), "best")):
+        html = sources_section(table, reports, own).html
+        assert re.findall(r'<details class="sources-of" id="source-(\w+)" open>', html) == [opened]
+    most = max(reports["own"].lines, key=lambda cost: cost.moved_bytes)
+    assert f"Costliest line: a.cu:{most.line} , " in words(html), words(html)
+    assert "Costliest line" not in words(sources_section(table, {"own": seen("own", lines=())}).html)
+
+
+def test_bars_are_drawn_at_full_length_if_short_ones_would_vanish():
+    account = make()
+    bigger = replace(
+        account, buffers=tuple(replace(b, read=replace(b.read, sectors=100 * b.read.sectors)) for b in account.buffers)
+    )
+    for other, is_full in ((account, False), (bigger, True)):
+        table = comparison(row("a"), row("b"))
+        html = result_section(table, {"a": seen("a"), "b": seen("b", account=other)}).html
+        lengths = [float(each) for each in re.findall(r'data-length="([^"]*)"', html)]
+        boxes = [float(each) for each in re.findall(r'viewBox="0 0 ([^ ]*) 1" data-length', html)]
+        assert boxes == (lengths if is_full else [100, 100])
+        assert ("each bar is 100 %" in html) == is_full
+
+
+def test_names_in_backticks_are_code():
+    html = ranking_section(comparison(row("a", note="declare `numerics` <here>"))).html
+    assert "declare <code>numerics</code> &lt;here&gt;" in html
 
 
 def test_a_finding_without_a_place_is_said_too():

@@ -294,7 +294,7 @@ def register(registry: Registry) -> None:
         register_languages(
             registry,
             "fa3",
-            "FlashAttention-3: a producer warp, TMA and wgmma; softmax beside the products of another tile",
+            "FlashAttention-3: a producer warp, TMA and wgmma; softmax overlapped with the products of another tile",
             {language: kernels},
             plan,
             claim,

@@ -1,4 +1,4 @@
-"""FlashAttention-3 with factors of 8 bits: Q, K, V and P are e4m3, which tensor cores multiply in half the time.
+"""FlashAttention-3 with 8-bit operands: Q, K, V and P are e4m3, which tensor cores multiply in half the time.
 
 Shah et al. 2024, arXiv 2407.08608, section 3.3. Two launches come first: one finds the largest magnitude of each head,
 the other rounds Q, K and V to e4m3 with one scale per head, a power of two, and lays V out as products want it. Then
@@ -151,7 +151,7 @@ def register(registry: Registry) -> None:
     register_languages(
         registry,
         "fa3-fp8",
-        "FlashAttention-3 with factors of 8 bits: e4m3, one scale per head, wgmma at twice the rate",
+        "FlashAttention-3 with 8-bit operands: e4m3, one scale per head, wgmma at twice the rate",
         LANGUAGES,
         plan,
         claim,

@@ -147,7 +147,8 @@ def register(registry: Registry) -> None:
     register_languages(
         registry,
         "fa4",
-        "FlashAttention-4 for Blackwell: two tiles of rows in turns, sums in tensor memory, exponentials by a cubic",
+        "FlashAttention-4 for Blackwell: alternates two row tiles, accumulates in tensor memory, approximates exp by a "
+        "cubic",
         {"cupy": cupy_kernels},
         plan,
         claim,

@@ -192,7 +192,8 @@ def register(registry: Registry) -> None:
             name="lean-cupy",
             algorithm="lean",
             backend="cupy",
-            idea="Lean Attention, for few query rows: an equal run of keys for each block, combined by the last one",
+            idea="Lean Attention, for few query rows: each block takes equally many keys; the last one combines the "
+            "results",
             plan=plan,
             supports=supports,
             claim=claim,

@@ -23,7 +23,7 @@ def cupy_kernels(problem: Problem) -> Any:
     """The CUDA kernel."""
     from variants._warps.rawkernel import warp_kernel
 
-    return warp_kernel("native", problem)
+    return warp_kernel("attention/native", "native", problem)
 
 
 def numba_kernels(problem: Problem) -> Any:

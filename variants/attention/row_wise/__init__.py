@@ -21,7 +21,7 @@ def cupy_kernels(problem: Problem) -> Any:
     """The CUDA kernel."""
     from variants._warps.rawkernel import warp_kernel
 
-    return warp_kernel("row_wise", problem)
+    return warp_kernel("attention/row_wise", "row_wise", problem)
 
 
 def numba_kernels(problem: Problem) -> Any:

@@ -79,7 +79,7 @@ def tiles(problem: Problem) -> list[dict[str, int]]:
 
 def register(registry: Registry) -> None:
     """Add `three-pass-recompute-cupy` and `three-pass-recompute-numba`."""
-    idea = "standard attention without S and P: scores computed anew for maximum, denominator and P V"
+    idea = "standard attention without S and P: scores recomputed for maximum, denominator and P V"
     takes = features.SPAN_FEATURES
     register_languages(
         registry,

@@ -20,7 +20,7 @@ FAILS_IN = ("hot", "negative", "far-negative", "offset", "non-finite")
 def kernel_in_cupy(problem: SoftmaxProblem) -> Any:
     from variants._rows.rawkernel import row_kernel
 
-    return row_kernel("native", "native_softmax", problem)
+    return row_kernel("softmax/native", "native_softmax", problem)
 
 
 def kernel_in_numba(problem: SoftmaxProblem) -> Any:

@@ -13,7 +13,7 @@ NUMERICS = Numerics(functions="accurate", sums="nearest")
 def kernel_in_cupy(problem: SoftmaxProblem) -> Any:
     from variants._rows.rawkernel import row_kernel
 
-    return row_kernel("safe", "safe_softmax", problem)
+    return row_kernel("softmax/safe", "safe_softmax", problem)
 
 
 def kernel_in_numba(problem: SoftmaxProblem) -> Any:
