@@ -1,4 +1,4 @@
-"""Reads tensor maps in the format of Hopper and Blackwell GPUs, which a program's own host code may write without the driver.
+"""Reads tensor maps in the format of Hopper and Blackwell GPUs, which host code may write without the driver.
 
 The format is not documented. This is what host code compiled by CuTe DSL writes, in 32-bit words:
 
