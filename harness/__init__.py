@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from harness.model.lesson import TaskCase as TaskCase
     from harness.model.lesson import TaskLimit as TaskLimit
     from harness.model.numerics import Numerics as Numerics
+    from harness.model.peer_copy import PeerCopy as PeerCopy
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
     from harness.model.plan import Plan as Plan
     from harness.model.tensor_map import TensorMap as TensorMap
+    from harness.model.traffic import Link as Link
     from harness.model.traffic import Traffic as Traffic
     from harness.model.variant import Registry as Registry
     from harness.model.variant import Variant as Variant
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.attention_backward.problem import BackwardProblem as BackwardProblem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
+    from harness.operations.ring_attention.problem import Chunk as Chunk
+    from harness.operations.ring_attention.problem import RingProblem as RingProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
     from harness.studies.assertions import assert_no_races as assert_no_races
     from harness.studies.assertions import assert_traffic as assert_traffic
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BackwardProblem": "harness.operations.attention_backward.problem",
     "Buffer": "harness.model.plan",
+    "Chunk": "harness.operations.ring_attention.problem",
     "CompileError": "harness.support.errors",
     "CuteFunction": "harness.compilers.cute.kernel",
     "CuteTensor": "harness.compilers.cute.kernel",
@@ -86,9 +91,11 @@ _HOMES = {
     "LaunchResult": "harness.device.result",
     "Layout": "harness.operations.attention.layout",
     "Lesson": "harness.model.lesson",
+    "Link": "harness.model.traffic",
     "Mistake": "harness.model.lesson",
     "Numerics": "harness.model.numerics",
     "PagedProblem": "harness.operations.paged_attention.problem",
+    "PeerCopy": "harness.model.peer_copy",
     "Plan": "harness.model.plan",
     "PlanError": "harness.support.errors",
     "Prediction": "harness.model.lesson",
@@ -96,6 +103,7 @@ _HOMES = {
     "PtxKernel": "harness.compilers.ptx_text",
     "Question": "harness.execution.judging.question",
     "Registry": "harness.model.variant",
+    "RingProblem": "harness.operations.ring_attention.problem",
     "SandboxError": "harness.support.errors",
     "SoftmaxProblem": "harness.operations.softmax.problem",
     "Task": "harness.model.lesson",

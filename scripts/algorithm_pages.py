@@ -14,13 +14,14 @@ import math
 import re
 import sys
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from harness import Problem, SoftmaxProblem, Traffic, Variant  # noqa: E402
+from harness import Link, Problem, RingProblem, SoftmaxProblem, Traffic, Variant  # noqa: E402
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.planning.variant_calls import make_plan  # noqa: E402
 from harness.execution.run_settings import RunSettings  # noqa: E402
@@ -31,12 +32,19 @@ from harness.operations.attention_backward.problem import BackwardProblem  # noq
 from harness.text.schedule_picture import schedule_svg  # noqa: E402
 from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
-PROBLEMS: dict[str, type[Problem] | type[SoftmaxProblem]] = {
+PROBLEMS: dict[str, type[Problem] | type[RingProblem] | type[SoftmaxProblem]] = {
     "attention": Problem,
     "attention-backward": BackwardProblem,
+    "ring-attention": RingProblem,
     "softmax": SoftmaxProblem,
 }
-DRAWN_SIZES = {"attention": {"heads": 1}, "attention-backward": {"heads": 1}, "softmax": {"rows": 8}}
+DRAWN_SIZES = {
+    "attention": {"heads": 1},
+    "attention-backward": {"heads": 1},
+    "ring-attention": {"heads": 1},
+    "softmax": {"rows": 8},
+}
+AnyProblem = Problem | RingProblem | SoftmaxProblem
 HALF_PRECISION = "float16"
 _FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)
@@ -86,31 +94,33 @@ def algorithms() -> list[Algorithm]:
     return found
 
 
-def problem_of(variant: Variant, **sizes: int) -> Problem | SoftmaxProblem:
+def problem_of(variant: Variant, **sizes: int) -> AnyProblem:
     """The default problem, or one of other sizes: in float32, or with 16 bits if the variant supports nothing else."""
     problem = PROBLEMS[variant.operation]
     single = problem(**sizes)  # type: ignore[arg-type]
     return single if variant.supports(single) is None else problem(dtype=HALF_PRECISION, **sizes)  # type: ignore[arg-type]
 
 
-def formula_names(algorithm: Algorithm, problem: Problem | SoftmaxProblem) -> dict[str, object]:
+def formula_names(algorithm: Algorithm, problem: AnyProblem) -> dict[str, object]:
     """What the formula of a page computes with: H is the number of heads in the batch, w the bytes of an element."""
     names = {"w": problem.itemsize_bytes, "ceil": math.ceil, "algorithm": algorithm.folder.name}
     if isinstance(problem, SoftmaxProblem):
         return {**names, "R": problem.rows, "C": problem.columns}
     p = problem
+    names |= {"N": p.devices}
     return {**names, "H": p.batch * p.heads, "N_q": p.q_len, "N_k": p.kv_len, "d": p.head_dim}
 
 
-def formula_traffic(algorithm: Algorithm, problem: Problem | SoftmaxProblem) -> Traffic:
+def formula_traffic(algorithm: Algorithm, problem: AnyProblem) -> Traffic:
     """The bytes by the page's formula."""
     names = formula_names(algorithm, problem)
     (formula,) = _FORMULA.findall(algorithm.page.read_text())
     exec(formula, names)  # a page of this repository
-    return Traffic(names["read"], names["written"])  # type: ignore[arg-type]
+    links = tuple(starmap(Link, names.get("links", ())))  # type: ignore[call-overload]
+    return Traffic(names["read"], names["written"], links=links)  # type: ignore[arg-type]
 
 
-def _cost_row(variant: Variant, problem: Problem | SoftmaxProblem) -> tuple[int, list[str]]:
+def _cost_row(variant: Variant, problem: AnyProblem) -> tuple[int, list[str]]:
     claimed, plan = variant.claim(problem), make_plan(variant, problem)  # type: ignore[misc]
     assert claimed is not None
     total = claimed.read_bytes + claimed.write_bytes
@@ -123,7 +133,10 @@ def _linked_name(algorithm: Algorithm, page: Path) -> str:
     name = algorithm.variant.algorithm
     if algorithm.page != page:
         return f"[{name}](../{algorithm.folder.name}/README.md)"
-    return f"**{name}**" if algorithm.folder == page.parent else f"[{name}]({algorithm.folder.name}/kernel.cu)"
+    if algorithm.folder == page.parent:
+        return f"**{name}**"
+    source = "kernel.cu" if (algorithm.folder / "kernel.cu").exists() else "__init__.py"
+    return f"[{name}]({algorithm.folder.name}/{source})"
 
 
 def costs(page: Path) -> str:

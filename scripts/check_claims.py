@@ -116,7 +116,7 @@ def difference(variant: Variant, problem: BaseProblem, executor: Executor) -> st
         return str(error)
     assert claim is not None and execution.read_bytes is not None and execution.write_bytes is not None
     counted = Traffic(execution.read_bytes, execution.write_bytes)
-    if claim.holds(counted.read_bytes, counted.write_bytes):
+    if claim.holds(counted.read_bytes, counted.write_bytes, execution.links):
         return None
     return (
         f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "

@@ -17,6 +17,7 @@ from harness.emulator.instruments import PLAIN, Instruments
 from harness.emulator.launch.cache_hierarchy import CacheSizes, MemoryHierarchy
 from harness.emulator.launch.configuration import MOST_STEPS, Geometry, LaunchOptions
 from harness.emulator.launch.memory.module_memory import LoadedModules, ModulesOfPlans
+from harness.emulator.launch.memory.peer_copies import CopiesOfRun
 from harness.emulator.launch.memory.run_memory import RunMemory, require_emulated
 from harness.emulator.launch.tensor_maps import MAPS, addressed, encode
 from harness.emulator.native.compile_worker import WorkerPool
@@ -92,16 +93,26 @@ class EmulatorExecutor:
     def _run(
         self, problem: BaseProblem, plan: Plan, inputs: Mapping[str, npt.NDArray[Any]], events: RunEvents | None
     ) -> Execution:
+        sharing = problem.sharing
+        if sharing is not None:
+            held = self._run(sharing.held, plan, sharing.split(inputs), events)
+            return replace(
+                held,
+                outputs={name: sharing.join(held.outputs)[name] for name in plan.output_names(problem)},
+                unwritten=None if held.unwritten is None else sharing.join(held.unwritten),
+            )
         require_emulated(plan, problem)
         inputs = inputs if problem.spread is None else problem.spread.relabelled(inputs)
         pointers, memory = self._memory(problem, plan, inputs)
         hierarchy = None
-        if self._settings.caches is not None and events is None:  # events change when warps wait
+        # Events change when warps wait. Of several devices, each has caches, in which copies leave something.
+        if self._settings.caches is not None and events is None and problem.devices == 1:
             sizes = CacheSizes.of(self._settings.caches.gpu, self._settings.caches.l2_bytes)
             hierarchy = MemoryHierarchy(sizes, [(each.name, each.data.nbytes) for each in memory.buffers])
         modules = self._modules.of(plan)
         modules.begin_run()
-        reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, events)
+        copies = CopiesOfRun(plan, memory, plan.all_buffers(problem))
+        reports, findings = self._launch_all(plan, problem, pointers, memory, hierarchy, modules, copies, events)
         if not self._instruments.sanitizer:  # which reports every store into an input, even of the same value
             _require_inputs_kept(problem, memory, inputs, reports)
         _require_unused_kept(problem, memory, reports)
@@ -116,6 +127,7 @@ class EmulatorExecutor:
             unwritten=self._unwritten(problem, plan, inputs, outputs),
             findings=tuple(findings) if self._instruments.sanitizer else None,
             altered_variables=modules.altered(),
+            links=copies.links,
         )
 
     def _memory(
@@ -147,7 +159,8 @@ class EmulatorExecutor:
         modules = LoadedModules()  # fresh ones: this run's changes to variables must not persist
         modules.begin_run()
         try:
-            self._launch_all(plan, problem, pointers, memory, None, modules)
+            copies = CopiesOfRun(plan, memory, plan.all_buffers(problem))
+            self._launch_all(plan, problem, pointers, memory, None, modules, copies)
         except KernelFault:
             return None
         return {
@@ -184,20 +197,24 @@ class EmulatorExecutor:
         memory: RunMemory,
         hierarchy: MemoryHierarchy | None,
         modules: LoadedModules,
+        copies: CopiesOfRun,
         events: RunEvents | None = None,
     ) -> tuple[tuple[LaunchReport, ...], list[Finding]]:
-        """Run all launches. A fault carries the sanitizer's findings so far."""
+        """Run all launches and copies. A fault carries the sanitizer's findings so far."""
         reports: list[LaunchReport] = []
         findings: list[Finding] = []
         for number, step in enumerate(plan.launches):
             wanted = None if events is None else replace(events, number=number)
+            copies.begin_launch(number)
             try:
                 report, found = self._launch(step, problem, pointers, memory, hierarchy, modules, wanted)
+                copies.require_apart(number, report)
             except KernelFault as fault:
                 fault.findings = (*findings, *fault.findings)
                 raise
             reports.append(report)
             findings += found
+        copies.begin_launch(len(plan.launches))
         return tuple(reports), findings
 
     def _launch(

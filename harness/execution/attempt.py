@@ -26,7 +26,7 @@ from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
-from harness.model.traffic import Traffic
+from harness.model.traffic import Traffic, links_in_words
 from harness.model.variant import Variant
 from harness.support.errors import KernelFault, PlannerLost, SandboxError, UnsupportedProblem
 from harness.support.exception_place import place_in_harness
@@ -140,7 +140,7 @@ class Attempt:
         if self.claim is None or self.counted is None or self.counted.read_bytes is None:
             return None
         assert self.counted.write_bytes is not None
-        return self.claim.holds(self.counted.read_bytes, self.counted.write_bytes)
+        return self.claim.holds(self.counted.read_bytes, self.counted.write_bytes, self.counted.links)
 
     def raise_error(self) -> None:
         """Raise the exception that ended the attempt, or `UnsupportedProblem`. Returns normally if neither applies."""
@@ -283,10 +283,14 @@ def _with_claim_held(done: Attempt) -> Attempt:
     local = (counted.local_read_bytes or 0) + (counted.local_write_bytes or 0)
     beside = f", and {local:,} bytes of local memory, which claims do not include" if local else ""
     gap = "; ".join(claim_gap(claim, done.problem, counted.accesses))
+    if claim.links != counted.links:
+        between = f"; between devices: claimed {links_in_words(claim.links)}; counted {links_in_words(counted.links)}"
+    else:
+        between = ""
     return dataclasses.replace(
         _with_note(done, f"claim: {gap}") if gap else done,
         claim_failure=f"claims {claim.read_bytes:,} bytes read and {claim.write_bytes:,} written; "
-        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}{beside}",
+        f"counted: {counted.read_bytes:,} and {counted.write_bytes:,}{beside}{between}",
     )
 
 

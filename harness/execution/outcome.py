@@ -13,6 +13,7 @@ from harness.execution.protocol import Device
 from harness.model.finding import Finding
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import tile_text
+from harness.model.traffic import link_bytes
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,10 @@ class Row:
     """A remark that does not affect the verdict."""
     findings: tuple[Finding, ...] | None = None
     """The sanitizer's findings; None if it did not run."""
+    link_bytes: int | None = None
+    """Bytes that copies move between devices; None if one device computes the problem, or they are not known."""
+    device_bytes: int | None = None
+    """The most bytes that a device holds; None if one device computes the problem."""
 
     @classmethod
     def of(cls, attempt: Attempt, inferred: InferredNumerics | None = None) -> Row:
@@ -126,6 +131,10 @@ class Row:
                 error_over_expected=main[1].error_over_expected,
                 optional_errors={name: OutputErrors.of(accuracy) for name, accuracy in others},
             )
+        if problem.sharing is not None and attempt.plan is not None:
+            row = replace(row, device_bytes=max(attempt.plan.device_bytes(problem)))
+            if attempt.counted is not None:
+                row = replace(row, link_bytes=link_bytes(attempt.counted.links))
         if attempt.power is not None:
             row = replace(row, power=attempt.power.ratio, nearest_wrong_answer=attempt.power.nearest)
         if attempt.execution is not None and (time := attempt.execution.time_ms) is not None:

@@ -26,6 +26,7 @@ from harness.execution.traffic.instruction_counts import InstructionReport
 from harness.model.finding import Finding
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
+from harness.model.traffic import Link
 from harness.model.variant import Variant
 from harness.ptx.arithmetic import uses_tensor_cores
 from harness.support.intervals import Interval
@@ -98,6 +99,8 @@ class Execution:
     altered_variables: tuple[str, ...] = ()
     """Names of variables of the kernels' modules whose contents differ from before the run, if the executor can
     tell."""
+    links: tuple[Link, ...] = ()
+    """Bytes that copies moved between devices, as in `Traffic.links`."""
 
     def sector_bytes(self, kinds: tuple[str, ...], local: bool = False) -> int | None:
         """32 x sectors over all launches for these kinds of access, of global or with `local` of local memory.

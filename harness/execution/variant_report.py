@@ -63,7 +63,8 @@ class VariantReport:
         sums = None
         if done.plan is not None and counted is not None and bytes_known:
             names = done.plan.all_buffers(done.problem)
-            sums = account(done.variant.name, done.problem, settings, device, counted, done.claim, names)
+            sizes = done.plan.device_bytes(done.problem)
+            sums = account(done.variant.name, done.problem, settings, device, counted, done.claim, names, sizes)
         lines = line_costs(sums, done.findings or ())
         held = {} if accuracy is None else accuracy.by_output
         outputs = [t for t in question.problem.tensors if t.name in held]

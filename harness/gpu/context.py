@@ -22,7 +22,7 @@ from harness.model.placed_tensors import view
 from harness.model.plan import Buffer, Launch
 from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import stamped
-from harness.support.errors import KernelFault, SandboxError
+from harness.support.errors import KernelFault, SandboxError, UnsupportedProblem
 
 FAULT_KINDS = {700: "out of bounds", 716: "misaligned", 717: "out of bounds", 702: "step limit"}
 """Kinds of `KernelFault` by CUDA error code: illegal address, misaligned address, address space, timeout."""
@@ -175,6 +175,14 @@ class GpuContext:
         host: np.ndarray = array.get(stream=self.stream)
         self.stream.synchronize()
         return host.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else host
+
+
+def require_one_device(problem: BaseProblem) -> None:
+    """Raise `UnsupportedProblem` for a problem that is divided over devices: peer copies have never been tried here."""
+    if problem.sharing is not None:
+        raise UnsupportedProblem(
+            "a GPU", "its plans are for several devices, and only the emulator runs those; use --device emulator"
+        )
 
 
 def views_of(context: GpuContext, problem: BaseProblem, buffers: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from harness.compilers.toolchain import Call
 from harness.execution.judging.accuracy import all_zero, untouched
 from harness.execution.judging.kept_inputs import require_kept, require_unused_kept
 from harness.execution.protocol import Device, Execution, LaunchReport
-from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available, views_of
+from harness.gpu.context import POISON_BYTE, GpuContext, gpu_available, require_one_device, views_of
 from harness.gpu.stopwatch import Stopwatch
 from harness.model.placed_tensors import placed_inputs
 from harness.model.plan import Plan
@@ -72,6 +72,7 @@ class GpuExecutor:
 
         All arrays are local to this method, so that the pool has them back when it returns.
         """
+        require_one_device(problem)
         context, buffers, spread = self._context, plan.all_buffers(problem), problem.spread
         inputs = inputs if spread is None else spread.relabelled(inputs)
         given = placed_inputs(problem, inputs)

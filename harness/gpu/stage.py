@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.execution.judging.kept_inputs import require_kept
-from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype, kernel_values, views_of
+from harness.gpu.context import POISON_BYTE, GpuContext, kernel_dtype, kernel_values, require_one_device, views_of
 from harness.model.drawn_tensor import ELEMENTS_PER_COUNTER, ONE_OVER_DEVIATION, DrawnTensor
 from harness.model.plan import Buffer, Launch, Plan
 from harness.model.problem import BaseProblem
@@ -34,6 +34,7 @@ class GpuStage:
         input_sets: Sequence[Inputs],
         plans: Sequence[Plan],
     ) -> None:
+        require_one_device(problem)
         self.context = context
         self.problem = problem
         self.inputs: list[dict[str, Any]] = []

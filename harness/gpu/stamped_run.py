@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.execution.schedule.warp_timestamps import STAMP, StampedLaunch, StampedRun
-from harness.gpu.context import POISON_BYTE, GpuContext, views_of
+from harness.gpu.context import POISON_BYTE, GpuContext, require_one_device, views_of
 from harness.model.placed_tensors import placed_inputs
 from harness.model.plan import Buffer, Launch, Plan, in_three_dimensions
 from harness.model.problem import BaseProblem
@@ -42,6 +42,7 @@ def stamps_per_warp(plan: Plan) -> int:
 def _run(
     context: GpuContext, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
 ) -> tuple[StampedLaunch, ...]:
+    require_one_device(problem)
     buffers, stamps = plan.all_buffers(problem), stamps_per_warp(plan)
     given = placed_inputs(problem, inputs)
     of_buffers: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.model.block_sample import BlockSample
+from harness.model.peer_copy import PeerCopy, held_bytes, require_devices
 from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, BaseProblem, Tensor
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import ClusterTooLarge, PlanError
@@ -44,6 +45,8 @@ class Buffer:
     """Extents in elements, each at least 0. The array is C-contiguous."""
     dtype: str
     """A key of `ELEMENT_BYTES`, such as `float32`."""
+    device: int = 0
+    """The device in whose memory it lies, counted from 0."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -64,7 +67,8 @@ class Buffer:
 def _buffer_of(tensor: Tensor) -> Buffer:
     """Return the buffer that contains a tensor of the problem."""
     placement = tensor.placement
-    return Buffer(tensor.buffer, tensor.shape if placement is None else (placement.elements,), tensor.dtype)
+    shape = tensor.shape if placement is None else (placement.elements,)
+    return Buffer(tensor.buffer, shape, tensor.dtype, tensor.device)
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class Launch:
     None: no clusters, unless they are compiled into the kernel (`__cluster_dims__`)."""
     sample: BlockSample | None = None
     """The blocks that the emulator runs of a huge problem (`BaseProblem.spread`), chosen by the harness. None: all."""
+    device: int = 0
+    """The device that runs it, counted from 0. All its buffers lie in that device's memory."""
 
     def __post_init__(self) -> None:
         kernel = f"kernel {self.kernel_name}: its"
@@ -206,15 +212,17 @@ class Plan:
     """
 
     launches: tuple[Launch, ...]
-    """Kernel launches in order. Each starts after the previous one has ended."""
+    """Kernel launches in order. Each starts after the previous one of its device has ended."""
     buffers: tuple[Buffer, ...] = ()
     """Buffers in addition to the problem's inputs and outputs, such as Q, K, V and O, which always exist. One with the
     name of an optional output of the operation, such as `lse`, is that output. Their initial content is undefined."""
     unsampled: str | None = None
     """Why no blocks could be chosen for a sample of a huge problem, in words; None if they were, or all run."""
+    copies: tuple[PeerCopy, ...] = ()
+    """Copies between devices. Nothing else moves data from one device to another."""
 
     def __post_init__(self) -> None:
-        for field, of in (("launches", Launch), ("buffers", Buffer)):
+        for field, of in (("launches", Launch), ("buffers", Buffer), ("copies", PeerCopy)):
             given = getattr(self, field)
             if not isinstance(given, (tuple, list)):
                 raise PlanError(f"the plan's {field} are {given!r}; they have to be a tuple of {of.__name__}(...)")
@@ -230,7 +238,7 @@ class Plan:
 
         Raises `PlanError` for a duplicate or an unknown name.
         """
-        problem = problem.of_kernels
+        problem = _as_held(problem)
         tensors = problem.with_role(INPUT, OUTPUT)
         always = {t.buffer: _buffer_of(t) for t in tensors}
         buffers = dict(always)
@@ -241,9 +249,11 @@ class Plan:
             buffers[buffer.name] = buffer
         for tensor in problem.with_role(OPTIONAL_OUTPUT):
             own = buffers.get(tensor.name)
-            if own is not None and (own.shape != tensor.shape or own.dtype != tensor.dtype):
+            if own is not None and own != _buffer_of(tensor):
+                places = [f" on device {each.device}" if problem.devices > 1 else "" for each in (own, tensor)]
                 raise PlanError(
-                    f"buffer {own.name!r} is {own.dtype}{own.shape}; it has to be {tensor.dtype}{tensor.shape}"
+                    f"buffer {own.name!r} is {own.dtype}{own.shape}{places[0]}; it has to be "
+                    f"{tensor.dtype}{tensor.shape}{places[1]}"
                 )
         views = _views(tensors, buffers)
         for launch in self.launches:
@@ -262,21 +272,34 @@ class Plan:
                             f"kernel {launch.kernel_name} is given a tensor map of {argument.size_bytes} bytes of "
                             f"buffer {name!r}, which has {size_bytes}"
                         )
+        require_devices(self, buffers, views, problem)
         return buffers
 
     def views(self, problem: BaseProblem) -> dict[str, View]:
         """Return what each name that arguments may use stands for. Raises `PlanError` as `all_buffers` does."""
-        return _views(problem.of_kernels.with_role(INPUT, OUTPUT), self.all_buffers(problem))
+        return _views(_as_held(problem).with_role(INPUT, OUTPUT), self.all_buffers(problem))
 
     def output_names(self, problem: BaseProblem) -> tuple[str, ...]:
         """Return the outputs that a run of this plan writes: required ones, and optional ones that have a buffer."""
         own = {buffer.name for buffer in self.buffers}
-        return tuple(t.name for t in problem.with_role(OUTPUT, OPTIONAL_OUTPUT) if t.role == OUTPUT or t.name in own)
+        parts = {} if problem.sharing is None else problem.sharing.buffers
+        written = problem.with_role(OUTPUT, OPTIONAL_OUTPUT)
+        return tuple(t.name for t in written if t.role == OUTPUT or own.issuperset(parts.get(t.name, (t.name,))))
 
     def allocated_bytes(self, problem: BaseProblem) -> int:
         """Return how many bytes the plan allocates in addition to the inputs, for scratch buffers and outputs."""
-        outputs = {tensor.buffer: _buffer_of(tensor) for tensor in problem.of_kernels.outputs}
+        outputs = {tensor.buffer: _buffer_of(tensor) for tensor in _as_held(problem).outputs}
         return sum(buffer.size_bytes for buffer in (*outputs.values(), *self.buffers))
+
+    def device_bytes(self, problem: BaseProblem) -> tuple[int, ...]:
+        """Return how many bytes each device holds: its parts of inputs and outputs, and the plan's own buffers."""
+        return held_bytes(self.all_buffers(problem).values(), problem.devices)
+
+
+def _as_held(problem: BaseProblem) -> BaseProblem:
+    """Return the problem that kernels get, with a tensor for each part that a device holds."""
+    problem = problem.of_kernels
+    return problem if problem.sharing is None else problem.sharing.held
 
 
 def _views(tensors: Iterable[Tensor], buffers: Mapping[str, Buffer]) -> dict[str, View]:

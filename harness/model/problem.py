@@ -13,6 +13,7 @@ from harness.support.errors import ProblemError
 from harness.support.numbers import whole_number
 
 if TYPE_CHECKING:
+    from harness.model.sharing import Sharing
     from harness.model.spread import Spread
 
 INPUT, OUTPUT, OPTIONAL_OUTPUT = "input", "output", "optional output"
@@ -66,6 +67,8 @@ class Tensor:
     """Names of its axes, in messages and error maps."""
     placement: Placement | None = None
     """Where its elements lie. None: it has a buffer of its own, of its name, and is C-contiguous."""
+    device: int = 0
+    """The device in whose memory it lies, counted from 0."""
 
     @property
     def buffer(self) -> str:
@@ -169,6 +172,25 @@ class BaseProblem(ABC):
     def of_kernels(self) -> BaseProblem:
         """The problem that kernels get: this one, or a huge one in which its entries lie far apart."""
         return self if self.spread is None else self.spread.problem
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that compute it together."""
+        return 1
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """Which device holds which part of each tensor; None if one device holds all of them."""
+        return None
+
+    @property
+    def most_received_bytes(self) -> int | None:
+        """Most bytes of a device's buffers into which other devices copy; None for no limit."""
+        return None
+
+    def most_device_bytes(self, device: int) -> int | None:
+        """Return the most bytes that a device may hold at all, the problem's tensors included; None for no limit."""
+        return None
 
     def with_role(self, *roles: str) -> tuple[Tensor, ...]:
         """Return the tensors that have one of these roles, in order."""

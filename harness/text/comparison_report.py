@@ -86,6 +86,9 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
         Column("allocated\nMiB", lambda r: size(r.allocated_bytes)),
         Column("launches", lambda r: UNKNOWN if r.launches is None else str(r.launches)),
     ]
+    if comparison.problem.sharing is not None:
+        columns.append(Column("links\nMiB", lambda r: _size(r.link_bytes, size)))
+        columns.append(Column("device\nMiB", lambda r: size(r.device_bytes)))
     if comparison.tile is not None:
         columns.insert(2, Column("tile", lambda r: r.tile or UNKNOWN, number=False))
     if comparison.sanitized_by is not None:
@@ -159,6 +162,11 @@ def general_notes(comparison: Comparison) -> list[str]:
         notes.append(
             "local: the threads' local memory, which is part of the total and of no claim: arrays that are indexed\n"
             "by a variable, or too large for registers. Unrolled loops or fewer elements per thread avoid it."
+        )
+    if comparison.problem.sharing is not None:
+        notes.append(
+            "links: bytes that copies move between devices, which are part of no other column; device: the most that "
+            "one\ndevice holds."
         )
     if comparison.sanitized_by is not None:
         what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"

@@ -23,6 +23,7 @@ from tests.mutants import (
     plans,
     precision,
     recomputation,
+    ring,
     running_maximum,
     score_gradients,
     scores,
@@ -64,6 +65,7 @@ FAMILIES: dict[str, tuple[Mutant, ...]] = {
     "Triton": triton_kernels.MUTANTS,
     "softmax": softmax.MUTANTS,
     "pages, tables and lengths": paged.MUTANTS,
+    "blocks that go round devices": ring.MUTANTS,
     "backward pass": backward.MUTANTS,
     "documents and prefixes of the backward pass": backward_spans.MUTANTS,
     "score terms and sinks of the backward pass": score_gradients.MUTANTS,
@@ -114,6 +116,9 @@ EQUIVALENT: dict[str, str] = {
     "budget of any kernel with 8-bit weights. tests/variants/test_fa3_fp8.py has a smaller tolerance for this variant",
     "sums beyond the range of float, in fa3-fp8": "a tile's weights must lie within a factor of 32 of the largest "
     "float. No campaign draws this; tests/variants/test_fa3_fp8.py tests it",
+    "block without keys counted, in a ring": "its weight exp(-inf - m) is 0 and its O is 0, and the first block that a "
+    "row meets shows it a key, its own at the latest. Only where all scores of a block are -inf may its O be NaN, and "
+    "any result is accepted there",
     "an oracle in which only the maximum ignores NaN": "the weight of a NaN score is still NaN, and so are O and lse. "
     "The counted mutant of the oracle also gives such a score no weight",
 }

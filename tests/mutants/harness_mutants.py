@@ -114,6 +114,50 @@ HARNESS_MUTANTS = (
         ("tests/emulator/launch/test_counts.py",),
     ),
     HarnessMutant(
+        "a row of a ring does not see its own key in its own block",
+        (
+            Patch(
+                "harness/operations/ring_attention/order.py",
+                "most = (rows.start - keys.start) // rows.step",
+                "most = (rows.start - keys.start) // rows.step - 1",
+            ),
+        ),
+        ("tests/operations/ring_attention/test_ring_problem.py",),
+    ),
+    HarnessMutant(
+        "a device of a ring in zigzag order has its neighbour's second chunk",
+        (
+            Patch(
+                "harness/operations/ring_attention/order.py",
+                "pieces[count - 1 - device]",
+                "pieces[(count - 2 - device) % count]",
+            ),
+        ),
+        ("tests/operations/ring_attention/test_ring_problem.py",),
+    ),
+    HarnessMutant(
+        "kernels may use what a copy in flight writes",
+        (
+            Patch(
+                "harness/emulator/launch/memory/peer_copies.py",
+                "if site.buffer == copy.destination or (site.buffer == copy.source and is_store):",
+                "if site.buffer == copy.source and is_store:",
+            ),
+        ),
+        ("tests/variants/test_ring.py::test_what_meets_a_copy_in_flight_is_a_fault",),
+    ),
+    HarnessMutant(
+        "a device may receive all keys",
+        (
+            Patch(
+                "harness/model/peer_copy.py",
+                "if most is not None and size_bytes > most:\n            names",
+                "if False:\n            names",
+            ),
+        ),
+        ("tests/model/test_peer_copy.py",),
+    ),
+    HarnessMutant(
         "the counter counts a sector once for each lane",
         (Patch("harness/emulator/memory/translation.py", "return count\n", "return count + 1\n"),),
         ("tests/emulator/launch/test_counts.py",),

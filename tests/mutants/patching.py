@@ -99,16 +99,22 @@ class Mutant:
 
 
 def patched_files(mutant: Mutant) -> dict[str, str]:
-    """Every text file of the mutant's folder and of the shared ones, patched; paths are relative to variants/."""
+    """Every text file of the folders that the mutant is made of, patched; paths are relative to variants/."""
     texts = {
         f"{folder}/{path.name}": path.read_text()
-        for folder in (*SHARED, mutant.folder)
+        for folder in dict.fromkeys((*SHARED, mutant.folder, *_folders_of(mutant.folder)))
         for path in sorted((VARIANTS / folder).iterdir())
         if path.suffix in SUFFIXES
     }
     for patch in mutant.patches:
         texts[patch.file] = patch.apply(texts[patch.file])
     return texts
+
+
+def _folders_of(folder: str) -> list[str]:
+    """The folders of other algorithms whose modules a variant in `folder` imports, such as attention/fa2 of a ring."""
+    found = {file.rpartition("/")[0] for file in files_of(folder)}
+    return sorted(each for each in found if each.count("/") == 1)
 
 
 @functools.cache

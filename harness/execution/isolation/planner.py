@@ -7,6 +7,7 @@ checks all of them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import faulthandler
 import fcntl
 import gc
@@ -209,7 +210,8 @@ class Planner:
         claim = claimed_traffic(self._variant(request), problem, request["tile"])
         if claim is None:
             return None
-        return [int(claim.read_bytes), int(claim.write_bytes), int(claim.further_read_bytes)]
+        links = [list(dataclasses.astuple(link)) for link in claim.links]
+        return [int(claim.read_bytes), int(claim.write_bytes), int(claim.further_read_bytes), links]
 
     def plan(self, request: Json) -> Json:
         """Plan the problem with the given tile sizes, for the given architecture; return the checked plan."""

@@ -25,6 +25,7 @@ from harness.execution.isolation.wire import (
     KNOWN_TEXTS,
     THE_CALLER,
     argument_to_json,
+    link_from_json,
     plan_from_json,
     plan_to_json,
     problem_to_json,
@@ -347,8 +348,9 @@ class _Functions:
         said = self._ask("claim", problem, tile)
         if said is None:
             return None
-        read_bytes, write_bytes, further = checked(said, list)
-        return Traffic(checked(read_bytes, int), checked(write_bytes, int), checked(further, int))
+        *sizes, links = checked(said, list)
+        read_bytes, write_bytes, further = (checked(size, int) for size in sizes)
+        return Traffic(read_bytes, write_bytes, further, tuple(link_from_json(link) for link in checked(links, list)))
 
     def plan(self, problem: Any, tile: TileSizes | None = None, arch: str | None = None) -> Plan:
         """Plan the problem (`Variant.plan`). Raises `Malformed` if the reply is not a plan."""

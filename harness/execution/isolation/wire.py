@@ -16,9 +16,11 @@ from harness.execution.isolation.replies import Json, Malformed, checked
 from harness.model.discovery import Origin
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
+from harness.model.peer_copy import PeerCopy
 from harness.model.plan import Buffer, Launch, Plan, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
+from harness.model.traffic import Link
 from harness.model.variant import Variant
 
 PLAIN = (type(None), bool, int, float)
@@ -163,7 +165,8 @@ def _tensor_map(said: dict[str, Json]) -> TensorMap:
 def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Callable[[object], int]) -> Json:
     """Encode the buffers and launches of a plan. `kernel_to_json` encodes a launch's kernel."""
     return {
-        "buffers": [[buffer.name, list(buffer.shape), buffer.dtype] for buffer in plan.buffers],
+        "buffers": [[buffer.name, list(buffer.shape), buffer.dtype, buffer.device] for buffer in plan.buffers],
+        "copies": [list(dataclasses.astuple(copy)) for copy in plan.copies],
         "launches": [
             {
                 "kernel": kernel_to_json(launch),
@@ -172,6 +175,7 @@ def plan_to_json(plan: Plan, kernel_to_json: Callable[[Launch], Json], kept: Cal
                 "args": [argument_to_json(argument, kept) for argument in launch.args],
                 "shared_bytes": launch.shared_bytes,
                 "cluster": None if launch.cluster is None else list(launch.cluster),
+                "device": launch.device,
             }
             for launch in plan.launches
         ],
@@ -196,10 +200,18 @@ def plan_from_json(
             tuple(map_leaves(unkept, argument_from_json(argument)) for argument in checked(each.get("args"), list)),
             each.get("shared_bytes"),
             each.get("cluster"),
+            device=checked(each.get("device"), int),
         )
         for place, each in enumerate(checked(said.get("launches"), list))
     )
-    return Plan(launches, buffers)
+    copies = tuple(PeerCopy(*checked(each, list)) for each in checked(said.get("copies"), list))
+    return Plan(launches, buffers, copies=copies)
+
+
+def link_from_json(said: Json) -> Link:
+    """Decode the bytes between two devices. Raises `Malformed`."""
+    source, destination, size_bytes = (checked(each, int) for each in checked(said, list))
+    return Link(source, destination, size_bytes)
 
 
 def only_numbers(fields: Mapping[str, Any], *names: str) -> tuple[int, ...]:

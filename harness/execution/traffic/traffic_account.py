@@ -25,7 +25,7 @@ from harness.execution.traffic.counts import (
     by_place,
 )
 from harness.model.problem import BaseProblem
-from harness.model.traffic import Traffic
+from harness.model.traffic import Link, Traffic, link_bytes
 
 LEVELS = {
     "compulsory": "every input read once, every output written once",
@@ -34,6 +34,7 @@ LEVELS = {
     "sectors": "32-byte sectors that each warp's requests touch, before any cache",
     "local": "the same for local memory, in addition to sectors",
     "tensor": "bytes of Blackwell's tensor memory that loads, stores and products access",
+    "links": "bytes that copies move between devices: sent, and received",
     "L2": "bytes that pass between L1 and L2",
     "DRAM": "bytes that pass between L2 and DRAM",
 }
@@ -164,6 +165,12 @@ class TrafficAccount:
     """Shared memory traffic by file, line and kind; None if it was not counted."""
     tensor: tuple[TensorTraffic, ...] = ()
     """Traffic of tensor memory by file, line and kind."""
+    links: tuple[Link, ...] = ()
+    """Bytes that copies moved between devices."""
+    claimed_links: tuple[Link, ...] | None = None
+    """The same by the variant's claim; None if it claims nothing."""
+    device_bytes: tuple[int, ...] = ()
+    """Bytes that each device holds; empty if there is one device."""
     hardware: HardwareTraffic | None = None
     """Hardware counters; None if no GPU was used or it reported none."""
     caches: CacheAccount | None = None
@@ -202,8 +209,9 @@ def account(
     execution: Execution,
     claim: Traffic | None,
     buffer_order: Iterable[str],
+    device_bytes: tuple[int, ...] = (),
 ) -> TrafficAccount:
-    """Sum up an execution whose bytes were counted."""
+    """Sum up an execution whose bytes were counted. `device_bytes` are what each device holds (`Plan.device_bytes`)."""
     per_launch = [[*launch.traffic] for launch in execution.launches if launch.traffic is not None]
     assert len(per_launch) == len(execution.launches)
     sites = [site for launch in per_launch for site in launch]
@@ -222,8 +230,11 @@ def account(
         regime=settings.regime,
         seed=settings.seed,
         device=device,
-        levels=_levels(problem, claim, whole, local, tensor) + (() if caches is None else caches.levels),
-        claim_holds=None if claim is None else claim.holds(whole.read.sector_bytes, whole.written.sector_bytes),
+        levels=_levels(problem, claim, whole, local, tensor, execution.links)
+        + (() if caches is None else caches.levels),
+        claim_holds=None
+        if claim is None
+        else claim.holds(whole.read.sector_bytes, whole.written.sector_bytes, execution.links),
         claim_gap=() if claim is None else tuple(claim_gap(claim, problem, sites)),
         buffers=tuple(_part(name, by_buffer[name]) for name in buffer_order if name in by_buffer),
         launches=tuple(
@@ -234,12 +245,20 @@ def account(
         lines=tuple(sorted(by_place(sites), key=lambda row: (row.file, row.line, row.buffer, row.kind))),
         shared=tuple(sorted(by_place(shared), key=lambda row: (row.file, row.line, row.kind))) if counted else None,
         tensor=tuple(sorted(tensor, key=lambda row: (row.file, row.line, row.kind))),
+        links=execution.links,
+        claimed_links=None if claim is None else claim.links,
+        device_bytes=device_bytes if problem.sharing is not None else (),
         caches=caches,
     )
 
 
 def _levels(
-    problem: BaseProblem, claim: Traffic | None, whole: Part, local: Part, tensor: Sequence[TensorTraffic]
+    problem: BaseProblem,
+    claim: Traffic | None,
+    whole: Part,
+    local: Part,
+    tensor: Sequence[TensorTraffic],
+    links: Sequence[Link],
 ) -> tuple[Level, ...]:
     levels = [Level("compulsory", problem.compulsory_read_bytes, problem.compulsory_write_bytes)]
     if claim is not None:
@@ -251,6 +270,8 @@ def _levels(
     if tensor:
         read, written = (sum(row.requested_bytes for row in tensor if row.kind == kind) for kind in ("load", "store"))
         levels.append(Level("tensor", read, written))
+    if links:
+        levels.append(Level("links", link_bytes(links), link_bytes(links)))
     return tuple(levels)
 
 

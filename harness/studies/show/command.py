@@ -32,7 +32,7 @@ def run_show(request: ShowRequest) -> int:
     """Run `show`; the exit status."""
     if request.order:
         return _show_order(request)
-    from harness.studies.show.kernel_listing import Form, list_kernels, render_kernels
+    from harness.studies.show.kernel_listing import Form, devices_in_words, list_kernels, render_kernels
 
     if request.selection.variants is not None or request.report.format != "table":
         option = "format" if request.selection.variants is None else "variants"
@@ -47,6 +47,7 @@ def run_show(request: ShowRequest) -> int:
     origin = registry.origin_of(variant.name)
     headline = f"{variant.name}: {variant.idea or variant.algorithm} ({variant.backend}, {origin})\n\n"
     form: Form = "ptx" if request.ptx else "expanded" if request.expanded else "source"
+    headline += devices_in_words(variant, problem)
     publish(request.report, headline + render_kernels(listings, form))
     return PASSED
 

@@ -50,6 +50,19 @@ def list_kernels(variant: Variant, problem: BaseProblem, arch: str) -> list[Kern
     ]
 
 
+def devices_in_words(variant: Variant, problem: BaseProblem) -> str:
+    """What the plan copies between devices, and what each of them holds, as lines; empty if one device computes it."""
+    if problem.sharing is None:
+        return ""
+    plan = make_plan(variant, problem)
+    copied = sum(copy.size_bytes for copy in plan.copies)
+    held = ", ".join(f"{size:,}" for size in plan.device_bytes(problem))
+    return (
+        f"{len(plan.copies)} copies between devices, {copied:,} bytes; 'traffic' shows them by link.\n"
+        f"Bytes that devices 0 to {problem.devices - 1} hold: {held}.\n\n"
+    )
+
+
 _TITLES = {"source": "Source", "expanded": "Expanded source", "ptx": "PTX"}
 
 
@@ -57,6 +70,11 @@ def render_kernels(listings: list[KernelListing], form: Form = "source") -> str:
     """A table of resources, then each kernel in that form."""
     headers = ["kernel", "grid", "block", "registers", "spilled\nbytes", "static\nshared", "dynamic\nshared"]
     rows, align = [_line(each) for each in listings], list(_ALIGN)
+    if any(each.launch.device for each in listings):
+        headers.insert(1, "device")
+        align.insert(1, "right")
+        for row, each in zip(rows, listings):
+            row.insert(1, str(each.launch.device))
     stacks = [0 if each.resources is None else each.resources.stack_bytes for each in listings]
     if any(stacks):
         at = headers.index("static\nshared")

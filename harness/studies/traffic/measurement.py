@@ -31,7 +31,8 @@ def measure_traffic(
         raise PlanError(done.claim_failure)
     assert done.execution is not None and done.plan is not None
     names = done.plan.all_buffers(problem)
-    counted = account(variant.name, problem, settings, executor.device, done.execution, done.claim, names)
+    held = done.plan.device_bytes(problem)
+    counted = account(variant.name, problem, settings, executor.device, done.execution, done.claim, names, held)
     ratio = None if done.accuracy is None else done.accuracy.main.error_over_budget
     return replace(counted, verdict=done.verdict, reason=done.reason, error_over_budget=ratio)
 

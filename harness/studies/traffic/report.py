@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 
 from harness.execution.traffic.counts import LOCAL, Count, SharedTraffic, SiteTraffic, TensorTraffic
 from harness.execution.traffic.traffic_account import LEVELS, CachePart, HardwareTraffic, Level, Part, TrafficAccount
-from harness.model.operation import IoBound, operation_of
+from harness.model.operation import IoBound
 from harness.studies.traffic.costliest_line import costliest_line, share_of
+from harness.studies.traffic.devices import device_tables, link_objects, memory_objects
+from harness.studies.traffic.notes import footnotes, size_or_zero
 from harness.support.source_text import short_name, source_line
 from harness.text.report import Paragraph, Report, Table, Title
-from harness.text.tables import UNKNOWN, Wrapped, device_line, finite, mib, smallest_of
+from harness.text.tables import UNKNOWN, Wrapped, finite, mib, smallest_of
 from harness.text.wrong_answer import wrong_answer
 
 SOURCE_WIDTH = 60
@@ -46,7 +48,7 @@ def traffic_report(report: TrafficReport) -> Report:
     """The report of one variant's bytes."""
     return Report(
         paragraphs=lambda: _paragraphs(report),
-        notes=lambda: _footnotes(report),
+        notes=lambda: footnotes(report),
         records=lambda: (_flat_rows(report), CSV_KEYS),
         document=lambda: _object(report),
     )
@@ -61,6 +63,7 @@ def _paragraphs(report: TrafficReport) -> list[Paragraph]:
     if wrong is not None:
         parts.append(wrong)
     parts.append(_levels(account))
+    parts += device_tables(account)
     local = [account.local] if account.local.sector_bytes else []
     parts.append(_parts("buffer", [*account.buffers, *local]))
     parts.append(_parts("launch", account.launches, numbered=True))
@@ -130,7 +133,7 @@ def _parts(what: str, parts: Sequence[Part], numbered: bool = False) -> Table:
         sizes = (part.count.requested_bytes, part.read.sector_bytes, part.written.sector_bytes, part.sector_bytes)
         name = f"{number} {part.name}" if numbered else part.name
         share = share_of(part.sector_bytes, whole)
-        cells.append([name, *(_size(size, smallest) for size in sizes), share, *_coalescing(part.count)])
+        cells.append([name, *(size_or_zero(size, smallest) for size in sizes), share, *_coalescing(part.count)])
     headers = [what, "requested\nMiB", "read\nMiB", "written\nMiB", "total\nMiB", "share", *_COALESCING]
     return Table(headers, cells, [False, *[True] * 8])
 
@@ -138,7 +141,7 @@ def _parts(what: str, parts: Sequence[Part], numbered: bool = False) -> Table:
 def _cache_parts(what: str, parts: Sequence[CachePart], numbered: bool = False) -> Table:
     smallest = smallest_of(size for part in parts for size in _sizes(part))
     cells = [
-        [f"{number} {part.name}" if numbered else part.name, *(_size(size, smallest) for size in _sizes(part))]
+        [f"{number} {part.name}" if numbered else part.name, *(size_or_zero(size, smallest) for size in _sizes(part))]
         for number, part in enumerate(parts, start=1)
     ]
     headers = [what, "L2\nread MiB", "L2\nwritten MiB", "DRAM\nread MiB", "DRAM\nwritten MiB"]
@@ -228,114 +231,8 @@ def _source(file: str, line: int) -> str:
     return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 3].rstrip() + "..."
 
 
-def _size(value: int, smallest: int) -> str:
-    return mib(value, smallest) if value else "0"
-
-
 def _per(amount: int, requests: int) -> str:
     return f"{amount / requests:,.2f}" if requests else UNKNOWN
-
-
-# Notes ---------------------------------------------------------------------------------------------------------------
-
-
-def _footnotes(report: TrafficReport) -> list[str]:
-    account = report.account
-    notes = [
-        f"Device: {device_line(account.device)}. MiB: 2^20 bytes. Buffers, launches and lines are at the sectors "
-        "level; an atomic counts as a read and a write."
-    ]
-    notes.append(_answer(account))
-    if account.claim_holds is not None:
-        claimed, counted = account.level("claimed"), account.level("sectors")
-        notes.append(
-            "Claim: exact."
-            if account.claim_holds
-            else f"Claim: wrong. It states {claimed.read_bytes:,} bytes read and {claimed.write_bytes:,} "
-            f"written; counted: {counted.read_bytes:,} and {counted.write_bytes:,}."
-        )
-        notes += [f"Claim, {gap}." for gap in account.claim_gap]
-    notes.append(_caches(report))
-    if account.hardware is not None:
-        notes.append(
-            f"Hardware: Nsight Compute's counters on {device_line(account.hardware.device)}, same plan, same inputs. "
-            "Each launch begins with empty caches, so data that the previous launch left in L2 is read from DRAM "
-            "again. Written lines that are still in L2 have not reached DRAM. Local memory goes through L2, too."
-        )
-    notes.append(_local(account, report.spilled_bytes))
-    notes.append("Fewest possible: the fewest sectors that can hold the distinct bytes of a request.")
-    if report.lines:
-        notes.append(
-            "Wavefronts: passes over the 32 banks of 4 bytes. Fewest possible: without conflicts (1; 2 if each lane "
-            "accesses 8 bytes, 4 if it accesses 16; half of that for loads in which neighbouring lanes read the same "
-            "address). Atomics are not counted."
-            if account.shared
-            else "Shared memory: no loads or stores."
-        )
-    if report.lines and account.tensor:
-        notes.append("Tensor memory: an operand is what a product or copy of Blackwell's reads from shared memory.")
-    if operation_of(report.account.problem).io_bound is not None:
-        notes.append(_bound(report.bound))
-    return notes
-
-
-def _answer(account: TrafficAccount) -> str:
-    if account.verdict is None:
-        return "Verdict: not checked."
-    ratio = account.error_over_budget
-    return f"Verdict: {account.verdict}{'' if ratio is None else f', error / budget {ratio:.3f}'}."
-
-
-def _caches(report: TrafficReport) -> str:
-    caches = report.account.caches
-    if caches is None:
-        return (
-            "L2 and DRAM are unknown: without ptxas, the number of registers is unknown, and so is the number of "
-            "blocks that run at the same time."
-        )
-    begin = (
-        "each launch begins with empty caches (--cache-control all)"
-        if report.flushed
-        else "L2 begins empty and stays warm from launch to launch (--cache-control none)"
-    )
-    dirty = _size(caches.dirty_bytes, caches.dirty_bytes)
-    return (
-        f"L2 and DRAM: modelled after the caches of the {report.gpu}; {begin}. At the end, {dirty} MiB of the written "
-        "data are still in L2. 'code': the instructions and parameters that launches read."
-    )
-
-
-def _local(account: TrafficAccount, spilled_bytes: int) -> str:
-    local = account.local
-    spills = f"ptxas spills {spilled_bytes:,} bytes per thread" if spilled_bytes else ""
-    if not local.count.requests:
-        return f"Local memory: none in PTX; {spills}, which are not counted." if spills else "Local memory: none."
-    smallest = smallest_of((local.read.sector_bytes, local.written.sector_bytes))
-    read, written = (_size(count.sector_bytes, smallest) for count in (local.read, local.written))
-    return (
-        f"Local memory: {read} MiB read, {written} MiB written in {local.count.requests:,} requests, by arrays that "
-        "the compiler could not keep in registers, because they are indexed by a variable or too large. Make their "
-        "indices compile-time constants (unroll the loops), or give each thread fewer elements. Claims and the figures "
-        "of launches, L2 and DRAM do not include local memory."
-        + (f" In addition, {spills}, which are not counted." if spills else "")
-    )
-
-
-def _bound(bound: IoBound | None) -> str:
-    name = "I/O lower bound (Saha and Ye, arXiv 2402.07443): Omega(min(N^2 d / sqrt(M), N^2 d^2 / M)) elements per head"
-    if bound is None:
-        return (
-            f"{name}. M is not known here, because ptxas, which reports how many registers the kernels use, is missing."
-        )
-    text = (
-        f"{name}, where M is the number of elements that fit on chip. One block has {bound.on_chip_bytes / 1024:,.1f} "
-        f"KiB of registers and shared memory, so M = {bound.on_chip_elements:,}, and the expression is "
-        f"{mib(bound.expression_bytes, bound.expression_bytes)} MiB for all heads. The bound is asymptotic, with an "
-        "unknown constant factor, so it indicates an order of magnitude, not an exact limit."
-    )
-    if not bound.applies:
-        text += " Here, M >= N d: the keys and values of a head fit on chip, so the compulsory bytes are the bound."
-    return text
 
 
 # For programs --------------------------------------------------------------------------------------------------------
@@ -362,6 +259,8 @@ def _object(report: TrafficReport) -> dict[str, Any]:
         "hardware": None if account.hardware is None else _hardware_object(account.hardware),
         "caches": _caches_object(report),
     }
+    if account.device_bytes:
+        found["links"], found["devices"] = link_objects(account), memory_objects(account)
     if report.lines:
         found["lines"] = [_line_object(row) for row in account.lines]
         found["shared"] = None if account.shared is None else [_shared_object(row) for row in account.shared]
@@ -423,6 +322,7 @@ CSV_KEYS = (
     "table", "name", "level", "file", "line", "buffer", "kind", "requests", "requested_bytes", "sectors",
     "ideal_sectors", "wavefronts", "ideal_wavefronts", "read_requested_bytes", "write_requested_bytes", "read_bytes",
     "write_bytes", "total_bytes", "source", *CACHE_KEYS,
+    "claimed_bytes", "most_bytes",
 )  # fmt: skip
 """Columns of one flat table; `table` says which of the report's tables a row belongs to."""
 
@@ -437,6 +337,9 @@ def _flat_rows(report: TrafficReport) -> list[dict[str, Any]]:
             {"table": "hardware launch", **level, "name": launch["name"], "level": level["name"]}
             for level in launch["levels"]
         ]
+    for what in ("link", "device"):
+        parts = found.get(f"{what}s", ())
+        rows += [{"table": what, **{key: part[key] for key in CSV_KEYS if key in part}} for part in parts]
     rows += [{"table": "buffer", **part} for part in found["buffers"]]
     rows += [{"table": "launch", **part} for part in found["launches"]]
     rows.append({"table": LOCAL, **found["local"]})

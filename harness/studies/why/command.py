@@ -66,6 +66,8 @@ def explained(request: WhyRequest) -> StudyResult[WhyResult]:
     if len(set(names)) < len(names):
         raise UsageError(f"why {names[0]} {names[1]}: both are the same; leave out one to compare with the roofline")
     problem = request.problem.make_whole("why")
+    if problem.sharing is not None:
+        raise UsageError("why predicts the time of one GPU; it has no model of several devices and their links")
     require_gpu(request.settings)
     problems = _problems(request, problem)
     caches = cache_model(request.cache_options, request.settings)

@@ -68,6 +68,10 @@ class RunMemory:
                 self._spread.scatter(tensor, states, memory.written.view(states.dtype).reshape(buffer.shape))
         return memory
 
+    def buffer(self, name: str) -> DeviceBuffer:
+        """Return the memory of the buffer with this name."""
+        return self._named[name]
+
     def array(self, name: str) -> npt.NDArray[Any]:
         """Return the contents of the buffer with this name that has inputs or outputs of the problem, as elements."""
         return self._gathered(name, _typed(self._shapes[name], self._named[name].data))
