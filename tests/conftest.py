@@ -47,7 +47,7 @@ sys.path[:0] = [str(HERE), str(HERE / "fakes"), str(HERE / "emulator")]
 
 CUTE = "cute"
 LANES = ("fast", "default", "thorough", "exhaustive", CUTE)
-SAMPLED = 12
+SAMPLED = 20
 """Of so many cases of an exhaustive test the thorough lane runs one."""
 COMPILING = (
     "cli",

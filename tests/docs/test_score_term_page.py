@@ -99,7 +99,9 @@ COMMANDS = [line for block in code("sh") for line in block.splitlines() if " fuz
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_of_the_page_succeed(followed: Path, line: str) -> None:
     shutil.copytree(ROOT / "scripts", followed / "scripts", dirs_exist_ok=True)
-    words = shlex.split(line.replace("scripts/compare", "python -m harness compare"))
+    # Each example compiles other kernels.
+    line = line.replace("scripts/compare", "python -m harness compare").replace("--examples 15", "--examples 4")
+    words = shlex.split(line)
     assert words[0] == "python"
     environment = os.environ | {"PYTHONPATH": str(followed)}
     command = [sys.executable, *words[1:]]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from counted_bodies import INPUTS, PROBLEM, counted, plan
 from cuda_kernel import run
-from lanes import thorough_unless
+from lanes import exhaustive_unless
 from sanitized_kernel import find, lines
 from single_opcode import run_body
 
@@ -66,7 +66,7 @@ WAVEFRONTS = {
 
 
 @pytest.mark.parametrize("trans", ["", ".trans"])
-@pytest.mark.parametrize("count", thorough_unless(lambda count: count == 4, [1, 2, 4]))
+@pytest.mark.parametrize("count", exhaustive_unless(lambda count: count == 4, [1, 2, 4]))
 @pytest.mark.parametrize("pattern", WAVEFRONTS)
 def test_wavefronts_of_ldmatrix_and_stmatrix(pattern: str, count: int, trans: str):
     address, wavefronts = WAVEFRONTS[pattern]
