@@ -209,7 +209,7 @@ class DemandItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message alone: a traceback would show the harness, not the kernel."""
         if isinstance(excinfo.value, Broken):
-            return f"{excinfo.value}\nasked: {self.demand.idea}"
+            return f"{excinfo.value}\nchecked: {self.demand.idea}"
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:

@@ -42,3 +42,14 @@ def test_a_failing_variant_has_a_next_command(capsys: pytest.CaptureFixture[str]
     assert "'compare --sanitize' searches for races" in out
     assert main([*words, "--variants", "fa2-cupy"]) == 0
     assert "Next:" not in capsys.readouterr().out
+
+
+@pytest.mark.compiles
+def test_a_variant_of_the_user_that_passes_has_a_next_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = str(PLUGINS / "one_thread_per_row.py")
+    words = ["compare", "--plugin", plugin, "--device", "emulator", "--seq-len", "8", "--heads", "1"]
+    assert main([*words, "--variants", "one-thread-per-row,fa2-cupy"]) == 0
+    expected = (
+        f"Passed on this problem only. Next: python -m harness fuzz one-thread-per-row --plugin {plugin} --sanitize"
+    )
+    assert expected in capsys.readouterr().out.splitlines()

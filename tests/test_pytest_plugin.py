@@ -164,7 +164,7 @@ def test_a_claim_that_is_not_what_is_counted_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        ("no.such.module", "module no.such.module does not import"),
+        ("no.such.module", "module no.such.module could not be imported"),
         ("missing.py", "plugin missing.py: there is no such file"),
         ("json", "module json has no function register"),
     ],

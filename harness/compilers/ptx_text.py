@@ -168,7 +168,7 @@ def _compiled(toolchain: PtxToolchain, kernel: PtxKernel, arch: str, file: str =
     entries = entry_parameters(kernel.text)
     if kernel.name not in entries:
         raise CompileError(
-            f"there is no kernel {kernel.name} in its PTX, which has {', '.join(entries) or 'none'}; "
+            f"the PTX defines {', '.join(entries) or 'no kernel'}, not {kernel.name}; "
             "name it as it stands behind .entry"
         )
     ptx = kernel.text

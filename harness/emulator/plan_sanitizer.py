@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from harness.emulator.executor import EmulatorExecutor
 from harness.emulator.instruments import Instruments
 from harness.execution.protocol import Execution
 from harness.execution.run_settings import DEFAULT_SETTINGS, RunSettings
-from harness.model.finding import Finding
+from harness.model.finding import Finding, findings_by_cause
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
 from harness.model.variant import Variant
@@ -48,7 +49,10 @@ class EmulatorSanitizer:
         ]
 
     def check(self, variant: Variant, problem: BaseProblem, plan: Plan, inputs: Inputs) -> tuple[Finding, ...]:
-        """Return the findings of all schedules, without duplicates. A fault ends a schedule and is a finding, too."""
+        """Return the findings of all schedules, without duplicates, those of one cause together, a race first.
+
+        A fault ends a schedule and is a finding, too.
+        """
         found: dict[tuple[object, ...], Finding] = {}
         first: Execution | None = None
         for executor in (self.executor, *self._shuffled):
@@ -61,7 +65,7 @@ class EmulatorSanitizer:
                 found.setdefault(_key(finding), finding)
             if execution is None:
                 break
-        return tuple(found.values())
+        return tuple(itertools.chain.from_iterable(findings_by_cause(found.values())))
 
 
 def _run(

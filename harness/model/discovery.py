@@ -260,14 +260,14 @@ def _importing(origin: str, load: Callable[[], Any]) -> Any:
         return load()
     except ModuleNotFoundError as error:
         if error.name not in MOVED:
-            raise PluginError(f"{origin} does not import: {where_and_what(error)}") from error
+            raise PluginError(f"{origin} could not be imported: {where_and_what(error)}") from error
         raise PluginError(
             f"{origin} imports {error.name}, which has moved; write: "
             "from harness import Buffer, Launch, Numerics, Plan, PlanError, Problem, Traffic, Variant"
         ) from error
     except BaseException as error:
         raise_interrupt(error)
-        raise PluginError(f"{origin} does not import: {where_and_what(error)}") from error
+        raise PluginError(f"{origin} could not be imported: {where_and_what(error)}") from error
 
 
 def _register_of(module: ModuleType, origin: str) -> Callable[[Registry], object]:

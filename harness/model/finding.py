@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNINITIALISED_READ = "uninitialised read"
@@ -48,3 +49,36 @@ class Finding:
     """Offset in `target`, in bytes."""
     count: int = 1
     """Number of occurrences at the same lines; for `output not written`, the number of elements."""
+
+
+def findings_by_cause(findings: Iterable[Finding]) -> list[tuple[Finding, ...]]:
+    """Group the findings that one missing barrier would explain; each other finding is alone.
+
+    These are races on the same memory of a kernel, and reads of that memory before it was written. In a group, races
+    come first, a read after a write (RAW) before others at the same lines. Groups are in order of occurrence, except
+    that races precede other reads of unwritten memory.
+    """
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        ordered = finding.kind in (*RACES, UNINITIALISED_READ) and finding.target is not None
+        groups.setdefault((finding.kernel, finding.target) if ordered else number, []).append(finding)
+    found: list[tuple[Finding, ...]] = []
+    for group in groups.values():
+        has_race = any(finding.kind in RACES for finding in group)
+        found += [tuple(_most_telling_first(group))] if has_race else [(each,) for each in group]
+    last_race = max((number for number, group in enumerate(found) if group[0].kind in RACES), default=-1)
+    before = found[: last_race + 1]
+    return [*sorted(before, key=lambda group: group[0].kind == UNINITIALISED_READ), *found[last_race + 1 :]]
+
+
+def _most_telling_first(group: list[Finding]) -> list[Finding]:
+    """Races first, and of those at one pair of lines, RAW races."""
+    lines = [_lines(finding) for finding in group]
+    first = {pair: number for number, pair in reversed([*enumerate(lines)])}
+    return sorted(
+        group, key=lambda f: (f.kind not in RACES, first[_lines(f)], RACES.index(f.kind) if f.kind in RACES else 0)
+    )
+
+
+def _lines(finding: Finding) -> frozenset[tuple[str, int]]:
+    return frozenset((place.file, place.line) for place in (finding.place, finding.other) if place is not None)

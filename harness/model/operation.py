@@ -257,9 +257,9 @@ class Operation:
     probed_axes: Callable[[Case, Builds], Sequence[ProbedAxis]] = lambda case, builds: ()
     """(case, builds) -> lengths of a failing case that are varied to find at which of them it fails, the most
     informative first."""
-    peculiarities: Callable[[Case, Sequence[int]], list[str]] = lambda case, tiles: []
-    """(case, tiles) -> descriptions of what distinguishes the case from the plainest one. `tiles` is the result of
-    `Build.tiles`."""
+    peculiarities: Callable[[Case, Sequence[int], Sequence[int]], list[str]] = lambda case, tiles, assumed_tile: []
+    """(case, tiles, assumed_tile) -> descriptions of what distinguishes the case from the plainest one. `tiles` is the
+    result of `Build.tiles`, `assumed_tile` that of `Build.assumed_tile`."""
     tile_names: Mapping[str, str] = field(default_factory=dict)
     """Variants' names of tile sizes by what they count: `row` and `key`, such as `Br` and `Bc`."""
     known_mistakes: Callable[[Any, Arrays, int | None], Iterator[tuple[str, Mapping[str, Float64Array]]]] = (

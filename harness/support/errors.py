@@ -29,7 +29,7 @@ class UnsupportedProblem(UsageError):
 
 
 class PluginError(UsageError):
-    """A plugin does not import, registers nothing, or registers a name that is taken."""
+    """A plugin cannot be imported, registers nothing, or registers a name that is taken."""
 
 
 class StoreError(UsageError):

@@ -24,12 +24,12 @@ def load_hypothesis() -> None:
         importlib.import_module("hypothesis")
     except ModuleNotFoundError as error:
         if error.name != "hypothesis":
-            raise UsageError(f"Hypothesis does not import: {where_and_what(error)}") from error
+            raise UsageError(f"Hypothesis could not be imported: {where_and_what(error)}") from error
         raise UsageError(
             "fuzz draws its problems with Hypothesis, which is not installed here; python -m pip install hypothesis"
         ) from error
     except Exception as error:
-        raise UsageError(f"Hypothesis does not import: {where_and_what(error)}") from error
+        raise UsageError(f"Hypothesis could not be imported: {where_and_what(error)}") from error
     finally:
         if before is None:
             del os.environ[NO_PLUGINS]

@@ -1,4 +1,4 @@
-"""Parses numbers strictly; some forms that Python's `int` and `float` accept are rejected.
+"""Parses numbers strictly, and counts things; some forms that Python's `int` and `float` accept are rejected.
 
 `int` accepts digits of every script and underscores, and very long numbers raise an unrelated error.
 """
@@ -33,3 +33,8 @@ def real_number(text: str) -> float:
 def shown(text: str) -> str:
     """Quote `text` for a message, truncated if it is long."""
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as `1 place`, `2 places`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

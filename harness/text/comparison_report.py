@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from textwrap import fill
 from typing import Any
 
-from harness.execution.judging.verdict import FAIL, UNSUPPORTED
+from harness.execution.judging.accuracy import SANITIZE_HINT
+from harness.execution.judging.verdict import FAIL, PASS, UNSUPPORTED
 from harness.execution.outcome import Comparison, OutputErrors, Row
+from harness.model.finding import findings_by_cause
 from harness.model.problem import OPTIONAL_OUTPUT, OUTPUT, BaseProblem
-from harness.text.findings import findings_by_cause, findings_in_words
+from harness.text.findings import findings_in_words
 from harness.text.report import NOTE_WIDTH, Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib
 
@@ -33,11 +35,16 @@ def render_comparison(comparison: Comparison, format: str) -> str:
     return comparison_report(comparison).render(format)
 
 
-def comparison_report(comparison: Comparison, next_command: Callable[[str], str] | None = None) -> Report:
-    """The report of a comparison. `next_command` returns the command that shrinks the failure of a variant."""
+def comparison_report(
+    comparison: Comparison, next_command: Callable[[str], str] | None = None, user_variants: Collection[str] = ()
+) -> Report:
+    """The report of a comparison. `next_command` returns the command that fuzzes a variant.
+
+    That is the advice after a failure, and if one of `user_variants`, those of plugins, passed.
+    """
     return Report(
         paragraphs=lambda: [comparison_headline(comparison), _table(comparison)],
-        notes=lambda: [*_footnotes(comparison), *_next_steps(comparison, next_command)],
+        notes=lambda: [*_footnotes(comparison), *_next_steps(comparison, next_command, user_variants)],
         records=lambda: (
             [
                 _row_object(row, comparison.problem) | {"findings": None if row.findings is None else len(row.findings)}
@@ -98,10 +105,6 @@ def comparison_columns(comparison: Comparison) -> list[Column]:
     if comparison.device.is_gpu:
         columns.append(Column("time\nms", lambda r: UNKNOWN if r.time_ms is None else f"{r.time_ms:,.4f}"))
     return columns
-
-
-def _findings(row: Row) -> str:
-    return UNKNOWN if row.findings is None else str(len(findings_by_cause(row.findings)))
 
 
 def _uses_local(comparison: Comparison) -> bool:
@@ -181,23 +184,47 @@ def _footnotes(comparison: Comparison) -> list[str]:
     notes += [f"{', '.join(names)}: {v}: {reason}" for (v, reason), names in alike.items() if v == UNSUPPORTED]
     for row in comparison.rows:
         names = alike.get((row.verdict, row.reason or ""), [])
-        if row.verdict != UNSUPPORTED and row.variant in names[:1]:
-            notes.append(f"{', '.join(names)}: {row.verdict}: {_indented(row.reason or '')}")
+        texts = [*findings_in_words(row.findings or (), None if _fails_by_findings(row) else row.reason)]
+        if _fails_by_findings(row):
+            notes.append(f"{row.variant}: {row.verdict}: {texts.pop(0)}")
+        elif row.verdict != UNSUPPORTED and row.variant in names[:1]:
+            notes.append(f"{', '.join(names)}: {row.verdict}: {_reason(row, comparison)}")
+        notes += [f"{row.variant}: {text}" for text in texts]
         if row.error_over_strictest is not None:
             notes.append(f"{row.variant}: {inferred_numerics_note(row)}")
-        notes += [f"{row.variant}: {text}" for text in findings_in_words(row.findings or (), row.reason)]
         if row.note is not None:
             notes.append(f"{row.variant}: {row.note}")
     return notes
 
 
-def _next_steps(comparison: Comparison, next_command: Callable[[str], str] | None) -> list[str]:
-    """What finds the cause of a wrong answer: a command for the first variant that fails."""
-    failing = [row.variant for row in comparison.rows if row.verdict == FAIL]
-    if not failing or next_command is None:
+def _fails_by_findings(row: Row) -> bool:
+    """Whether the row's reason is the first finding of the sanitizer: nothing else is wrong."""
+    if not row.findings:
+        return False
+    return row.reason == f"{row.findings[0].kind}: {row.findings[0].message}"
+
+
+def _reason(row: Row, comparison: Comparison) -> str:
+    """Why the row does not pass, without advice to run the sanitizer if it ran."""
+    reason = row.reason or ""
+    return _indented(reason if comparison.sanitized_by is None else reason.replace(SANITIZE_HINT, ""))
+
+
+def _next_steps(
+    comparison: Comparison, next_command: Callable[[str], str] | None, user_variants: Collection[str]
+) -> list[str]:
+    """The command that finds the cause of a failure, or other problems that the user's variant may get wrong."""
+    if next_command is None:
         return []
-    races = "" if comparison.sanitized_by is not None else "; 'compare --sanitize' searches for races"
-    return [f"Next: {next_command(failing[0])}\nshrinks the failure to a small problem{races}."]
+    sanitize = "" if comparison.device.is_gpu else " --sanitize"
+    failing = [row for row in comparison.rows if row.verdict == FAIL]
+    if failing:
+        command, races = next_command(failing[0].variant), "; 'compare --sanitize' searches for races"
+        if comparison.sanitized_by is not None:
+            command, races = f"{command}{sanitize if _fails_by_findings(failing[0]) else ''}", ""
+        return [f"Next: {command}\nshrinks the failure to a small problem{races}."]
+    passing = [row.variant for row in comparison.rows if row.verdict == PASS and row.variant in user_variants]
+    return [f"Passed on this problem only. Next: {next_command(passing[0])}{sanitize}"] if passing else []
 
 
 def inferred_numerics_note(row: Row) -> str:
@@ -205,8 +232,8 @@ def inferred_numerics_note(row: Row) -> str:
     over = row.error_over_strictest
     if over is not None and over <= 1:
         return (
-            "optional: declare `numerics`, where it rounds, for a tighter check (docs/numerics.md). With the fewest "
-            f"roundings that its code allows, error / expected would be {_ratio(over)}"
+            "optional: for a tighter check, declare where the kernel rounds (`numerics`, docs/numerics.md). If it "
+            f"rounds as little as its code suggests, error / expected is {_ratio(over)}"
         )
     exact = over is not None and math.isinf(over)
     what = "answers that would be exact are not" if exact else f"error / expected would be {_ratio(over)}"

@@ -60,8 +60,8 @@ def test_the_text_and_the_name_identify_it() -> None:
 @pytest.mark.parametrize(
     ("kernel", "words"),
     [
-        (PtxKernel(TEXT, "scales"), "no kernel scales in its PTX, which has scale, nothing; name it as it stands"),
-        (PtxKernel(".version 8.0\n.target sm_80\n", "k"), "no kernel k in its PTX, which has none;"),
+        (PtxKernel(TEXT, "scales"), "the PTX defines scale, nothing, not scales; name it as it stands"),
+        (PtxKernel(".version 8.0\n.target sm_80\n", "k"), "the PTX defines no kernel, not k;"),
         (PtxKernel(text(""), "scale"), "kernel scale: its PTX has no .target; write .target sm_90"),
         (PtxKernel(text(".target sm_100"), "scale"), "its PTX is for sm_100, and is to run on sm_90"),
         (PtxKernel(text(".target sm_80a"), "scale"), "its PTX is for sm_80a, and is to run on sm_90"),

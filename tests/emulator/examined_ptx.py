@@ -36,7 +36,7 @@ MOST_SECONDS = 10
 """Of the processor's time, for reading one text, and for compiling and running it."""
 _STEP_LIMIT = 20_000
 _REFUSALS = (CompileError, UnsupportedInstruction)
-_NO_LINE = ("its PTX has no .target", "there is no kernel ", "its text is ")
+_NO_LINE = ("its PTX has no .target", "the PTX defines ", "its text is ")
 """Beginnings of what is said of a whole text, in which something is missing."""
 
 

@@ -94,7 +94,7 @@ def test_ptx_by_hand_from_the_command_line(capsys: pytest.CaptureFixture[str]) -
             "says backend='cupy', but its plan launches kernel mine, which is a harness",
         ),
         ("mojo", PtxKernel("?", "mine"), "variant 'odd' has backend 'mojo'; choose cupy, numba"),
-        ("ptx", PtxKernel("?", "mine"), "no kernel mine in its PTX"),
+        ("ptx", PtxKernel("?", "mine"), "the PTX defines no kernel, not mine"),
     ],
 )
 def test_a_kernel_of_another_language_is_an_error_of_its_row_only(says: str, kernel: Any, words: str) -> None:

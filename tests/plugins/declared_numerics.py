@@ -33,7 +33,11 @@ def variant(name: str, kernel: str, numerics: Numerics) -> Variant:
         return Plan((Launch(KERNELS[kernel], (-(-words // 256),), (256,), args),))
 
     def supports(problem: Problem) -> str | None:
-        return None if problem.itemsize_bytes == 2 and problem.head_dim % 2 == 0 else "16 bits, in pairs"
+        return (
+            None
+            if problem.itemsize_bytes == 2 and problem.head_dim % 2 == 0
+            else "only even head_dim in 16 bits is supported"
+        )
 
     return Variant(name=name, plan=plan, supports=supports, numerics=numerics)
 

@@ -84,7 +84,7 @@ def planned(kernel: cupy.RawKernel, problem: Problem) -> Plan:
 
 def supports(problem: Problem) -> str | None:
     if problem.head_dim > MOST_DIMENSIONS:
-        return f"head_dim up to {MOST_DIMENSIONS}"
+        return f"only head_dim up to {MOST_DIMENSIONS} is supported"
     return None if problem.dtype == "float32" else "it is written for float32"
 
 

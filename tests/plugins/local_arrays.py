@@ -46,7 +46,7 @@ def plan(p):
 
 
 def supports(p):
-    return None if p.dtype == "float32" and p.head_dim <= 128 else "float32 and head_dim up to 128 only"
+    return None if p.dtype == "float32" and p.head_dim <= 128 else "only float32 with head_dim up to 128 is supported"
 
 
 def register(registry):

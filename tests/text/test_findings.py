@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.model.finding import Finding, Place
-from harness.text.findings import finding_text, findings_by_cause, findings_in_words
+from harness.model.finding import Finding, Place, findings_by_cause
+from harness.text.findings import finding_text, findings_in_words
 
 
 def at(line: int) -> Place:
@@ -31,10 +31,21 @@ def test_reads_of_unwritten_memory_without_a_race_are_findings_of_their_own():
     assert findings_by_cause([UNWRITTEN, second]) == [(UNWRITTEN,), (second,)]
 
 
+def test_at_one_pair_of_lines_the_read_after_the_write_comes_first():
+    swapped = replace(RACE, kind="WAR race", place=RACE.other, other=RACE.place)
+    assert findings_by_cause([UNWRITTEN, ANOTHER, swapped, RACE]) == [(ANOTHER, RACE, swapped, UNWRITTEN)]
+
+
+def test_a_race_comes_before_reads_of_other_unwritten_memory_but_not_before_other_findings():
+    elsewhere = replace(UNWRITTEN, target="shared memory u")
+    assert findings_by_cause([elsewhere, NOT_WRITTEN, RACE]) == [(NOT_WRITTEN,), (RACE,), (elsewhere,)]
+    assert findings_by_cause([RACE, elsewhere, NOT_WRITTEN]) == [(RACE,), (elsewhere,), (NOT_WRITTEN,)]
+
+
 def test_places_of_one_cause_are_listed_behind_its_message():
     (text,) = findings_in_words([RACE, ANOTHER, UNWRITTEN], None)
     assert text == (
-        "RAW race: load races with store. From the same cause: WAR race at kernel.cu:23 with kernel.cu:32, "
+        "RAW race: load races with store\n    From the same cause: WAR race at kernel.cu:23 with kernel.cu:32, "
         "uninitialised read at kernel.cu:28"
     )
 
@@ -47,6 +58,7 @@ def test_a_finding_that_is_the_reason_is_not_repeated_unless_it_has_more_places(
 def test_of_many_causes_five_are_shown():
     many = [replace(NOT_WRITTEN, message=f"number {i}") for i in range(8)]
     assert list(findings_in_words(many, None))[-1] == "and 3 more findings; --format json lists all"
+    assert list(findings_in_words(many[:6], None))[-1] == "and 1 more finding; --format json lists all"
     assert [text[-8:] for text in findings_in_words(many, None, most=None)] == [f"number {i}" for i in range(8)]
 
 

@@ -8,14 +8,16 @@ import math
 
 import pytest
 
+from harness.execution.judging.accuracy import SANITIZE_HINT
 from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.execution.protocol import Device
+from harness.model.finding import Finding, Place
 from harness.model.plan import Plan
 from harness.model.variant import Registry, Variant
 from harness.operations.attention.problem import Problem
 from harness.studies.listing.command import variants_report
 from harness.support.version import VERSION
-from harness.text.comparison_report import render_comparison
+from harness.text.comparison_report import comparison_report, render_comparison
 from harness.text.tables import FORMATS
 
 MIB = 2**20
@@ -104,6 +106,28 @@ def test_the_table_tells_the_story():
     assert "odd: claims more than was counted" in lines
     assert "broken: error: kernel x does not compile:\n    x.cu(3): error | expected ;\n" in text
     assert "ms" not in lines[2] + lines[3]
+
+
+def test_a_finding_that_is_the_reason_is_printed_once_and_first():
+    place = Place("k.cu", 3, (0, 0, 0), (0, 0, 0))
+    race = Finding(
+        kind="RAW race", message="line 3 may read", kernel="k", place=place, other=place, target="s", count=7
+    )
+    early = dataclasses.replace(race, kind="uninitialised read", message="nothing written", other=None)
+    racy = dataclasses.replace(FAILING, variant="racy", reason="RAW race: line 3 may read", findings=(race, early))
+    found = comparison(racy, sanitized_by="the sanitizer")
+    lines = comparison_report(found, "fuzz {}".format).render("table").splitlines()
+    at = lines.index("racy: fail: RAW race (7 times): line 3 may read")
+    assert lines[at + 1] == "    From the same cause: uninitialised read at k.cu:3"
+    assert sum("may read" in line for line in lines) == 1
+    assert "Next: fuzz racy --sanitize" in lines
+
+
+def test_advice_to_run_the_sanitizer_is_left_out_if_it_ran():
+    wrong = dataclasses.replace(FAILING, reason=f"3 elements{SANITIZE_HINT}", findings=())
+    assert "odd: fail: 3 elements; --sanitize names the line" in render_comparison(comparison(wrong), "table")
+    text = render_comparison(comparison(wrong, sanitized_by="the sanitizer"), "table")
+    assert "odd: fail: 3 elements\n" in text and "--sanitize" not in text
 
 
 def test_a_reason_that_several_have_is_told_once():

@@ -55,7 +55,8 @@ def _with_headers(text: str) -> str:
 def one_head(problem: Problem) -> str | None:
     """Return None for problems that the steps on CUDA cores support, or else what they support."""
     shape = problem.batch == problem.heads == 1 and problem.head_dim == HEAD_DIM
-    return None if shape and problem.dtype == "float32" else f"one head, float32, head_dim {HEAD_DIM}"
+    wanted = f"only one head in float32 with head_dim {HEAD_DIM} is supported"
+    return None if shape and problem.dtype == "float32" else wanted
 
 
 def small(q_len: int, kv_len: int | None = None) -> Problem:

@@ -18,7 +18,8 @@ SECTOR_BYTES = 32
 def one_head_of_halves(problem: Problem) -> str | None:
     """Return None for problems that the steps on tensor cores support, or else what they support."""
     shape = problem.batch == problem.heads == 1 and problem.head_dim == HEAD_DIM
-    return None if shape and problem.dtype == "float16" else f"one head, float16, head_dim {HEAD_DIM}"
+    wanted = f"only one head in float16 with head_dim {HEAD_DIM} is supported"
+    return None if shape and problem.dtype == "float16" else wanted
 
 
 def small_halves(q_len: int, kv_len: int | None = None) -> Problem:

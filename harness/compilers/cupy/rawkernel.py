@@ -28,7 +28,7 @@ def compile_rawkernel(kernel: Any, toolchain: Toolchain, arch: str) -> CompiledK
     entries = entry_parameters(ptx)
     if name not in entries:
         raise CompileError(
-            f"there is no kernel {name} in its source, which has {', '.join(entries) or 'none'}; "
+            f"the source defines {', '.join(entries) or 'no kernel'}, not {name}; "
             'declare it extern "C" __global__, so that its name is not mangled'
         )
     return CompiledKernel(

@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from harness.emulator.abi import layout as at
+from harness.emulator.codegen.barrier_paths import BarrierPaths
 from harness.emulator.codegen.cpu import ANY_CPU, Cpu
 from harness.emulator.codegen.emitters import emitter_for
 from harness.emulator.codegen.flushed_registers import flushed_registers
@@ -131,6 +132,7 @@ def generate(
         clusters,
         sites_of(lanes.sites, flat),
         tuple(Site.of(b.source) if b.source else None for b in graph.blocks),
+        BarrierPaths.of(graph, lanes.sites) if instruments.sanitizer else None,
     )
     return KernelCode(body, facts, frozenset(lanes.called))
 

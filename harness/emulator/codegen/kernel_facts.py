@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
+from harness.emulator.codegen.barrier_paths import BarrierPaths
 from harness.ptx.blocks import registers_of
 from harness.ptx.instructions import Function, Instruction, Reg, SourceLine, names_in
 from harness.ptx.opcodes import ATOMIC, BULK_REDUCTION, LOAD, OPCODES, MemoryAccess
@@ -137,6 +138,8 @@ class KernelFacts:
     sites: tuple[Site, ...]
     blocks: tuple[Site | None, ...]
     """An instruction of each basic block, to locate a warp in messages."""
+    barrier_paths: BarrierPaths | None = None
+    """The paths between its sites, for messages of the sanitizer; None in a kernel that is not compiled for it."""
 
     @property
     def tensor_memory(self) -> bool:
@@ -173,6 +176,7 @@ class KernelFacts:
         )
         fields["shared_variables"] = tuple(SharedVariable(**v) for v in fields["shared_variables"])
         fields["clusters"] = ClusterFacts.from_fields(fields["clusters"])
+        fields["barrier_paths"] = BarrierPaths.from_fields(fields["barrier_paths"])
         lines = [SourceLine(*line) for line in fields.pop("lines")]
         for name in ("sites", "blocks"):
             fields[name] = tuple(_site(row, lines) for row in fields[name])

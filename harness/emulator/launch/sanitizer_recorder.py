@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,12 @@ from harness.emulator.abi import layout as machine
 from harness.emulator.abi import sanitizer_layout as at
 from harness.emulator.abi.tensor_memory_layout import LANE_SHIFT
 from harness.emulator.codegen.instrumentation.watched import is_strong
-from harness.emulator.codegen.kernel_facts import KernelFacts, SharedVariable, Site
+from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.emulator.launch.memory.sanitizer_memory import SanitizerMemory
+from harness.emulator.launch.race_words import Access, in_program_order, missing_barrier, sources
+from harness.emulator.launch.shared_array_names import SharedArrays
 from harness.model.finding import Finding, Place
-from harness.ptx.instructions import source_name
 from harness.ptx.opcodes import TEXTURE
 from harness.ptx.types import TYPES
 
@@ -65,12 +67,7 @@ class LaunchRecorder:
         """Whether both threads of a race belong to one warp."""
         if finding.place is None or finding.other is None or finding.place.block != finding.other.block:
             return False
-        x, y, _ = self._geometry.block
-        first, second = (
-            (place.thread[0] + x * (place.thread[1] + y * place.thread[2])) // machine.LANES
-            for place in (finding.place, finding.other)
-        )
-        return first == second
+        return self._warp(finding.place) == self._warp(finding.other)
 
     # Words ----------------------------------------------------------------------------------------------------------
 
@@ -103,7 +100,8 @@ class LaunchRecorder:
         where = f"kernel {self._kernel}, {self._at(site, here)}"
         there: Place | None = None
         if kind == at.UNINITIALISED:
-            message = f"{where}: {what} at {self._position(address, target, offset)}, to which nothing has been written"
+            read = self._bytes_at(address, size, target, offset)
+            message = f"{where}: {self._verb(site)} of {read}, to which nothing has been written"
         elif kind == at.OUTSIDE_ITS_ARRAY:
             message = f"{where}: {self._outside_its_array(what, address, before, target, offset)}"
         elif kind == at.INPUT_WRITTEN:
@@ -141,19 +139,9 @@ class LaunchRecorder:
             )
         else:
             there = self._place(before, earlier % at.PENDING, other)
-            if earlier >= at.PENDING:
-                remedy = f"that is still in flight: {WAITS[self._facts.sites[before].opcode]}"
-            elif self._is_strong(site) and self._is_strong(before):
-                remedy = (
-                    "nothing orders the two, and both are strong, but the scope of one does not include the other's "
-                    "thread, or their elements differ in size"
-                )
-            else:
-                remedy = self._remedy(here, self._verb(site), there, self._verb(before))
-            message = (
-                f"{where}: {what} at {self._position(address, target, offset)} races with the {self._verb(before)} at "
-                f"{self._at(before, there)}; {remedy}"
-            )
+            accesses = self._access(site, here), self._access(before, there)
+            bytes_there = self._bytes_at(address, size, target, offset)
+            return self._race(at.KINDS[kind], *accesses, bytes_there, target, offset, count, earlier >= at.PENDING)
         return Finding(
             kind=at.KINDS[kind],
             message=message,
@@ -169,7 +157,7 @@ class LaunchRecorder:
         """Describe an access at `offset` of `target` whose address was computed from that of another array."""
         variable = self._facts.shared_variables[array]
         within = (address & machine.OFFSET_MASK) % self.memory.shared_pitch - variable.offset
-        name, _ = _shared_target((variable,), variable.offset)
+        name = self._shared_arrays.name(variable)
         size = f"which has {variable.size_bytes:,} bytes" if variable.size_bytes else "before its beginning"
         there = "between arrays" if target == "shared memory" else f"at byte offset {offset:,} of {target}"
         return f"{what} at byte offset {within:,} of {name}, {size}; that is {there}"
@@ -203,13 +191,69 @@ class LaunchRecorder:
         why = "which has returned or is none of the block's" if mask >> second & 1 else "which the mask does not name"
         return f"'{form}' with mask {mask:#010x} reads lane {second}, {why}; what comes is undefined"
 
-    def _remedy(self, here: Place, verb: str, there: Place, earlier_verb: str) -> str:
-        """What would order two accesses, of which that at `there` came first in the run."""
-        if here.block == there.block:
-            return _missing_barrier(here, verb, there, earlier_verb)
-        if self._cluster_of(here) == self._cluster_of(there):
-            return "blocks of a cluster are ordered by its barrier (barrier.cluster), mbarriers and atomics"
-        return "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
+    def _race(
+        self,
+        kind: str,
+        here: Access,
+        there: Access,
+        what: str,
+        target: str,
+        offset: int,
+        count: int,
+        is_in_flight: bool,
+    ) -> Finding:
+        """The race of two accesses, of which `there` came first in the run; `what` names the bytes."""
+        within = here.place.block == there.place.block
+        ordered_by_scopes = self._is_strong(here.number) and self._is_strong(there.number)
+        # Other than those of a copy by its own thread, asynchronous accesses are not ordered by barriers alone.
+        others = {here.site.opcode, there.site.opcode} & WAITS.keys() - {"cp"}
+        paths = None if others or not within or ordered_by_scopes else self._facts.barrier_paths
+        observed = kind
+        if here.place.thread != there.place.thread:
+            kind, here, there = in_program_order(kind, here, there, paths, is_in_flight)
+        # A copy that is in flight because it comes an iteration too early needs no other wait.
+        needs_barrier = within and not ordered_by_scopes and (not is_in_flight or kind != observed)
+        if needs_barrier:
+            words = missing_barrier(kind, here, there, what, self._threads(here.place, there.place), paths)
+        else:
+            lines = here.line(there), there.line(here)
+            words = f"{here.verb} of {what} at {lines[0]} races with the {there.verb} at {lines[1]}; "
+            if is_in_flight:
+                words += f"that is still in flight: {WAITS[there.site.opcode]}"
+            elif ordered_by_scopes:
+                words += (
+                    "nothing orders the two, and both are strong, but the scope of one does not include the other's "
+                    "thread, or their elements differ in size"
+                )
+            elif self._cluster_of(here.place) == self._cluster_of(there.place):
+                words += "blocks of a cluster are ordered by its barrier (barrier.cluster), mbarriers and atomics"
+            else:
+                words += "blocks of one launch are ordered only by atomics with fences, or by a launch of their own"
+        return Finding(
+            kind=kind,
+            message=f"kernel {self._kernel}: {words}{sources(here, there, with_threads=not needs_barrier)}",
+            kernel=self._kernel,
+            place=here.place,
+            other=there.place,
+            target=target,
+            offset=offset,
+            count=count,
+        )
+
+    def _access(self, site: int, place: Place) -> Access:
+        return Access(site, self._facts.sites[site], place, self._warp(place))
+
+    def _warp(self, place: Place) -> int:
+        """The number of a thread's warp in its block."""
+        x, y, _ = self._geometry.block
+        return (place.thread[0] + x * (place.thread[1] + y * place.thread[2])) // machine.LANES
+
+    def _threads(self, first: Place, second: Place) -> str:
+        """Two threads of one block."""
+        is_flat = self._geometry.block[1:] == (1, 1)
+        names = [str(place.thread[0] if is_flat else place.thread) for place in (first, second)]
+        threads = f"threads {' and '.join(names)}"
+        return threads if self._geometry.grid == (1, 1, 1) else f"block {first.block}, {threads}"
 
     def _is_strong(self, site: int) -> bool:
         found = self._facts.sites[site]
@@ -239,12 +283,20 @@ class LaunchRecorder:
         grid, threads = self._geometry.grid, self._geometry.block
         return Place(file, line, machine.coordinates(block, grid), machine.coordinates(own, threads))
 
-    @staticmethod
-    def _position(address: int, target: str, offset: int) -> str:
-        """Describe a position in an object: a cell of tensor memory, otherwise a byte."""
-        if address >> machine.WINDOW_BITS == machine.TENSOR_WINDOW:
-            return f"lane {offset >> LANE_SHIFT & 0xFFFF}, column {offset & 0xFFFF} of {target}"
-        return f"byte offset {offset:,} of {target}"
+    def _bytes_at(self, address: int, size: int, target: str, offset: int) -> str:
+        """The bytes of an access: a cell of tensor memory, or an element of an array, or a number of bytes."""
+        how_many = f"{size:,} byte{'s' if size > 1 else ''}"
+        window, place = address >> machine.WINDOW_BITS, address & machine.OFFSET_MASK
+        if window == machine.TENSOR_WINDOW:
+            return f"{how_many} at lane {offset >> LANE_SHIFT & 0xFFFF}, column {offset & 0xFFFF} of {target}"
+        element = None
+        if window == machine.SHARED_WINDOW and place < self.memory.shared_pitch:
+            element = self._shared_arrays.element(place)
+        return element or f"{how_many} at byte offset {offset:,} of {target}"
+
+    @cached_property
+    def _shared_arrays(self) -> SharedArrays:
+        return SharedArrays.of(self._facts.shared_variables, self._facts.sites)
 
     def _neighbour(self, here: Place, rank: int) -> Extents:
         """Coordinates of the block with this rank in the cluster of `here`."""
@@ -255,7 +307,7 @@ class LaunchRecorder:
         window, offset = address >> machine.WINDOW_BITS, address & machine.OFFSET_MASK
         if window == machine.SHARED_WINDOW:
             rank, offset = divmod(offset, self.memory.shared_pitch)
-            name, offset = _shared_target(self._facts.shared_variables, offset)
+            name, offset = self._shared_arrays.target(offset)
             owner = self._neighbour(here, rank)
             return name if owner == here.block else f"{name} of block {owner}", offset
         if window == machine.TENSOR_WINDOW:
@@ -287,14 +339,6 @@ _FIRST = "is the first product of its warp, and no wgmma.fence.sync.aligned lies
 
 def _line(place: Place | None) -> tuple[str, int] | None:
     return None if place is None else (place.file, place.line)
-
-
-def _shared_target(variables: Sequence[SharedVariable], offset: int) -> tuple[str, int]:
-    """The variable, by its name in the source, and the offset in it."""
-    for variable in reversed(variables):
-        if variable.offset <= offset and (not variable.size_bytes or offset < variable.offset + variable.size_bytes):
-            return f"shared memory {source_name(variable.name)}", offset - variable.offset
-    return "shared memory", offset
 
 
 WAITS = {
@@ -343,15 +387,3 @@ def _granule(sites: Sequence[Site], space: str) -> int:
         if named in (set(), {space}):
             widths += [TYPES[word].size_bytes for word in words if word in TYPES]
     return min(widths)
-
-
-def _missing_barrier(here: Place, verb: str, there: Place, earlier_verb: str) -> str:
-    """What is missing between two accesses of one block, of which that at `there` came first in the run."""
-    first, second = (
-        (f"the other {verb}", "this one") if verb == earlier_verb else (f"the {earlier_verb}", f"the {verb}")
-    )
-    text = f"{first} came first, and no barrier, __syncwarp or atomic orders {second} after it"
-    if here.file == there.file and 0 < here.line < there.line:
-        turn = "so it may be of a loop's next turn: then a barrier is missing at the end of the loop's body"
-        text += f"; {second} stands above {first} in the source, {turn}"
-    return text

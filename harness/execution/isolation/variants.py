@@ -68,7 +68,7 @@ def discover_isolated(plugins: Iterable[Path] = (), package: str = "variants", f
                 if looking.loading is None:
                     raise
                 origin = Origin(*(checked(each, str) for each in looking.loading))
-                reason = f"{_in_words(origin)} does not import: {lost}"
+                reason = f"{_in_words(origin)} could not be imported: {lost}"
                 if origin.kind == PLUGIN or [*_key(origin), reason] in broken:
                     raise PluginError(reason) from lost
                 broken.append([*_key(origin), reason])
@@ -82,7 +82,7 @@ def variants_of(origin: Origin) -> list[Variant]:
     try:
         said = looking.ask("discover", process.LOAD_SECONDS, only=_key(origin), broken=[])
     except PlannerLost as lost:
-        raise PluginError(f"{_in_words(origin)} does not import: {lost}") from lost
+        raise PluginError(f"{_in_words(origin)} could not be imported: {lost}") from lost
     finally:
         looking.end()
     found = _discovery(said)

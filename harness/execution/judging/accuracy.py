@@ -16,10 +16,9 @@ Float64Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 STALE = "with bits of unwritten memory"
-CAUSES = (
-    ": shared memory or scratch was read before it was written, or before an asynchronous copy was waited for; "
-    "--sanitize names the line"
-)
+CAUSES = ": shared memory or scratch was read before it was written, or before an asynchronous copy was waited for"
+SANITIZE_HINT = "; --sanitize names the line"
+"""Advice in a reason; pointless if the sanitizer ran."""
 
 ZERO_FOR_NAN = "the reference has NaN there, the variant 0: a test such as `l > 0` is false for NaN; write `l != 0`"
 
@@ -223,7 +222,11 @@ def _explain(
     which is known only if `looked`.
     """
     never = "were never written" if looked else f"were never written, or {STALE}"
-    cases = ((never_written, never, ""), (as_given, f"were written {STALE}", CAUSES), (np.isnan(got), "are NaN", ""))
+    cases = (
+        (never_written, never, ""),
+        (as_given, f"were written {STALE}", CAUSES + SANITIZE_HINT),
+        (np.isnan(got), "are NaN", ""),
+    )
     for where, what, causes in cases:
         if (mask := where & wrong).any():
             first = element(int(np.argmax(mask)))

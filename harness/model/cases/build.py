@@ -80,6 +80,11 @@ class Build(ABC):
         """
         return False
 
+    @property
+    def assumed_tile(self) -> tuple[int, ...]:
+        """Size of a tile in each direction if the variant declares none, so that one is assumed; empty otherwise."""
+        return ()
+
     @abstractmethod
     def with_tile(self, tile: TileSizes, text: str | None) -> Build:
         """Return the build with a variant's tile sizes. `text` is their command-line form, None for the defaults."""

@@ -94,6 +94,12 @@ class BackwardBuild(Build):
     def with_tile(self, tile: TileSizes, text: str | None) -> BackwardBuild:
         return BackwardBuild(self.forward.with_tile(tile, text), text)
 
+    @property
+    @override
+    def assumed_tile(self) -> tuple[int, ...]:
+        tile: tuple[int, ...] = self.forward.assumed_tile
+        return tile
+
     @override
     def tiles(self, problem: Any) -> tuple[int, ...]:
         tiles: tuple[int, ...] = self.forward.tiles(problem)

@@ -215,7 +215,7 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
     ]
 
 
-def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] = ()) -> list[str]:
     """What a case has beyond the plainest, in words."""
     p: SoftmaxProblem = case.problem
     takes = []

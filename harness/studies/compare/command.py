@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.execution.judging.verdict import PASS, UNDECIDED
+from harness.model.discovery import PLUGIN
 from harness.model.operation import Operation
 from harness.options.command import Command, add_fields_of, flag, program_name
 from harness.options.device import add_device, add_sanitizer, counter_of, sanitizing
@@ -107,7 +108,11 @@ def _compared(request: CompareRequest, until_compared: contextlib.ExitStack) -> 
     request.kept.keep(found, {row.variant: row for row in comparison.rows if row.variant in names})
     fresh = [variant for variant in chosen if variant.name not in known]
     plugins = [word for path in selection.plugin for word in ("--plugin", str(path))]
-    report = comparison_report(comparison, lambda name: shlex.join([*program_name().split(), "fuzz", name, *plugins]))
+    report = comparison_report(
+        comparison,
+        lambda name: shlex.join([*program_name().split(), "fuzz", name, *plugins]),
+        {name for name, origin in found.origins.items() if origin.kind == PLUGIN},
+    )
     report = baseline.with_changes(report, comparison, chosen, twins)
     invariant = True
     if request.invariance:

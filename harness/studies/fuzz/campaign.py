@@ -18,7 +18,7 @@ from harness.execution.isolation.server import Load
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
 from harness.model.cases.property import SANITIZER
-from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named, operation_of
+from harness.model.operation import DEFAULT_OPERATION, Operation, operation_named
 from harness.options.machine import Machine
 from harness.studies.fuzz.database import PastFailures
 from harness.studies.fuzz.drawing.builds import builds_with, sanitized_builds
@@ -28,20 +28,18 @@ from harness.studies.fuzz.drawing.search import FEWEST_DRAWN, CaseResult, Search
 from harness.studies.fuzz.drawing.sequence import Chosen, ExampleSequence, Upcoming
 from harness.studies.fuzz.examining.chosen_examiners import examiners_of
 from harness.studies.fuzz.examining.examiners import Examiners
-from harness.studies.fuzz.examining.isolation import Worker
 from harness.studies.fuzz.finding import SUSPICIOUS, WRONG_ANSWER, Answer, Finding
 from harness.studies.fuzz.log import CampaignLog
 from harness.studies.fuzz.result import INCOMPLETE, CampaignResult, Failure
 from harness.studies.fuzz.settings import (
     DEFAULT_EXAMPLES,
     CampaignSettings,
-    require_check,
     require_sensible,
     usual_checks,
 )
 from harness.studies.fuzz.shrinking.aftermath import HarnessFaults, look_into
 from harness.studies.fuzz.shrinking.simplification import simplify
-from harness.support.errors import SandboxError, UsageError, WorkersGone
+from harness.support.errors import SandboxError, WorkersGone
 from harness.support.exception_place import place_in_harness
 
 if TYPE_CHECKING:
@@ -107,17 +105,6 @@ def run_campaign(
                 return campaign.result("error", text)
             campaign.faults.add(text)  # the findings so far are reported nevertheless
         return campaign.conclude()
-
-
-def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0) -> Answer:
-    """Run one case again in a worker process. Raises `UsageError` for an unknown regime or property."""
-    operation = operation_of(case.problem)
-    if case.regime not in operation.regimes:
-        raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
-    if case.check is not None:
-        require_check(case.check, operation, machine)
-    with Worker(load, machine, case_seconds) as worker:
-        return worker.ask(case)
 
 
 # Not derived from `Exception`, which Hypothesis would treat as a failure.

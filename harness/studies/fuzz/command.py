@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from harness.model.variant import Variant
     from harness.options.resume import UnfinishedWork
     from harness.studies.fuzz.finding import Answer
+    from harness.studies.fuzz.report import Larger
     from harness.studies.fuzz.result import CampaignResult
     from harness.support.progress import Progress
     from harness.text.study_result import StudyResult
@@ -86,20 +87,27 @@ def run_fuzz(request: FuzzRequest) -> int:
         return conclude(request.report, search(request))
     from harness.studies.fuzz.report import render_replay
 
-    examined = examine_again(request, request.replay)
-    variant, case, answer = examined.result
-    publish(request.report, render_replay(variant, case, answer, request.report.format))
-    return PASSED if examined.passed else FAILED
+    variant, case, answer, larger = _examine_again(request, request.replay)
+    publish(request.report, render_replay(variant, case, answer, request.report.format, larger))
+    return PASSED if _is_right(answer) else FAILED
 
 
 def examine_again(request: FuzzRequest, replayed: str) -> StudyResult[tuple[str, Case, Answer]]:
     """What --replay comes to: the variant's name, the case, and its answer."""
+    from harness.studies.fuzz.report import replay_report
+    from harness.text.study_result import StudyResult
+
+    variant, case, answer, larger = _examine_again(request, replayed)
+    report = replay_report(variant, case, answer, larger)
+    return StudyResult((variant, case, answer), report, _is_right(answer))
+
+
+def _examine_again(request: FuzzRequest, replayed: str) -> tuple[str, Case, Answer, Larger]:
+    """The variant's name, the case, its answer and, if that is wrong, a larger case that fails in the same way."""
     _require_sensible(request)
     load_hypothesis()
     from harness.model.cases.case import Case
-    from harness.studies.fuzz.campaign import replay
-    from harness.studies.fuzz.report import replay_report
-    from harness.text.study_result import StudyResult
+    from harness.studies.fuzz.replaying import replay_with_larger
 
     if request.report.keep:
         raise UsageError("--keep stores campaigns, and --replay runs one case; leave out one")
@@ -109,9 +117,11 @@ def examine_again(request: FuzzRequest, replayed: str) -> StudyResult[tuple[str,
         raise UsageError(f"--replay runs one variant, but {len(chosen)} are selected; name one")
     ((variant, load),) = chosen
     case = Case.from_json(replayed)
-    answer = replay(case, load, machine)
-    passed = answer.finding is None and answer.refusal is None and answer.fault is None
-    return StudyResult((variant.name, case, answer), replay_report(variant.name, case, answer), passed)
+    return (variant.name, case, *replay_with_larger(case, load, machine))
+
+
+def _is_right(answer: Answer) -> bool:
+    return answer.finding is None and answer.refusal is None and answer.fault is None
 
 
 def search_or_examine(request: FuzzRequest) -> StudyResult[Any]:

@@ -26,7 +26,7 @@ from harness.model.variant import Variant
 from harness.options.machine import Machine
 from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.drawing.builds import builds_for
-from harness.studies.fuzz.report import case_line, replay_command
+from harness.studies.fuzz.report import case_line, evidence, replay_command
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import KernelFault, SandboxError
@@ -143,7 +143,9 @@ class Subject:
             return result.reason
         failure = result.failure
         again = replay_command(self.variant.name, failure.case, ["--plugin", plugin_file(self.origin)])
-        return f"{result.reason}\non: {case_line(failure.case)}\nrepeat: {again}"
+        lines = [result.reason, f"on: {case_line(failure.case)}"]
+        lines += [f"{name}: {text}" for name, text in evidence(failure)]
+        return "\n".join([*lines, f"repeat: {again}"])
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ DEMANDS: Mapping[str, Demand] = {
         Demand("takes", "supports() returns a valid answer, and accepts a simple problem", _takes_something),
         Demand(
             "answer",
-            "within its error budget on drawn problems: edges, masks, all kinds of inputs",
+            "results on random problems are within the error budget: edges, masks, all kinds of inputs",
             lambda subject: subject.wrong_answer,
         ),
         Demand("properties", "what must hold of any correct result, such as batch invariance", _keeps_properties),

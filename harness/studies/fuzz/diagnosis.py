@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 
 from harness.execution.judging.accuracy import ZERO_FOR_NAN
+from harness.model.cases.case import Case
 from harness.model.spread import in_powers
+from harness.studies.fuzz.finding import Finding
 from harness.studies.fuzz.result import Failure
 from harness.studies.fuzz.shrinking.failing_lengths import LengthsTried, in_runs
+from harness.studies.fuzz.shrinking.pattern import MOST_FLOPS
 
 FEWEST_LENGTHS = 3
 """Minimum number of passing lengths, and of failing ones, that have to follow a rule before it is stated."""
@@ -16,19 +19,37 @@ FEWEST_LENGTHS = 3
 def diagnosis_of(failure: Failure) -> str | None:
     """Such as `O equals the answer without the last key; passes where kv_len is a multiple of 32`; None if unknown."""
     parts = [] if failure.sanitized is None else [f"the sanitizer finds {failure.sanitized.kind} (below)"]
-    # In a larger case, fewer known mistakes agree by chance.
-    for finding in (failure.larger_finding, failure.first_finding, failure.finding):
-        if finding.equals is not None and finding.first is not None:
-            parts.append(f"{finding.first.output} {finding.equals}")
-            break
-    else:
-        if failure.finding.first is not None and failure.finding.first.is_zero_for_nan:
-            parts.append(ZERO_FOR_NAN)
-    spread = failure.case.problem.spread
-    if spread is not None:
-        parts.append(f"offset beyond {in_powers(spread.far)} elements: an index or an offset does not fit its integers")
+    parts += _of_values(
+        (failure.case, failure.finding),
+        (failure.larger_case, failure.larger_finding),
+        (failure.first_case, failure.first_finding),
+    )
     parts += [rule for tried in failure.lengths if (rule := _rule(tried)) is not None]
     return "; ".join(parts) or None
+
+
+def diagnosis_of_case(case: Case, finding: Finding, larger: tuple[Case, Finding] | None) -> str | None:
+    """The same, as far as it follows from one case and perhaps a larger one that fails in the same way."""
+    return "; ".join(_of_values((case, finding), *([] if larger is None else [larger]))) or None
+
+
+def _of_values(smallest: tuple[Case, Finding], *larger: tuple[Case, Finding]) -> list[str]:
+    """What the wrong values show. In a small case, several known mistakes agree by chance: a larger one decides."""
+    case, finding = smallest
+    parts = []
+    for of, found in (*larger, smallest):
+        if found.first is None or found.wrong is None:
+            continue
+        if found.equals is not None:
+            parts.append(f"{found.first.output} {found.equals}")
+        if found.equals is not None or (of != case and of.problem.flops <= MOST_FLOPS):
+            break  # a larger case that is none of the known mistakes excludes them
+    if not parts and finding.first is not None and finding.first.is_zero_for_nan:
+        parts.append(ZERO_FOR_NAN)
+    spread = case.problem.spread
+    if spread is not None:
+        parts.append(f"offset beyond {in_powers(spread.far)} elements: an index or an offset does not fit its integers")
+    return parts
 
 
 def _rule(tried: LengthsTried) -> str | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.execution.judging.accuracy import Element
 from harness.model.cases.case import Case
-from harness.studies.fuzz.diagnosis import diagnosis_of
+from harness.model.finding import RACES
+from harness.studies.fuzz.diagnosis import diagnosis_of, diagnosis_of_case
 from harness.studies.fuzz.drawing.covering import BUILD
 from harness.studies.fuzz.finding import Answer, Finding
 from harness.studies.fuzz.result import CampaignResult, Failure
@@ -18,6 +19,7 @@ from harness.support.version import with_version
 from harness.text.report import Report, Table, Verbatim
 from harness.text.tables import UNKNOWN, finite, json_text
 
+Larger = tuple[Case, Finding] | None
 _HEADERS = ("variant", "verdict", "examples", "refused", "pairs\ncovered", "per second", "error /\nbudget")
 _CSV = ("variant", "verdict", "kind", "reason", "examples", "refused", "seconds", "error_over_budget", "seed", "replay")
 
@@ -105,31 +107,38 @@ def _not_met(result: CampaignResult) -> list[str]:
     return [*coverage.not_met_in_builds, *of_axes]
 
 
-def render_replay(variant: str, case: Case, answer: Answer, format: str) -> str:
-    """Render one case that was run again."""
+def render_replay(variant: str, case: Case, answer: Answer, format: str, larger: Larger = None) -> str:
+    """Render one case that was run again; `larger` is a larger case that fails in the same way."""
     if format in ("json", "csv"):
-        return json_text(with_version(_replay_object(variant, case, answer)))
-    return f"{variant}\n{_aligned(_replay_lines(case, answer))}\n"
+        return json_text(with_version(_replay_object(variant, case, answer, larger)))
+    return f"{variant}\n{_aligned(_replay_lines(case, answer, larger))}\n"
 
 
-def replay_report(variant: str, case: Case, answer: Answer) -> Report:
+def replay_report(variant: str, case: Case, answer: Answer, larger: Larger = None) -> Report:
     """The report of a case that was run again."""
     found = {"variant": variant, "refusal": answer.refusal, "error_over_budget": finite(answer.error_over_budget)}
     if answer.finding is not None:
         found |= {"kind": answer.finding.kind, "reason": answer.finding.reason}
     return Report(
-        paragraphs=lambda: [f"{variant}", Verbatim(_aligned(_replay_lines(case, answer)))],
+        paragraphs=lambda: [f"{variant}", Verbatim(_aligned(_replay_lines(case, answer, larger)))],
         notes=lambda: [],
         records=lambda: ([found], ("variant", "kind", "reason", "refusal", "error_over_budget")),
-        document=lambda: _replay_object(variant, case, answer),
+        document=lambda: _replay_object(variant, case, answer, larger),
     )
 
 
-def _replay_object(variant: str, case: Case, answer: Answer) -> dict[str, Any]:
-    return {"variant": variant, "case": json.loads(case.to_json()), **_finding_object(answer)}
+def _replay_object(variant: str, case: Case, answer: Answer, larger: Larger) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "case": json.loads(case.to_json()),
+        **_finding_object(answer),
+        "diagnosis": None if answer.finding is None else diagnosis_of_case(case, answer.finding, larger),
+        "larger_case": None if larger is None else json.loads(larger[0].to_json()),
+        "larger": None if larger is None else _finding_fields(larger[1]),
+    }
 
 
-def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
+def _replay_lines(case: Case, answer: Answer, larger: Larger) -> list[tuple[str, str]]:
     lines = [("problem", case_line(case))]
     if answer.refusal is not None:
         lines.append(("refused", answer.refusal))
@@ -141,7 +150,11 @@ def _replay_lines(case: Case, answer: Answer) -> list[tuple[str, str]]:
         if answer.undecided is not None:
             lines.append(("undecided", f"{answer.undecided} would pass, too"))
     else:
+        diagnosis = diagnosis_of_case(case, answer.finding, larger)
+        lines[:0] = [] if diagnosis is None else [("diagnosis", diagnosis)]
         lines += _finding_lines(answer.finding)
+        if larger is not None:
+            lines += _pattern_lines("larger", *larger, answer.finding)
     if answer.fault is not None:
         lines.append(("harness", answer.fault))
     return lines
@@ -165,16 +178,14 @@ def _failure_text(result: CampaignResult, options: Sequence[str]) -> list[str | 
         ("smallest", case_line(failure.case)),
         ("needs", ", ".join(_takes(failure)) or "nothing beyond the simplest problem"),
         *_finding_lines(failure.finding),
-        *([("sanitizer", f"{failure.sanitized.kind}: {failure.sanitized.reason}")] if failure.sanitized else []),
+        *_sanitizer_lines(failure),
         *(("fails at", tried.text) for tried in failure.lengths),
     ]
     larger = {failure.larger_case: ("larger", failure.larger_finding)}
     larger[failure.first_case] = "as found", failure.first_finding
     for case, (name, finding) in larger.items():
         if case != failure.case:
-            lines.append((name, case_line(case)))
-            if finding.pattern or finding.reason != failure.finding.reason:
-                lines.append(("pattern", finding.pattern or finding.reason))
+            lines += _pattern_lines(name, case, finding, failure.finding)
     if not failure.repeatable:
         lines.append(
             ("warning", "in a fresh process, it did not fail in the same way again: the failure may depend on timing")
@@ -202,6 +213,31 @@ def _finding_lines(finding: Finding) -> list[tuple[str, str]]:
     return lines
 
 
+def _pattern_lines(name: str, case: Case, finding: Finding, smallest: Finding) -> list[tuple[str, str]]:
+    """A case that fails as the smallest one does, and its pattern."""
+    lines = [(name, case_line(case))]
+    is_same_race = finding.kind in RACES and finding.kind == smallest.kind
+    if finding.pattern or (finding.reason != smallest.reason and not is_same_race):
+        lines.append(("pattern", finding.pattern or finding.reason))
+    return lines
+
+
+def _sanitizer_lines(failure: Failure) -> list[tuple[str, str]]:
+    """What the sanitizer finds in addition to wrong values."""
+    found = failure.sanitized
+    return [] if found is None else [("sanitizer", f"{found.kind}: {found.reason}")]
+
+
+def evidence(failure: Failure) -> list[tuple[str, str]]:
+    """The probable cause of a failure and the pattern of a larger problem, as far as they are known."""
+    diagnosis = diagnosis_of(failure)
+    lines = [] if diagnosis is None else [("diagnosis", diagnosis)]
+    lines += _sanitizer_lines(failure)
+    if failure.larger_case != failure.case and failure.larger_finding.pattern:
+        lines += _pattern_lines("larger", failure.larger_case, failure.larger_finding, failure.finding)
+    return lines
+
+
 def _values(element: Element) -> str:
     budget = f"budget {element.allowed:.3g}" if element.allowed > 0 else "only the exact value passes"
     return f"got {element.got:.9g}, expected {element.answer:.9g}, {budget}"
@@ -215,7 +251,7 @@ def case_line(case: Case) -> str:
     if case.tile is not None:
         parts.append(f"tile {case.tile}")
     if case.check is not None:
-        parts.append(f"check {case.check}")
+        parts.append(f"property checked: {case.check}")
     return f"{case.problem.headline}; {', '.join(parts)}"
 
 

@@ -118,4 +118,4 @@ def _imported(name: str, load: Any) -> ModuleType:
         return module
     except BaseException as error:
         raise_interrupt(error)
-        raise PluginError(f"step {name} does not import: {where_and_what(error)}") from error
+        raise PluginError(f"step {name} could not be imported: {where_and_what(error)}") from error

@@ -52,5 +52,5 @@ def _case(fields: Mapping[str, Any]) -> str:
     parts = [case.problem.headline, f"inputs {case.regime}, seed {case.seed}"]
     parts += [f"{e.array}[{', '.join(map(str, e.index))}] = {e.value:g}" for e in case.edits]
     parts += [f"tile {case.tile}"] if case.tile is not None else []
-    parts += [f"check {case.check}"] if case.check is not None else []
+    parts += [f"property checked: {case.check}"] if case.check is not None else []
     return "; ".join(parts)

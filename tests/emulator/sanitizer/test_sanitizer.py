@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,27 +190,101 @@ def test_a_race_in_words() -> None:
     assert (finding.place.block, finding.place.thread) == ((1, 0, 0), (0, 0, 0))
     assert (finding.other.block, finding.other.thread) == ((0, 0, 0), (0, 0, 0))
     for words in (
-        "kernel k, ",
+        "kernel k: load of 4 bytes at byte offset 0 of buffer Y at line 6 races with the store at line 4; ",
         "planted.cu:6 (PTX line",
-        "block (1, 0, 0), thread (0, 0, 0): load of 4 bytes at byte offset 0 of buffer Y races with the store at ",
+        ", block (1, 0, 0), thread (0, 0, 0)",
         "planted.cu:4 (PTX line",
         "blocks of one launch are ordered only by atomics with fences",
     ):
         assert words in finding.message
 
 
-def told(name: str) -> str:
-    planted = PLANTED[name]
-    found = find(planted.cuda, {"X": X, "Y": np.zeros_like(X)}, ("X", "Y"), **planted.launch)
-    return str(next(finding.message for finding in found if finding.kind == planted.kind))
+def told(source: str, **launch: Any) -> list[str]:
+    """The races of a kernel: kind and first line of each."""
+    found = find(source, {"X": X, "Y": np.zeros_like(X)}, ("X", "Y"), **{"block": (64, 1, 1), **launch})
+    return [f"{f.kind}: {f.message.splitlines()[0]}" for f in found if f.kind.endswith("race")]
 
 
-def test_which_access_of_a_race_came_first() -> None:
-    missing = "and no barrier, __syncwarp or atomic orders the"
-    assert told("no_barrier_after_load").endswith(f"; the store came first, {missing} load after it")
-    assert told("no_barrier_before_the_next_load").endswith(
-        f"; the load came first, {missing} store after it; the store stands above the load in the source, so it may be "
-        "of a loop's next turn: then a barrier is missing at the end of the loop's body"
+LOOP = """extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[64]; int t = threadIdx.x;
+    float total = 0;
+#pragma unroll 1
+    for (int i = 0; i < 3; ++i) {
+        s[t] = x[t + 64 * i];
+        AFTER_STORE;
+        total += s[63 - t];
+        AFTER_LOAD;
+    }
+    y[t] = total;
+}"""
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("after_store", "after_load", "kind", "words"),
+    [
+        (
+            "",
+            "__syncthreads()",
+            "RAW race",
+            "line 8 may read BYTES before line 6 has written it (THREADS). A barrier is missing between line 6 and "
+            "line 8",
+        ),
+        (
+            "__syncthreads()",
+            "",
+            "WAR race",
+            "line 6 may overwrite BYTES before line 8 has read it (THREADS). A barrier is missing between line 8 and "
+            "line 6 of the loop's next iteration",
+        ),
+        (
+            "",
+            "",
+            "RAW race",
+            "line 8 reads and line 6 writes BYTES in different threads (THREADS), without a barrier. This is in a "
+            "loop: a barrier is missing between its iterations or between the two lines",
+        ),
+    ],
+)
+def test_between_which_lines_a_barrier_is_missing(
+    after_store: str, after_load: str, kind: str, words: str, seed: int
+) -> None:
+    """In a loop. It does not matter which access came first in the run."""
+    source = LOOP.replace("AFTER_STORE", after_store).replace("AFTER_LOAD", after_load)
+    (text,) = told(source, seed=seed, shuffle=bool(seed))
+    text = re.sub(r"4 bytes at byte offset \d+ of shared memory s", "BYTES", text)
+    assert re.sub(r"threads \d+ and \d+", "THREADS", text) == f"{kind}: kernel k: {words}"
+
+
+def test_no_loop_is_named_where_there_is_none() -> None:
+    """The warp that reads comes first, so the store races with an earlier load, as in a loop's next iteration."""
+    source = """extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[64]; int t = threadIdx.x;
+    s[t] = x[t];
+    if (t < 32) y[t] = s[t + 32];
+}"""
+    expected = (
+        "kernel k: line 4 may read 4 bytes at byte offset 128 of shared memory s before line 3 has written it (threads "
+        "0 and 32). A barrier is missing between line 3 and line 4"
+    )
+    assert told(source) == [f"RAW race: {expected}"]
+
+
+def test_an_unrolled_loop_may_be_the_reason_that_a_store_comes_after_a_load_below_it() -> None:
+    source = """extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[64]; int t = threadIdx.x; float total = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        s[t] = x[t + 64 * i];
+        __syncthreads();
+        total += s[63 - t];
+    }
+    y[t] = total;
+}"""
+    (text,) = told(source)
+    assert text.endswith(
+        "A barrier is missing between line 7 and line 5; the store is above the load, so it may belong to the next "
+        "iteration of a loop; in that case, a barrier is missing at the end of the loop's body"
     )
 
 

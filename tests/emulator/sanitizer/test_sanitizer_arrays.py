@@ -58,7 +58,7 @@ def test_dynamic_memory_that_is_left_at_its_beginning():
     y[t] = fixed[t] + dynamic[t];
 """
     ((line, message),) = found(source, 1, shared_bytes=256)
-    assert line == 6 and "at byte offset -4 of shared memory dynamic, before its beginning; that is at" in message
+    assert line == 6 and "at byte offset -4 of dynamic shared memory, before its beginning; that is at" in message
     assert found(source, 0, shared_bytes=256) == []
 
 

@@ -43,7 +43,7 @@ class Race:
 
 TWO_WARPS = {"block": (64, 1, 1)}
 IN_FLIGHT = "in flight: its thread has to wait for it first"
-NO_BARRIER = "no barrier"
+NO_BARRIER = "is missing between "
 RACES = {
     "its own thread reads before it waits": Race(
         "RAW race",
@@ -110,7 +110,7 @@ RACES = {
     __syncthreads();
     WAIT(0);
     if (t > 31) y[t] = s[63 - t];  // second""",
-        NO_BARRIER,
+        "no barrier, __syncwarp or atomic orders the load after it",
         TWO_WARPS,
     ),
     "a store to what is in flight": Race(

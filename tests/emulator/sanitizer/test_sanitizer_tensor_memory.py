@@ -84,7 +84,7 @@ def test_an_accumulator_that_is_read_before_the_wait() -> None:
     assert has(found, "RAW race", 20, 16)
     message = next(finding.message for finding in found if finding.kind == "RAW race")
     assert "load of 4 bytes at lane" in message
-    assert "of tensor memory races with the product at" in message and "planted.cu:16" in message
+    assert "of tensor memory at line 20 races with the product at line 16" in message and "planted.cu:16" in message
     assert "a tcgen05.commit of its thread has to come first" in message
 
 

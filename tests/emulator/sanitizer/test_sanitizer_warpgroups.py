@@ -206,7 +206,9 @@ def test_a_wait_for_the_other_parity() -> None:
     """The first phase seems to be over at once: the product reads what the copies have not brought."""
     kinds = {lines(finding) for finding in staged(("PARITY", "(i + 1) & 1"), ("i < 3", "i < 1"))}
     assert {("RAW race", 19, line) for line in (9, 10, 11)} <= kinds
-    (message,) = {f.message.split("; ")[-1] for f in staged(("PARITY", "(i + 1) & 1"), ("i < 3", "i < 1"))}
+    (message,) = {
+        f.message.splitlines()[0].split("; ")[-1] for f in staged(("PARITY", "(i + 1) & 1"), ("i < 3", "i < 1"))
+    }
     assert (
         message
         == "that is still in flight: whoever uses it has to wait first at its mbarrier, for the phase that counts it"

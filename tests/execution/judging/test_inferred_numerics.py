@@ -72,9 +72,9 @@ def test_the_notes_are_a_line_each_and_say_what_to_declare() -> None:
             and ". If it rounds more" in note
         )
         assert note.endswith(f"; if not: {row(name, dtype, regime).strictest_numerics}")
-        assert "optional: declare `numerics`" in text
+        assert "optional: for a tighter check, declare where the kernel rounds" in text
         right = [line for line in text.splitlines() if line.startswith("says-nothing: ")]
-        assert len(right) == 1 and "error / expected would be 0." in right[0] and "mistake" not in right[0]
+        assert len(right) == 1 and "error / expected is 0." in right[0] and "mistake" not in right[0]
 
 
 def test_what_is_to_be_declared_can_be_copied() -> None:

@@ -16,10 +16,11 @@ from harness.model.operation import operation_named
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.operations.attention.problem import Problem
 from harness.options.machine import WORKER, Machine
-from harness.studies.fuzz.campaign import replay, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
 from harness.studies.fuzz.examining.workers import Workers
 from harness.studies.fuzz.finding import Answer
 from harness.studies.fuzz.log import CampaignLog
+from harness.studies.fuzz.replaying import replay
 from harness.studies.fuzz.report import campaigns_report
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings

@@ -11,7 +11,8 @@ import pytest
 from harness.execution.run_settings import RunSettings
 from harness.operations.attention.cases.build import AttentionBuild
 from harness.options.machine import WORKER, Machine
-from harness.studies.fuzz.campaign import replay, run_campaign
+from harness.studies.fuzz.campaign import run_campaign
+from harness.studies.fuzz.replaying import replay
 from harness.studies.fuzz.result import CampaignResult
 from harness.studies.fuzz.settings import CampaignSettings
 from harness.support.errors import UsageError

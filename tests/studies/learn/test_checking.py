@@ -13,7 +13,7 @@ LESSON = find_lessons()["5"]
 @pytest.mark.parametrize(
     ("old", "new", "answer"),
     [
-        ("void attention", "void attend", "there is no kernel attention in its source, which has attend"),
+        ("void attention", "void attend", "the source defines attend, not attention"),
         ("++j", "j += 0", "mine.cu:13"),
         (", float tau)", ", float tau, int more)", "kernel attention takes 7 arguments"),
     ],

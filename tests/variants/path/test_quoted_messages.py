@@ -11,9 +11,13 @@ from harness.model.lesson import edited
 from harness.studies.learn.checking import check
 
 QUOTED = [
-    ("11", "no_wait", ("RAW race", "kernel.cu:52", "kernel.cu:18", "that is still in flight: its thread has to wait")),
-    ("11", "no_barrier_at_the_end", ("WAR race", "kernel.cu:18", "kernel.cu:55", "a barrier is missing at the end")),
-    ("12", "consumers_do_not_wait", ("RAW race", "kernel.cu:46", "kernel.cu:31", "wait first at its mbarrier")),
+    ("11", "no_wait", ("RAW race", "at line 52", "at line 18", "that is still in flight: its thread has to wait")),
+    (
+        "11",
+        "no_barrier_at_the_end",
+        ("WAR race", "line 18 may overwrite", "barrier is missing between line 55 and line 18 of"),
+    ),
+    ("12", "consumers_do_not_wait", ("RAW race", "at line 46", "at line 31", "wait first at its mbarrier")),
     (
         "12",
         "waits_exchanged",

@@ -73,6 +73,8 @@ class AttentionBuild(HeadBuild):
     """Query rows per tile: lengths are drawn around its multiples."""
     tile_keys: int = 32
     """Keys per tile."""
+    declares_tile: bool = False
+    """Whether the variant declares these sizes; otherwise they are assumed."""
     tile: str | None = None
     tried_first: tuple[tuple[str, int], ...] = ()
     """(dtype, head_dim) of builds that are tried before this one; see `preferred`."""
@@ -168,7 +170,12 @@ class AttentionBuild(HeadBuild):
     @override
     def with_tile(self, tile: TileSizes, text: str | None) -> AttentionBuild:
         rows, keys = tile.get(ROWS, self.tile_rows), keys_at_once(tile, self.tile_keys)
-        return dataclasses.replace(self, tile_rows=rows, tile_keys=keys, tile=text)
+        return dataclasses.replace(self, tile_rows=rows, tile_keys=keys, tile=text, declares_tile=True)
+
+    @property
+    @override
+    def assumed_tile(self) -> tuple[int, ...]:
+        return () if self.declares_tile else (self.tile_rows, self.tile_keys)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """How many tiles of rows and of keys the problem has, per head."""

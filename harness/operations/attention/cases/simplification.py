@@ -135,13 +135,19 @@ def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
     ]
 
 
-def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
-    """What a case has beyond the plainest, in words; `tiles` of rows and of keys per head."""
+def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] = ()) -> list[str]:
+    """What a case has beyond the plainest, in words; `tiles` of rows and of keys per head.
+
+    `assumed_tile` is the size of a tile if the variant declares none.
+    """
     problem = case.problem
     takes = []
-    for count, length, what in ((tiles[0], problem.q_len, "rows"), (tiles[1], problem.kv_len, "keys")):
-        if length > 1:
-            takes.append(f"{count} tiles of {what}" if count > 1 else f"{length} {what}")
+    lengths = ((problem.q_len, "rows"), (problem.kv_len, "keys"))
+    for count, assumed, (length, what) in zip(tiles, assumed_tile or (0, 0), lengths):
+        if count > 1:
+            takes.append(f"more than {(count - 1) * assumed} {what}" if assumed else f"{count} tiles of {what}")
+        elif length > 1:
+            takes.append(f"{length} {what}")
     if problem.batch > 1:
         takes.append(f"batch {problem.batch}")
     takes += heads_in_words(problem)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from harness.model.operation import Hints, Part, TrivialAnswer
 from harness.operations.attention.layout import DENSE
 from harness.operations.attention.masks import NO_MASK
+from harness.operations.attention.masks.causal import Causal
 from harness.operations.attention.oracle import Block, answer_of, attention, blocks_of, over_blocks, shapes_of
 from harness.operations.attention.problem import Problem
 
@@ -27,6 +28,7 @@ def known_mistakes(problem: Problem, inputs: Mapping[str, np.ndarray], tile_keys
     `tile_keys`: keys per tile, where the variant declares them.
     """
     yield from _without_some_keys(problem, inputs, tile_keys)
+    yield from _with_other_steps(problem, inputs)
     for name, other in _other_problems(problem):
         yield f"the answer {name}", attention(other, inputs)
     for term in problem.terms:
@@ -60,12 +62,47 @@ def _without_some_keys(problem: Problem, inputs: Mapping[str, np.ndarray], tile_
         )
 
 
+def _with_other_steps(problem: Problem, inputs: Mapping[str, np.ndarray]) -> Answers:
+    """Mistakes in a step that leave out none of the problem's features."""
+    causal = next((part for part in problem.mask.parts if isinstance(part, Causal)), None)
+    if causal is not None and problem.q_len != problem.kv_len:
+        others = dataclasses.replace(problem, mask=problem.mask.without(causal.kind))
+        name = "the answer with the causal mask aligned top-left instead of bottom-right"
+        yield name, _answered(others, inputs, functools.partial(_aligned_top_left, keys=problem.kv_len))
+    exchanged = {**inputs, "K": inputs["V"], "V": inputs["K"]}
+    yield "the answer with K and V exchanged", attention(problem, exchanged)
+    overflowing = _answered(problem, inputs, lambda block: block, _without_subtraction)
+    if not np.isfinite(overflowing["O"]).all():
+        yield "the answer without subtracting the maximum, whose exponentials overflow", overflowing
+
+
+def _aligned_top_left(block: Block, keys: int) -> Block:
+    """Row i loses the keys behind key i; `block` is that of a problem without a causal mask."""
+    rows = np.arange(block.where[2].start or 0, (block.where[2].start or 0) + block.q.shape[2])
+    visible = np.array(np.broadcast_to(block.visible, (*block.visible.shape[:2], len(rows), block.visible.shape[-1])))
+    visible[..., :keys] &= np.arange(keys) <= rows[:, None]
+    return dataclasses.replace(block, visible=visible, scores=np.where(visible, block.scores, -np.inf))
+
+
+def _without_subtraction(block: Block) -> dict[str, Float64Array]:
+    """O and lse with exponentials in float32 that do not have the maximum subtracted."""
+    with np.errstate(all="ignore"):
+        weights = np.exp(block.scores.astype(np.float32))
+        sums = block.after_dropout(weights).astype(np.float32) @ block.v.astype(np.float32)
+        denominator = weights.sum(axis=-1)
+        O = np.where(block.without_keys[..., None], 0.0, sums / denominator[..., None])
+        return {"O": O.astype(np.float64), "lse": np.log(denominator).astype(np.float64)}
+
+
 def _answered(
-    problem: Problem, inputs: Mapping[str, np.ndarray], mistake: Callable[[Block], Block]
+    problem: Problem,
+    inputs: Mapping[str, np.ndarray],
+    mistake: Callable[[Block], Block],
+    answer_of_block: Callable[[Block], Mapping[str, Float64Array]] = answer_of,
 ) -> dict[str, Float64Array]:
     O, lse = np.empty(problem.q_shape), np.empty(problem.q_shape[:-1])
     for block in blocks_of(problem, inputs):
-        answer = answer_of(mistake(block))
+        answer = answer_of_block(mistake(block))
         O[block.where], lse[block.where] = answer["O"], answer["lse"]
     return {"O": O, "lse": lse}
 

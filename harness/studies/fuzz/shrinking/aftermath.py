@@ -92,8 +92,9 @@ def look_into(
     repeatable, larger = False, None
     lengths: tuple[LengthsTried, ...] = ()
     with faults.listed("listing the features of the smallest case"):
-        tiles = sizes.of(case).tiles(case.problem)
-        takes = tuple(operation.peculiarities(case, tiles))
+        build = sizes.of(case)
+        tiles = build.tiles(case.problem)
+        takes = tuple(operation.peculiarities(case, tiles, build.assumed_tile))
     with faults.listed("running the smallest case in a fresh process"):
         workers.end()
         again = workers.ask(case).finding

@@ -194,14 +194,18 @@ def recognised(
 def _fits(got: Float64Array, other: Float64Array, answer: Float64Array, allowed: Float64Array, wrong: Mask) -> bool:
     """Whether the wrong elements are within their budget of another answer, and much closer to it than to the answer.
 
-    Elements that are zero or NaN there are not counted.
+    Elements that are zero or NaN there are not counted. Where the answer is exact, the largest budget applies. If the
+    other answer overflows, nearly the same elements have to be infinite or NaN.
     """
+    overflows = ~np.isfinite(other) & np.isfinite(answer)
+    if overflows.any():
+        return float((overflows == ~np.isfinite(got))[wrong].mean()) >= LEAST_ALIKE and bool(wrong[overflows].all())
     g, o, e, a = got[wrong], other[wrong], answer[wrong], allowed[wrong]
     numbers = np.isfinite(g) & np.isfinite(o) & np.isfinite(e)
     if not numbers.all() or not o.any():
         return False
     off = np.abs(g - o)
-    return bool((off <= a).all() and off.mean() <= MUCH_NEARER * np.abs(g - e).mean())
+    return bool((off <= np.where(a > 0, a, a.max())).all() and off.mean() <= MUCH_NEARER * np.abs(g - e).mean())
 
 
 def _neighbours(axes: tuple[str, ...], answer: Float64Array) -> Iterator[tuple[str, Float64Array, Mask]]:

@@ -80,13 +80,14 @@ def needed_features(case: Case, tiles: Sequence[int], builds: Builds, fails: Cal
     is always named, such as the number of rows.
     """
     operation = operation_of(case.problem)
-    needed = operation.peculiarities(case, tiles)
+    assumed = builds.of(case).assumed_tile
+    needed = operation.peculiarities(case, tiles, assumed)
     improved = True
     while improved:
         improved = False
         for each in operation.simpler(case, builds):
             same = _with_same_inputs(each, case, MOST_COMPARED_EDITS)
-            fewer = [] if same is None else operation.peculiarities(same, tiles)
+            fewer = [] if same is None else operation.peculiarities(same, tiles, assumed)
             if same is not None and set(fewer) < set(needed) and fails(same):
                 case, needed, improved = same, fewer, True
                 break

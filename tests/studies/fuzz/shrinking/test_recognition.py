@@ -124,6 +124,42 @@ def test_paged_sequences_and_the_table():
     assert equals(question, got, "O") == "equals the answer with the pages of the next sequence"
 
 
+TOP_LEFT = "equals the answer with the causal mask aligned top-left instead of bottom-right"
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(7, 9), (9, 7)])
+def test_a_causal_mask_that_is_aligned_top_left(q_len: int, kv_len: int):
+    """With more rows than keys, the first rows see no key, so their answer is exact, and the mistaken one is not."""
+    question = Question.draw(dataclasses.replace(CAUSAL, q_len=q_len, kv_len=kv_len), seed=1)
+    Q, K, V = (question.inputs[name].astype(float) for name in "QKV")
+    scores = question.problem.tau * Q @ K.swapaxes(-1, -2)
+    weights = np.exp(scores) * np.tri(q_len, kv_len)
+    got = (weights @ V / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+    assert equals(question, got, "O") == TOP_LEFT
+
+
+def test_keys_and_values_that_are_exchanged():
+    question = Question.draw(PLAIN, seed=1)
+    got = attention(PLAIN, {**question.inputs, "K": question.inputs["V"], "V": question.inputs["K"]})["O"]
+    assert equals(question, got.astype(np.float32), "O") == "equals the answer with K and V exchanged"
+
+
+def test_a_maximum_that_is_not_subtracted():
+    """Rows whose exponentials, or sums of them, overflow in float32 are NaN. Other NaNs are something else."""
+    question = Question.draw(PLAIN, seed=1)
+    inputs = {**question.inputs, "Q": question.inputs["Q"] * np.float32(40)}
+    question = Question.pose(PLAIN, inputs)
+    K, V = (np.repeat(inputs[name], 2, axis=1) for name in "KV")
+    with np.errstate(all="ignore"):
+        weights = np.exp(np.float32(PLAIN.tau) * inputs["Q"] @ K.swapaxes(-1, -2))
+        got = weights @ V / weights.sum(axis=-1, keepdims=True)
+    overflows = ~np.isfinite(got)
+    assert 0 < overflows.mean() < 1
+    name = "equals the answer without subtracting the maximum, whose exponentials overflow"
+    assert equals(question, got, "O") == name
+    assert equals(question, np.where(overflows, question.answer["O"], np.nan).astype(np.float32), "O") is None
+
+
 def test_columns_that_a_sum_leaves_out():
     question = Question.draw(SoftmaxProblem(rows=3, columns=6), seed=1)
     weights = np.exp(question.inputs["X"].astype(float))
