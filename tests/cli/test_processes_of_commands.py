@@ -73,7 +73,7 @@ def test_the_process_has_the_status_and_no_traceback():
 
 
 def test_ctrl_c_ends_quietly():
-    words = ("compare", "--plugin", BROKEN, "--variants", "bad-loop", "--device", "emulator", "--step-limit", str(10**12))
+    words = f"compare --plugin {BROKEN} --variants bad-loop --device emulator --step-limit {10**12}".split()
     command = [sys.executable, "-m", "harness", *words]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts

@@ -42,13 +42,13 @@ def shorter(problem: RingProblem) -> Iterator[tuple[str, Any]]:
             yield f"--seq-len {found.q_len}", found
 
 
-def peculiarities(case: Case, tiles: Sequence[int]) -> list[str]:
+def peculiarities(case: Case, tiles: Sequence[int], assumed_tile: Sequence[int] = ()) -> list[str]:
     """Return what distinguishes the case: devices and their order, then what attention says of the whole sequence."""
     p = case.problem
     rest = p.q_len % p.devices
     own = [f"{p.devices} devices" if p.devices > 1 else "1 device", f"{p.row_order} order"]
     own += [f"{p.q_len} rows, {rest} more than a multiple of the devices"] if rest else []
-    return own + FORWARD.peculiarities(case.with_problem(p.whole), tiles)
+    return own + FORWARD.peculiarities(case.with_problem(p.whole), tiles, assumed_tile)
 
 
 def _problem_of_arrays(arrays: Arrays, dtype: str, fields: Mapping[str, Any]) -> RingProblem:
