@@ -16,13 +16,13 @@ from harness.emulator.launch.block_executions import BlockExecutions, ExecutionC
 from harness.emulator.launch.block_order import GridRun
 from harness.emulator.launch.configuration import MOST_BLOCKS, Geometry, LaunchOptions, with_cluster
 from harness.emulator.launch.event_recording import EventBuffer, EventWatcher, event_site
-from harness.emulator.launch.faults import Cluster, Deadlock, Fault, describe, waits_at_mbarrier
 from harness.emulator.launch.launch_control import LaunchQueues
 from harness.emulator.launch.memory.device_memory import BufferTables, DeviceBuffer, parameter_block
 from harness.emulator.launch.memory.module_memory import ModuleMemory
+from harness.emulator.launch.messages.faults import Cluster, Deadlock, Fault, describe, waits_at_mbarrier
+from harness.emulator.launch.messages.sanitizer_recorder import LaunchRecorder
+from harness.emulator.launch.messages.tensor_faults import waits_for_tensor_memory
 from harness.emulator.launch.printing import PrintedText, Printer, assertion_of
-from harness.emulator.launch.sanitizer_recorder import LaunchRecorder
-from harness.emulator.launch.tensor_faults import waits_for_tensor_memory
 from harness.emulator.launch.tracing import BlockListener, TraceBuffer
 from harness.emulator.launch.worker import Worker
 from harness.emulator.native.kernel_cache import NativeKernel

@@ -6,5 +6,5 @@ every schedule: `clock_words.py` has the words of a clock, `grid_clock.py` what 
 blocks of a cluster. `shadow_cell.py` stores the last accesses to a piece of memory, `copies_in_flight.py` tracks
 asynchronous copies until they are waited for, `async_proxy.py` handles mbarriers, bulk copies and operands of products
 in memory, `product_registers.py` those in registers. `finding_table.py` counts findings, and
-`launch/sanitizer_recorder.py` is Python's side of it.
+`launch/messages/sanitizer_recorder.py` is Python's side of it.
 """

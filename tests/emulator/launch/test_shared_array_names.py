@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.emulator.codegen.kernel_facts import SharedVariable, Site
-from harness.emulator.launch.shared_array_names import SharedArrays
+from harness.emulator.launch.messages.shared_array_names import SharedArrays
 from harness.ptx.instructions import SourceLine
 
 CUDA = """

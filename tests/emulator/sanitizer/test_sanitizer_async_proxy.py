@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.emulator.abi import layout as at
-from harness.emulator.launch.sanitizer_recorder import WAITS as WAITS_FOR
+from harness.emulator.launch.messages.sanitizer_recorder import WAITS as WAITS_FOR
 from harness.emulator.launch.tensor_maps import encode
 from harness.model.tensor_map import TensorMap
 from harness.ptx.opcodes import OPCODES

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
-from harness.emulator.launch import tensor_faults, tensor_map_faults
 from harness.emulator.launch.launch_control import UNDEFINED_REQUESTS
+from harness.emulator.launch.messages import tensor_faults, tensor_map_faults
 from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
 

@@ -16,8 +16,8 @@ from harness.emulator.codegen.instrumentation.watched import is_strong
 from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.configuration import Geometry
 from harness.emulator.launch.memory.sanitizer_memory import SanitizerMemory
-from harness.emulator.launch.race_words import Access, in_program_order, missing_barrier, sources
-from harness.emulator.launch.shared_array_names import SharedArrays
+from harness.emulator.launch.messages.race_words import Access, in_program_order, missing_barrier, sources
+from harness.emulator.launch.messages.shared_array_names import SharedArrays
 from harness.model.finding import Finding, Place
 from harness.ptx.opcodes import TEXTURE
 from harness.ptx.types import TYPES

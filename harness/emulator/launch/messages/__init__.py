@@ -1,0 +1,1 @@
+"""Faults of kernels, and findings of the sanitizer, in words."""
