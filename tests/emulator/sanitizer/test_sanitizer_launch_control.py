@@ -40,7 +40,10 @@ def test_a_response_is_read_before_the_wait() -> None:
     """Such a load gives no response, which is a fault where it is decoded."""
     found = findings(("    wait(&bar, parity);", ""))
     assert ("RAW race", READ, REQUEST) in set(map(lines, found))
-    assert "load of 16 bytes at byte offset 0 of shared memory response races with the response at" in found[0].message
+    assert (
+        "load of 16 bytes at byte offset 0 of shared memory response at line 12 races with the response at line 8"
+        in (found[0].message)
+    )
     assert "still in flight: whoever uses it has to wait first at its mbarrier" in found[0].message
 
 
