@@ -37,7 +37,8 @@ def schedule_svg(replay: Replay) -> str:
         strip = _Strip(number, matrix, top, height, scale)
         parts.append(strip.svg(replay.steps, begins))
         top += height + GAP
-    parts += [_divisions(replay, begins, top - GAP), _legend(), _axis(total, top)]
+    has_held = any(tile for step in replay.steps for holding in step.held for tile in holding.tiles)
+    parts += [_divisions(replay, begins, top - GAP), _legend(has_held), _axis(total, top)]
     body = "\n".join(parts)
     size = f'width="{WIDTH}" height="{top + FOOT:.0f}" viewBox="0 0 {WIDTH} {top + FOOT:.0f}"'
     background = '<rect width="100%" height="100%" fill="#fff"/>'
@@ -81,31 +82,33 @@ class _Strip:
 
 
 def _divisions(replay: Replay, begins: list[float], bottom: float) -> str:
-    """A line where a launch begins, with the kernel's name if it fits, and a dashed one where a wide block begins."""
+    """A line where a launch begins, with the kernel's name if it fits, and a dashed one where a wide block begins.
+
+    The name of a narrow launch reaches to the left over its line, which then begins below the name.
+    """
     steps = replay.steps
     firsts = [bisect_left(steps, number, key=lambda step: step.launch) for number in range(len(replay.launches))]
-    parts = []
+    parts, free = [], float(LABEL_WIDTH)
     for launch, first, end in zip(replay.launches, firsts, [*firsts[1:], len(steps)]):
         left, right = begins[first], begins[end]
-        parts.append(f'<path stroke="#222" d="M{left:.1f} {TOP - 16}V{bottom:.1f}"/>')
-        place = _place_of_text(launch.kernel, left, right, is_last=end == len(steps))
-        parts += [f'<text {place} y="{TOP - 6}" style="{STYLE}">{launch.kernel}</text>'] if place else []
+        text_width = CHARACTER_WIDTH * len(launch.kernel)
+        begin = left + 3 if text_width <= right - left else right - text_width
+        has_name = begin >= free
+        top = TOP if has_name and begin < left else TOP - 16
+        parts.append(f'<path stroke="#222" d="M{left:.1f} {top}V{bottom:.1f}"/>')
+        if has_name:
+            place = f'x="{begin:.1f}"' if begin > left else f'x="{right - 2:.1f}" text-anchor="end"'
+            parts.append(f'<text {place} y="{TOP - 6}" style="{STYLE}">{launch.kernel}</text>')
+        free = max(left, begin + text_width if has_name else free)
         if right - left >= NARROWEST_BLOCK * launch.blocks:
             dividing = [begins[n] for n in range(first + 1, end) if steps[n].block != steps[n - 1].block]
             parts += [f'<path stroke="#222" stroke-dasharray="2 2" d="M{x:.1f} {TOP}V{bottom:.1f}"/>' for x in dividing]
     return "\n".join(parts)
 
 
-def _place_of_text(text: str, left: float, right: float, is_last: bool) -> str:
-    """Where the name of a launch is written: at its left, or for the last one at the right edge; empty without room."""
-    if CHARACTER_WIDTH * len(text) <= right - left:
-        return f'x="{left + 3:.1f}"'
-    return f'x="{right:.1f}" text-anchor="end"' if is_last else ""
-
-
-def _legend() -> str:
+def _legend(has_held: bool) -> str:
     parts, x = [], LABEL_WIDTH
-    for colour, text in ((READ, "read"), (WRITTEN, "written"), (HELD, "in shared memory")):
+    for colour, text in ((READ, "read"), (WRITTEN, "written"), *[(HELD, "in shared memory")] * has_held):
         parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 17}" y="18" style="{STYLE}">{text}</text>')
         x += 40 + CHARACTER_WIDTH * len(text)

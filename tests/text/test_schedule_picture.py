@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -61,3 +62,21 @@ def test_launches_have_names_where_there_is_room_and_blocks_lines() -> None:
     many = [step(n, UPPER, launch=1) for n in range(100)]
     svg = schedule_svg(replay(step(0, UPPER), *many, launches=(("first", 1), ("second", 100))))
     assert ">first<" not in svg and ">second<" in svg and "stroke-dasharray" not in svg
+
+
+def test_a_narrow_launch_has_its_name_above_the_one_before() -> None:
+    wide = [step(n, UPPER, launch=n // 40) for n in range(80)]
+    launches = (("first", 39), ("narrow_name", 1), ("third", 40))
+    narrow = [dataclasses.replace(each, launch=1 if n == 39 else 2 * each.launch) for n, each in enumerate(wide)]
+    svg = schedule_svg(replay(*narrow, launches=launches))
+    lines = {float(left): int(top) for left, top in re.findall(r'stroke="#222" d="M([\d.]+) (\d+)V', svg)}
+    (end,) = re.findall(r'x="([\d.]+)" text-anchor="end" y="\d+" style="[^"]*">narrow_name<', svg)
+    first, begin, after = sorted(lines)
+    assert begin < float(end) < after and ">third<" in svg
+    assert lines[begin] > lines[first] == lines[after], "its line does not cross its name"
+
+
+def test_the_legend_has_only_colours_that_are_drawn() -> None:
+    held = step(0, UPPER)
+    assert "in shared memory" in schedule_svg(replay(held))
+    assert "in shared memory" not in schedule_svg(replay(dataclasses.replace(held, held=())))

@@ -20,6 +20,13 @@ from harness.support.errors import CompileError, UsageError
 
 STEP_LIMIT = 2_000_000
 """Instructions per warp after which a solution counts as endless."""
+GLOSSES = {
+    "RAW": "a read after a write, with no wait between them",
+    "WAR": "a write after a read, with no wait between them",
+    "WAW": "a write after a write, with no wait between them",
+}
+"""Kinds of races in words."""
+BUDGET, ITS_GLOSS = "off by more than their budget", " (the rounding error allowed)"
 
 
 @dataclass(frozen=True)
@@ -114,8 +121,10 @@ def counting_executor(settings: RunSettings) -> Executor:
 def _failure(done: Attempt) -> str | None:
     """What is wrong with a solution: races and unwritten memory come first, because wrong values follow from them."""
     if done.findings:
-        return f"{done.findings[0].kind}: {done.findings[0].message}"
-    return done.failure
+        kind = done.findings[0].kind
+        gloss = next((f" ({text})" for name, text in GLOSSES.items() if kind.startswith(name)), "")
+        return f"{kind}{gloss}: {done.findings[0].message}"
+    return None if done.failure is None else done.failure.replace(BUDGET, BUDGET + ITS_GLOSS)
 
 
 def _answer(lesson: Lesson, case: TaskCase, done: Attempt, failure: str) -> str:

@@ -101,7 +101,9 @@ def _run(
         run = run_step(lesson, lessons, predicted, step=bar.step)
         bar.step("picture")
         svg = draw(lesson, run.runs["CUDA"].counted)
-    progress = progress.after_run(lesson.number, predicted, None if predicted is None else run.prediction.is_right)
+    judged = run.prediction
+    is_right = None if predicted is None else judged.is_right
+    progress = progress.after_run(lesson.number, predicted, is_right, judged.is_near)
     progress.save()
     picture = request.picture or progress.path.parent / f"path_{lesson.number}.svg"
     replace_files({picture: svg.encode()})

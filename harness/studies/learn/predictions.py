@@ -16,6 +16,8 @@ UNITS = {
 """Factors by unit, in lower case."""
 _NUMBER = re.compile(r"\s*([0-9][0-9,_']*\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 SLIP_TOLERANCE = 0.01
+NEAR = 0.1
+"""Largest relative difference of a prediction that is nearly right."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class JudgedPrediction:
             return False
         rounded = _rounded_like(self.predicted, self.counted)
         return self.predicted == rounded or _near(self.predicted, self.counted, self.prediction.tolerance)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is not right, but within 10 % of the counted figure."""
+        return self.predicted is not None and not self.is_right and _near(self.predicted, self.counted, NEAR)
 
     @property
     def answer(self) -> str:

@@ -24,6 +24,8 @@ class StepProgress:
     """The first prediction; None if there was none."""
     prediction_right: bool | None = None
     """Whether the first prediction was right; None if there was none."""
+    prediction_near: bool = False
+    """Whether the first prediction was wrong, but nearly right."""
     checks: int = 0
     """How often a solution was checked."""
     solved: bool = False
@@ -40,11 +42,11 @@ class Progress:
         """Progress in one step."""
         return self.steps.get(number, StepProgress())
 
-    def after_run(self, number: str, predicted: float | None, right: bool | None) -> Progress:
+    def after_run(self, number: str, predicted: float | None, right: bool | None, near: bool = False) -> Progress:
         """Return the progress after a run. Only the first prediction counts."""
         step = replace(self.of(number), ran=True)
         if step.predicted is None and predicted is not None:
-            step = replace(step, predicted=predicted, prediction_right=right)
+            step = replace(step, predicted=predicted, prediction_right=right, prediction_near=near)
         return replace(self, steps={**self.steps, number: step})
 
     def after_check(self, number: str, solved: bool) -> Progress:

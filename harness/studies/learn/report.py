@@ -19,7 +19,9 @@ from harness.text.report import NOTE_WIDTH, Paragraph, Report, Table, Title
 
 COLUMNS = ("before", "CUDA", "Numba")
 FIGURE_KEYS = ("step", "figure", "unit", *COLUMNS)
-LIST_KEYS = ("step", "name", "title", "idea", "ran", "predicted", "prediction_right", "checks", "solved")
+LIST_KEYS = (
+    "step", "name", "title", "idea", "ran", "predicted", "prediction_right", "prediction_near", "checks", "solved"
+)  # fmt: skip
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 COUNTED, END_OF_COUNTED = "<!-- counted -->", "<!-- end of counted -->"
 """Comments around the table of a page."""
@@ -67,7 +69,8 @@ def list_report(lessons: Mapping[str, Lesson], progress: Progress, program: str)
         cells = []
         for number, lesson in lessons.items():
             step = progress.of(number)
-            prediction = {None: "", True: "right", False: "wrong"}[step.prediction_right]
+            wrong = "nearly" if step.prediction_near else "wrong"
+            prediction = {None: "", True: "right", False: wrong}[step.prediction_right]
             task = "solved" if step.solved else f"{step.checks} tried" if step.checks else ""
             cells.append([number, lesson.name, lesson.idea, "yes" if step.ran else "", prediction, task])
         solved = sum(progress.of(number).solved for number in lessons)

@@ -130,7 +130,7 @@ extern "C" __global__ void k(float* x) {
     x[threadIdx.x] = 1.f;
 }
 """
-    fault(source, "barrier deadlock", "warps 0 wait", "warps 1 wait", block=(64, 1, 1))
+    fault(source, "barrier deadlock", "warp 0 waits", "warp 1 waits", block=(64, 1, 1))
 
 
 def test_an_endless_loop_meets_the_step_limit() -> None:

@@ -38,9 +38,9 @@ def test_two_warps_hand_over(seed: int) -> None:
 def test_who_waits_for_one_arrival_too_many_is_named(shuffle: bool) -> None:
     """All that are left wait, and the message says for what; also where turns end anywhere in the loops that wait."""
     told = (
-        r"block \(0, 0, 0\): barrier deadlock: warps 0 wait at the mbarrier at byte offset \d+ of shared memory "
+        r"block \(0, 0, 0\): barrier deadlock: warp 0 waits at the mbarrier at byte offset \d+ of shared memory "
         r"for its phase of parity 0, .*planted.cu:\d+ .*where 32 arrivals and 0 bytes are missing; "
-        r"warps 1 wait at the mbarrier"
+        r"warp 1 waits at the mbarrier"
     )
     with pytest.raises(KernelFault, match=told) as caught:
         results(PIPELINE.replace("COUNT", "2"), shuffle=shuffle)

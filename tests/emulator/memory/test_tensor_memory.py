@@ -42,9 +42,9 @@ ALLOCATION_FAULTS = {
     3: "after the block gave up its right to allocate",
     4: "no allocation of 64 columns of tensor memory begins at address 0x0",
     5: "no allocation of 128 columns of tensor memory begins at address 0x20",
-    6: "warps 0 wait for 512 columns of tensor memory to be free.*warps 1 wait at a barrier.*tcgen05.dealloc",
+    6: "warp 0 waits for 512 columns of tensor memory to be free.*warp 1 waits at a barrier.*tcgen05.dealloc",
     7: "no allocation of 64 columns of tensor memory begins at address 0x80",
-    8: "warps 0 wait for 64 columns of tensor memory to be free",
+    8: "warp 0 waits for 64 columns of tensor memory to be free",
     9: "the block ends without freeing the 32 columns of tensor memory allocated here",
     10: "must be executed by all lanes of warp 0 together",
 }

@@ -277,7 +277,7 @@ def test_two_blocks_with_128_rows() -> None:
 
 
 def test_both_blocks_have_to_allocate() -> None:
-    with pytest.raises(KernelFault, match=r"warps 0 of block .* for an allocation of as many by the peer block"):
+    with pytest.raises(KernelFault, match=r"warp 0 of block .* for an allocation of as many by the peer block"):
         in_two_blocks(256, 64, 1)
 
 

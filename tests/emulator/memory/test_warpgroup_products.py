@@ -224,7 +224,5 @@ def test_operands_that_are_overwritten_before_the_wait_show() -> None:
 
 def test_all_four_warps_have_to_wait() -> None:
     a, b = operands("f16", 16)
-    with pytest.raises(
-        KernelFault, match=r"warps 0 have exited; warps 1-3 wait for the other warps of their warpgroup"
-    ):
+    with pytest.raises(KernelFault, match=r"warp 0 has exited; warps 1-3 wait for the other warps of their warpgroup"):
         registers("f32.f16.f16", 16, a, b, when=3)

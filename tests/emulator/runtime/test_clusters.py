@@ -89,8 +89,8 @@ def test_who_waits_at_the_clusters_barrier_is_named() -> None:
     told = (
         r"kernel k, block \(0, 0, 0\): barrier deadlock: "
         r"warps 0-1 of block \(0, 0, 0\) wait at the barrier of the cluster, .*planted.cu:2 \(PTX line \d+\); "
-        r"warps 0 of block \(1, 0, 0\) wait at the barrier of the cluster, .*planted.cu:2 \(PTX line \d+\); "
-        r"warps 1 of block \(1, 0, 0\) wait at a barrier, .*planted.cu:7 \(PTX line \d+\); "
+        r"warp 0 of block \(1, 0, 0\) waits at the barrier of the cluster, .*planted.cu:2 \(PTX line \d+\); "
+        r"warp 1 of block \(1, 0, 0\) waits at a barrier, .*planted.cu:7 \(PTX line \d+\); "
         r"all warps of the cluster that have not returned must arrive there"
     )
     with pytest.raises(KernelFault, match=told) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +55,16 @@ def test_a_step_shows_page_answer_table_times_and_picture(capsys: pytest.Capture
     assert main(["learn", "--format", "json"]) == 0
     (step,) = [each for each in json.loads(capsys.readouterr().out)["steps"] if each["step"] == STEP]
     assert (step["ran"], step["prediction_right"], step["solved"]) == (True, False, False)
+
+
+def test_a_prediction_that_is_nearly_right_is_listed_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "path.json"
+    assert main(["learn", STEP, "--predict", "16,777,216", "--progress", str(path)]) == 0
+    assert main(["learn", "--progress", str(path)]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if re.match(rf" *{STEP} +row-wise", line)]
+    assert "nearly" in row and "wrong" not in row
 
 
 def test_from_python_it_is_a_result_with_a_picture() -> None:

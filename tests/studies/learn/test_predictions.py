@@ -53,6 +53,12 @@ def test_a_rounded_prediction_is_right(written: float, counted: float, is_right:
     assert JudgedPrediction(exact, written, counted).is_right == is_right
 
 
+@pytest.mark.parametrize(("predicted", "is_near"), [(1000, False), (1090, True), (905, True), (890, False)])
+def test_a_prediction_within_ten_percent_is_nearly_right(predicted: float, is_near: bool) -> None:
+    assert JudgedPrediction(PREDICTION, predicted, 1000.0).is_near == is_near
+    assert not JudgedPrediction(PREDICTION, None, 1000.0).is_near
+
+
 def test_a_slip_is_explained() -> None:
     answer = JudgedPrediction(PREDICTION, 800.0, 1000.0).answer
     assert answer == ("You predicted 800; counted: 1,000 bytes, 25 % more. One pass is missing. Five passes.")

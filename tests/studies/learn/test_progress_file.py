@@ -22,6 +22,12 @@ def test_progress_survives_the_process(tmp_path: Path) -> None:
     assert load_progress(path).of("3").checks == 0
 
 
+def test_a_file_from_before_nearly_right_predictions_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "path.json"
+    path.write_text('{"steps": {"3": {"ran": true, "predicted": 6144, "prediction_right": false}}}')
+    assert not load_progress(path).of("3").prediction_near
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"steps": 5}', '{"steps": {"1": {"unknown": 2}}}'])
 def test_a_damaged_file_is_named(content: str, tmp_path: Path) -> None:
     path = tmp_path / "path.json"

@@ -27,22 +27,27 @@ warp_sum(x) returns the sum of x over all 32 lanes, in every lane. n need not be
         TaskCase(about="races and reads of unwritten memory, 40 keys", problem=small(2, 40), sanitize=True),
     ),
     hints=(
+        ("race", "Two lanes touch the same element of S: lane t may use only keys t, t + 32, t + 64, ..."),
         (
             "out-of-bounds",
             "A lane must not touch keys from n on: its loop starts at `lane`, ends before n, and steps by 32.",
         ),
         ("is read", "Initialise l with 0 before you add to it."),
+        ("32 keys, one", "Is l the sum over all lanes, and is every exp(S) divided by it?"),
+        ("64 keys, two", "Does each lane go on to keys t + 32, t + 64, ..., in both loops?"),
+        ("33 keys", "Only lane 0 has a second key here: the others must not add anything for key t + 32."),
+        ("5 keys", "Only lanes 0 to 4 have a key here: the others add nothing, but take part in warp_sum."),
     ),
     mistakes=(
         Mistake(
             name="one_lane_only",
             edits=(Edit(old=SUM, new=""),),
-            answer="32 keys, one for each lane",
+            answer="Is l the sum over all lanes",
         ),
         Mistake(
             name="first_32_keys_only",
             edits=(Edit(old=LOOP, new="l += expf(S[row * n + lane]);"),),
-            answer="64 keys, two for each lane",
+            answer="Does each lane go on to keys t + 32",
         ),
         Mistake(
             name="padding_counts",
@@ -52,7 +57,7 @@ warp_sum(x) returns the sum of x over all 32 lanes, in every lane. n need not be
                     new="for (int j = lane; j < (n + 31) / 32 * 32; j += 32) l += j < n ? expf(S[row * n + j]) : 1.0f;",
                 ),
             ),
-            answer="33 keys",
+            answer="the others must not add anything",
         ),
         Mistake(
             name="beyond_the_row",
@@ -63,6 +68,15 @@ warp_sum(x) returns the sum of x over all 32 lanes, in every lane. n need not be
             name="not_divided",
             edits=(Edit(old=WEIGHTS, new="for (int j = lane; j < n; j += 32) S[row * n + j] = expf(S[row * n + j]);"),),
             answer="32 keys, one for each lane",
+        ),
+        Mistake(
+            name="every_lane_takes_every_key",
+            edits=(
+                Edit(old=LOOP, new="for (int j = 0; j < n; ++j) l += expf(S[row * n + j]);"),
+                Edit(old=SUM, new=""),
+                Edit(old=WEIGHTS, new="for (int j = 0; j < n; ++j) S[row * n + j] = expf(S[row * n + j]) / l;"),
+            ),
+            answer="lane t may use only keys t, t + 32",
         ),
         Mistake(
             name="lane_zero_stores",

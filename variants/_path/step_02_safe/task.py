@@ -36,16 +36,18 @@ over all 32 lanes, in every lane.""",
     hints=(
         ("NaN", "NaN comes from 0 / 0 or infinity / infinity: is m subtracted in both loops, and is it the maximum?"),
         ("inf", "An infinite value comes from expf of a large number: is m subtracted in both loops?"),
+        ("race", "Two lanes touch the same element of S: lane t may use only keys t, t + 32, t + 64, ..."),
+        ("ordinary scores", "Is m the maximum of all lanes, and is the same m subtracted in both loops?"),
     ),
     mistakes=(
         Mistake(name="nothing_subtracted", edits=(Edit(old=JOIN, new="m = 0.0f;"),), answer="exp overflows"),
         Mistake(
             name="only_in_the_sum",
             edits=(Edit(old=WEIGHTS, new=WEIGHTS.replace(" - m", "")),),
-            answer="ordinary scores",
+            answer="is the same m subtracted in both loops",
         ),
         Mistake(name="starts_at_zero", edits=(Edit(old=INIT, new="float m = 0.0f;"),), answer="far below zero"),
-        Mistake(name="lanes_not_joined", edits=(Edit(old=JOIN, new=""),), answer="ordinary scores"),
+        Mistake(name="lanes_not_joined", edits=(Edit(old=JOIN, new=""),), answer="Is m the maximum of all lanes"),
         Mistake(
             name="maximum_of_one_lane",
             edits=(Edit(old=JOIN, new="m = __shfl_sync(0xffffffff, m, 0) - 200.0f;"),),

@@ -39,8 +39,8 @@ LESSON = Lesson(
     claim=claim,
     supports=one_head,
     prediction=Prediction(
-        question="The price is arithmetic. The softmax of step 2 executes 16 exponentials per warp and row: 8 turns of "
-        "32 keys, in two passes; 4,096 in all. How many warp instructions are exponentials now?",
+        question="The price is arithmetic. The softmax of step 2 executes 16 exponentials per row: 8 turns of 32 "
+        "keys, in two passes; 4,096 in all. How many warp instructions are exponentials now, in all rows?",
         figure=EXPONENTIALS,
         because="The first pass needs two per turn, one for the correction and one for the new key; the second pass "
         "one; and one more joins the lanes: 8 x 2 + 1 + 8 = 25 per row, times 256 rows.",

@@ -37,18 +37,30 @@ The kernel may read K twice and V once per row, not more.""",
         ),
     ),
     hints=(
-        ("one key", "With one key, exp(s - m) / l is 1 whatever s is: is the right row and column of V added?"),
+        (
+            "one key",
+            "With one key, m is its score, so exp(s - m) / l must be 1. If it is not, s is not the score of the first "
+            "pass: is `warp_sum` there, and `tau`? Is m subtracted? If it is 1, look at the row and column of V.",
+        ),
         ("two keys", "Compare the score of the second pass with that of the first, and divide by l once."),
     ),
     mistakes=(
-        Mistake(name="tau_forgotten", edits=(Edit(old=SCORE, new=SCORE.replace("tau * ", "")),), answer="one key"),
+        Mistake(
+            name="tau_forgotten",
+            edits=(Edit(old=SCORE, new=SCORE.replace("tau * ", "")),),
+            answer="is `warp_sum` there, and `tau`?",
+        ),
         Mistake(name="not_divided", edits=(Edit(old=WEIGHT, new="float p = expf(s - m);"),), answer="two keys"),
-        Mistake(name="maximum_forgotten", edits=(Edit(old=WEIGHT, new="float p = expf(s) / l;"),), answer="one key"),
+        Mistake(
+            name="maximum_forgotten",
+            edits=(Edit(old=WEIGHT, new="float p = expf(s) / l;"),),
+            answer="Is m subtracted?",
+        ),
         Mistake(name="row_of_q_in_v", edits=(Edit(old=ADD, new="o += p * V[row % n * D + lane];"),), answer="two keys"),
         Mistake(
             name="lanes_not_summed",
             edits=(Edit(old=SCORE, new="float s = tau * q * K[j * D + lane];"),),
-            answer="one key",
+            answer="is `warp_sum` there, and `tau`?",
         ),
         Mistake(
             name="a_third_pass",

@@ -76,7 +76,7 @@ LESSON = Lesson(
         BYTES_OF_K,
         Figure(name="sectors per request of K", kind="sectors_per_request", unit="sectors", buffer="K"),
         BLOCKS,
-        Figure(name="passes of shared memory", kind="wavefronts"),
+        Figure(name="wavefronts of shared memory", kind="wavefronts"),
         Figure(name="of these, bank conflicts", kind="conflicts"),
     ),
     numerics=NUMERICS,

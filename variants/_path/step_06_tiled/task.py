@@ -18,7 +18,7 @@ run at their own pace. Nothing here makes a warp wait, so one may use a tile tha
 the next tile over one that another still uses. On a lucky run the answer is right nevertheless.
 
 __syncthreads() makes a warp wait until all warps of the block have arrived at it. Every thread of the block has to
-arrive there equally often. Place as many of them as you need, and no more than two per tile.""",
+arrive there equally often. Two per tile are enough.""",
     start=(Edit(old=BEFORE, new=""), Edit(old=AFTER, new="")),
     cases=(
         TaskCase(about="one tile of 32 keys, under the sanitizer", problem=small(8, 32), sanitize=True),

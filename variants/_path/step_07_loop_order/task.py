@@ -8,6 +8,7 @@ from variants._path import small
 L = "        l = l * correction + warp_sum(p);\n"
 O = "        o *= correction;\n"
 M = "        m = m_new;\n"
+LOOP = "for (int j = 0; j < BC; ++j) o += __shfl_sync(0xffffffff, p, j) * V_tile[j][lane];"
 MASK = "s = first + lane < n ? tau * s : -INFINITY;"
 
 TASK = Task(
@@ -17,8 +18,8 @@ A warp owns one row. For each tile, lane j knows p, the weight of key first + j 
 registers l and o hold the sum and the row of O of all tiles so far, relative to the old maximum m; correction is
 exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P V to o.""",
     start=(
-        Edit(old=L + O, new="        // Your code: l and o of all tiles up to this one.\n"),
-        Edit(old=M, new=""),
+        Edit(old=L + O, new="        // Your code: l and o.\n"),
+        Edit(old=M, new="        // Your code: m.\n"),
     ),
     cases=(
         TaskCase(about="32 keys: one tile", problem=small(32, 32)),
@@ -28,6 +29,11 @@ exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P
         TaskCase(about="40 rows: the last block has 8", problem=small(40, 32)),
     ),
     hints=(
+        (
+            "registers per thread",
+            "A block of 1024 threads leaves 64 registers to each, and a second loop over the tile needs more. The loop "
+            "over j that follows adds P V already.",
+        ),
         ("inf instead", "l is 0 at the end, so that o / l is infinite: add the weights of each tile to l."),
         (
             "NaN",
@@ -37,7 +43,11 @@ exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P
             "race",
             "All warps write the tile and all warps read it: put a __syncthreads() between these, both ways round.",
         ),
-        ("32 keys: one tile", "Each lane has the weight p of one key; l needs the sum of all 32: warp_sum(p)."),
+        (
+            "32 keys: one tile",
+            "Each lane has the weight p of one key; l needs the sum of all 32: warp_sum(p). If l has it: o is only "
+            "multiplied by the correction here; the next loop adds P V.",
+        ),
         (
             "64 keys: two tiles",
             "After a tile, l and o must be relative to the new maximum, both by the same correction, and m must be it.",
@@ -59,6 +69,16 @@ exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P
             name="own_lane_only",
             edits=(Edit(old=L, new="        l = l * correction + p;\n"),),
             answer="32 keys: one tile",
+        ),
+        Mistake(
+            name="PV_added_twice",
+            edits=(Edit(old=O, new=f"{O}        {LOOP}\n"),),
+            answer="The loop over j that follows adds P V already",
+        ),
+        Mistake(
+            name="own_key_added_twice",
+            edits=(Edit(old=O, new="        o = o * correction + p * V_tile[lane][lane];\n"),),
+            answer="the next loop adds P V",
         ),
         Mistake(
             name="maximum_of_this_tile_only",

@@ -303,7 +303,7 @@ def _deadlock(fault: Fault) -> str:
         groups.setdefault((rank, place), []).append(warp)
     blocks = fault.cluster.blocks
     waits = "; ".join(
-        f"warps {_ranges(warps)} {f'of block {blocks[rank]} ' if len(blocks) > 1 else ''}{place}"
+        _waiting(warps, f"of block {blocks[rank]} " if len(blocks) > 1 else "", place)
         for (rank, place), warps in groups.items()
     )
     hint = "every thread of the block must reach the same barrier"
@@ -347,6 +347,14 @@ def _mbarrier_count(fault: Fault) -> str:
 def _bulk_copies_in_flight(fault: Fault) -> str:
     owner = "block" if len(fault.cluster.blocks) == 1 else "cluster"
     return f"the {owner} has {fault.size_bytes} bulk copies in flight; wait for some of them before issuing more"
+
+
+def _waiting(warps: list[int], block: str, place: str) -> str:
+    """What warps do, with a verb for one or for several: `place` begins with `wait` or `have`."""
+    if len(warps) > 1:
+        return f"warps {_ranges(warps)} {block}{place}"
+    verb, _, rest = place.partition(" ")
+    return f"warp {warps[0]} {block}{ {'wait': 'waits', 'have': 'has'}[verb] } {rest}"
 
 
 def _ranges(numbers: list[int]) -> str:
