@@ -42,7 +42,8 @@ def test_each_kernel_has_one_owner(name: str) -> None:
 
 
 def test_every_language_is_tried_here() -> None:
-    assert set(KERNELS) == {toolchain.name for toolchain in TOOLCHAINS}
+    own = {each.name for each in TOOLCHAINS if type(each).__module__.startswith("harness.")}  # tests may add others
+    assert set(KERNELS) == own
     assert len({toolchain.name for toolchain in TOOLCHAINS}) == len(TOOLCHAINS)
 
 

@@ -150,7 +150,7 @@ def _run_numba(py_func: Any, name: str, signature: tuple[Any, ...], options: dic
         file, line = py_func.__code__.co_filename, py_func.__code__.co_firstlineno
         message = _ANSI.sub("", str(error)).strip() or type(error).__name__
         removed = _REMOVED_FROM_NUMPY.fullmatch(message)
-        if removed and isinstance(error, AttributeError):
+        if removed and isinstance(error, AttributeError) and removed[1] not in py_func.__code__.co_names:
             raise CompileError(_too_new_a_numpy(removed[1])) from error
         raise CompileError(f"kernel {name} ({file}:{line}) did not compile with Numba:\n{message}") from error
     return str(ptx)

@@ -55,7 +55,7 @@ def test_every_arch_suffix() -> None:
 
 def test_a_mangled_kernel_is_an_error_that_says_how_to_mend_it() -> None:
     kernel = cupy.RawKernel("__global__ void f(float* y) {}", "f")
-    with pytest.raises(CompileError, match=r'_Z1fPf; declare it extern "C"'):
+    with pytest.raises(CompileError, match=r'the source defines _Z1fPf, not f; declare it extern "C"'):
         compile_kernel(kernel, (buffer(1),), ARCH)
 
 

@@ -81,6 +81,14 @@ def test_a_numpy_that_numba_cannot_use_is_said_with_what_to_install(monkeypatch:
     assert re.fullmatch(told + r"pip install 'numpy<\d\.\d+' .*", str(caught.value))
 
 
+def test_a_misspelt_function_of_numpy_is_the_kernels_own_mistake() -> None:
+    def body(y):  # type: ignore[no-untyped-def]
+        y[0] = np.expf(1.0)  # type: ignore[attr-defined]
+
+    with pytest.raises(CompileError, match="kernel body .* did not compile with Numba:\n.*has no attribute 'expf'"):
+        compile_kernel(cuda.jit(body), (buffer(1),), ARCH)
+
+
 def test_what_cannot_be_honoured_is_said() -> None:
     def body(y):  # type: ignore[no-untyped-def]
         y[0] = 1

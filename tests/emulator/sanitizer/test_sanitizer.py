@@ -283,8 +283,8 @@ def test_an_unrolled_loop_may_be_the_reason_that_a_store_comes_after_a_load_belo
 }"""
     (text,) = told(source)
     assert text.endswith(
-        "A barrier is missing between line 7 and line 5; the store is above the load, so it may belong to the next "
-        "iteration of a loop; in that case, a barrier is missing at the end of the loop's body"
+        "A barrier is missing between line 7 and line 5. Line 5 is above: if both are in an unrolled loop, the barrier "
+        "belongs between two iterations; if line 5 is in a function, it belongs before the call"
     )
 
 

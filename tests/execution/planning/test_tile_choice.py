@@ -141,7 +141,7 @@ def test_a_sweep_over_a_tile_size():
     assert not any(point.failed for point in points)
     assert other_sizes(sweep, points) == "Bc=2 (tiled)"
     text = sweep_report(sweep, points, NumpyExecutor().device).render("table")
-    assert "against Br; batch 1, heads 1, q_len 4, kv_len 4" in text
+    assert "by Br; batch 1, heads 1, q_len 4, kv_len 4" in text
     assert "Tile sizes besides Br: Bc=2 (tiled)." in text
 
 

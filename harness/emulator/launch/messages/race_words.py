@@ -99,8 +99,8 @@ def missing_barrier(kind: str, here: Access, there: Access, what: str, threads: 
         return f"{text} of the loop's next iteration"
     if here.place.file == there.place.file and here.place.line < there.place.line:
         return (
-            f"{text}; the {here.verb} is above the {there.verb}, so it may belong to the next iteration of a loop; in "
-            f"that case, a {barrier} is missing at the end of the loop's body"
+            f"{text}. {here.line(there).capitalize()} is above: if both are in an unrolled loop, the {barrier} belongs "
+            f"between two iterations; if {here.line(there)} is in a function, it belongs before the call"
         )
     return text
 
