@@ -30,7 +30,7 @@ MEANINGS = {
     "cost us": "predicted microseconds by which the cause makes the first variant slower; negative if faster",
     "device": "the device, counted from 0",
     "device MiB": "the most MiB that one device holds",
-    "error / budget": "the largest error of any output, relative to the largest that a correct kernel could make; "
+    "error / budget": "the largest ratio of an error to its budget, the largest error that a correct kernel can make; "
     "above 1, the result is wrong",
     "error / expected": "the largest error, relative to that expected from random rounding; above 1 is suspicious",
     "examples": "the number of problems, with their inputs, that were tried",

@@ -149,9 +149,9 @@ def _ratios(comparison: Comparison) -> str:
     *first, last = [tensor.name for tensor in comparison.problem.with_role(OUTPUT, OPTIONAL_OUTPUT)]
     names = f"{', '.join(first)} and {last}" if first else last
     return fill(
-        f"error / budget: largest ratio, over all elements of {names}, of the error to the largest error of a "
-        "correct kernel on these inputs; error / expected: largest ratio of the error to that expected from random "
-        "rounding, suspicious above 1.",
+        f"error / budget: largest ratio, over all elements of {names}, of the error to its budget, the "
+        "largest error that a correct kernel can make on these inputs; error / expected: largest ratio of the error to "
+        "that expected from random rounding, suspicious above 1.",
         NOTE_WIDTH,
         break_on_hyphens=False,
     )

@@ -110,7 +110,7 @@ assert (read(b) == 10).all()
 assert cu.cuGraphExecKernelNodeSetParams(runs, filled, launch(a, 5))[0] == 1
 again = do(cu.cuGraphInstantiate(graph, 0)); do(cu.cuGraphLaunch(again, 0)); assert (read(b) == 21).all()
 """,
-    "graphs that are copied, that contain others, and with circles": r"""
+    "graphs that are copied or contain other graphs; graphs with cycles are refused": r"""
 child = do(cu.cuGraphCreate(0))
 first = do(cu.cuGraphAddMemsetNode(child, None, 0, fill(a, 4, 16), context))
 second = do(cu.cuGraphAddKernelNode(child, [first], 1, launch(a, 2)))
