@@ -85,7 +85,7 @@ def test_a_misspelt_function_of_numpy_is_the_kernels_own_mistake() -> None:
     def body(y):  # type: ignore[no-untyped-def]
         y[0] = np.expf(1.0)  # type: ignore[attr-defined]
 
-    with pytest.raises(CompileError, match="kernel body .* did not compile with Numba:\n.*has no attribute 'expf'"):
+    with pytest.raises(CompileError, match=r"kernel body .* did not compile with Numba:\n.*has no attribute 'expf'"):
         compile_kernel(cuda.jit(body), (buffer(1),), ARCH)
 
 
