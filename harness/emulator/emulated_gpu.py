@@ -120,7 +120,9 @@ class EmulatedGpu:
             from harness.emulator.launch.instruction_report import instruction_report
 
             are_connected = kernel.facts.ordered or kernel.facts.cancels
-            instructions = instruction_report(compiled.ptx, compiled.entry, counts.executed, are_connected)
+            instructions = instruction_report(
+                compiled.ptx, compiled.entry, counts.executed, are_connected, counts.tensor_results
+            )
         report = LaunchReport(
             name,
             by_place(counts.sites),

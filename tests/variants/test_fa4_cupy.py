@@ -18,6 +18,8 @@ from lanes import exhaustive_unless
 from harness.compilers import compile_kernel
 from harness.compilers.ptxas import find_ptxas, resources
 from harness.emulator import executor
+from harness.emulator.executor import EmulatorExecutor
+from harness.emulator.instruments import Instruments
 from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.execution.planning.variant_calls import make_plan
 from harness.execution.protocol import Execution
@@ -40,6 +42,15 @@ SETTINGS = RunSettings(arch="sm_100a")
 EXECUTOR = emulator(SETTINGS)
 BUILDS = ((64, "float16", "causal"), (64, "float16", "none"), (128, "bfloat16", "causal"), (128, "bfloat16", "none"))
 """Kernels: head_dim, dtype, mask. The default lane has the first one."""
+
+
+def test_products_in_tensor_memory_are_counted_with_their_shape():
+    executor = EmulatorExecutor(SETTINGS, instruments=Instruments(instructions=True))
+    problem = Problem(heads=2, q_len=512, kv_len=256, head_dim=64, dtype="float16")
+    execution = executor.run(problem, VARIANT.plan(problem), draw_inputs(problem, "normal", 1))
+    (launch,) = execution.launches
+    assert launch.instructions is not None
+    assert sum(row.flops for row in launch.instructions.counts) == problem.flops
 
 
 def assert_right(problem: Problem, regime: str = "rising", **tile: TileSizes) -> Execution:

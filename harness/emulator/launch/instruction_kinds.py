@@ -78,6 +78,13 @@ _WIDE = (MOVE, MEMORY, SHARED)
 """Kinds that move 64-bit floating-point numbers like any other 64 bits."""
 
 
+_DEPTHS = {
+    "kind::tf32": 8, "kind::f16": 16, "kind::i8": 32, "kind::f8f6f4": 32, "kind::mxf8f6f4": 32, "kind::mxf4": 64,
+    "kind::mxf4nvf4": 64,
+}  # fmt: skip
+"""K of a `tcgen05.mma`: the elements in 32 bytes, of which those of 6 bits and of `f8f6f4` have one each."""
+
+
 def kind_of(instruction: Instruction) -> str:
     """The kind of one instruction; that of its row, `integer` where a new row has none yet."""
     return _kind(instruction.row_name, instruction.modifiers)
@@ -100,8 +107,16 @@ def _kind(row: str, modifiers: tuple[str, ...]) -> str:
     return kind
 
 
+def tensor_memory_flops(form: str, results: int) -> int:
+    """Multiplications and additions of `tcgen05.mma` instructions that compute so many elements of D in all."""
+    return 2 * results * next(depth for kind, depth in _DEPTHS.items() if kind in form.split("."))
+
+
 def product_flops(instruction: Instruction) -> int:
-    """Multiplications and additions of one warp's execution of a matrix product; 0 of anything else."""
+    """Multiplications and additions of one warp's execution of a matrix product; 0 of anything else.
+
+    The shape of `tcgen05.mma` is known at run time only, see `tensor_memory_flops`.
+    """
     if kind_of(instruction) != TENSOR:
         return 0
     shape = matrix_shape(instruction.modifiers)

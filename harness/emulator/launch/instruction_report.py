@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from harness.emulator.abi import layout as at
 from harness.emulator.launch.block_executions import BlockExecutions
-from harness.emulator.launch.instruction_kinds import kind_of, product_flops
+from harness.emulator.launch.instruction_kinds import kind_of, product_flops, tensor_memory_flops
 from harness.emulator.launch.predicated_regions import region_heads
-from harness.execution.traffic.instruction_counts import MEMORY, InstructionCount, InstructionReport, LoadWait
+from harness.execution.traffic.instruction_counts import MEMORY, TENSOR, InstructionCount, InstructionReport, LoadWait
 from harness.ptx.blocks import Block, Graph, build_graph, registers_of
 from harness.ptx.call_parameters import lower_call_parameters
 from harness.ptx.inline import inline_calls
@@ -26,16 +27,26 @@ MOST_STEPS = 1 << 17
 
 
 def instruction_report(
-    ptx: str, entry: str, executed: BlockExecutions, are_connected: bool = False
+    ptx: str,
+    entry: str,
+    executed: BlockExecutions,
+    are_connected: bool = False,
+    tensor_results: Mapping[tuple[str, str, int], int] | None = None,
 ) -> InstructionReport:
-    """The instructions that the kernel `entry` of the module `ptx` executed. Raises what parsing raises."""
+    """The instructions that the kernel `entry` of the module `ptx` executed. Raises what parsing raises.
+
+    `tensor_results` are the elements of D that `tcgen05.mma` computed, whose shape is known at run time only, by form,
+    source file and line.
+    """
     graph = _graph_of(ptx, entry)
     waits, warps = _waits(graph, executed)
     dependent = sum(
         entered * _dependent_cycles(block) for block, (entered, _) in zip(graph.blocks, executed.counts.tolist())
     )
     clusters = tuple(executed.clusters.tolist())
-    return InstructionReport(_by_place(graph, executed), clusters, waits, warps, are_connected, dependent)
+    return InstructionReport(
+        _by_place(graph, executed, tensor_results or {}), clusters, waits, warps, are_connected, dependent
+    )
 
 
 @lru_cache(maxsize=4)
@@ -47,7 +58,9 @@ def _graph_of(ptx: str, entry: str) -> Graph:
     return build_graph(flat)
 
 
-def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount, ...]:
+def _by_place(
+    graph: Graph, executed: BlockExecutions, tensor_results: Mapping[tuple[str, str, int], int]
+) -> tuple[InstructionCount, ...]:
     rows: dict[tuple[str, str, str, int], list[int]] = {}
     for block, (warps, lanes) in zip(graph.blocks, executed.counts.tolist(), strict=True):
         for instruction in (*block.body, *([block.branch] if block.branch else ())):
@@ -56,6 +69,8 @@ def _by_place(graph: Graph, executed: BlockExecutions) -> tuple[InstructionCount
             row = rows.setdefault((kind_of(instruction), instruction.form, *place), [0, 0, 0, 0])
             for column, amount in enumerate((1, warps, lanes, warps * product_flops(instruction))):
                 row[column] += amount
+    for (form, file, line), results in tensor_results.items():
+        rows[TENSOR, form, file, line][-1] += tensor_memory_flops(form, results)
     return tuple(InstructionCount(*key, *rows[key]) for key in sorted(rows))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,8 @@ class LaunchCounts:
     """Traffic by instruction; empty unless the kernel was compiled to count it."""
     tensor: tuple[TensorTraffic, ...]
     """Traffic of tensor memory by instruction."""
+    tensor_results: Mapping[tuple[str, str, int], int]
+    """Elements of D that products in tensor memory computed, by form, source file and line."""
     warp_instructions: int
     lane_instructions: int
     seconds: float
@@ -181,6 +183,7 @@ def launch(
         tables.traffic(),
         tables.shared_traffic(),
         tables.tensor_traffic(),
+        tables.tensor_results(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,

@@ -81,11 +81,17 @@ def _wrong_answers(result: WhyResult) -> Iterator[str]:
             yield text
 
 
+def _article(name: str) -> str:
+    """The article of a name that is spelt out, such as `an H200` or `a B200`."""
+    return "an" if name[0] in "AEFHILMNORSX" else "a"
+
+
 def _headline(result: WhyResult) -> str:
     slow, fast = result.names
     than = f"the {fast}" if fast == ROOFLINE else fast
     times = (
-        f"{_us(result.slow_time.seconds)} us compared with {_us(result.fast_time.seconds)} us on an {result.gpu.name}"
+        f"{_us(result.slow_time.seconds)} us compared with {_us(result.fast_time.seconds)} us on "
+        f"{_article(result.gpu.name)} {result.gpu.name}"
     )
     ratio = result.slow_time.seconds / result.fast_time.seconds
     shown = _shown(result)

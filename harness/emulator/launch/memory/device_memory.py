@@ -137,8 +137,22 @@ class BufferTables:
                 ]
         return tuple(rows)
 
+    def tensor_results(self) -> dict[tuple[str, str, int], int]:
+        """Elements of D that `tcgen05.mma` computed over all workers, by form, source file and line."""
+        total = np.sum(self._shared, axis=0)
+        found: dict[tuple[str, str, int], int] = {}
+        for number in np.flatnonzero(total[:, 0]):
+            site = self._facts.sites[number]
+            if site.opcode == "tcgen05.mma":
+                place = (site.form, *site.file_and_line)
+                stored_bytes = int(total[number][1 + _TENSOR_KINDS.index("store")])
+                found[place] = found.get(place, 0) + stored_bytes // RESULT_BYTES
+        return found
+
 
 TENSOR_CORES = "tcgen05."
+RESULT_BYTES = 4
+"""Size of a cell of tensor memory, which holds one element of D."""
 _TENSOR_KINDS = ("load", "store", "operand")
 """Kinds of traffic of an instruction of Blackwell's tensor cores, in the order of its counters after the requests."""
 
