@@ -55,7 +55,7 @@ def test_a_copy_has_kernels_of_its_own(original: str, tmp_path: Path) -> None:
     variant = discover([path], package="no_such_package").registry.get("my-copy")
     problem = next(each for each in PROBLEMS[variant.operation] if variant.supports(each) is None)
     files = {file for launch in variant.plan(problem).launches for file in source_files(launch.kernel)}
-    assert any(file.startswith(f"{path}/") for file in files)
+    assert any(Path(file) == path or path in Path(file).parents for file in files)
     originals = [file for file in files if "variants/" in file and "variants/_" not in file]
     assert not originals
     assert variant.claim is None or variant.claim(problem) == FOUND.registry.get(original).claim(problem)
