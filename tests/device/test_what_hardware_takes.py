@@ -118,7 +118,7 @@ extern "C" __global__ void k(int* x, int first, int last) {
 def test_a_lenient_device_passes_a_barrier_of_the_block_after_whole_warps_have_returned(first: int, last: int) -> None:
     kernel, args = cupy.RawKernel(WARPS_RETURN, "k"), (np.int32(first), np.int32(last))
     device = Device()
-    with pytest.raises(KernelFault, match=f"barrier deadlock: .*warps {first} have exited"):
+    with pytest.raises(KernelFault, match=f"barrier deadlock: .*warp {first} has exited"):
         device.launch(kernel, 1, 128, (device.zeros(128, np.int32), *args))
     for sanitize in (False, True):
         device = Device(lenient=True, sanitize=sanitize)
