@@ -29,8 +29,14 @@ PROBLEMS: dict[str, tuple[BaseProblem, ...]] = {
     "paged-attention": tuple(PagedProblem(head_dim=64, dtype=dtype) for dtype in DTYPES),
 }
 FOUND = discover()
-REFUSED = ("bwd-mma-cupy", "bwd-mma-numba", "ring-cupy", "ring-mma-cupy")
-COPIED = [each.name for each in FOUND.registry if each.backend in ("cupy", "numba") and each.name not in REFUSED]
+REFUSED = ("bwd-mma-cupy", "bwd-mma-numba", "ring-mma-cupy")
+OTHERS_KERNELS = ("ring-cupy",)
+"""Variants that launch kernels of other algorithms beside their own."""
+COPIED = [
+    each.name
+    for each in FOUND.registry
+    if each.backend in ("cupy", "numba") and each.name not in (*REFUSED, *OTHERS_KERNELS)
+]
 
 
 def written(name: str, original: str, folder: Path) -> Path:
