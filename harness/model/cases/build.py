@@ -111,12 +111,18 @@ class Builds:
     known: Sequence[Build]
 
     def of(self, case: Case) -> Any:
-        """Return the build of a case: a known one, or a known one with other features."""
+        """Return the build of a case: a known one, or a known one with other features. The case has to have one."""
+        found = self.find(case)
+        assert found is not None, case
+        return found
+
+    def find(self, case: Case) -> Build | None:
+        """As `of`; None for a case whose build is none of these, such as a replayed one with another head_dim."""
         wanted = (case.problem.build_key, case.tile)
         known = (each for build in self.known for each in (build, *build.with_fewer_features))
         others = (each for build in self.known if (each := build.of_problem(case.problem)) is not None)
         like_known = (each for each in others if self._places(each))
-        return next(each for some in (known, like_known) for each in some if each.key == wanted)
+        return next((each for some in (known, like_known) for each in some if each.key == wanted), None)
 
     def input_size(self, case: Case) -> tuple[int, ...]:
         """Return fields of `Operation.size`: the number of edits, whether a property is checked, build and regime."""

@@ -23,7 +23,8 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
 def replay_with_larger(
     case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0
 ) -> tuple[Answer, tuple[Case, Finding] | None]:
-    """As `replay`, with a larger case that fails in the same way; None if there is none, or if no values are wrong."""
+    """As `replay`, with a larger case that fails in the same way; None if there is none, if no values are wrong, or if the case has
+    compile-time parameters that no campaign draws."""
     operation = operation_of(case.problem)
     if case.regime not in operation.regimes:
         raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
@@ -34,6 +35,9 @@ def replay_with_larger(
         finding = answer.finding
         if finding is None or finding.wrong is None:
             return answer, None
-        larger = operation.enlarged(case, Builds(worker.builds))
+        builds = Builds(worker.builds)
+        if builds.find(case) is None:
+            return answer, None
+        larger = operation.enlarged(case, builds)
         found = None if larger == case else worker.ask(larger).finding
     return answer, None if found is None or found.kind != finding.kind else (larger, found)

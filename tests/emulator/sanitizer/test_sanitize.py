@@ -119,7 +119,7 @@ def test_compare_fails_what_has_findings_and_lists_them(capsys: pytest.CaptureFi
     race = next(f for f in rows["warps-in-order"]["findings"] if f["kind"] == "RAW race")
     assert race["place"]["line"] and race["other"]["line"] and race["target"] == "shared memory s"
     table = compared(capsys, variants="warps-in-order", status=1)
-    assert "findings" in table and "warps-in-order: RAW race (32 times): kernel warps_in_order, " in table
+    assert "findings" in table and "warps-in-order: RAW race (32 times): kernel warps_in_order: " in table
     text = compared(capsys, "--format", "csv", variants="fa2-cupy,short-output", status=1)
     assert {row["variant"]: row["findings"] for row in csv.DictReader(io.StringIO(text))} == {
         "fa2-cupy": "0",
