@@ -23,8 +23,10 @@ def replay(case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: fl
 def replay_with_larger(
     case: Case, load: Load, machine: Machine = EMULATOR, case_seconds: float = 60.0
 ) -> tuple[Answer, tuple[Case, Finding] | None]:
-    """As `replay`, with a larger case that fails in the same way; None if there is none, if no values are wrong, or if the case has
-    compile-time parameters that no campaign draws."""
+    """As `replay`, with a larger case that fails in the same way.
+
+    None if there is none, if no values are wrong, or if the case has compile-time parameters that no campaign draws.
+    """
     operation = operation_of(case.problem)
     if case.regime not in operation.regimes:
         raise UsageError(f"no regime {case.regime!r}; there are {', '.join(operation.regimes)}")
