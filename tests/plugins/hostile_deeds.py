@@ -67,14 +67,14 @@ def replaces_wire() -> None:
     """A plan in the judge's own words: outputs that are inputs."""
     import harness.execution.isolation.planner as planner
 
-    forged = {"buffers": [["Q", [1], "float32"]], "launches": []}
+    forged = {"buffers": [["Q", [1], "float32"]], "launches": [], "copies": []}
     planner.plan_to_json = lambda *args: forged
 
 
 def replaces_buffers_by_anything() -> None:
     import harness.execution.isolation.planner as planner
 
-    forged = {"buffers": [["O", 7], [{}, "x", [], NAN, 1]], "launches": []}
+    forged = {"buffers": [["O", 7], [{}, "x", [], NAN, 1]], "launches": [], "copies": [["O", {}], 7]}
     planner.plan_to_json = lambda *args: forged
 
 
