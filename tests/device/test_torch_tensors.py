@@ -19,8 +19,10 @@ def rows(values: Any) -> Any:
 
 
 @pytest.mark.parametrize("turn", ["first", "second"])  # on another device of the same process
-def test_flash_attention_is_called_as_on_a_gpu(turn: str) -> None:
-    _cute.recorder()  # sets the environment
+def test_flash_attention_is_called_as_on_a_gpu(turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _cute.recorder()  # sets the environment of CuTe
+    monkeypatch.setenv("FLASH_ATTENTION_ARCH", "sm_90")
+    monkeypatch.setenv("FLASH_ATTENTION_NUM_SMS", "132")
     from flash_attn.cute import flash_attn_func
 
     device = Device()
