@@ -102,7 +102,7 @@ def test_the_strategies_are_used_as_the_page_says(tmp_path: Path) -> None:
     model = "from attention_model import online_softmax\n\n\ndef my_attention(problem, Q, K, V):\n"
     for mutant, status in ((None, 0), ("grouped heads tiled", 1)):
         call = f'    return online_softmax(problem, {{"Q": Q, "K": K, "V": V}}, mutant={mutant!r})["O"]\n'
-        (tmp_path / "my_attention.py").write_text(model + call)
+        (tmp_path / "my_module.py").write_text(model + call)
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(tmp_path)])
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
         environment = {**os.environ, "PYTHONPATH": path}
