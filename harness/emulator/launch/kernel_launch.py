@@ -179,11 +179,12 @@ def launch(
         raise fault
     run.deliver_cancelled()
     text.flush()
+    counters = tables.block_counters()
     return LaunchCounts(
         tables.traffic(),
-        tables.shared_traffic(),
-        tables.tensor_traffic(),
-        tables.tensor_results(),
+        counters.shared_traffic(),
+        counters.tensor_traffic(),
+        counters.tensor_results(),
         sum(w.get("WARP_INSTRUCTIONS") for w in workers),
         sum(w.get("LANE_INSTRUCTIONS") for w in workers),
         seconds,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.arithmetic.rounding import UNIT_ROUNDOFF
+from harness.model.invariance import BATCH
 from harness.support.cores import begin
 
 if TYPE_CHECKING:
@@ -78,6 +79,14 @@ def determinism(trial: Trial) -> str | None:
 
 DETERMINISM = Property("determinism", "a second run gives the same bits", determinism, same_bits=True)
 """The property that every operation has."""
+
+
+def invariance_of_batches(violation: Callable[[Trial], str | None]) -> Property:
+    """The property of variants that declare `BATCH`; `violation` compares a sequence alone with one in a batch."""
+    idea = "a sequence gives the same bits alone and in a batch"
+    return Property("batch-invariance", idea, violation, same_bits=True, invariance=BATCH)
+
+
 SANITIZER = "sanitizer"
 """Value of `check` for cases that run under the sanitizer, which detects races, reads of uninitialized memory and the
 like. It is not a `Property`, because it does not depend on the operation."""

@@ -12,8 +12,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.cases.property import DETERMINISM, Property, Trial, apart, on_grid, other_outputs
-from harness.model.invariance import BATCH
+from harness.model.cases.property import (
+    DETERMINISM,
+    Property,
+    Trial,
+    apart,
+    invariance_of_batches,
+    on_grid,
+    other_outputs,
+)
 from harness.operations.attention.invariance import alone
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
 from harness.operations.attention.problem import Problem
@@ -166,13 +173,7 @@ PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
         DETERMINISM,
-        Property(
-            "batch-invariance",
-            "a sequence gives the same bits alone and in a batch",
-            batch_invariance,
-            same_bits=True,
-            invariance=BATCH,
-        ),
+        invariance_of_batches(batch_invariance),
         Property("key-order", "if keys are reordered with their values and biases, O and lse do not change", key_order),
         Property(
             SCORE_SHIFT,

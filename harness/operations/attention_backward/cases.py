@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.model.cases.axes import REGIME, Axes, Choice, ProbedAxis, Value
-from harness.model.cases.build import Build, Builds
+from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.operation import operation_named
-from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.problem import LAYOUT
 from harness.operations.attention.score_terms import SLOPES
 from harness.operations.attention_backward.inputs import REGIMES, forward_regime
@@ -31,27 +31,13 @@ overflows then has no budget."""
 
 
 @dataclass(frozen=True)
-class BackwardBuild(Build):
+class BackwardBuild(WrappedBuild):
     """What attention's kernels have compiled in, for gradients."""
-
-    forward: Any
-    """Attention's own build."""
-    tile: str | None = None
 
     @property
     @override
     def plain_problem(self) -> BackwardProblem:
         return backward(self.forward.plain_problem)
-
-    @property
-    @override
-    def preferred(self) -> tuple[BackwardBuild, ...]:
-        return tuple(BackwardBuild(each) for each in self.forward.preferred)
-
-    @property
-    @override
-    def fallbacks(self) -> tuple[BackwardBuild, ...]:
-        return tuple(BackwardBuild(each) for each in self.forward.fallbacks)
 
     @override
     def with_features(self, takes: Sequence[str], place: int) -> BackwardBuild:
@@ -70,29 +56,9 @@ class BackwardBuild(Build):
     def with_fewer_features(self) -> Sequence[BackwardBuild]:
         return [BackwardBuild(each, self.tile) for each in self.forward.with_fewer_features]
 
-    @property
-    @override
-    def is_usual(self) -> bool:
-        return bool(self.forward.is_usual)
-
-    @property
-    @override
-    def is_wide(self) -> bool:
-        return bool(self.forward.is_wide)
-
     @override
     def of_problem(self, problem: Any) -> BackwardBuild:
         return dataclasses.replace(self, forward=self.forward.of_problem(problem))
-
-    @property
-    @override
-    def traits(self) -> tuple[str, ...]:
-        traits: tuple[str, ...] = self.forward.traits
-        return traits
-
-    @override
-    def with_tile(self, tile: TileSizes, text: str | None) -> BackwardBuild:
-        return BackwardBuild(self.forward.with_tile(tile, text), text)
 
     @property
     @override

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.model.cases.property import DETERMINISM, Property, Trial, other_outputs
-from harness.model.invariance import BATCH
+from harness.model.cases.property import DETERMINISM, Property, Trial, invariance_of_batches, other_outputs
 from harness.operations.paged_attention.invariance import alone
 
 
@@ -41,13 +40,7 @@ PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
         DETERMINISM,
-        Property(
-            "batch-invariance",
-            "a sequence gives the same bits alone and in a batch",
-            batch_invariance,
-            same_bits=True,
-            invariance=BATCH,
-        ),
+        invariance_of_batches(batch_invariance),
         Property("page-order", "another order of the pages gives the same bits", page_order, same_bits=True),
     )
 }

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.model.cases.axes import Axes, Choice, ProbedAxis, Value
-from harness.model.cases.build import Build, Builds
+from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.cases.wrapped_build import WrappedBuild
 from harness.model.operation import operation_named
-from harness.model.tile_sizes import TileSizes
 from harness.operations.attention.masks import NO_MASK, parse_mask
 from harness.operations.attention.sizes import Sizes
 from harness.operations.ring_attention.order import CONTIGUOUS, ORDERS, STRIPED, chunks_per_device
@@ -44,51 +44,17 @@ MOST_VISITS, BRIEF_VISITS = 512, 256
 
 
 @dataclass(frozen=True)
-class RingBuild(Build):
+class RingBuild(WrappedBuild):
     """What attention's kernels have compiled in, for the blocks of a ring."""
-
-    forward: Any
-    """Attention's own build."""
-    tile: str | None = None
 
     @property
     @override
     def plain_problem(self) -> RingProblem:
         return ring(self.forward.plain_problem, PLAIN_DEVICES, CONTIGUOUS)
 
-    @property
-    @override
-    def preferred(self) -> tuple[RingBuild, ...]:
-        return tuple(RingBuild(each) for each in self.forward.preferred)
-
-    @property
-    @override
-    def fallbacks(self) -> tuple[RingBuild, ...]:
-        return tuple(RingBuild(each) for each in self.forward.fallbacks)
-
-    @property
-    @override
-    def is_usual(self) -> bool:
-        return bool(self.forward.is_usual)
-
-    @property
-    @override
-    def is_wide(self) -> bool:
-        return bool(self.forward.is_wide)
-
     @override
     def of_problem(self, problem: Any) -> RingBuild:
         return dataclasses.replace(self, forward=self.forward.of_problem(problem.whole))
-
-    @property
-    @override
-    def traits(self) -> tuple[str, ...]:
-        traits: tuple[str, ...] = self.forward.traits
-        return traits
-
-    @override
-    def with_tile(self, tile: TileSizes, text: str | None) -> RingBuild:
-        return RingBuild(self.forward.with_tile(tile, text), text)
 
     @override
     def tiles(self, problem: RingProblem) -> tuple[int, ...]:

@@ -38,7 +38,8 @@ import numpy.typing as npt
 from harness.model.arithmetic.rounding import SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
-from harness.operations.attention.masks import NO_MASK, Integers, Mask, Visibility
+from harness.operations.attention.masks import NO_MASK, Integers, Visibility
+from harness.operations.ring_attention.order import CausalPart
 from harness.operations.ring_attention.problem import ROW_AXIS, RingProblem
 from harness.support.override import override
 
@@ -65,25 +66,13 @@ def answer(problem: RingProblem, inputs: Arrays, part: Part = WHOLE) -> Mapping[
 
 
 @dataclass(frozen=True)
-class KeysAt(Mask):
+class KeysAt(CausalPart):
     """A causal mask over every `step`-th key of a sequence: row i sees key j if first + step * j <= i."""
 
     first: int
     step: int
 
-    kind: ClassVar[str] = "causal"
-    spelling: ClassVar[str] = "causal"
     idea: ClassVar[str] = "row i sees key j if first + step * j <= i"
-
-    @classmethod
-    @override
-    def parse(cls, parameters: str) -> Mask:
-        raise NotImplementedError(parameters)
-
-    @classmethod
-    @override
-    def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
-        return ()
 
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:

@@ -39,18 +39,11 @@ def rows_of_devices(order: str, devices: int, length: int) -> tuple[tuple[range,
     return tuple((pieces[device], pieces[count - 1 - device]) for device in range(devices))
 
 
-@dataclass(frozen=True)
-class ShiftedCausal(Band):
-    """Row i sees key j if j <= i + kv_len - q_len + shift.
-
-    It is no option: it is the causal mask of a sequence, as it appears between two chunks of it.
-    """
-
-    shift: int
+class CausalPart(Mask):
+    """The causal mask of a sequence, as it appears in a part of it. It is no option, and no campaign draws it."""
 
     kind: ClassVar[str] = "causal"
     spelling: ClassVar[str] = "causal"
-    idea: ClassVar[str] = "row i sees key j if j <= i + kv_len - q_len + shift"
 
     @classmethod
     @override
@@ -61,6 +54,15 @@ class ShiftedCausal(Band):
     @override
     def drawn(cls, tile_keys: int) -> tuple[Mask, ...]:
         return ()
+
+
+@dataclass(frozen=True)
+class ShiftedCausal(CausalPart, Band):
+    """Row i sees key j if j <= i + kv_len - q_len + shift: between two chunks of a sequence."""
+
+    shift: int
+
+    idea: ClassVar[str] = "row i sees key j if j <= i + kv_len - q_len + shift"
 
     @override
     def visible(self, rows: Integers, keys: Integers, q_len: int, kv_len: int) -> Visibility:

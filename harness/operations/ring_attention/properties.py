@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.model.cases.property import DETERMINISM, Arrays, Property, Trial, alignment_period, other_outputs
+from harness.model.cases.property import (
+    DETERMINISM,
+    Arrays,
+    Property,
+    Trial,
+    alignment_period,
+    invariance_of_batches,
+    other_outputs,
+)
 from harness.model.invariance import BATCH, Change
 from harness.operations.ring_attention.problem import RingProblem
 
@@ -43,13 +51,7 @@ PROPERTIES: dict[str, Property] = {
     each.name: each
     for each in (
         DETERMINISM,
-        Property(
-            "batch-invariance",
-            "a sequence gives the same bits alone and in a batch",
-            batch_invariance,
-            same_bits=True,
-            invariance=BATCH,
-        ),
+        invariance_of_batches(batch_invariance),
     )
 }
 """Every property by name."""

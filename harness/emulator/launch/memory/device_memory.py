@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from harness.emulator.abi import layout as at
 from harness.emulator.abi.sanitizer_layout import GIVEN, NEVER_WRITTEN
-from harness.emulator.codegen.kernel_facts import KernelFacts
+from harness.emulator.codegen.kernel_facts import KernelFacts, Site
 from harness.emulator.launch.memory.aligned_memory import aligned_zeros
 from harness.emulator.launch.memory.module_memory import ModuleMemory
 from harness.emulator.launch.memory.sparse_memory import sparse_ones
@@ -110,43 +110,50 @@ class BufferTables:
             rows.append(SiteTraffic(self._names[column], memory.in_global, *site.file_and_line, *counted))
         return tuple(rows)
 
-    def shared_traffic(self) -> tuple[SharedTraffic, ...]:
-        """Traffic of shared memory over all workers, by instruction."""
+    def block_counters(self) -> BlockCounters:
+        """Counters of shared and of tensor memory, over all workers."""
         total = np.sum(self._shared, axis=0)
+        numbers = np.flatnonzero(total[:, 0]).tolist()
+        counted = [(self._facts.sites[number], total[number].tolist()) for number in numbers]
+        return BlockCounters(
+            [(site, row) for site, row in counted if not site.opcode.startswith(TENSOR_CORES)],
+            [(site, row) for site, row in counted if site.opcode.startswith(TENSOR_CORES)],
+        )
+
+
+@dataclass(frozen=True)
+class BlockCounters:
+    """The counters of instructions that access memory within a multiprocessor: the requests, then three more."""
+
+    shared: Sequence[tuple[Site, list[int]]]
+    """Of shared memory."""
+    tensor: Sequence[tuple[Site, list[int]]]
+    """Of tensor memory: bytes by kind, in the order of `_TENSOR_KINDS`."""
+
+    def shared_traffic(self) -> tuple[SharedTraffic, ...]:
+        """Traffic of shared memory, by instruction."""
         rows = []
-        for number in np.flatnonzero(total[:, 0]):
-            site = self._facts.sites[number]
-            if site.opcode.startswith(TENSOR_CORES):
-                continue
+        for site, counters in self.shared:
             assert site.memory is not None
-            rows.append(SharedTraffic(site.memory.in_shared, *site.file_and_line, *(int(n) for n in total[number])))
+            rows.append(SharedTraffic(site.memory.in_shared, *site.file_and_line, *counters))
         return tuple(rows)
 
     def tensor_traffic(self) -> tuple[TensorTraffic, ...]:
-        """Traffic of tensor memory over all workers, by instruction and kind."""
-        total = np.sum(self._shared, axis=0)
-        rows = []
-        for number in np.flatnonzero(total[:, 0]):
-            site = self._facts.sites[number]
-            if site.opcode.startswith(TENSOR_CORES):
-                requests, *sizes = (int(n) for n in total[number])
-                rows += [
-                    TensorTraffic(kind, *site.file_and_line, requests, size)
-                    for kind, size in zip(_TENSOR_KINDS, sizes)
-                    if size
-                ]
-        return tuple(rows)
+        """Traffic of tensor memory, by instruction and kind."""
+        return tuple(
+            TensorTraffic(kind, *site.file_and_line, requests, size)
+            for site, (requests, *sizes) in self.tensor
+            for kind, size in zip(_TENSOR_KINDS, sizes)
+            if size
+        )
 
     def tensor_results(self) -> dict[tuple[str, str, int], int]:
-        """Elements of D that `tcgen05.mma` computed over all workers, by form, source file and line."""
-        total = np.sum(self._shared, axis=0)
+        """Elements of D that `tcgen05.mma` computed, by form, source file and line."""
         found: dict[tuple[str, str, int], int] = {}
-        for number in np.flatnonzero(total[:, 0]):
-            site = self._facts.sites[number]
+        for site, (_, *sizes) in self.tensor:
             if site.opcode == "tcgen05.mma":
                 place = (site.form, *site.file_and_line)
-                stored_bytes = int(total[number][1 + _TENSOR_KINDS.index("store")])
-                found[place] = found.get(place, 0) + stored_bytes // RESULT_BYTES
+                found[place] = found.get(place, 0) + sizes[_TENSOR_KINDS.index("store")] // RESULT_BYTES
         return found
 
 
