@@ -52,16 +52,3 @@ class LaunchQueues:
         following[in_queues] = np.where(is_last, -1, np.roll(in_queues, -1))
         refuses[:] = random.random(clusters) < _REFUSED_SHARE
         return cls(started, rows)
-
-
-UNDEFINED_REQUESTS = {
-    "request after refusal": (
-        "a request to cancel a cluster after this block has observed that one was refused, which is undefined (PTX ISA "
-        "9.7.13.17); end the loop when clusterlaunchcontrol.query_cancel.is_canceled is false"
-    ),
-    "no response": (
-        "the operand is no response of clusterlaunchcontrol.try_cancel; wait for the mbarrier that counts its 16 bytes "
-        "before it is loaded"
-    ),
-}
-"""Explanations of faults, by kind."""

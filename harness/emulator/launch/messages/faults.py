@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from harness.emulator.abi import async_proxy_layout as proxy
 from harness.emulator.abi import layout as at
 from harness.emulator.codegen.kernel_facts import Site
-from harness.emulator.launch.launch_control import UNDEFINED_REQUESTS
 from harness.emulator.launch.messages import tensor_faults, tensor_map_faults
 from harness.ptx.recursion import STACK_BYTES
 from harness.support.errors import KernelFault
@@ -172,8 +171,16 @@ def describe(fault: Fault) -> KernelFault:
             "it needs two blocks ('.cta_group::2'), whose ranks in the cluster differ in the last bit; launch it in "
             "clusters of an even number of blocks"
         ),
+        "request after refusal": lambda f: (
+            "a request to cancel a cluster after this block has observed that one was refused, which is undefined (PTX "
+            "ISA 9.7.13.17); end the loop when clusterlaunchcontrol.query_cancel.is_canceled is false"
+        ),
+        "no response": lambda f: (
+            "the operand is no response of clusterlaunchcontrol.try_cancel; wait for the mbarrier that counts its 16 "
+            "bytes before it is loaded"
+        ),
     }
-    explain = explanations.get(fault.kind) or (lambda f: UNDEFINED_REQUESTS[f.kind])
+    explain = explanations[fault.kind]
     place = block if fault.kind == "barrier deadlock" else f"{block}, {thread}"
     kind = "divergent barrier" if fault.kind == "divergent warp operation" else fault.kind
     return KernelFault(kind, f"{where}, {place}: {explain(fault)}")
