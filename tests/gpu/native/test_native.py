@@ -89,6 +89,8 @@ def test_every_variant_is_right_on_hard_inputs(executor: GpuExecutor, questions:
         if refusal_of(variant, Problem(**({"dtype": dtype} | PROBLEMS[shape]))) is None
     )
     row = attempt(variant, asked.problem, executor, question=asked)
+    if row.verdict == "unsupported" and variant.arch is not None:  # kernels for an architecture that this GPU is not
+        pytest.skip(row.reason)
     expected = ["fail"] if regime in variant.fails_in else ["pass"]
     if variant.numerics.factors == "e4m3":
         expected.append("undecided")
