@@ -52,9 +52,32 @@ IN_MMA = (
         ),
     ),
 )  # fmt: skip
+_HOPPER = ("_hopper/layout.cuh", "_hopper/numba_layout.py")
+_AT = ("{number % heads, number / heads}", "int32(number % heads), int32(number // heads)")
+IN_HOPPER = (
+    *planted(
+        "fa3", "head and sequence exchanged", *_HOPPER,
+        (((_AT[0], "{number / heads, number % heads}"), (_AT[1], "int32(number // heads), int32(number % heads)")),),
+    ),
+    *planted(
+        "fa3", "sequence left out", *_HOPPER,
+        (((_AT[0], "{number % heads, 0}"), (_AT[1], "int32(number % heads), int32(0)")),),
+    ),
+    *planted(
+        "fa3", "sequences of K and V counted in query heads",
+        "_hopper/row_tiles.cuh", "attention/fa3/numba_producer.py",
+        (
+            (
+                ("return per_sequence / per_kv_head;", "return per_sequence;"),
+                ("uint32(p.packs.per_sequence) // uint32(p.packs.per_kv_head)", "uint32(p.packs.per_sequence)"),
+            ),
+        ),
+    ),
+)  # fmt: skip
 MUTANTS = (
     *IN_TYPES,
     *IN_MMA,
+    *IN_HOPPER,
     *planted(
         "fa2", "strides of heads and rows exchanged in K", _TYPES, "attention/fa2/numba_kernel.py",
         (

@@ -80,20 +80,35 @@ def test_rows_of_head_dim_20_take_more_sectors_apart_than_as_one_run():
     assert traffic(apart) == claimed(variant, Problem(**sizes, layout="bshd"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [name for name in TAKING if name.endswith("-cupy")])
+def ptx_of(name: str, layout: str) -> tuple[str, str]:
+    """The PTX of a variant's only launch, and the name of its last parameter."""
+    variant, dtype = REGISTRY.get(name), "float32" if refusal_of(REGISTRY.get(name), Problem()) is None else "bfloat16"
+    problem = Problem(head_dim=64, dtype=dtype, layout=layout)  # type: ignore[arg-type]
+    ((_, compiled),) = compiled_launches(variant.plan(problem), problem, "sm_90")
+    return compiled.ptx, compiled.parameters[-1].name
+
+
+@pytest.mark.parametrize("name", ["fa2-cupy", "fa2-mma-cupy"])
 def test_without_a_layout_nothing_of_it_is_left(name: str):
     """The type is empty: its parameter is declared and never read, and no row is looked for by strides."""
-    variant, dtype = REGISTRY.get(name), "float32" if refusal_of(REGISTRY.get(name), Problem()) is None else "bfloat16"
-
-    def ptx_of(layout: str) -> tuple[str, str]:
-        problem = Problem(head_dim=64, dtype=dtype, layout=layout)  # type: ignore[arg-type]
-        ((_, compiled),) = compiled_launches(variant.plan(problem), problem, "sm_90")
-        return compiled.ptx, compiled.parameters[-1].name
-
-    text, parameter = ptx_of("bhsd")
+    text, parameter = ptx_of(name, "bhsd")
     assert re.search(rf"\.param \.align 1 \.b8 {parameter}\[1\]", text) and text.count(parameter) == 1
-    text, parameter = ptx_of("bshd")
+    text, parameter = ptx_of(name, "bshd")
     assert re.search(rf"\.b8 {parameter}\[96\]", text) and text.count(parameter) > 1
+
+
+def test_sequences_are_an_axis_of_tensor_maps_only_with_a_layout():
+    def ranks(layout: str) -> set[str]:
+        return set(re.findall(r"cp\.async\.bulk\.tensor\.(\dd)", ptx_of("fa3-cupy", layout)[0]))
+
+    assert ranks("bhsd") == {"3d", "4d"}  # K and V, Q and O
+    assert ranks("bshd") == {"4d", "5d"}
+
+
+def test_tensor_maps_need_rows_at_multiples_of_16_bytes():
+    assert refusal_of(REGISTRY.get("fa3-cupy"), Problem(layout="bshd+3", dtype="bfloat16")) == (  # type: ignore[arg-type]
+        "layout bshd+3 has rows that begin at multiples of 2 bytes; a tensor map wants multiples of 16"
+    )
 
 
 @pytest.mark.parametrize("name", ["fa1-cupy", "row-wise-numba", "split-kv-cupy"])

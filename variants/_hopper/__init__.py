@@ -5,7 +5,7 @@ kernels use them:
 
 - hopper.cuh: Hopper's instructions; products.py: those of products, for a tile's sizes
 - softmax.cuh: what comes between two products
-- limits.cuh, turns.cuh: types that the plan chooses
+- limits.cuh, turns.cuh, layout.cuh: types that the plan chooses
 - key_tiles.cuh, row_tiles.cuh: which tiles of keys and of rows a block visits, and what rows see of them
 - slots.cuh, inspection.cuh, pipeline.cuh: the buffers and barriers between producer and consumers, and the producer
 - registers.cuh, output.cuh: registers of a warpgroup; O on its way out
@@ -35,6 +35,7 @@ DEPTH = 16
 PIECE_ELEMENTS = 8
 """16 bytes: what strides of a tensor map are multiples of."""
 ELEMENT_BYTES = 2
+PIECE_BYTES = PIECE_ELEMENTS * ELEMENT_BYTES
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 SXM or H200; one block runs on each. A kernel whose blocks take tile after tile is right
 with any number of them."""
@@ -169,21 +170,70 @@ def packed_map(buffer: str, problem: Problem, packed: int) -> TensorMap:
     )
 
 
-def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
-    """Bytes of moving `rows` rows each, at the `sectors` level; `first_rows` are counted from the buffer's beginning.
+def layout(problem: Problem) -> Feature:
+    """Return where tensor maps have a head; see `tensor_map` and `packed_tensor_map`."""
+    chosen = "DenseLayout" if problem.layout.is_dense else "StridedLayout"
+    return Feature("Layout", chosen, (), (("_hopper", "layout.cuh"),))
 
-    Each row of a box takes whole sectors. Rows are multiples of 16 bytes long, so that every other one may begin in the
-    middle of a sector.
+
+def tensor_map(name: str, problem: Problem, rows: int) -> TensorMap:
+    """K or V of a problem, of which one box has `rows` rows of one head. With a layout, sequences are an axis."""
+    tensor = problem.tensor(name)
+    batch, heads, length, head_dim = tensor.shape
+    if problem.layout.is_dense:
+        return rows_map(name, problem, batch * heads, length, rows)
+    sequence, head, row = (stride * ELEMENT_BYTES for stride in tensor.strides[:-1])
+    return replace(
+        rows_map(name, problem, heads, length, rows),
+        extents=(head_dim, length, heads, batch),
+        strides=(row, head, sequence),
+        box=(box_columns(head_dim), rows, 1, 1),
+    )
+
+
+def packed_tensor_map(name: str, problem: Problem, packed: int) -> TensorMap:
+    """Q or O of a problem, with boxes as of `packed_map`. With a layout, sequences are an axis."""
+    if problem.layout.is_dense:
+        return packed_map(name, problem, packed)
+    tensor = problem.tensor(name)
+    batch, heads, length, head_dim = tensor.shape
+    sequence, head, row = (stride * ELEMENT_BYTES for stride in tensor.strides[:-1])
+    return replace(
+        packed_map(name, problem, packed),
+        extents=(head_dim, length, packed, heads // packed, batch),
+        strides=(row, head, packed * head, sequence),
+        box=(box_columns(head_dim), WARPGROUP_ROWS // packed, packed, 1, 1),
+    )
+
+
+def boxes_bytes(first_rows: Integers, rows: Integers, head_dim: int) -> Any:
+    """Bytes of moving `rows` rows each at the `sectors` level. `first_rows` are counted from the buffer's beginning."""
+    row_bytes = head_dim * ELEMENT_BYTES
+    return _boxes_bytes(first_rows * row_bytes, row_bytes, rows, head_dim)
+
+
+def tensor_bytes(problem: Problem, name: str, first_rows: Any, rows: Any) -> Any:
+    """(heads of all sequences, ...): bytes of moving `rows` rows of each head of a tensor, from `first_rows` on."""
+    tensor = problem.tensor(name)
+    batch, heads = tensor.shape[:2]
+    first, sequence, head, row = (n * ELEMENT_BYTES for n in (tensor.first, *tensor.strides[:-1]))
+    begins = first + sequence * np.arange(batch, dtype=np.int64)[:, None] + head * np.arange(heads, dtype=np.int64)
+    return _boxes_bytes(begins.reshape(-1, 1) + first_rows * row, row, rows, problem.head_dim)
+
+
+def _boxes_bytes(begin: Any, stride: int, rows: Any, head_dim: int) -> Any:
+    """Bytes of moving `rows` rows of head_dim elements that begin at byte `begin`, `stride` bytes apart.
+
+    Each row of a box takes whole sectors. Rows begin at multiples of 16 bytes, so that all, every other one, or none
+    may begin in the middle of a sector.
     """
     first_elements = np.arange(0, head_dim, box_columns(head_dim))
     lengths = np.minimum(head_dim - first_elements, box_columns(head_dim)) * ELEMENT_BYTES
-
-    def row_bytes(parity: int) -> int:
-        begins = parity * head_dim * ELEMENT_BYTES % SECTOR_BYTES
-        return int(np.sum(blocks(begins + lengths, SECTOR_BYTES)) * SECTOR_BYTES)
-
-    odd = (rows + first_rows % 2) // 2
-    return (rows - odd) * row_bytes(0) + odd * row_bytes(1)
+    half = SECTOR_BYTES // 2
+    from_start, from_middle = (int(np.sum(blocks(phase + lengths, SECTOR_BYTES)) * SECTOR_BYTES) for phase in (0, half))
+    begins_in_middle = begin // half % 2
+    in_middle = (rows + begins_in_middle) // 2 if stride // half % 2 else rows * begins_in_middle
+    return (rows - in_middle) * from_start + in_middle * from_middle
 
 
 def zero_bytes(rows: Any, box_rows: int, head_dim: int) -> Any:
@@ -233,5 +283,10 @@ def unsupported_on_hopper(problem: Problem) -> str | None:
         return (
             f"head_dim is {problem.head_dim}, which makes rows of {row_bytes} bytes; "
             f"a tensor map wants them in steps of 16: choose a multiple of {PIECE_ELEMENTS}"
+        )
+    if reason is None and problem.row_alignment_bytes % PIECE_BYTES:
+        return (
+            f"layout {problem.layout} has rows that begin at multiples of {problem.row_alignment_bytes} bytes; "
+            f"a tensor map wants multiples of {PIECE_BYTES}"
         )
     return reason

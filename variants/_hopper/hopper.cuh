@@ -101,6 +101,11 @@ __device__ __forceinline__ bool any_of_threads(int barrier, int threads, bool is
 
 // --- Copies of boxes (PTX ISA: cp.async.bulk.tensor) -----------------------------------------------------------------
 
+// A head of a tensor map that has an axis for sequences besides that for heads.
+struct HeadOfSequence {
+    int head, sequence;
+};
+
 // A box of a tensor -> shared memory. What lies outside of the tensor arrives as zeros, and counts as bytes.
 __device__ __forceinline__ void load_box(unsigned to, const TensorMap &map, int column, int row, int head, u64 &barrier)
 {
@@ -109,11 +114,19 @@ __device__ __forceinline__ void load_box(unsigned to, const TensorMap &map, int 
                  "l"(&map), "r"(column), "r"(row), "r"(head), "r"(shared_address(&barrier))
                  : "memory");
 }
+__device__ __forceinline__ void load_box(unsigned to, const TensorMap &map, int column, int row, HeadOfSequence head,
+                                         u64 &barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(head.head), "r"(head.sequence), "r"(shared_address(&barrier))
+                 : "memory");
+}
 
-// ROWS rows of a head, from `row` on -> a tile.
-// The map is `rows_map` of _hopper/__init__.py.
-template <int ROWS>
-__device__ __forceinline__ void load_tile(unsigned tile, const TensorMap &map, int row, int head, u64 &barrier)
+// ROWS rows of a head, from `row` on -> a tile. The map is `rows_map` of _hopper/__init__.py; `head` is a head's number among
+// those of all sequences or, with a layout, a HeadOfSequence.
+template <int ROWS, class Head>
+__device__ __forceinline__ void load_tile(unsigned tile, const TensorMap &map, int row, Head head, u64 &barrier)
 {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
@@ -134,28 +147,52 @@ __device__ __forceinline__ void store_tile(unsigned tile, const TensorMap &map, 
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// A box of a map of packs, from `row` of each of a pack's heads on -> shared memory, and back.
+__device__ __forceinline__ void load_packed_box(unsigned to, const TensorMap &map, int column, int row, int pack, u64 &barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, 0, %4}], [%5];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(pack), "r"(shared_address(&barrier))
+                 : "memory");
+}
+__device__ __forceinline__ void load_packed_box(unsigned to, const TensorMap &map, int column, int row, HeadOfSequence pack,
+                                                u64 &barrier)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, 0, %4, %5}], [%6];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(pack.head), "r"(pack.sequence), "r"(shared_address(&barrier))
+                 : "memory");
+}
+__device__ __forceinline__ void store_packed_box(unsigned from, const TensorMap &map, int column, int row, int pack)
+{
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, 0, %3}], [%4];" ::"l"(&map),
+                 "r"(column), "r"(row), "r"(pack), "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void store_packed_box(unsigned from, const TensorMap &map, int column, int row, HeadOfSequence pack)
+{
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, 0, %3, %4}], [%5];" ::"l"(&map),
+                 "r"(column), "r"(row), "r"(pack.head), "r"(pack.sequence), "r"(from)
+                 : "memory");
+}
+
 // A warpgroup's 64 rows of a tile of ROWS rows come from the heads of a pack, from `row` of each on. The map is `packed_map`.
-template <int ROWS>
-__device__ __forceinline__ void load_rows(unsigned rows, const TensorMap &map, int row, int pack, u64 &barrier)
+template <int ROWS, class Pack>
+__device__ __forceinline__ void load_rows(unsigned rows, const TensorMap &map, int row, Pack pack, u64 &barrier)
 {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
-        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[%0], [%1, {%2, %3, 0, %4}], [%5];" ::"r"(rows + box * ROWS * ROW_BYTES),
-                     "l"(&map), "r"(box * COLUMNS), "r"(row), "r"(pack), "r"(shared_address(&barrier))
-                     : "memory");
+        load_packed_box(rows + box * ROWS * ROW_BYTES, map, box * COLUMNS, row, pack, barrier);
     }
 }
 
 // And go back there; what lies outside of the tensor is left out.
-template <int ROWS>
-__device__ __forceinline__ void store_rows(unsigned rows, const TensorMap &map, int row, int pack)
+template <int ROWS, class Pack>
+__device__ __forceinline__ void store_rows(unsigned rows, const TensorMap &map, int row, Pack pack)
 {
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
-        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, 0, %3}], [%4];" ::"l"(&map),
-                     "r"(box * COLUMNS), "r"(row), "r"(pack), "r"(rows + box * ROWS * ROW_BYTES)
-                     : "memory");
+        store_packed_box(rows + box * ROWS * ROW_BYTES, map, box * COLUMNS, row, pack);
     }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

@@ -108,8 +108,16 @@ def any_of_threads(typing_context, barrier, threads, is_true):
 # --- Copies of boxes (PTX ISA: cp.async.bulk.tensor) -----------------------------------------------------------------
 
 
+HEAD_OF_SEQUENCE = types.UniTuple(I32, 2)
+"""(head, sequence), of a map that has an axis for sequences besides that for heads."""
+
+
 @intrinsic
 def load_box(typing_context, tile, tensor_map, column, row, head, barrier):
+    if head == HEAD_OF_SEQUENCE:
+        place = "[$1, {$2, $3, $4, $5}], [$6]"
+        ptx = f"cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], {place};"
+        return assembly(ptx, types.void(U32, U64, I32, I32, head, U32), together=True)
     ptx = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4}], [$5];"
     return assembly(ptx, types.void(U32, U64, I32, I32, I32, U32), together=True)
 
@@ -123,6 +131,10 @@ def store_box(typing_context, tensor_map, column, row, head, tile):
 # Of a map of packs, from `row` of each of a pack's heads on.
 @intrinsic
 def load_packed_box(typing_context, rows, tensor_map, column, row, pack, barrier):
+    if pack == HEAD_OF_SEQUENCE:
+        place = "[$1, {$2, $3, 0, $4, $5}], [$6]"
+        ptx = f"cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], {place};"
+        return assembly(ptx, types.void(U32, U64, I32, I32, pack, U32), together=True)
     ptx = (
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, 0, $4}], [$5];"
     )
@@ -131,6 +143,9 @@ def load_packed_box(typing_context, rows, tensor_map, column, row, pack, barrier
 
 @intrinsic
 def store_packed_box(typing_context, tensor_map, column, row, pack, rows):
+    if pack == HEAD_OF_SEQUENCE:
+        ptx = "cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [$0, {$1, $2, 0, $3, $4}], [$5];"
+        return assembly(ptx, types.void(U64, I32, I32, pack, U32), together=True)
     ptx = "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [$0, {$1, $2, 0, $3}], [$4];"
     return assembly(ptx, types.void(U64, I32, I32, I32, U32), together=True)
 
@@ -221,7 +236,8 @@ def numba_hopper(D: int) -> SimpleNamespace:
     EIGHT_ROWS = (8 * ROW_BYTES // 16) << 32  # from 8 rows to the next 8
 
     # `rows` rows of a head, from `row` on -> a tile. What lies outside of the tensor arrives as zeros, and counts as
-    # bytes. The map is `rows_map` of _hopper/__init__.py.
+    # bytes. The map is `rows_map` of _hopper/__init__.py; `head` is a head's number among those of all sequences or,
+    # with a layout, (head, sequence).
     @cuda.jit(device=True, forceinline=True)
     def load_tile(tile, rows, tensor_map, row, head, barrier):
         for box in range(BOXES):

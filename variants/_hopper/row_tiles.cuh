@@ -11,6 +11,7 @@ struct Packs {
     int at_once;    // packs whose K and V stay in L2 together
 
     __device__ __forceinline__ int tiles() const { return count * row_tiles; }
+    __device__ __forceinline__ int kv_heads() const { return per_sequence / per_kv_head; }  // of a sequence
     __device__ __forceinline__ int head_rows() const { return CONSUMERS << head_shift; }
     // Packs of one head, known to the compiler.
     __device__ __forceinline__ Packs of_one() const { return {count, per_kv_head, per_sequence, 6, row_tiles, at_once}; }

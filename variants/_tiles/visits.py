@@ -204,17 +204,17 @@ class Visits:
         *,
         copy: TileCopy | None = None,
         reads_ahead: int = 0,
-        key_bytes: Integers | None = None,
+        key_and_value_bytes: Integers | None = None,
         others: int = 0,
     ) -> tuple[int, int]:
         """Bytes read of K, V and the mask, and bytes written of lists, at the `sectors` level, in all launches.
 
         A block of the kernel has so many warps; each reads how many tiles there are, each tile `entry_reads` times, and
-        `reads_ahead` besides, and so do `others`, who take no notes. `key_bytes`: (S, heads that K_j comes for, T_c),
-        of K_j; those of `copy`, or of loads of one element per lane, unless given.
+        `reads_ahead` besides, and so do `others`, who take no notes. `key_and_value_bytes`: (S, heads that K_j and
+        V_j come for, T_c); those of `copy`, or of loads of one element per lane, unless given.
         """
         s, p = self._schedule, self._problem
-        both = s.key_and_value_bytes_of_heads(copy) if key_bytes is None else 2 * key_bytes
+        both = s.key_and_value_bytes_of_heads(copy) if key_and_value_bytes is None else key_and_value_bytes
         if self._rule is None:
             return int((s.key_visits[:, None] * both).sum()), 0
         visited, all_seen = self.visited, self._rule.seen[1]

@@ -27,6 +27,7 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic
 from variants import _features as features
 from variants._features import (
     BAND_FEATURES,
+    LAYOUT_FEATURE,
     SCORE_FEATURES,
     SPAN_FEATURES,
     Feature,
@@ -40,13 +41,14 @@ from variants._hopper import (
     ROWS_PER_REQUEST,
     WARPGROUP_ROWS,
     WarpgroupTile,
-    boxes_bytes,
+    layout,
     limits,
     masked,
     packed_heads,
-    packed_map,
-    rows_map,
+    packed_tensor_map,
     scores,
+    tensor_bytes,
+    tensor_map,
     turns,
     unsupported_on_hopper,
     warpgroup_tile_space,
@@ -152,7 +154,7 @@ def cupy_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
     begins = "=f" if windowed(p) and head_dim > 128 else "+f"  # the faster one, without spills
     O_apart = f"constexpr bool O_APART = {str(tile.keeps_O_apart(head_dim)).lower()};\n"
     text = O_apart + products(tile.Bc, head_dim, p.dtype, begins=begins)
-    types = (*features_of(p, tile), turns(tile))
+    types = (*features_of(p, tile), turns(tile), layout(p))
     kernel = hopper_kernel(FOLDER, "fa3", head_dim, tile, p.dtype, types, text, ((FOLDER, "scoring.cuh"),))
     return (kernel, *cuda_listing(p, tile))
 
@@ -165,12 +167,12 @@ def numba_kernels(problem: Problem, tile: WarpgroupTile) -> tuple[Any, ...]:
 
     limits_ = warpgroup_band(windowed(problem), masked(problem))
     terms = NumbaTerms(tuple(term.field for term in problem.score_terms), problem.sinks)
-    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype, terms),)
+    return (fa3_kernel(problem.head_dim, tile, limits_, problem.dtype, terms, problem.layout.is_dense),)
 
 
 LANGUAGES = {
-    "cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS, *SCORE_FEATURES)),
-    "numba": (numba_kernels, (*BAND_FEATURES, *SCORE_FEATURES)),
+    "cupy": (cupy_kernels, (*SPAN_FEATURES, *NO_RUNS, *SCORE_FEATURES, LAYOUT_FEATURE)),
+    "numba": (numba_kernels, (*BAND_FEATURES, *SCORE_FEATURES, LAYOUT_FEATURE)),
 }
 """With what each takes."""
 
@@ -184,13 +186,13 @@ def plan(problem: Problem, kernels: Kernels, tile: WarpgroupTile | None = None) 
     tau2, sign = np.float32(abs(features.factor(p)) * unit if p.tau else 1.0), np.int32(np.sign(p.tau))
     fa3, *listing = kernels(p, tile)
     visits = Visits(Schedule(p, head_tile(p, tile)))
-    packed, kv_heads = packed_heads(p), p.batch * p.kv_heads_count
+    packed = packed_heads(p)
     packs, row_tiles = p.batch * p.heads // packed, blocks(p.q_len, tile.Br // packed)
     maps = (
-        packed_map("Q", p, packed),
-        rows_map("K", p, kv_heads, p.kv_len, tile.Bc),
-        rows_map("V", p, kv_heads, p.kv_len, tile.Bc),
-        packed_map("O", p, packed),
+        packed_tensor_map("Q", p, packed),
+        tensor_map("K", p, tile.Bc),
+        tensor_map("V", p, tile.Bc),
+        packed_tensor_map("O", p, packed),
     )
     head_shift = (WARPGROUP_ROWS // packed).bit_length() - 1
     work = packs, p.group // packed, p.heads // packed, head_shift, row_tiles, packs_at_once(p)
@@ -217,17 +219,16 @@ def claim(problem: Problem, tile: WarpgroupTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, tile, packed = problem, tile or default_tile(problem), packed_heads(problem)
     schedule = Schedule(p, head_tile(p, tile))
-    q_heads, kv_heads = (np.arange(n, dtype=np.int64)[:, None] for n in (p.batch * p.heads, p.batch * p.kv_heads_count))
-    o_bytes = boxes_bytes(q_heads * p.q_len, np.int64(p.q_len), p.head_dim).sum()
+    o_bytes = tensor_bytes(p, "O", 0, p.q_len).sum()
     tiles_rows = len(schedule.first_rows) * schedule.tile.Br
-    q_bytes = o_bytes + p.batch * p.heads * zero_bytes(p.q_len, tiles_rows, p.head_dim)
+    q_bytes = tensor_bytes(p, "Q", 0, p.q_len).sum() + p.batch * p.heads * zero_bytes(p.q_len, tiles_rows, p.head_dim)
     keys = np.minimum(tile.Bc, p.kv_len - schedule.first_keys)
-    tile_bytes = boxes_bytes(kv_heads * p.kv_len + schedule.first_keys, keys, p.head_dim)
-    tile_bytes = tile_bytes + zero_bytes(keys, tile.Bc, p.head_dim)
+    tile_bytes = sum(tensor_bytes(p, name, schedule.first_keys, keys) for name in "KV")
+    tile_bytes = tile_bytes + 2 * zero_bytes(keys, tile.Bc, p.head_dim)
     # Of each pack, by the sequences that see differently.
     tile_bytes = np.repeat(tile_bytes, p.group // packed, axis=0).reshape(len(p.spans[0]), -1, len(keys))
     visits, warps = Visits(schedule), 4 * tile.consumers
-    mask_and_keys, listed_bytes = visits.traffic(warps, 1, key_bytes=tile_bytes, others=1)
+    mask_and_keys, listed_bytes = visits.traffic(warps, 1, key_and_value_bytes=tile_bytes, others=1)
     counter_bytes = SECTOR_BYTES * p.batch * p.heads // packed * len(schedule.first_rows)
     read_bytes = q_bytes + mask_and_keys + counter_bytes
     if has_spans(p):

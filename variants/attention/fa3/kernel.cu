@@ -1,7 +1,7 @@
 // FlashAttention-3, forward pass: Shah et al. 2024, arXiv 2407.08608, algorithms 1 (roles) and 2 (a consumer). Line numbers are
 // the paper's. The pipeline and its producer are in _hopper/pipeline.cuh, tiles of rows and of keys in row_tiles.cuh and
-// key_tiles.cuh, softmax in softmax.cuh, score terms in scoring.cuh. Limits, TileOrder, ScoreTerms, Sink and Turns are types
-// that the plan chooses. The Numba twin is numba_kernel.py.
+// key_tiles.cuh, softmax in softmax.cuh, score terms in scoring.cuh. Limits, TileOrder, ScoreTerms, Sink, Turns and Layout are
+// types that the plan chooses. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters besides tile sizes: O_APART (whether O_i has a place of its own on its way out, so that the next Q_i
 // arrives meanwhile, or takes that of Q_i).
@@ -220,7 +220,7 @@ __device__ __forceinline__ void consume(Barriers &barriers, const Consumer &cons
         stage_output(rows.O, inverse, consumer.O_rows);
         publish_to_async();
         sync_threads(OWN + consumer.number, WARPGROUP);
-        if (consumer.leads) store_rows<BR>(consumer.O_rows, O, first_row, tile.pack);
+        if (consumer.leads) store_rows<BR>(consumer.O_rows, O, first_row, Layout::place(tile.pack, p.packs.per_sequence));
         if (!O_APART && consumer.leads) {
             wait_until_read();
             Q.release(round);
@@ -255,13 +255,14 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void fa3(
         if (threadIdx.x == 0) {
             const auto load_Q = [&](int number, const RowTile &tile, u64 &full) {
                 const int first_row = tile.rows.first_row + (number << packs.head_shift);
-                load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, tile.pack, full);
+                const auto pack = Layout::place(tile.pack, packs.per_sequence);
+                load_rows<BR>(Q_tile + number * 64 * ROW_BYTES, Q, first_row, pack, full);
             };
             const auto load_K = [&](unsigned to, int first_key, int head, u64 &full) {
-                load_tile<BC>(to, K, first_key, head, full);
+                load_tile<BC>(to, K, first_key, Layout::place(head, packs.kv_heads()), full);
             };
             const auto load_V = [&](unsigned to, int first_key, int head, u64 &full) {
-                load_tile<BC>(to, V, first_key, head, full);
+                load_tile<BC>(to, V, first_key, Layout::place(head, packs.kv_heads()), full);
             };
             produce<Q_BYTES>(barriers, K_tiles, V_tiles, p, load_Q, load_K, load_V);
         } else if (threadIdx.x >= 32) {

@@ -27,6 +27,7 @@ from variants._hopper.numba_hopper import (
     wait,
     wait_until_read,
 )
+from variants._hopper.numba_layout import place_in
 from variants._hopper.numba_limits import WarpgroupLimits
 from variants._mma.numba_mma import (
     LN_2,
@@ -65,14 +66,19 @@ OWN = 2  # a named barrier, of one warpgroup; the next ones are those of the oth
 
 @functools.cache
 def fa3_kernel(
-    head_dim: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, chosen: NumbaTerms = NO_TERMS
+    head_dim: int,
+    tile: WarpgroupTile,
+    limits: WarpgroupLimits,
+    dtype: str,
+    chosen: NumbaTerms = NO_TERMS,
+    is_dense: bool = True,
 ) -> Any:
-    """The kernel for rows of `head_dim` elements and a tile's sizes."""
+    """The kernel for rows of `head_dim` elements and a tile's sizes; `is_dense` as of `place_in`."""
     D = padded(head_dim)
     BR, BC, CONSUMERS, TURNS = tile.Br, tile.Bc, tile.consumers, bool(tile.turns)
     hopper = numba_hopper(D)
     COLUMNS, ROW_BYTES, BOXES = hopper.COLUMNS, hopper.ROW_BYTES, hopper.BOXES
-    store_rows, piece_of_row = hopper.store_rows, hopper.piece_of_row
+    store_rows, piece_of_row, place_of = hopper.store_rows, hopper.piece_of_row, place_in(is_dense)
     packed, unpacked = numba_mma(dtype).packed, numba_mma(dtype).unpacked
     block = numba_block(D, tile, limits)
     CONSUMER_THREADS, BARRIERS = block.CONSUMER_THREADS, block.BARRIERS
@@ -84,7 +90,7 @@ def fa3_kernel(
     cap_of, start_scoring, head_of, add_sink = scores.cap_of, scores.start, scores.head_of, scores.add_sink
     HAS_SIDES, SINKS = scores.HAS_SIDES, chosen.sinks
     attend, release_Q, end_turn = attending.attend, attending.release_Q, attending.end_turn
-    produce = numba_producer(D, tile, limits, dtype)
+    produce = numba_producer(D, tile, limits, dtype, is_dense)
     inspect = numba_inspection(D, tile, limits, dtype).inspect
 
     SUMS, OUTPUTS, WEIGHTS = BC // 2, head_dim // 2, BC // 4  # of S, O and P, per thread
@@ -214,7 +220,7 @@ def fa3_kernel(
             publish_to_async()
             sync_warpgroup()
             if leads:
-                store_rows(O_rows, BR, O_map, own_row, tile.pack)
+                store_rows(O_rows, BR, O_map, own_row, place_of(tile.pack, p.packs.per_sequence))
             if not O_APART:
                 if leads:
                     wait_until_read()

@@ -10,6 +10,7 @@ from numba import cuda, int32, uint32
 
 from variants._hopper import WARPGROUP_ROWS, WarpgroupTile
 from variants._hopper.numba_hopper import arrive, arrive_and_expect, numba_hopper, wait
+from variants._hopper.numba_layout import place_in
 from variants._hopper.numba_limits import WarpgroupLimits
 from variants._hopper.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_mma import store_shared, unknown
@@ -24,10 +25,10 @@ taken = module_variable("taken")
 
 
 @functools.cache
-def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str) -> Any:
-    """The device function `produce`; see `numba_block`."""
+def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: str, is_dense: bool) -> Any:
+    """The device function `produce`; see `numba_block` and, for `is_dense`, `place_in`."""
     BR, BC, CONSUMERS = tile.Br, tile.Bc, tile.consumers
-    hopper = numba_hopper(D)
+    hopper, place = numba_hopper(D), place_in(is_dense)
     load_tile, load_rows, ROW_BYTES = hopper.load_tile, hopper.load_rows, hopper.ROW_BYTES
     block = numba_block(D, tile, limits)
     Q_BYTES, KV_BYTES = block.Q_BYTES, block.KV_BYTES
@@ -60,7 +61,8 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: 
 
     @cuda.jit(device=True, forceinline=True)
     def kv_head_of(rows, p):
-        return int32(uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head))
+        number = int32(uint32(unknown(rows.pack)) // uint32(p.packs.per_kv_head))
+        return place(number, uint32(p.packs.per_sequence) // uint32(p.packs.per_kv_head))
 
     # By one lane: tiles are fetched in the order in which consumers ask for them.
     @cuda.jit(device=True, forceinline=True)
@@ -85,7 +87,8 @@ def numba_producer(D: int, tile: WarpgroupTile, limits: WarpgroupLimits, dtype: 
                     load_keys(K_tiles, barriers, K_FULL, K, int32(j * BC), kv_head_of(rows, p), step)
                 if is_first:
                     is_first = False
-                    load_Q(Q_tile, barriers, Q, rows.first_row, rows.pack, p.packs.head_shift, parity)
+                    pack = place(rows.pack, p.packs.per_sequence)
+                    load_Q(Q_tile, barriers, Q, rows.first_row, pack, p.packs.head_shift, parity)
                 if not sees_keys:
                     break
                 await_empty(barriers, V_EMPTY, step)
