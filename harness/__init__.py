@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from harness.studies.calls import history as history
     from harness.studies.calls import learn as learn
     from harness.studies.calls import report as report
+    from harness.studies.calls import run as run
     from harness.studies.calls import traffic as traffic
     from harness.studies.calls import why as why
     from harness.studies.emulate.emulation import Emulation as Emulation
@@ -127,6 +128,7 @@ _HOMES = {
     "history": "harness.studies.calls",
     "learn": "harness.studies.calls",
     "report": "harness.studies.calls",
+    "run": "harness.studies.calls",
     "traffic": "harness.studies.calls",
     "why": "harness.studies.calls",
 }

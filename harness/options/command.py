@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -47,6 +47,8 @@ class Command(Generic[R]):
     """Runs the command and publishes the result. Returns the exit status."""
     study: Callable[[R], StudyResult[Any]] | None = None
     """Runs the command without publishing, for calls from Python; None if the command has no result."""
+    call: Callable[[Any, Any, Mapping[str, Any]], StudyResult[Any]] | None = None
+    """(variant, plugins, options) -> the result, for calls from Python that pass arrays; None if none do."""
     examples: tuple[tuple[str, str], ...] = ()
     """Arguments and what they do, for the end of `--help`."""
 

@@ -12,6 +12,7 @@ from harness.options.call import Plugins, Variants, call
 from harness.studies.commands import command_named
 from harness.support.errors import UsageError
 from harness.text.page.report_page import ReportPage
+from harness.text.study_result import RunResult
 
 if TYPE_CHECKING:
     from harness.execution.outcome import Comparison
@@ -30,6 +31,23 @@ def compare(
     register variants. `.result` is the comparison with its rows, best first. Raises `UsageError`.
     """
     return call(command_named("compare"), problem, variants, plugin, options)
+
+
+def run(variant: str | Variant, *, plugin: Plugins = (), **arrays_and_options: Any) -> RunResult[Comparison]:
+    """Run one variant on your own arrays, and check it: `python -m harness run`.
+
+    Pass an array per input, of NumPy, PyTorch or CuPy, or one that has `__dlpack__`:
+    `run("fa2-cupy", q=q, k=k, v=v, mask="causal")`, each of shape (batch, heads, length, head_dim) or (length,
+    head_dim), in float32, float16 or bfloat16. `.outputs["O"]` and `.outputs["lse"]` are arrays of the same library and
+    `.result` is a comparison with one row. Kernels get C-contiguous copies; with `layout="given"`, they get Q, K and V
+    with the strides of the arrays, such as those of a transposed tensor, and write O with its axes in Q's order. Raises
+    `UsageError`, and `UnsupportedProblem` with the variant's reason.
+    """
+    run_on_arrays = command_named("run").call
+    assert run_on_arrays is not None
+    result = run_on_arrays(variant, plugin, arrays_and_options)
+    assert isinstance(result, RunResult)
+    return result
 
 
 def traffic(

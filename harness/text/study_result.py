@@ -108,6 +108,15 @@ class StudyResult(Generic[T]):
         return Picture(self.pictures[name](suffix), suffix, self.pictures[name])
 
 
+@dataclass(frozen=True, repr=False)
+class RunResult(StudyResult[T]):
+    """The result of a run on the user's own arrays. Prints as the table that the command `run` prints."""
+
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    """O, lse and the like by name, as arrays of the library that the first input is from, with the axes of the inputs.
+    Empty if the variant failed before it had written them."""
+
+
 def inline_html(report: Report) -> str:
     """The content of `Report.render` for people, without scripts, colours or page-wide styles."""
     parts = [(type(part).__name__, part) for part in report.paragraphs() if part]

@@ -6,35 +6,42 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.model.operation import Operation, operation_named
 from harness.model.problem import OPTIONAL_OUTPUT, BaseProblem
 from harness.options.command import Command, add_fields_of, argument
-from harness.options.device import add_device, arch_of, counter_of, executor_of
+from harness.options.device import add_device
 from harness.options.exit_status import FAILED, PASSED, add_allow_undecided
 from harness.options.output import add_report, check_output, publish
 from harness.options.problem import add_fields, add_operation
-from harness.options.problem_size import check_size, require_memory
 from harness.options.request import StudyRequest
 from harness.options.variants import add_plugins
-from harness.support.errors import UsageError
 from harness.support.file_replacement import replace_files
 from harness.support.override import override
 
+if TYPE_CHECKING:
+    from harness.text.study_result import StudyResult
+
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest(StudyRequest):
-    """The variant to run, and the files of its arrays."""
+class ArraysRequest(StudyRequest):
+    """The variant to run, and what its arrays have to be."""
 
     variant: str = argument("VARIANT", "the variant's name, as 'list' shows it")
     dtype: str | None = None
     """What the arrays have to be; None: what they are."""
+    allow_undecided: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(ArraysRequest):
+    """The files of the arrays, too."""
+
     out: Path
     """Where the main output goes."""
     files: Mapping[str, Path]
     """The files of inputs and of other outputs, by the name of the tensor's option."""
-    allow_undecided: bool = False
 
     @classmethod
     @override
@@ -45,15 +52,8 @@ class RunRequest(StudyRequest):
 
 def run_one(request: RunRequest) -> int:
     """Run `run`; the exit status."""
-    from harness.execution.attempt import attempt
-    from harness.execution.comparison import rank, where_counted
-    from harness.execution.judging.inferred_numerics import inferred_numerics
-    from harness.execution.judging.question import Question
-    from harness.execution.outcome import Comparison, Row
-    from harness.execution.planning.variant_calls import make_plan
+    from harness.studies.run.run import run_arrays
     from harness.studies.run.user_arrays import load_arrays
-    from harness.support.progress import progress_bar
-    from harness.text.comparison_report import comparison_report
 
     operation = operation_named(request.problem.operation)
     plain = operation.problem()
@@ -65,46 +65,46 @@ def run_one(request: RunRequest) -> int:
     written, read = (*targets.values(), request.report.output), (*files.values(), *further.values())
     check_output(*written, inputs=(*read, *request.selection.plugin))
     arrays = load_arrays(operation, files, request.dtype, further)
-    problem = arrays.problem(request.problem.fields(operation.settings))
-    require_memory(problem)
-    inputs = arrays.all_inputs(problem)
-    variant = request.discover().registry.get(request.variant)
-    plan = make_plan(variant, problem, arch_of(request.settings))
-    stored = plan.output_names(problem)
-    for name in optional:
-        if targets[name] is not None and name not in stored:
-            raise UsageError(f"{variant.name} stores no {name}; leave out --{name.lower()}")
-    with progress_bar(2) as progress:
-        executor = executor_of(request.settings, progress)
-        check_size(request.settings, [problem], 1, emulated=not executor.device.is_gpu)
-        counter = counter_of(request.settings, problem, executor.device, progress)
-        progress.step("the reference result")
-        question = Question.pose(problem, inputs)
-        progress.step(variant.name)
-        done = attempt(variant, problem, executor, question=question, counter=counter)
-    comparison = Comparison(
-        problem=problem,
-        regime=None,
-        seed=None,
-        device=executor.device,
-        counted_on=where_counted(executor, counter),
-        rows=rank([Row.of(done, inferred_numerics(done, question))], executor.device),
-    )
-    if done.execution is not None:
-        outputs = done.execution.outputs
-        replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path is not None})
-    publish(request.report, comparison_report(comparison))
-    passed = comparison.nothing_wrong if request.allow_undecided else comparison.all_passed
-    return PASSED if passed else FAILED
+    wanted = [name for name in optional if targets[name] is not None]
+    shown, outputs = run_arrays(request, arrays, request.problem.fields(operation.settings), wanted)
+    replace_files({path: arrays.npy(outputs[name]) for name, path in targets.items() if path and name in outputs})
+    publish(request.report, shown.report)
+    return PASSED if shown.passed else FAILED
 
 
 def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     """What can be said to `run`: a file for each input, for the main output, and for each other one."""
+    add_fields_of(RunRequest, parser, "variant")
+    add_operation(parser)
+    _add_files(parser, operation)
+    _add_settings(parser, operation)
+    add_report(parser)
+
+
+def add_options_of_call(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    """What can be said to `harness.run` besides arrays."""
+    add_fields_of(ArraysRequest, parser, "variant")
+    add_operation(parser)
+    _add_settings(parser, operation)
+
+
+def _add_settings(parser: argparse.ArgumentParser, operation: Operation) -> None:
+    main, *others = (tensor.name for tensor in operation.problem().outputs)
+    parser.add_argument(
+        "--dtype",
+        help="required dtype of the arrays, such as float32 (default: their own). bfloat16 arrays, including "
+        f"{', '.join((main, *others))}, are stored as uint16 arrays that hold the same bits",
+    )
+    add_fields(parser, operation, list(operation.settings))
+    add_plugins(parser)
+    add_device(parser)
+    add_allow_undecided(parser)
+
+
+def _add_files(parser: argparse.ArgumentParser, operation: Operation) -> None:
     from harness.model.cases.regime import NUMPY_DTYPES
     from harness.studies.run.user_arrays import axes_that_may_lack
 
-    add_fields_of(RunRequest, parser, "variant")
-    add_operation(parser)
     plain = operation.problem()
     lacking = axes_that_may_lack(plain.inputs)
     for tensor in plain.inputs:
@@ -126,16 +126,12 @@ def add_options(parser: argparse.ArgumentParser, operation: Operation) -> None:
     for tensor in plain.with_role(OPTIONAL_OUTPUT):
         help = f"file for {tensor.name}, in {tensor.dtype}; not all variants store it"
         parser.add_argument(f"--{tensor.name.lower()}", type=Path, metavar="FILE.npy", help=help)
-    parser.add_argument(
-        "--dtype",
-        help="required dtype of the arrays, such as float32 (default: their own). bfloat16 arrays, including "
-        f"{', '.join((main, *others))}, are stored as uint16 arrays that hold the same bits",
-    )
-    add_fields(parser, operation, list(operation.settings))
-    add_plugins(parser)
-    add_device(parser)
-    add_report(parser)
-    add_allow_undecided(parser)
+
+
+def _call(variant: Any, plugin: Any, options: Mapping[str, Any]) -> StudyResult[Any]:
+    from harness.studies.run.call import run_call
+
+    return run_call(variant, plugin, options)
 
 
 COMMAND = Command(
@@ -144,6 +140,7 @@ COMMAND = Command(
     add_options,
     RunRequest,
     run_one,
+    call=_call,
     examples=(
         ("fa2-cupy --q q.npy --k k.npy --v v.npy --out o.npy", "Check a variant on your own arrays, and store O."),
         (

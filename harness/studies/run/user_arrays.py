@@ -1,4 +1,4 @@
-"""Reads the user's inputs from .npy files, derives the problem, and writes outputs with the same axes."""
+"""The user's own inputs, from .npy files or a caller in Python, the problem that they define, and outputs to match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,14 @@ from harness.model.problem import Tensor
 from harness.support.errors import ProblemError, UsageError
 
 NPY_MAGIC = b"\x93NUMPY"
+
+
+class Given(NamedTuple):
+    """An array of the user's."""
+
+    place: str
+    """Where it comes from, in messages: the path of a file, or `the array`."""
+    array: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,8 @@ class UserArrays:
     """float32, float16 or bfloat16."""
     axes_left_out: int
     """Number of leading axes that the user's arrays lack: a single head given as a matrix lacks two."""
-    further: Mapping[str, tuple[Path, np.ndarray]] = dataclasses.field(default_factory=dict)
-    """Paths and contents of inputs that only some problems have, if given."""
+    further: Mapping[str, Given] = dataclasses.field(default_factory=dict)
+    """Inputs that only some problems have, if given."""
 
     def problem(self, said: Mapping[str, Any]) -> Any:
         """The problem that these arrays define, with the settings in `said`.
@@ -62,10 +70,10 @@ class UserArrays:
         for tensor in problem.inputs:
             name = tensor.name
             if name in self.further:
-                path, array = self.further[name]
+                place, array = self.further[name]
                 if array.shape != tensor.shape or array.dtype != NUMPY_DTYPES[tensor.dtype]:
                     raise UsageError(
-                        f"{name}: {path} holds {array.dtype}{array.shape}; it has to be {tensor.dtype}{tensor.shape}: "
+                        f"{name}: {place} holds {array.dtype}{array.shape}; it has to be {tensor.dtype}{tensor.shape}: "
                         f"({', '.join(tensor.axes)})"
                     )
                 inputs[name] = array
@@ -76,9 +84,14 @@ class UserArrays:
         # Copies: later changes to the files must not affect a run.
         return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in inputs.items()}
 
+    def with_their_axes(self, output: np.ndarray) -> np.ndarray:
+        """An output with the axes of the user's arrays."""
+        whole: np.ndarray = output[(0,) * self.axes_left_out]
+        return whole
+
     def npy(self, output: np.ndarray) -> bytes:
         """An output as the content of an .npy file, with the axes of the user's arrays; bfloat16 as uint16."""
-        output = output[(0,) * self.axes_left_out]
+        output = self.with_their_axes(output)
         if output.dtype == NUMPY_DTYPES["bfloat16"]:
             output = output.view(np.uint16)
         content = io.BytesIO()
@@ -92,13 +105,29 @@ def load_arrays(
     dtype: str | None = None,
     further: Mapping[str, Path] | None = None,
 ) -> UserArrays:
-    """Read an array per input from .npy files: all with the axes of the operation's tensors, or all without the first.
+    """Read the inputs from .npy files; see `gather_arrays`. `further` are files of inputs that only some problems have.
+
+    Raises `UsageError` if a file is missing or broken, too.
+    """
+    given, others = (
+        {name: Given(str(path), _read(name, path)) for name, path in files.items()} for files in (paths, further or {})
+    )
+    return gather_arrays(operation, given, dtype, others)
+
+
+def gather_arrays(
+    operation: Operation,
+    given: Mapping[str, Given],
+    dtype: str | None = None,
+    further: Mapping[str, Given] | None = None,
+) -> UserArrays:
+    """Take an array per input: all with the axes of the operation's tensors, or all without the first.
 
     Without the first axes, a single head of Q is a matrix. `dtype` is the required dtype; None accepts that of the
-    files. Inputs with a dtype of their own, such as lse, always have that one. NumPy has no bfloat16: with `dtype`
-    bfloat16 the files contain its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array
-    gives. `further` are files of inputs that only some problems have; `all_inputs` checks them against the problem.
-    Raises `UsageError` if a file is missing, broken, of another dtype or another shape.
+    arrays. Inputs with a dtype of their own, such as lse, always have that one. NumPy has no bfloat16: with `dtype`
+    bfloat16 an array may have its bits, as uint16 or as the two raw bytes that saving an `ml_dtypes.bfloat16` array
+    gives. `further` are inputs that only some problems have; `all_inputs` checks them against the problem. Raises
+    `UsageError` for another dtype or another shape.
     """
     tensors = {tensor.name: tensor for tensor in operation.problem().inputs}
     if dtype is not None and dtype not in NUMPY_DTYPES:
@@ -106,10 +135,8 @@ def load_arrays(
     whole = [name for name, tensor in tensors.items() if tensor.dtype not in NUMPY_DTYPES]
     own = _own_dtypes(operation)
     arrays = {
-        name: _of_numbers(tensors[name], path)
-        if name in whole
-        else _with_dtype(name, path, _read(name, path), own.get(name, dtype))
-        for name, path in paths.items()
+        name: _of_numbers(tensors[name], each) if name in whole else _with_dtype(name, each, own.get(name, dtype))
+        for name, each in given.items()
     }
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     left_out = _axes_left_out(tensors, arrays, shapes)
@@ -119,8 +146,7 @@ def load_arrays(
     if len(set(dtypes.values())) > 1:
         raise UsageError(f"{', '.join(f'{n} is {d}' for n, d in dtypes.items())}; all must have the same dtype")
     inputs = {name: array[(None,) * left_out] for name, array in arrays.items()}
-    rest = {name: (path, _read(name, path)) for name, path in (further or {}).items()}
-    return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out, rest)
+    return UserArrays(operation, inputs, next(iter(dtypes.values())), left_out, further or {})
 
 
 def _own_dtypes(operation: Operation) -> dict[str, str]:
@@ -194,32 +220,34 @@ def _mapped(name: str, path: Path, file: IO[bytes], size_bytes: int) -> np.ndarr
     return np.memmap(file, dtype, "r", file.tell(), shape, "F" if is_fortran else "C")
 
 
-def _of_numbers(tensor: Tensor, path: Path) -> np.ndarray:
+def _of_numbers(tensor: Tensor, given: Given) -> np.ndarray:
     """An array whose dtype does not depend on the problem, such as a table of int32."""
-    array = _read(tensor.name, path)
-    native = array.dtype.newbyteorder("=")
+    native = given.array.dtype.newbyteorder("=")
     if native != np.dtype(tensor.dtype):
         raise UsageError(
-            f"{tensor.name}: {path} holds {native}; it has to be {tensor.dtype}. Convert it with "
+            f"{tensor.name}: {given.place} holds {native}; it has to be {tensor.dtype}. Convert it with "
             f".astype(numpy.{tensor.dtype})"
         )
-    return array
+    return given.array
 
 
-def _with_dtype(name: str, path: Path, array: np.ndarray, wanted: str | None) -> np.ndarray:
+def _with_dtype(name: str, given: Given, wanted: str | None) -> np.ndarray:
+    place, array = given
     native = array.dtype.newbyteorder("=")
+    if native == NUMPY_DTYPES["bfloat16"] and wanted in (None, "bfloat16"):
+        return array
     bits = native == np.uint16 or native.str in ("|V2", "<V2")
     if wanted == "bfloat16" and bits:
         return array.astype(native, copy=False).view(NUMPY_DTYPES["bfloat16"])
     if bits:
         raise UsageError(
-            f"{name}: {path} holds {native}; if these are the bits of bfloat16, say so with --dtype bfloat16"
+            f"{name}: {place} holds {native}; if these are the bits of bfloat16, say so with --dtype bfloat16"
         )
     if native.name not in ("float32", "float16"):
         raise UsageError(
-            f"{name}: {path} holds {native}; it has to be float32, float16 or, with --dtype bfloat16, uint16. "
+            f"{name}: {place} holds {native}; it has to be float32, float16 or, with --dtype bfloat16, uint16. "
             "Convert it with .astype(numpy.float32)"
         )
     if wanted is not None and native.name != wanted:
-        raise UsageError(f"{name}: {path} holds {native}, but --dtype is {wanted}; nothing is converted silently")
+        raise UsageError(f"{name}: {place} holds {native}, but --dtype is {wanted}; nothing is converted silently")
     return array

@@ -1,0 +1,58 @@
+"""`harness.run`: one variant on the arrays of a caller in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.execution.outcome import Comparison
+from harness.model.operation import DEFAULT_OPERATION, operation_named
+from harness.model.variant import Variant
+from harness.options.call import Plugins, call
+from harness.options.command import Command
+from harness.studies.run.command import ArraysRequest, add_options_of_call
+from harness.studies.run.python_arrays import IN_PLACE, given, in_kind_of, layout_of
+from harness.studies.run.run import run_arrays
+from harness.studies.run.user_arrays import gather_arrays
+from harness.support.errors import UsageError
+from harness.text.study_result import RunResult
+
+
+def run_call(variant: str | Variant, plugin: Plugins, options: Mapping[str, Any]) -> RunResult[Comparison]:
+    """Run a variant on arrays, which `options` has beside the command's options; see `harness.run`."""
+    said = dict(options)
+    operation = operation_named(str(said.get("operation", DEFAULT_OPERATION)))
+    names = [tensor.name for tensor in operation.problem().inputs]
+    missing = [name.lower() for name in names if said.get(name.lower()) is None]
+    if missing:
+        raise UsageError(f"run() needs {', '.join(missing)}: an array for each of {', '.join(names)}")
+    arrays = {name: said.pop(name.lower()) for name in names}
+    others = {n: said.pop(n.lower()) for n in operation.further_inputs if _is_array(said.get(n.lower()))}
+    in_place = said.get("layout") == IN_PLACE and "layout" in operation.settings
+    if in_place:
+        del said["layout"]
+
+    def study(request: ArraysRequest) -> RunResult[Comparison]:
+        gathered = gather_arrays(
+            operation,
+            {name: given(name, array) for name, array in arrays.items()},
+            request.dtype,
+            {name: given(name, array) for name, array in others.items()},
+        )
+        settings = request.problem.fields(operation.settings)
+        if in_place:
+            settings = {**settings, "layout": layout_of(gathered.inputs, gathered.axes_left_out)}
+        shown, outputs = run_arrays(request, gathered, settings)
+        first = arrays[names[0]]
+        found = {name: in_kind_of(first, gathered.with_their_axes(output)) for name, output in outputs.items()}
+        return RunResult(shown.result, shown.report, shown.passed, outputs=found)
+
+    command = Command("run", "", add_options_of_call, ArraysRequest, lambda request: 0, study)
+    result = call(command, None, variant, plugin, said, selects_by="")
+    assert isinstance(result, RunResult)
+    return result
+
+
+def _is_array(value: object) -> bool:
+    """Whether an option that may be a flag or an array is an array."""
+    return value is not None and not isinstance(value, bool | str)
