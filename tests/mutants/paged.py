@@ -15,6 +15,10 @@ def _in_splits(
     return Mutant(bug, "paged-split-kv-cupy", patches, sanitize)
 
 
+def _in_lean(bug: str, old: str, new: str, *, sanitize: bool = False) -> Mutant:
+    return Mutant(bug, "paged-lean-cupy", (Patch("paged_attention/paged_lean/kernel.cu", old, new),), sanitize)
+
+
 _PAGES = (
     *in_kernel(
         "paged", "page of the neighbour",
@@ -141,4 +145,21 @@ _SPLITS = (
                "query[2] = {first_row + lane / 4, first_row + lane / 4 + 8};"),
 )  # fmt: skip
 
+_LEAN = (
+    _in_lean("pages of the first 32 tiles for all", "if (key - from >= 32 * LEAN_TILE) {", "if (from < 0) {"),
+    _in_lean("entries as if each tile had a page", "entries + own / PAGE", "entries + own / BC"),
+    _in_lean("table row of another sequence", "(size_t)sequence * table_len", "(size_t)((sequence + 1) % batch) * table_len"),
+    _in_lean("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
+    _in_lean("lean tiles of one head for all", "lanes_before(per_head * kv_heads, lane)", "lanes_before(per_head, lane)"),
+    _in_lean("sequences beyond 32 not looked at", "for (;; start += 32) {", "for (;; start += 0) {"),
+    _in_lean("search begins with the sequence it ended with", "behind = __shfl_sync(0xffffffff, end, 31);",
+             "behind += __shfl_sync(0xffffffff, end, 31);"),
+    _in_lean("length of the first sequence", "kv_len = sequence.kv_len;", "kv_len = lengths[0];"),
+    _in_lean("keys of the first part in every part", "(segment.at - segment.begin) * LEAN_TILE;", "0;"),
+    _in_lean("last keys as far as the lean tile", "min((int)(segment.to - segment.begin) * LEAN_TILE, tile.end)",
+             "(int)(segment.to - segment.begin) * LEAN_TILE"),
+    _in_lean("the next segment begins while the last is read",
+             "        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", "",
+             sanitize=True),
+)  # fmt: skip
 MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS)

@@ -12,7 +12,8 @@ from harness.emulator.plan_sanitizer import EmulatorSanitizer
 from harness.model.discovery import discover
 from harness.model.operation import draw_inputs
 from harness.operations.attention.problem import Problem
-from variants.attention.lean import FEWEST_LEAN_TILES, LEAN_TILE, work
+from variants._mma.equal_runs import FEWEST_LEAN_TILES, LEAN_TILE
+from variants.attention.lean import work
 
 VARIANT = discover().registry.get("lean-cupy")
 SANITIZER = EmulatorSanitizer(shuffled_runs=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,9 @@ def held(variant: Variant, problem: PagedProblem, regime: str = "normal") -> Non
 
 
 def test_there_is_one_that_walks_in_each_language_and_one_that_splits():
-    assert {"paged-cupy", "paged-numba", "paged-split-kv-cupy"} <= {variant.name for variant in VARIANTS}
+    assert {"paged-cupy", "paged-numba", "paged-split-kv-cupy", "paged-lean-cupy"} <= {
+        variant.name for variant in VARIANTS
+    }
 
 
 @each_variant
@@ -156,7 +159,9 @@ def test_a_worked_example(variant: Variant):
 @pytest.mark.parametrize("place", exhaustive_unless(lambda place: place == 1, range(1, 6)))
 def test_other_tiles_give_the_answer(variant: Variant, place: int):
     problem = PagedProblem(lengths=(5, 150, 0), heads=4, kv_heads=2, q_len=2, head_dim=24, page_size=32)
-    assert variant.tiles is not None
+    if variant.tiles is None:
+        assert variant.algorithm == "paged-lean"
+        return
     held(with_tile(variant, variant.tiles(problem)[place]), problem)
 
 
@@ -170,12 +175,13 @@ def test_what_is_out_of_reach_is_said(variant: Variant):
         assert said in (variant.supports(PagedProblem(**fields)) or "")
 
 
+@pytest.mark.parametrize("name", ["paged-split-kv-cupy", "paged-lean-cupy"])
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
-def test_nothing_spills(head_dim: int):
+def test_nothing_spills(head_dim: int, name: str):
     if find_ptxas() is None:
         pytest.skip("ptxas is not installed")
     problem = PagedProblem(head_dim=head_dim, dtype="bfloat16", page_size=32)
-    for listing in list_kernels(discover().registry.get("paged-split-kv-cupy"), problem, "sm_90"):
+    for listing in list_kernels(discover().registry.get(name), problem, "sm_90"):
         used = listing.resources
         assert used is not None
         assert (used.spill_store_bytes, used.spill_load_bytes, used.stack_bytes) == (0, 0, 0)
@@ -188,6 +194,25 @@ def test_no_sequence_has_more_splits_than_its_keys_need():
     assert first.grid == (2 * (1 + 1 + 2 + 10), 1, 1) and second.grid == (6 * 8,)
     (alone,) = variant.plan(PagedProblem(lengths=(0, 0))).launches
     assert alone.kernel_name == "paged_split_kv_combine"
+
+
+@pytest.mark.parametrize(
+    ("fields", "blocks"),
+    [
+        ({"lengths": (4000, 70), "head_dim": 24}, 17),  # runs that end within a head and at its end
+        ({"lengths": (2100, 2100), "head_dim": 24, "page_size": 16}, 17),  # more than 32 tiles of a warp
+        (
+            {"lengths": (33, *(0,) * 40, 700), "head_dim": 24, "kv_heads": 1},
+            7,
+        ),  # a block in several groups of 32 lengths
+        ({"lengths": (900, 20), "heads": 6, "q_len": 7, "head_dim": 24}, 8),  # tiles of rows that see different keys
+    ],
+)
+def test_equal_runs_end_anywhere(fields: dict[str, Any], blocks: int):
+    variant = discover().registry.get("paged-lean-cupy")
+    problem = PagedProblem(**{"heads": 4, "kv_heads": 2, "page_size": 32, **fields})
+    assert variant.plan(problem).launches[0].grid == (blocks,)
+    held(variant, problem, "rising")
 
 
 def test_how_many_warps_put_splits_together_changes_no_bit():

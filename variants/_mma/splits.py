@@ -39,6 +39,8 @@ LONG, LONG_SPLIT = 32768, 1024
 
 PARTS = (("_mma", "parts.cuh"),)
 """Of kernels in which the last block puts together what several have of a row. They have sinks among their features."""
+EQUAL_RUNS = (*PARTS, ("_mma", "equal_runs.cuh"))
+"""Of kernels in which each block takes an equal run of all keys: see equal_runs.py."""
 
 
 def splits_kernel(

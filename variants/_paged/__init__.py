@@ -21,6 +21,8 @@ from variants._tiles.tile_copies import TileCopy
 
 INT32_BYTES, FLOAT32_BYTES = 4, 4
 WARP_LANES = 32
+SEQUENCES = (("_paged", "sequences.cuh"),)
+"""CUDA file of kernels that divide keys among blocks."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from harness import Buffer, Launch, Numerics, Plan, Problem, Registry, Traffic, 
 from variants import _features as features
 from variants._features import arguments
 from variants._mma import tile_copy
+from variants._mma.equal_runs import LEAN_TILE, PART_BUFFERS, Segments, blocks_for, part_buffers, sizes_for, too_many
 from variants._mma.splits import (
-    BC,
     BR,
-    PARTS,
+    EQUAL_RUNS,
     THREADS_PER_WARP,
     WARPS,
     key_bytes,
@@ -28,20 +28,10 @@ from variants._mma.splits import (
     split_sizes,
     splits_kernel,
 )
-from variants._tiles import blocks, unsupported
+from variants._tiles import unsupported
 from variants._tiles.schedule import FLOAT32_BYTES
-from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
+from variants._tiles.sectors import SECTOR_BYTES, Integers
 
-LEAN_TILE = BC * WARPS
-"""Keys of a lean tile: a tile for each warp of a block."""
-FEWEST_LEAN_TILES = 8
-"""Of a block's run, unless there are fewer in all: what a block does once is not to outweigh them."""
-BLOCKS_PER_SM = 2
-"""Three have more parts to put together, and take up to 8 % longer for few output tiles (H200, 2026-11-29)."""
-MOST_BLOCKS = BLOCKS_PER_SM * 132
-"""As many as an H100 SXM or H200 has at once. The kernel is right with any number."""
-MOST_OUTPUT_TILES = 2**20
-"""Each has a counter of four bytes in the module."""
 NUMERICS = Numerics(
     scores="float32",
     weights="problem",
@@ -90,7 +80,7 @@ class Work:
     @property
     def grid(self) -> int:
         """Number of blocks."""
-        return min(MOST_BLOCKS, blocks(self.total, FEWEST_LEAN_TILES))
+        return blocks_for(self.total)
 
     @property
     def output_tiles(self) -> int:
@@ -115,22 +105,15 @@ def plan(problem: Problem) -> Plan:
     """One launch."""
     p, of = problem, work(problem)
     limits, scores, sink = features.limits(p), features.scores(p), features.sink(p)
-    # Few sizes, so that one compilation serves many problems.
-    room = 1 << max(10, (of.output_tiles - 1).bit_length())
-    sizes = split_sizes(p.head_dim, LEAN_TILE) | {"BLOCKS_PER_SM": BLOCKS_PER_SM, "OUTPUT_TILES": room}
-    lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink), PARTS)
+    sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(of.output_tiles)
+    lean = splits_kernel("attention/lean", "lean", p.dtype, sizes, (limits, scores, sink), EQUAL_RUNS)
     lengths = tuple(np.int32(each) for each in (p.q_len, p.kv_len, p.kv_heads_count, p.group))
     tiles, tau = (np.uint32(of.total), np.uint32(of.per_head)), np.float32(features.factor(p))
-    args = ("Q", "K", "V", "O", "lse", "O_parts", "l_parts", "m_parts", *lengths, *tiles, tau)
+    args = ("Q", "K", "V", "O", "lse", *PART_BUFFERS, *lengths, *tiles, tau)
     terms = arguments((limits, scores, sink))
     return Plan(
         launches=(Launch(lean, (of.grid,), (THREADS_PER_WARP * WARPS,), (*args, *terms), shared_bytes(p.head_dim)),),
-        buffers=(
-            Buffer("lse", p.lse_shape, "float32"),
-            Buffer("O_parts", (2 * of.grid, BR, p.head_dim), "float32"),
-            Buffer("l_parts", (2 * of.grid, BR), "float32"),
-            Buffer("m_parts", (2 * of.grid, BR), "float32"),
-        ),
+        buffers=(Buffer("lse", p.lse_shape, "float32"), *part_buffers(of.grid, p.head_dim)),
     )
 
 
@@ -139,21 +122,14 @@ def claim(problem: Problem) -> Traffic:
     p, of = problem, work(problem)
     d, copy = p.head_dim, tile_copy(p.head_dim)
 
-    # Lean tiles are numbered through all heads. A segment is what a block has of an output tile.
-    lean_tiles, total = np.tile(of.lean_tiles, of.heads), of.total
-    ends = np.cumsum(lean_tiles)
-    cuts = np.arange(of.grid, dtype=np.int64) * total // of.grid
-    begin = np.unique(np.concatenate((ends - lean_tiles, cuts)))
-    end = np.append(begin[1:], total)
-    output_tile = np.searchsorted(ends, begin, side="right")
-    head, number = np.divmod(output_tile, len(of.rows))
+    segments = Segments.of(np.tile(of.lean_tiles, of.heads))
+    head, number = np.divmod(segments.output_tile, len(of.rows))
     rows, first = of.rows[number], head * p.group * p.q_len + of.first_rows[number]
-    behind = begin - (ends - lean_tiles)[output_tile]
 
-    # Read by each segment: Q, K and V, slopes.
-    first_lean_tile = of.first_keys[number] // LEAN_TILE + behind
+    # Read by each segment: Q, K and V, slopes, sinks.
+    first_lean_tile = of.first_keys[number] // LEAN_TILE + segments.behind
     first_key = np.maximum(first_lean_tile * LEAN_TILE, of.first_keys[number])
-    end_key = np.minimum((first_lean_tile + end - begin) * LEAN_TILE, of.end_keys[number])
+    end_key = np.minimum((first_lean_tile + segments.lean_tiles) * LEAN_TILE, of.end_keys[number])
     read = copy.bytes(first * d, rows * d).sum() + 2 * key_bytes(d, head * p.kv_len, first_key, end_key).sum()
     own_head = head % p.kv_heads_count
     read += features.term_bytes(p, WARPS * slope_sectors(p, own_head, of.first_rows[number]).sum())
@@ -162,27 +138,15 @@ def claim(problem: Problem) -> Traffic:
         places = (own_head * p.group + np.stack((first_row, last_row)) // p.q_len) * FLOAT32_BYTES // SECTOR_BYTES
         read += SECTOR_BYTES * int((places[1] - places[0] + 1).sum())
 
-    # Parts are written, and read again: each row's O, and l and m of the rows, which begin with a sector. Each part
-    # increments a counter.
-    is_whole = end - begin == lean_tiles[output_tile]
-    part_rows = rows[~is_whole]
-    O_bytes, l_bytes = (run_bytes(0, part_rows * each, FLOAT32_BYTES) for each in (d, 1))
-    part_bytes = (O_bytes + 2 * l_bytes + SECTOR_BYTES).sum()
-    # O of a whole tile is written element by element, of parts with a width of its own. Each tile counts once.
-    width = 4 if d % 4 == 0 else 2 if d % 2 == 0 else 1
-    O = [run_bytes(first * d, rows * d, p.itemsize_bytes, each) for each in (width, 1)]
-    output = ((behind == 0) * (np.where(is_whole, O[1], O[0]) + run_bytes(first, rows, FLOAT32_BYTES))).sum()
-    return Traffic(int(read + part_bytes), int(part_bytes + output))
+    part_bytes = segments.part_bytes(rows, d)
+    return Traffic(int(read) + part_bytes, part_bytes + segments.output_bytes(first, rows, d, p.itemsize_bytes))
 
 
 def supports(problem: Problem) -> str | None:
     """Why it cannot take the problem, or None."""
     if problem.dtype == "float32":
         return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
-    reason = unsupported(problem)
-    if reason is None and (of := work(problem)).output_tiles > MOST_OUTPUT_TILES:
-        return f"it has {of.output_tiles:,} tiles of 16 rows; a counter for each of {MOST_OUTPUT_TILES:,} is the most"
-    return reason
+    return unsupported(problem) or too_many(work(problem).output_tiles)
 
 
 def register(registry: Registry) -> None:

@@ -1,33 +1,8 @@
-// Lean Attention: Sanovar et al. 2024, arXiv 2405.10480, algorithm 2, for few queries and many keys. The keys of all heads and
-// sequences lie in one row of lean tiles; each block takes an equal run of them, wherever heads end (stream-K). What a block
-// does with the keys of one head is in _mma/split_attention.cuh and runs_of_rows.cuh, how parts are read in parts.cuh. Limits, Scores and Sink, types that the
-// plan chooses, are in _features/.
+// Lean Attention: Sanovar et al. 2024, arXiv 2405.10480, algorithm 2, for few queries and many keys. How the keys are divided
+// among blocks, and how parts are put together, is in _mma/equal_runs.cuh; what a block does with the keys of one head is in
+// split_attention.cuh and runs_of_rows.cuh. Limits, Scores and Sink, types that the plan chooses, are in _features/.
 //
-// Compile-time parameters besides those of splits.cuh: BLOCKS_PER_SM (at least), OUTPUT_TILES (room for their counters).
-
-constexpr int LEAN_TILE = SPLIT;  // keys
-static_assert(LEAN_TILE == BC * WARPS, "a tile of keys for each warp");
-
-// 16 rows of the query heads that share one key/value head, counted through those heads: row r is query r % q_len. It has
-// the lean tiles that hold the keys from the first to the last that one of its rows sees, or one if they see none.
-struct OutputTile {
-    int first_row, rows, first_query, last_query;
-    bool heads_meet;  // the last queries of one head and the first of the next one
-    int first, end;   // keys
-
-    template <class Run>
-    __device__ __forceinline__ OutputTile(int number, int group_rows, int q_len, const Run &run)
-        : first_row(number * BR), rows(min(BR, group_rows - first_row)), first_query(first_row % q_len),
-          last_query(first_query + rows - 1), heads_meet(last_query >= q_len),
-          first(run.first(heads_meet ? 0 : first_query)), end(run.end(min(last_query, q_len - 1)))
-    {
-    }
-    __device__ __forceinline__ int first_lean_tile() const { return first / LEAN_TILE; }
-    __device__ __forceinline__ int lean_tiles() const
-    {
-        return end > first ? (end - 1) / LEAN_TILE - first_lean_tile() + 1 : 1;
-    }
-};
+// Compile-time parameters besides those of equal_runs.cuh: BLOCKS_PER_SM (at least).
 
 // Keys of one head from `first` to before `end`. `begin` is where the lean tile of the first one begins.
 struct KeysOfRun {
@@ -45,107 +20,6 @@ struct KeysOfRun {
     __device__ __forceinline__ const stored *V(int key) const { return V_head + (size_t)key * D; }
 };
 
-// The division of `total` lean tiles, counted through all heads and sequences, into equal runs, one per block.
-struct Runs {
-    unsigned total;
-    __device__ __forceinline__ unsigned begin(unsigned block) const
-    {
-        return (unsigned)((unsigned long long)total * block / gridDim.x);
-    }
-    __device__ __forceinline__ unsigned block_of(unsigned lean_tile) const
-    {
-        return (unsigned)((((unsigned long long)lean_tile + 1) * gridDim.x - 1) / total);
-    }
-};
-
-// What a block has of one output tile, which one of its threads finds out: lean tiles `at` to `to` - 1 of `begin` to `end` - 1.
-struct Segment {
-    unsigned at, to, begin, end;
-    unsigned run_end;  // of the block's run
-    unsigned kv_head;  // counted through the batch
-    int number;        // of the output tile, of those of its head
-    OutputTile tile;
-    __device__ __forceinline__ bool is_whole() const { return at == begin && to == end; }
-};
-
-template <class Run>
-__device__ __forceinline__ Segment segment_from(unsigned at, unsigned run_end, unsigned kv_head, unsigned lean_tiles_per_head,
-                                                int group_rows, int q_len, const Run &run)
-{
-    Segment found = {at, 0, kv_head * lean_tiles_per_head, 0, run_end, kv_head, 0, OutputTile(0, group_rows, q_len, run)};
-    while (at - found.begin >= found.tile.lean_tiles()) {
-        found.begin += found.tile.lean_tiles();
-        found.tile = OutputTile(++found.number, group_rows, q_len, run);
-    }
-    found.end = found.begin + found.tile.lean_tiles();
-    found.to = min(found.end, run_end);
-    return found;
-}
-
-// Number of blocks that have come to the end of their part of an output tile of several. The last one to come increments it to
-// that number, which atomicInc wraps to 0 for the next launch.
-__device__ unsigned arrived[OUTPUT_TILES];
-
-// Parts of output tiles: a block has at most two that are not whole, one that it begins with and one that it ends with.
-struct Parts {
-    float *O, *l, *m;
-    __device__ __forceinline__ float *O_of(unsigned part) const { return O + (size_t)part * (BR * D); }
-    __device__ __forceinline__ float *l_of(unsigned part) const { return l + (size_t)part * BR; }
-    __device__ __forceinline__ float *m_of(unsigned part) const { return m + (size_t)part * BR; }
-};
-__device__ __forceinline__ unsigned part_at_begin(unsigned block) { return 2 * block; }
-__device__ __forceinline__ unsigned part_at_end(unsigned block) { return 2 * block + 1; }
-
-// All parts of an output tile -> its O and lse. m, then the weight, of each part and row lies in shared memory, where the slots
-// were, and l behind it.
-__device__ __forceinline__ void put_parts_together(stored *O, float *lse, const Parts &parts, unsigned first_part,
-                                                   unsigned next_part, int count, int rows, const float (&logit)[BR],
-                                                   float (&inverse)[BR])
-{
-    __shared__ float lse_rows[BR];
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
-    float *const weights = reinterpret_cast<float *>(shared), *const l_parts = weights + count * BR;
-    const auto part = [=](int p) { return p == 0 ? first_part : next_part + 2 * (p - 1); };
-#pragma unroll 4
-    for (int i = t; i < count * BR; i += THREADS) {
-        if (i % BR < rows) {
-            weights[i] = __ldcg(parts.m_of(part(i / BR)) + i % BR);
-            l_parts[i] = __ldcg(parts.l_of(part(i / BR)) + i % BR);
-        }
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int row = warp; row < rows; row += WARPS) {
-        float m = MINUS_INFINITY, l = 0.0f;
-        for (int p = lane; p < count; p += 32) m = fmaxf(m, weights[p * BR + row]);
-        m = warp_max(m);
-        for (int p = lane; p < count; p += 32) l += exp_below(weights[p * BR + row], m) * l_parts[p * BR + row];
-        const FinishedRow finished(warp_sum(l), m, logit[row]);
-        for (int p = lane; p < count; p += 32) weights[p * BR + row] = exp_below(weights[p * BR + row], finished.m);
-        if (lane == 0) {
-            inverse[row] = finished.inverse;
-            lse_rows[row] = finished.lse;
-        }
-    }
-    __syncthreads();
-    if (t < rows) lse[t] = lse_rows[t];
-#pragma unroll 1
-    for (int e = t * WIDTH; e < rows * D; e += THREADS * WIDTH) {
-        const int row = e / D;
-        Floats sum = {};
-#pragma unroll 8
-        for (int p = 0; p < count; ++p) {
-            const Floats of_part = load_cg(parts.O_of(part(p)) + e);
-#pragma unroll
-            for (int i = 0; i < WIDTH; ++i) sum.x[i] += weights[p * BR + row] * of_part.x[i];
-        }
-        Stored result;
-#pragma unroll
-        for (int i = 0; i < WIDTH; ++i) result.x[i] = stored(sum.x[i] * inverse[row]);
-        *reinterpret_cast<Stored *>(O + e) = result;
-    }
-}
-
 extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
     const stored *__restrict__ Q, const stored *__restrict__ K, const stored *__restrict__ V, stored *__restrict__ O,
     float *__restrict__ lse, float *O_parts, float *l_parts, float *m_parts, int q_len, int kv_len, int kv_heads, int group,
@@ -153,8 +27,6 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
 {
     __shared__ __align__(8) unsigned char found[sizeof(Segment)];
     Segment &segment = *reinterpret_cast<Segment *>(found);
-    __shared__ bool is_last;
-    __shared__ float logit[BR], weight[BR], inverse[BR];
     const Parts parts = {O_parts, l_parts, m_parts};
     const Runs runs = {lean_tiles};
     const int t = threadIdx.x, lane = t % 32, group_rows = group * q_len;
@@ -169,8 +41,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
         if (t == 0) {
             const unsigned kv_head = segment.to / lean_tiles_per_head;
             const auto run = limits.of_sequence(kv_head / kv_heads, q_len, kv_len);
-            segment =
-                segment_from(segment.to, segment.run_end, kv_head, lean_tiles_per_head, group_rows, q_len, run);
+            segment = segment_from(segment.to, segment.run_end, kv_head, kv_head * lean_tiles_per_head, group_rows, q_len, run);
         }
         __syncthreads();
         const auto first_global_row = [&] { return (size_t)segment.kv_head * group_rows + segment.tile.first_row; };
@@ -197,44 +68,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void lean(
             share_rows(attend_to_split(Q + first_global_row() * D, tile.rows, tau, keys, seen, score, query));
         }
 
-        const int rows = segment.tile.rows;
-        if (t < rows) logit[t] = sink.logit(head_of_row(t));
-        if (segment.is_whole()) {
-            if (t < rows) {
-                const FinishedRow row(shared_l(t), shared_m(t), logit[t]);
-                weight[t] = exp_below(shared_m(t), row.m);
-                inverse[t] = row.inverse;
-                lse[first_global_row() + t] = row.lse;
-            }
-            __syncthreads();
-#pragma unroll 1
-            for (int e = t; e < rows * D; e += THREADS) {
-                O[first_global_row() * D + e] = stored(shared_O(e) * weight[e / D] * inverse[e / D]);
-            }
-            continue;
-        }
-
-        const unsigned part = segment.at == segment.begin ? part_at_end(blockIdx.x) : part_at_begin(blockIdx.x);
-#pragma unroll 1
-        for (int e = t; e < rows * D; e += THREADS) parts.O_of(part)[e] = shared_O(e);
-        if (t < rows) {
-            parts.l_of(part)[t] = shared_l(t);
-            parts.m_of(part)[t] = shared_m(t);
-        }
-        // The last block to come puts the parts together in their order, so that bits do not depend on which one it is: the
-        // first part is the end of a block's run, the others are the beginnings of the next blocks' runs.
-        const unsigned first_block = runs.block_of(segment.begin), count = runs.block_of(segment.end - 1) - first_block + 1;
-        __threadfence();
-        __syncthreads();
-        if (t == 0) {
-            const int tiles_per_head = (group_rows + BR - 1) / BR;
-            is_last = atomicInc(&arrived[segment.kv_head * tiles_per_head + segment.number], count - 1) == count - 1;
-            __threadfence();
-        }
-        __syncthreads();
-        if (is_last) {
-            put_parts_together(O + first_global_row() * D, lse + first_global_row(), parts, part_at_end(first_block),
-                               part_at_begin(first_block + 1), count, rows, logit, inverse);
-        }
+        const auto logit_of_row = [&](int row) { return sink.logit(head_of_row(row)); };
+        finish(segment, runs, parts, O + first_global_row() * D, lse + first_global_row(), group_rows, logit_of_row);
     } while (segment.to < segment.run_end);
 }

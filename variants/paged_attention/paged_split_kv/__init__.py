@@ -44,7 +44,16 @@ from variants._mma.splits import (
     split_sizes,
     splits_kernel,
 )
-from variants._paged import FLOAT32_BYTES, INT32_BYTES, WARP_LANES, PackedRows, causal, key_bytes, row_tiles
+from variants._paged import (
+    FLOAT32_BYTES,
+    INT32_BYTES,
+    SEQUENCES,
+    WARP_LANES,
+    PackedRows,
+    causal,
+    key_bytes,
+    row_tiles,
+)
 from variants._tiles import blocks
 from variants._tiles.sectors import SECTOR_BYTES, run_bytes
 
@@ -61,7 +70,7 @@ def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
     p, split = problem, _split(problem, tile)
     limits, sizes = causal(p), {**split_sizes(p.head_dim, split), "PAGE": p.page_size}
     split_kv, combine = (
-        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes, (limits,))
+        splits_kernel("paged_attention/paged_split_kv", name, p.dtype, sizes, (limits,), SEQUENCES)
         for name in ("paged_split_kv", "paged_split_kv_combine")
     )
     splits, sequence_rows = sum(_splits(p, split)), p.heads * p.q_len

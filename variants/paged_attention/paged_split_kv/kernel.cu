@@ -1,7 +1,8 @@
 // Flash-Decoding (Dao, Haziza, Massa and Sizov 2023, "Flash-Decoding for long-context inference") over sequences of any
 // lengths whose keys lie in pages (Kwon et al. 2023, arXiv 2309.06180). What a block does with its split is in
-// _mma/split_attention.cuh, how splits are put together in _mma/combine.cuh. Limits, a type that the plan chooses, is in
-// _features/. attention/split_kv is the same for sequences of one length, side by side.
+// _mma/split_attention.cuh, how splits are put together in _mma/combine.cuh, what kernels over pages share in
+// _paged/sequences.cuh. Limits, a type that the plan chooses, is in _features/. attention/split_kv is the same for sequences of
+// one length, side by side.
 //
 // Compile-time parameters besides those of splits.cuh: PAGE (rows of a page), BLOCKS_PER_SM (at least).
 //
@@ -13,17 +14,6 @@ constexpr int PAGES = (SPLIT - 1) / PAGE + 2;  // that the keys of a split may l
 static_assert(PAGES <= 2 * THREADS, "two entries of the table per thread");
 
 __device__ __forceinline__ int splits_of(int length) { return (length + SPLIT - 1) / SPLIT; }
-
-// Over the lanes of a warp: the sum of x of this lane and those before it.
-__device__ __forceinline__ int lanes_before(int x, int lane)
-{
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-        const int other = __shfl_up_sync(0xffffffff, x, distance);
-        x += lane >= distance ? other : 0;
-    }
-    return x;
-}
 
 // What a block works on, which one warp finds out.
 struct Work {
@@ -85,14 +75,6 @@ struct KeysOfPages {
     }
     __device__ __forceinline__ const stored *K(int key) const { return K_pages + element_of_key(key); }
     __device__ __forceinline__ const stored *V(int key) const { return V_pages + element_of_key(key); }
-};
-
-// Rows g and g + 8 of the lane see the keys before `to`; all rows of the block see those before `to_for_all`.
-struct EndsOfRows {
-    int to[2], to_for_all;
-    __device__ __forceinline__ EndsOfRows at(int key) const { return {{to[0] - key, to[1] - key}, to_for_all}; }
-    __device__ __forceinline__ bool sees(int i, int k) const { return k < to[i]; }
-    __device__ __forceinline__ bool all_see(int, int end) const { return end <= to_for_all; }
 };
 
 // Step 2: attention of each split on its own.

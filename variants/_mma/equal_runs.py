@@ -1,0 +1,100 @@
+"""Equal runs of keys for blocks, as Lean Attention divides them: the numbers of equal_runs.cuh.
+
+Sanovar, Bharadwaj, St. Amant, Rühle and Rajmohan 2024, arXiv 2405.10480. An output tile is 16 rows that share K and V,
+its keys are lean tiles. Lean tiles are numbered through all output tiles, and each block takes an equal run of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness import Buffer
+from variants._mma.splits import BC, BR, WARPS
+from variants._tiles import blocks
+from variants._tiles.schedule import FLOAT32_BYTES
+from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
+
+LEAN_TILE = BC * WARPS
+"""Keys of a lean tile: a tile for each warp of a block."""
+FEWEST_LEAN_TILES = 8
+"""Of a block's run, unless there are fewer in all: what a block does once is not to outweigh them."""
+BLOCKS_PER_SM = 2
+"""Three have more parts to put together, and take up to 8 % longer for few output tiles (H200, 2026-11-29)."""
+MOST_BLOCKS = BLOCKS_PER_SM * 132
+"""As many as an H100 SXM or H200 has at once. The kernels are right with any number."""
+MOST_OUTPUT_TILES = 2**20
+"""Each has a counter of four bytes in the module."""
+PART_BUFFERS = ("O_parts", "l_parts", "m_parts")
+
+
+def blocks_for(lean_tiles: int) -> int:
+    """Return the number of blocks that take so many lean tiles."""
+    return int(min(MOST_BLOCKS, blocks(lean_tiles, FEWEST_LEAN_TILES)))
+
+
+def sizes_for(output_tiles: int) -> dict[str, int]:
+    """Return compile-time parameters: few values, so that one compilation serves many problems."""
+    return {"BLOCKS_PER_SM": BLOCKS_PER_SM, "OUTPUT_TILES": 1 << max(10, (output_tiles - 1).bit_length())}
+
+
+def part_buffers(grid: int, head_dim: int) -> tuple[Buffer, ...]:
+    """Return the buffers of parts: each block has at most two, 16 rows of O, l and m each."""
+    shapes = (2 * grid, BR, head_dim), (2 * grid, BR), (2 * grid, BR)
+    return tuple(Buffer(name, shape, "float32") for name, shape in zip(PART_BUFFERS, shapes))
+
+
+def too_many(output_tiles: int) -> str | None:
+    """Return why there are too many output tiles, or None."""
+    if output_tiles <= MOST_OUTPUT_TILES:
+        return None
+    return f"it has {output_tiles:,} tiles of 16 rows; a counter for each of {MOST_OUTPUT_TILES:,} is the most"
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What blocks have of output tiles, in the order of lean tiles."""
+
+    block: Integers
+    """The block."""
+    output_tile: Integers
+    """The output tile, counted through all of them."""
+    behind: Integers
+    """Its lean tiles before the segment."""
+    lean_tiles: Integers
+    """Lean tiles of the segment."""
+    is_whole: Integers
+    """Whether these are all of the output tile."""
+
+    @classmethod
+    def of(cls, lean_tiles: Integers) -> Segments:
+        """Divide output tiles of so many lean tiles each."""
+        total = int(lean_tiles.sum())
+        grid, ends = blocks_for(total), np.cumsum(lean_tiles)
+        cuts = np.arange(grid, dtype=np.int64) * total // grid
+        begin = np.unique(np.concatenate((ends - lean_tiles, cuts)))
+        end = np.append(begin[1:], total)
+        output_tile = np.searchsorted(ends, begin, side="right")
+        block = np.searchsorted(cuts, begin, side="right") - 1
+        behind = begin - (ends - lean_tiles)[output_tile]
+        return cls(block, output_tile, behind, end - begin, end - begin == lean_tiles[output_tile])
+
+    def part_bytes(self, rows: Integers, head_dim: int) -> int:
+        """Return the bytes that are written of parts, and read again; `rows` are those of each segment.
+
+        Each row's O, and l and m of the rows, which begin with a sector. Each part increments a counter.
+        """
+        of_parts = rows[~self.is_whole]
+        O, stat = (run_bytes(0, of_parts * each, FLOAT32_BYTES) for each in (head_dim, 1))
+        return int((O + 2 * stat + SECTOR_BYTES).sum())
+
+    def output_bytes(self, first: Integers, rows: Integers, head_dim: int, itemsize_bytes: int) -> int:
+        """Return the bytes of writing O and lse; `first` is each segment's first row, counted through O.
+
+        O of a whole tile is written element by element, of parts with a width of its own. Each tile counts once.
+        """
+        d, width = head_dim, 4 if head_dim % 4 == 0 else 2 if head_dim % 2 == 0 else 1
+        of_parts, whole = (run_bytes(first * d, rows * d, itemsize_bytes, each) for each in (width, 1))
+        stats = run_bytes(first, rows, FLOAT32_BYTES)
+        return int(((self.behind == 0) * (np.where(self.is_whole, whole, of_parts) + stats)).sum())

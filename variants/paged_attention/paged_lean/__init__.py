@@ -1,0 +1,162 @@
+"""Lean Attention over pages: each block takes equally many keys, wherever sequences and heads end.
+
+Sanovar, Bharadwaj, St. Amant, Rühle and Rajmohan 2024, "Lean Attention: Hardware-aware scalable attention mechanism for
+the decode-phase of transformers", arXiv 2405.10480, algorithm 2, as attention/lean has it, over the pages of Kwon et
+al. 2023, arXiv 2309.06180. Splits of one size make as many blocks as the lengths give, of which the last ones leave most of
+a GPU idle. Here as many blocks as the GPU holds at once share the keys of all sequences equally, and the last block to
+finish a part of a sequence and head puts the parts together, in the same launch.
+
+Lean tiles are 64 keys. They are numbered through sequences, key/value heads and tiles of 16 rows; a tile of rows that
+sees no key has one. A block finds the sequence of its first lean tile from the lengths, 32 at a time, and goes on from
+there. Each warp reads entries of the table for its next 32 tiles of 16 keys at once.
+
+Bytes, at the `sectors` level, with R = group q_len rows per key/value head and d elements of w = 2 bytes per row. A
+*segment* is what a block has of a tile of rows.
+
+1. Each segment reads its rows of Q, the lengths up to its sequence from those that the block has read last, and the
+   entries of its pages. K and V are read once per tile of rows.
+2. A segment that is not all keys of a tile of rows writes O, l and m in float32, and they are read once. Its counter is
+   read and written, a sector each.
+3. O and L are written once.
+
+Bits depend neither on the order of blocks nor on where pages lie, but on the rest of the batch, which moves the cuts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
+from variants import _paged
+from variants._features import FOLDER, Feature
+from variants._mma import tile_copy
+from variants._mma.equal_runs import LEAN_TILE, PART_BUFFERS, Segments, blocks_for, part_buffers, sizes_for, too_many
+from variants._mma.splits import (
+    BC,
+    BR,
+    EQUAL_RUNS,
+    THREADS_PER_WARP,
+    WARPS,
+    shared_bytes,
+    split_sizes,
+    splits_kernel,
+)
+from variants._paged import INT32_BYTES, SEQUENCES, WARP_LANES, PackedRows, causal, key_bytes, row_tiles
+from variants._tiles import blocks
+from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
+
+NUMERICS = Numerics(
+    scores="float32", weights="problem", functions="__expf", sums="truncated", one_score=True, divides_last=True
+)
+"""As attention's lean: see there."""
+NO_SINK = Feature("Sink", "NoSink", (), ((FOLDER, "scores.cuh"),))
+MOST_LEAN_TILES = 2**31 - 1
+"""They are counted in 32 bits."""
+
+
+def lean_tiles(problem: PagedProblem) -> Integers:
+    """(sequences, tiles of rows): lean tiles of each tile of rows of a key/value head, at least one."""
+    tiles: Integers = np.maximum(1, blocks(PackedRows(problem, BR).ends, LEAN_TILE))
+    return tiles
+
+
+def plan(problem: PagedProblem) -> Plan:
+    """One launch."""
+    p, limits, total = problem, causal(problem), _total(problem)
+    sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(_output_tiles(p)) | {"PAGE": p.page_size}
+    files = (*EQUAL_RUNS, *SEQUENCES)
+    kernel = splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, (limits, NO_SINK), files)
+    numbers = (p.sequences, p.q_len, p.table_shape[1], p.kv_heads, p.group)
+    args = ("Q", "K", "V", "table", "lengths", "O", "lse", *PART_BUFFERS, *map(np.int32, numbers), np.uint32(total))
+    grid = blocks_for(total)
+    launch = Launch(
+        kernel,
+        (grid,),
+        (THREADS_PER_WARP * WARPS,),
+        (*args, np.float32(p.tau), limits.argument),
+        shared_bytes(p.head_dim),
+    )
+    return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"), *part_buffers(grid, p.head_dim)))
+
+
+def claim(problem: PagedProblem) -> Traffic:
+    """The bytes above, at the `sectors` level."""
+    p, d, copy, packed = problem, problem.head_dim, tile_copy(problem.head_dim), PackedRows(problem, BR)
+    tiles = len(packed.rows)
+    segments = Segments.of(np.repeat(lean_tiles(p)[:, None], p.kv_heads, axis=1).reshape(-1))
+    head, number = np.divmod(segments.output_tile, tiles)
+    sequence, rows = head // p.kv_heads, packed.rows[number]
+    first = head * packed.group_rows + packed.first_rows[number]
+
+    first_key = segments.behind * LEAN_TILE
+    end_key = np.minimum(first_key + segments.lean_tiles * LEAN_TILE, packed.ends[sequence, number])
+    read = copy.bytes(first * d, rows * d).sum() + 2 * key_bytes(p, end_key - first_key, BC, copy).sum()
+    read += _entry_bytes(p, sequence, first_key, end_key) + _length_bytes(p, segments.block, sequence)
+    part_bytes = segments.part_bytes(rows, d)
+    return Traffic(int(read) + part_bytes, part_bytes + segments.output_bytes(first, rows, d, p.itemsize_bytes))
+
+
+def _entry_bytes(problem: PagedProblem, sequence: Integers, first_key: Integers, end_key: Integers) -> int:
+    """Bytes of the table: a warp reads the entries of its next 32 tiles of 16 keys at once."""
+    lanes, per_sector = np.arange(WARP_LANES, dtype=np.int64) * LEAN_TILE, SECTOR_BYTES // INT32_BYTES
+    row = sequence * problem.table_shape[1]
+    sectors = 0
+    for warp in range(WARPS):
+        first = first_key + warp * BC
+        reads = np.maximum(0, blocks(end_key - first, WARP_LANES * LEAN_TILE))
+        for read in range(int(reads.max(initial=0))):
+            there = np.flatnonzero(read < reads)
+            keys = first[there, None] + read * WARP_LANES * LEAN_TILE + lanes
+            entries = row[there, None] + keys // problem.page_size
+            places = np.where(keys < end_key[there, None], entries, -1) // per_sector
+            sectors += int(((np.diff(places, axis=1, prepend=-1) != 0) & (places >= 0)).sum())
+    return SECTOR_BYTES * sectors
+
+
+def _length_bytes(problem: PagedProblem, block: Integers, sequence: Integers) -> int:
+    """Bytes of the lengths: from the 32 in which a block found its last sequence to those of the segment's sequence."""
+    of_32 = sequence // WARP_LANES
+    is_first = np.diff(block, prepend=-1) != 0
+    begin = np.where(is_first, 0, np.concatenate(([0], of_32[:-1])))
+    groups = np.arange(blocks(problem.sequences, WARP_LANES), dtype=np.int64)
+    lengths = np.minimum(WARP_LANES, problem.sequences - groups * WARP_LANES)
+    up_to = np.concatenate(([0], np.cumsum(run_bytes(groups * WARP_LANES, lengths, INT32_BYTES))))
+    return int((up_to[of_32 + 1] - up_to[begin]).sum())
+
+
+def _total(problem: PagedProblem) -> int:
+    return int(lean_tiles(problem).sum()) * problem.kv_heads
+
+
+def _output_tiles(problem: PagedProblem) -> int:
+    return problem.sequences * problem.kv_heads * row_tiles(problem, BR)
+
+
+def supports(problem: PagedProblem) -> str | None:
+    """Why it cannot take the problem, or None."""
+    if problem.dtype == "float32":
+        return "dtype is float32; tensor cores multiply 16-bit elements: choose float16 or bfloat16"
+    reason = _paged.unsupported(problem) or too_many(_output_tiles(problem))
+    if reason is None and _total(problem) > MOST_LEAN_TILES:
+        return f"it has {_total(problem):,} tiles of {LEAN_TILE} keys; 2^31 - 1 is the most"
+    return reason
+
+
+def register(registry: Registry) -> None:
+    """Add `paged-lean-cupy`."""
+    registry.add(
+        Variant(
+            name="paged-lean-cupy",
+            operation="paged-attention",
+            algorithm="paged-lean",
+            backend="cupy",
+            idea="Lean Attention over pages: each block takes equally many keys of all sequences; the last one "
+            "combines the results",
+            plan=plan,
+            supports=supports,
+            claim=claim,
+            takes=("causal",),
+            invariant_to=(),  # the rest of the batch moves the cuts between blocks
+            numerics=NUMERICS,
+        )
+    )
