@@ -44,8 +44,8 @@ class ProblemOptions:
         problem = self.make()
         if problem.spread is not None:
             raise UsageError(
-                f"{command} needs all blocks of a problem, and with --far a sample of them runs; leave out --far "
-                "(compare, traffic, fuzz and show take it)"
+                f"{command} needs all blocks of a problem, but with --far only some of them run; leave out --far "
+                "(compare, traffic and show accept it)"
             )
         return problem
 

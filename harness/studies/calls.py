@@ -123,7 +123,8 @@ def why(
 ) -> StudyResult[Any]:
     """Explain why `variant` is slower than `other`, or than the roofline: causes with predicted costs in microseconds.
 
-    `python -m harness why`. `.result.causes` is sorted by cost, largest first; `docs/why.md` describes the model.
+    `python -m harness why`. `.result.causes` is sorted by cost, largest first; `docs/predicted-time.md` describes the
+    model.
     Raises `UsageError`, and whatever ends a variant's run.
     """
     selected = [variant] if other is None else [variant, other]

@@ -54,7 +54,7 @@ MEANINGS = {
     "own tile / fewest bytes": "bytes with the variant's own tile size, relative to the fewest with any that was tried",
     "own tile / least time": "time with the variant's own tile size, relative to the least with any that was tried",
     "padding": "how far bits of a row differ if rows of queries are put before it",
-    "pairs covered": "how many pairs of value classes, from two different axes, occurred together in an example, "
+    "pairs covered": "how many pairs of classes of values, from two different axes, occurred together in an example, "
     "and how many exist",
     "per second": "examples per second",
     "predicted / measured": "the predicted time divided by the measured time",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
-from textwrap import fill
 from typing import Any
 
 from harness.execution.judging.accuracy import SANITIZE_HINT
@@ -14,7 +13,7 @@ from harness.execution.outcome import Comparison, OutputErrors, Row
 from harness.model.finding import findings_by_cause
 from harness.model.problem import OPTIONAL_OUTPUT, OUTPUT, BaseProblem
 from harness.text.findings import findings_in_words
-from harness.text.report import NOTE_WIDTH, Report, Table
+from harness.text.report import Report, Table
 from harness.text.tables import UNKNOWN, device_line, finite, mib
 
 
@@ -148,12 +147,10 @@ def comparison_headline(comparison: Comparison) -> str:
 def _ratios(comparison: Comparison) -> str:
     *first, last = [tensor.name for tensor in comparison.problem.with_role(OUTPUT, OPTIONAL_OUTPUT)]
     names = f"{', '.join(first)} and {last}" if first else last
-    return fill(
-        f"error / budget: largest ratio, over all elements of {names}, of the error to its budget, the "
-        "largest error that a correct kernel can make on these inputs; error / expected: largest ratio of the error to "
-        "that expected from random rounding, suspicious above 1.",
-        NOTE_WIDTH,
-        break_on_hyphens=False,
+    return (
+        "error / budget: the error divided by its budget, the largest error that a correct kernel can make on these "
+        "inputs.\nerror / expected: the error divided by that expected from random rounding; suspicious above 1.\n"
+        f"Both are maxima over all elements of {names}."
     )
 
 

@@ -148,9 +148,11 @@ _SPLITS = (
 _LEAN = (
     _in_lean("pages of the first 32 tiles for all", "if (key - from >= 32 * LEAN_TILE) {", "if (from < 0) {"),
     _in_lean("entries as if each tile had a page", "entries + own / PAGE", "entries + own / BC"),
-    _in_lean("table row of another sequence", "(size_t)sequence * table_len", "(size_t)((sequence + 1) % batch) * table_len"),
+    _in_lean("table row of another sequence", "(size_t)sequence * table_len",
+             "(size_t)((sequence + 1) % batch) * table_len"),
     _in_lean("key/value head of another", "* kv_heads + kv_head) * PAGE", "* kv_heads + kv_heads - 1) * PAGE"),
-    _in_lean("lean tiles of one head for all", "lanes_before(per_head * kv_heads, lane)", "lanes_before(per_head, lane)"),
+    _in_lean("lean tiles of one head for all", "lanes_before(per_head * kv_heads, lane)",
+             "lanes_before(per_head, lane)"),
     _in_lean("sequences beyond 32 not looked at", "for (;; start += 32) {", "for (;; start += 0) {"),
     _in_lean("search begins with the sequence it ended with", "behind = __shfl_sync(0xffffffff, end, 31);",
              "behind += __shfl_sync(0xffffffff, end, 31);"),
@@ -161,5 +163,7 @@ _LEAN = (
     _in_lean("the next segment begins while the last is read",
              "        __syncthreads();  // nothing of the last segment is read in shared memory any more\n", "",
              sanitize=True),
+    _in_lean("the segment written while other lanes read it",
+             "            __syncwarp();  // all lanes have read segment.to\n", "", sanitize=True),
 )  # fmt: skip
-MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS)
+MUTANTS = (*_PAGES, *_LENGTHS, *_ROWS, *_SPLITS, *_LEAN)

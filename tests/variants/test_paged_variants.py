@@ -55,7 +55,7 @@ def held(variant: Variant, problem: PagedProblem, regime: str = "normal") -> Non
     assert done.verdict == PASS and done.claim_holds, done.reason
 
 
-def test_there_is_one_that_walks_in_each_language_and_one_that_splits():
+def test_there_is_one_that_walks_in_each_language_and_two_that_divide_keys():
     assert {"paged-cupy", "paged-numba", "paged-split-kv-cupy", "paged-lean-cupy"} <= {
         variant.name for variant in VARIANTS
     }

@@ -50,8 +50,8 @@ def campaigns_report(results: Sequence[CampaignResult], device: str, options: Se
             "error / budget: the largest among the examples that passed. refused: examples that the variant does not "
             "support, which were not checked.",
             *(
-                "pairs covered: pairs of value classes, from two different axes, that occurred together in an example. "
-                f"Axes: {axes}."
+                "pairs covered: pairs of classes of values, from two different axes, that occurred together in an "
+                f"example. Axes: {axes}."
                 for axes in _axes(results)
             ),
         ],

@@ -134,7 +134,8 @@ def _copy(request: NewRequest, found: Discovery) -> NewPlugin:
     folder = path_of(request.name, original.operation, request.folder or Path()).parent
     files = copied_files(request.name, original, found)
     shared = shared_folders(files)
-    beside = f" Code that variants share stays in {', '.join(shared)}." if shared else ""
+    *most, last = shared or ("",)
+    beside = f" Shared code stays in {' and '.join(filter(None, (', '.join(most), last)))}." if shared else ""
     options = f"{_option_of(original.operation)}{_what_it_needs(original)}"
     return NewPlugin(
         folder / next(iter(files)).parts[0],

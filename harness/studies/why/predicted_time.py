@@ -1,4 +1,4 @@
-"""Predicts the time of a profile on a GPU as a sum of costs; docs/why.md describes the model.
+"""Predicts the time of a profile on a GPU as a sum of costs; docs/predicted-time.md describes the model.
 
 Each launch occupies resources for a number of cycles of one multiprocessor, each cycle for a cause. Resources overlap
 in part: busy^2 is the sum of their squares. Uneven work multiplies it; unhidden loads and launches are added.

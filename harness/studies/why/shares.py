@@ -1,4 +1,4 @@
-"""Cycles for which a launch occupies each resource of a multiprocessor, by cause; see docs/why.md."""
+"""Cycles for which a launch occupies each resource of a multiprocessor, by cause; see docs/predicted-time.md."""
 
 from __future__ import annotations
 

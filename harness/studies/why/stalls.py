@@ -1,4 +1,4 @@
-"""Cost of waits for loads that other warps on the multiprocessor do not hide; see docs/why.md."""
+"""Cost of waits for loads that other warps on the multiprocessor do not hide; see docs/predicted-time.md."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_changed_copy_differs_from_its_original(
     monkeypatch.chdir(tmp_path)
     assert main(["new", "my-native", "--from", "native-cupy"]) == 0
     out = capsys.readouterr().out
-    assert "Code that variants share stays in variants/_features, variants/_warps." in out
+    assert "Shared code stays in variants/_features and variants/_warps." in out
     (command,) = re.findall(r"python -m harness (compare .*)", out)
     assert command == "compare --variants native-cupy,my-native --plugin my_native"
     kernel = tmp_path / "my_native" / "kernel.cu"

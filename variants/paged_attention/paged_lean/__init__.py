@@ -2,9 +2,9 @@
 
 Sanovar, Bharadwaj, St. Amant, Rühle and Rajmohan 2024, "Lean Attention: Hardware-aware scalable attention mechanism for
 the decode-phase of transformers", arXiv 2405.10480, algorithm 2, as attention/lean has it, over the pages of Kwon et
-al. 2023, arXiv 2309.06180. Splits of one size make as many blocks as the lengths give, of which the last ones leave most of
+al. 2023, arXiv 2309.06180. Splits of one size make as many blocks as the lengths give, and the last ones leave most of
 a GPU idle. Here as many blocks as the GPU holds at once share the keys of all sequences equally, and the last block to
-finish a part of a sequence and head puts the parts together, in the same launch.
+finish a part of a sequence and head combines the parts, in the same launch.
 
 Lean tiles are 64 keys. They are numbered through sequences, key/value heads and tiles of 16 rows; a tile of rows that
 sees no key has one. A block finds the sequence of its first lean tile from the lengths, 32 at a time, and goes on from
