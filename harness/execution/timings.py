@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from harness.execution.protocol import Device
 from harness.execution.run_settings import Effort
@@ -72,6 +72,8 @@ class BenchResult:
     """Version of the GPU driver; None without NVML."""
     torch: str | None
     """Version of PyTorch; None if it has no rows."""
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the libraries that have rows, by name, such as `cuDNN`."""
     ceilings: Ceilings
     floor_ms: float
     """Least possible time of the problem on this GPU; a shorter time is a measurement error."""

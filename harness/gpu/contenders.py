@@ -6,9 +6,11 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.execution.attempt import attempt
+from harness.execution.judging.question import Question
 from harness.execution.judging.spot_check import choose_spots
 from harness.execution.judging.verdict import ERROR, FAIL
 from harness.execution.run_settings import RunSettings
@@ -17,6 +19,7 @@ from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.context import GpuContext
 from harness.gpu.stage import GpuStage
 from harness.gpu.stopwatch import ClockReader, Stopwatch
+from harness.model.contenders.library_versions import library_versions
 from harness.model.operation import draw_input_parts, operation_of
 from harness.model.plan import Plan
 from harness.model.problem import BaseProblem
@@ -44,6 +47,23 @@ def torch_version() -> str | None:
         return None
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What is worked out before a benchmark, which may be in another process."""
+
+    spots: tuple[tuple[Question, ...], ...]
+    """For each set of inputs the places to check, with the inputs themselves."""
+    ceilings: Ceilings | None = None
+    """The GPU's measured peak rates; None to measure them."""
+
+    @classmethod
+    def of(cls, problem: BaseProblem, settings: RunSettings, whole_flops: float | None = None) -> Prepared:
+        """Draw inputs and choose places to check; `whole_flops` is that of `choose_spots`, for each set of inputs."""
+        seeds = range(settings.seed, settings.seed + INPUT_SETS)
+        input_sets = [draw_input_parts(problem, settings.regime, seed) for seed in seeds]
+        return cls(tuple(choose_spots(problem, inputs, whole_flops) for inputs in input_sets))
+
+
 def bench_on_gpu(
     variants: Sequence[Variant],
     problem: BaseProblem,
@@ -52,15 +72,17 @@ def bench_on_gpu(
     libraries: bool,
     step: Step,
     only_cold: Collection[str] = (),
+    left_out: Collection[str] = (),
+    prepared: Prepared | None = None,
 ) -> BenchResult:
     """Measure `variants`, and with `libraries` third-party kernels, in turns. Raises `SandboxError` without a GPU.
 
-    Contenders named in `only_cold` are not timed back to back.
+    Contenders named in `only_cold` are not timed back to back, and third-party kernels in `left_out` not at all. What
+    is not `prepared` is worked out first.
     """
     context = GpuContext()
     step("inputs and the oracle")
-    input_sets = [draw_input_parts(problem, settings.regime, settings.seed + number) for number in range(INPUT_SETS)]
-    spots = [choose_spots(problem, inputs) for inputs in input_sets]
+    prepared = prepared or Prepared.of(problem, settings)
     clocks = ClockReader(context.cupy.cuda.Device().pci_bus_id)
 
     def watch(measurement: Callable[[], float]) -> tuple[float, float | None, str | None]:
@@ -72,24 +94,16 @@ def bench_on_gpu(
     with context.memory():
         stopwatch = Stopwatch(context)
         step("the GPU's own ceilings")
-        ceilings = measure_ceilings(context, stopwatch, problem.outputs[0].dtype)
-        planned = [(entry, plan) for variant in variants for entry, plan in [_plan(variant, problem)]]
-        stage = GpuStage(context, problem, input_sets, [plan for _, plan in planned if plan is not None])
-        for entry, plan in planned:
-            if plan is not None:
-                step(f"{entry.name}: compiling")
-                _bind(entry, plan, stage)
-        entries = [entry for entry, _ in planned]
-        if torch is not None:
-            entries += [_library(name, on, stage) for name, on in operation_of(problem).libraries.items()]
+        ceilings = prepared.ceilings or measure_ceilings(context, stopwatch, problem.outputs[0].dtype)
+        entries, stage = _entries(context, variants, problem, prepared, step, torch is not None, left_out)
         gpu = gpu_like(context.device.name)
         floor_ms = least_ms(problem, gpu)
         for entry in entries:
             entry.sustained = entry.name not in only_cold
             if entry.numerics.factors != "problem":
                 entry.floor_ms = least_ms(problem, gpu, entry.numerics.factors)
-        rows = bench(entries, spots, stopwatch, settings.effort, floor_ms, watch, step)
-        del stage, stopwatch, entries, planned
+        rows = bench(entries, prepared.spots, stopwatch, settings.effort, floor_ms, watch, step)
+        del stage, stopwatch, entries
     return BenchResult(
         problem=problem,
         regime=settings.regime,
@@ -97,11 +111,60 @@ def bench_on_gpu(
         device=context.device,
         driver=clocks.driver,
         torch=torch,
+        libraries={} if torch is None else library_versions(),
         ceilings=ceilings,
         floor_ms=floor_ms,
         effort=settings.effort,
         rows=rows,
     )
+
+
+def prepare_on_gpu(
+    variants: Sequence[Variant],
+    problem: BaseProblem,
+    settings: RunSettings,
+    *,
+    left_out: Collection[str] = (),
+    whole_flops: float | None = None,
+    prepared: Prepared | None = None,
+) -> Prepared:
+    """Prepare `bench_on_gpu` with libraries: also compile all kernels, which compilers keep on disk, and time nothing.
+
+    Several processes can do this at the same time for different problems. Returns what another process can use. What is
+    `prepared` already is kept.
+    """
+    context, prepared = GpuContext(), prepared or Prepared.of(problem, settings, whole_flops)
+    with context.memory():
+        has_libraries = torch_version() is not None
+        entries, stage = _entries(context, variants, problem, prepared, lambda _: None, has_libraries, left_out)
+        context.stream.synchronize()
+        numerics = {entry.numerics for entry in entries if entry.contender is not None}
+        del stage, entries
+    return Prepared(tuple(tuple(each.settled(numerics) for each in questions) for questions in prepared.spots))
+
+
+def _entries(
+    context: GpuContext,
+    variants: Sequence[Variant],
+    problem: BaseProblem,
+    prepared: Prepared,
+    step: Step,
+    has_libraries: bool,
+    left_out: Collection[str],
+) -> tuple[list[Entry], GpuStage]:
+    """Entries of variants and libraries, compiled and bound to inputs on the GPU."""
+    input_sets = [questions[0].inputs for questions in prepared.spots]
+    planned = [(entry, plan) for variant in variants for entry, plan in [_plan(variant, problem)]]
+    stage = GpuStage(context, problem, input_sets, [plan for _, plan in planned if plan is not None])
+    for entry, plan in planned:
+        if plan is not None:
+            step(f"{entry.name}: compiling")
+            _bind(entry, plan, stage)
+    entries = [entry for entry, _ in planned]
+    if has_libraries:
+        rows = operation_of(problem).libraries.items()
+        entries += [_library(name, on, stage) for name, on in rows if name not in left_out]
+    return entries, stage
 
 
 def least_ms(problem: BaseProblem, gpu: Gpu | None, factors: str = "problem") -> float:

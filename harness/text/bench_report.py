@@ -121,6 +121,9 @@ def bench_notes(result: BenchResult) -> list[str]:
     ]
     if result.torch is not None and operation.libraries_in_words is not None:
         notes.append(operation.libraries_in_words(result.torch))
+    others = [f"{name} {version}" for name, version in result.libraries.items() if name != "PyTorch"]
+    if others:
+        notes.append(f"Installed with PyTorch: {', '.join(others)}.")
     for row in result.rows:
         if row.held_down_by is not None:
             notes.append(f"{row.variant}: clock held down by {row.held_down_by} during the sustained runs")

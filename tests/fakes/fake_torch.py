@@ -138,7 +138,7 @@ class FakeTorch(types.ModuleType):
     """The module, and those in it."""
 
     bfloat16, float32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
-    uint16, uint8, int64 = (np.dtype(name) for name in ("uint16", "uint8", "int64"))
+    uint16, uint8, int32, int64 = (np.dtype(name) for name in ("uint16", "uint8", "int32", "int64"))
 
     def __init__(self) -> None:
         super().__init__("torch")
@@ -154,6 +154,7 @@ class FakeTorch(types.ModuleType):
         for name in ("full", "zeros", "empty", "arange"):
             setattr(self, name, of_numpy(getattr(np, name)))
         self.clamp = of_numpy(np.clip)
+        self.softmax = softmax
         self.no_grad = self.enable_grad = contextlib.nullcontext
         self.cuda = SimpleNamespace(
             ExternalStream=lambda ptr: SimpleNamespace(synchronize=lambda: None, cuda_stream=ptr),
@@ -215,6 +216,11 @@ class FakeTorch(types.ModuleType):
     def _grad(results: Any, leaves: list[Any], cotangents: Any, retain_graph: bool) -> tuple[FakeTensor, ...]:
         assert retain_graph and len(leaves) == 3
         return results[0].gradients(*cotangents)
+
+
+def softmax(X: Any, dim: int) -> FakeTensor:
+    weights = np.exp(np.asarray(X, np.float64) - np.max(np.asarray(X, np.float64), axis=dim, keepdims=True))
+    return as_tensor((weights / np.add.reduce(weights, axis=dim, keepdims=True)).astype(X.dtype))
 
 
 def module(**names: Any) -> Any:

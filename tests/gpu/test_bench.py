@@ -226,6 +226,9 @@ def test_the_table_says_what_was_measured_and_marks_ties():
     assert "copy 4.00 TB/s, matrix product float32 50.0 TFLOP/s" in text
     assert "c: error: kernel c strays" in text
     assert "PyTorch 2.0" in text
+    libraries = {"PyTorch": "2.0", "cuDNN": "9.19.0", "flash-attn-4": "4.0"}
+    others = dataclasses.replace(result(a={"time_ms": 1.0}), libraries=libraries)
+    assert "Installed with PyTorch: cuDNN 9.19.0, flash-attn-4 4.0." in render_bench(others, "table")
 
 
 @pytest.mark.parametrize("format", ["markdown", "csv", "json"])

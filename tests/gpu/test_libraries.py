@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Mapping
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 
 from harness.execution.judging.spot_check import check_spots, choose_spots
+from harness.model.contenders.flash_attention_4 import NAME as FLASH_ATTENTION_4
 from harness.model.operation import draw_inputs, operation_named, operation_of
 from harness.model.problem import BaseProblem
 from harness.operations.attention.libraries import flex_attention, scaled_dot_product
 from harness.operations.attention.problem import SCORE_FEATURES
 from harness.operations.attention_backward.libraries.autograd import FlexGradients
+from harness.operations.softmax.libraries import QuackSoftmax, TorchSoftmax, _contender
 from harness.support.errors import ProblemError, UnsupportedProblem
 from tests.fakes import fake_cudnn, fake_torch
 from tests.fakes.fake_torch import FakeTorch, attention
@@ -41,6 +44,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
     fake = FakeTorch()
     fake.install(monkeypatch)
     fake_cudnn.install(monkeypatch)
+    for operation in ("attention", "attention-backward", "paged-attention"):
+        # It has tests of its own.
+        monkeypatch.delitem(operation_named(operation).libraries, FLASH_ATTENTION_4, raising=False)  # type: ignore[arg-type]
     return fake
 
 
@@ -249,3 +255,15 @@ def test_pages_without_the_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cudnn", None)
     told = verdicts(posed("paged-attention", lengths="17"))
     assert told == {"cudnn": "unsupported: needs the package nvidia-cudnn-frontend, which is not installed"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_softmax_of_rows(dtype: str, monkeypatch: pytest.MonkeyPatch, torch: FakeTorch) -> None:
+    quack = fake_torch.module(softmax_fwd=lambda X: torch.softmax(X, dim=1))
+    monkeypatch.setitem(sys.modules, "quack", fake_torch.module())
+    monkeypatch.setitem(sys.modules, "quack.softmax", quack)
+    rows = operation_named("softmax").libraries
+    for name, make in (("torch-softmax", TorchSoftmax), ("quack", QuackSoftmax)):
+        monkeypatch.setitem(rows, name, functools.partial(_contender, name, make))  # type: ignore[arg-type]
+    told = verdicts(posed("softmax", rows=5, columns=37, dtype=dtype))
+    assert told == {"torch-softmax": None, "quack": None}

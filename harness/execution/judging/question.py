@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,16 @@ from harness.support.cores import begin
 
 ANY_KERNEL = Numerics()
 """Numerics of kernels that declare nothing, such as third-party kernels."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Tolerances that are derived already, in a form that can be sent to another process."""
+
+    tolerances: Mapping[str, Tolerance]
+
+    def __call__(self) -> Mapping[str, Tolerance]:
+        return self.tolerances
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,16 @@ class Question:
             tolerance = self._derived_tolerance(numerics)
             self._tolerances[numerics] = lambda: tolerance
         return self._tolerances[numerics]()
+
+    def settled(self, numerics: Iterable[Numerics]) -> Question:
+        """Return a copy that knows the tolerances of these numerics, and keeps nothing else that it can derive.
+
+        It is small, apart from the inputs, and can be sent to another process.
+        """
+        known: dict[Numerics, Callable[[], Mapping[str, Tolerance]]] = {
+            each: _Known(self.tolerance(each)) for each in numerics
+        }
+        return replace(self, answer=dict(self.answer), _tolerances=known, _powers={})
 
     def begin_tolerance(self, numerics: Numerics) -> None:
         """Begin to derive `tolerance(numerics)` in a thread, so that a kernel can run at the same time."""

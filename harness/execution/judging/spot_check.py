@@ -19,12 +19,15 @@ WHOLE_FLOPS = 4e9
 """Up to this many FLOP the oracle computes the whole answer, in about a second."""
 
 
-def choose_spots(problem: BaseProblem, inputs: Mapping[str, Any]) -> tuple[Question, ...]:
+def choose_spots(
+    problem: BaseProblem, inputs: Mapping[str, Any], whole_flops: float | None = None
+) -> tuple[Question, ...]:
     """One question for the whole of a small problem, or one for each sample part that the operation chooses.
 
-    `inputs` are arrays, or objects that can be sliced like arrays: `DrawnTensor`.
+    `inputs` are arrays, or objects that can be sliced like arrays: `DrawnTensor`. The oracle computes about
+    `whole_flops`, with a few parts as the minimum; None for `WHOLE_FLOPS`.
     """
-    parts = operation_of(problem).parts(problem, WHOLE_FLOPS)
+    parts = operation_of(problem).parts(problem, WHOLE_FLOPS if whole_flops is None else whole_flops)
     return tuple(Question.pose(problem, inputs, part) for part in parts)
 
 

@@ -22,6 +22,7 @@ from harness.operations.softmax.cases import (
 )
 from harness.operations.softmax.error_budget import NUMERICS_USED, error_budget
 from harness.operations.softmax.inputs import REGIMES
+from harness.operations.softmax.libraries import LIBRARIES, libraries_in_words
 from harness.operations.softmax.oracle import blocks_of, rows_of_part, softmax
 from harness.operations.softmax.problem import SoftmaxProblem
 from harness.operations.softmax.properties import PROPERTIES
@@ -132,5 +133,7 @@ OPERATION = Operation(
     known_mistakes=known_mistakes,
     problem_of_arrays=_problem_of_arrays,
     require_sweepable=_require_sweepable,
+    libraries=LIBRARIES,
+    libraries_in_words=libraries_in_words,
 )
 """y_i = exp(x_i) / sum_j exp(x_j) in every row of a matrix."""

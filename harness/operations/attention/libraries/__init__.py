@@ -1,6 +1,7 @@
-"""The libraries' rows of `bench`: PyTorch's attention, with each of its back ends and as `flex_attention`, and cuDNN's.
+"""The libraries' rows of `bench`: PyTorch's attention, by back end and as `flex_attention`, cuDNN's, FlashAttention-4.
 
-They are somebody else's kernels: nothing here but handing over pointers. Without PyTorch there are none.
+They are somebody else's kernels: nothing here but handing over pointers. Without PyTorch there are none, and without
+its package there is no row of FlashAttention-4.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from harness.model.contenders.flash_attention_4 import NAME as FLASH_ATTENTION_4
+from harness.model.contenders.flash_attention_4 import NEEDED
+from harness.model.contenders.library_versions import where_installed
 from harness.model.contenders.torch_contender import TorchContender
 from harness.operations.attention.libraries.cudnn_frontend import CudnnAttention
+from harness.operations.attention.libraries.flash_attention_4 import FlashAttention4
 from harness.operations.attention.libraries.flex_attention import FlexAttention
 from harness.operations.attention.libraries.scaled_dot_product import BACK_ENDS, ScaledDotProduct
 
@@ -25,9 +30,10 @@ _MAKERS: dict[str, Callable[[Any], TorchContender]] = {
     **{name: functools.partial(ScaledDotProduct, name) for name in BACK_ENDS},
     "torch-flex": FlexAttention,
     "cudnn": CudnnAttention,
+    FLASH_ATTENTION_4: FlashAttention4,
 }
 LIBRARIES: dict[str, Callable[..., TorchContender]] = {
-    name: functools.partial(_contender, make) for name, make in _MAKERS.items()
+    name: functools.partial(_contender, make) for name, make in where_installed(_MAKERS, NEEDED).items()
 }
 """Name -> what makes a contender of a stage."""
 
@@ -36,5 +42,5 @@ def libraries_in_words(torch: str) -> str:
     """What these rows are, with PyTorch of version `torch`."""
     return (
         f"torch-*: scaled_dot_product_attention of PyTorch {torch}, one row per back end; torch-flex is its "
-        "compiled flex_attention, cudnn is cuDNN by its own front end."
+        "compiled flex_attention, cudnn is cuDNN by its own front end, flash-attn-4 is FlashAttention-4's own function."
     )

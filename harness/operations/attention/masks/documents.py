@@ -107,6 +107,11 @@ class Documents(Mask):
         document = document_of_key[np.maximum(place, 0)]
         return np.where(place < 0, 0, bounds[document]), np.where(place < 0, 0, bounds[document + 1])
 
+    def first_keys(self, kv_len: int) -> set[int]:
+        """The first key of each document of a sequence that has keys."""
+        starts = np.cumsum([0, *self._only[:-1]], dtype=np.int64)
+        return {int(start) for start in starts if start < kv_len}
+
     @property
     def _only(self) -> Lengths:
         (only,) = self.lengths  # `of_sequence` has been called if there are several

@@ -1,18 +1,14 @@
-"""The library's row of `bench` for attention over pages: cuDNN's, by its own front end.
-
-cuDNN takes a pool of pages as it is here, (pages, kv_heads, page_size, head_dim), and a table of them. PyTorch's
-`scaled_dot_product_attention` takes none, and `flex_attention` one whose keys are a single run per head, which a pool
-with heads outside of rows is not: they would have to be copied first.
-"""
+"""cuDNN's attention over pages, by its own front end."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from harness.model.contenders.cudnn_contender import CudnnContender
 from harness.model.contenders.torch_contender import Tensors
+from harness.operations.paged_attention.libraries.pages import pool_of_keys, table_of_keys
 from harness.operations.paged_attention.problem import PagedProblem
 
 NAME = "cudnn"
@@ -41,17 +37,8 @@ class CudnnPaged(CudnnContender):
     def _laid_out(self, given: Tensors) -> Tensors:
         """Table and lengths with the axes that cuDNN gives them."""
         p, torch, lengths = self._problem, self._torch, given["lengths"]
-        places = torch.arange(p.table_shape[1], device=lengths.device)[None, :]
-        # Keys of a sequence in each of its pages.
-        filled = torch.clamp(lengths[:, None] - places * p.page_size, 0, p.page_size)
-        table = torch.where(filled > 0, given["table"], 0)
-        pool = {name: given[name] for name in "KV"}
-        if p.q_len > 1:
-            held = torch.zeros(p.pool_pages, dtype=torch.int64, device=lengths.device)
-            held.scatter_reduce_(0, table.flatten().to(torch.int64), filled.flatten().to(torch.int64), "amax")
-            is_key = torch.arange(p.page_size, device=lengths.device) < held[:, None]
-            pool = {name: torch.where(is_key[:, None, :, None], tensor, 0) for name, tensor in pool.items()}
-        of_pages = table.to(lengths.dtype)[:, None, :, None].contiguous()
+        pool = pool_of_keys(torch, p, given) if p.q_len > 1 else {name: given[name] for name in "KV"}
+        of_pages = table_of_keys(torch, p, given).to(lengths.dtype)[:, None, :, None].contiguous()
         return {
             "Q": given["Q"],
             **pool,
@@ -82,11 +69,3 @@ class CudnnPaged(CudnnContender):
             **(causal if p.q_len > 1 else {}),
         )
         return {"O": O}
-
-
-def _contender(stage: Any) -> CudnnPaged:
-    return CudnnPaged(stage).tried()
-
-
-LIBRARIES: Mapping[str, Callable[[Any], CudnnPaged]] = {NAME: _contender}
-"""Name -> what makes a contender of a stage."""

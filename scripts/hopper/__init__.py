@@ -1,0 +1,1 @@
+"""The table of docs/hopper.md: its problems, their measurement on a GPU, and the page."""
