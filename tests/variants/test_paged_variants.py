@@ -159,9 +159,7 @@ def test_a_worked_example(variant: Variant):
 @pytest.mark.parametrize("place", exhaustive_unless(lambda place: place == 1, range(1, 6)))
 def test_other_tiles_give_the_answer(variant: Variant, place: int):
     problem = PagedProblem(lengths=(5, 150, 0), heads=4, kv_heads=2, q_len=2, head_dim=24, page_size=32)
-    if variant.tiles is None:
-        assert variant.algorithm == "paged-lean"
-        return
+    assert variant.tiles is not None
     held(with_tile(variant, variant.tiles(problem)[place]), problem)
 
 
@@ -200,7 +198,6 @@ def test_no_sequence_has_more_splits_than_its_keys_need():
     ("fields", "blocks"),
     [
         ({"lengths": (4000, 70), "head_dim": 24}, 17),  # runs that end within a head and at its end
-        ({"lengths": (2100, 2100), "head_dim": 24, "page_size": 16}, 17),  # more than 32 tiles of a warp
         (
             {"lengths": (33, *(0,) * 40, 700), "head_dim": 24, "kv_heads": 1},
             7,
@@ -212,6 +209,13 @@ def test_equal_runs_end_anywhere(fields: dict[str, Any], blocks: int):
     variant = discover().registry.get("paged-lean-cupy")
     problem = PagedProblem(**{"heads": 4, "kv_heads": 2, "page_size": 32, **fields})
     assert variant.plan(problem).launches[0].grid == (blocks,)
+    held(variant, problem, "rising")
+
+
+def test_runs_of_more_tiles_than_a_warp_reads_pages_of_at_once():
+    variant = with_tile(discover().registry.get("paged-lean-cupy"), {"Br": 16, "split": 4096})
+    problem = PagedProblem(lengths=(2500,), heads=2, kv_heads=1, head_dim=24, page_size=32)
+    assert variant.plan(problem).launches[0].grid == (1,)
     held(variant, problem, "rising")
 
 

@@ -19,7 +19,7 @@ from variants._tiles.sectors import SECTOR_BYTES, Integers, run_bytes
 LEAN_TILE = BC * WARPS
 """Keys of a lean tile: a tile for each warp of a block."""
 FEWEST_LEAN_TILES = 8
-"""Of a block's run, unless there are fewer in all: what a block does once is not to outweigh them."""
+"""Of a block's run by default, unless there are fewer in all: what a block does once is not to outweigh them."""
 BLOCKS_PER_SM = 2
 """Three have more parts to put together, and take up to 8 % longer for few output tiles (H200, 2026-11-29)."""
 MOST_BLOCKS = BLOCKS_PER_SM * 132
@@ -29,9 +29,9 @@ MOST_OUTPUT_TILES = 2**20
 PART_BUFFERS = ("O_parts", "l_parts", "m_parts")
 
 
-def blocks_for(lean_tiles: int) -> int:
-    """Return the number of blocks that take so many lean tiles."""
-    return int(min(MOST_BLOCKS, blocks(lean_tiles, FEWEST_LEAN_TILES)))
+def blocks_for(lean_tiles: int, fewest: int = FEWEST_LEAN_TILES) -> int:
+    """Return the number of blocks that take so many lean tiles, about `fewest` each or more."""
+    return int(min(MOST_BLOCKS, blocks(lean_tiles, fewest)))
 
 
 def sizes_for(output_tiles: int) -> dict[str, int]:
@@ -68,10 +68,10 @@ class Segments:
     """Whether these are all of the output tile."""
 
     @classmethod
-    def of(cls, lean_tiles: Integers) -> Segments:
-        """Divide output tiles of so many lean tiles each."""
+    def of(cls, lean_tiles: Integers, fewest: int = FEWEST_LEAN_TILES) -> Segments:
+        """Divide output tiles of so many lean tiles each, as `blocks_for`."""
         total = int(lean_tiles.sum())
-        grid, ends = blocks_for(total), np.cumsum(lean_tiles)
+        grid, ends = blocks_for(total, fewest), np.cumsum(lean_tiles)
         cuts = np.arange(grid, dtype=np.int64) * total // grid
         begin = np.unique(np.concatenate((ends - lean_tiles, cuts)))
         end = np.append(begin[1:], total)

@@ -24,13 +24,24 @@ Bits depend neither on the order of blocks nor on where pages lie, but on the re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from harness import Buffer, Launch, Numerics, PagedProblem, Plan, Registry, Traffic, Variant
 from variants import _paged
 from variants._features import FOLDER, Feature
 from variants._mma import tile_copy
-from variants._mma.equal_runs import LEAN_TILE, PART_BUFFERS, Segments, blocks_for, part_buffers, sizes_for, too_many
+from variants._mma.equal_runs import (
+    FEWEST_LEAN_TILES,
+    LEAN_TILE,
+    PART_BUFFERS,
+    Segments,
+    blocks_for,
+    part_buffers,
+    sizes_for,
+    too_many,
+)
 from variants._mma.splits import (
     BC,
     BR,
@@ -50,6 +61,8 @@ NUMERICS = Numerics(
 )
 """As attention's lean: see there."""
 NO_SINK = Feature("Sink", "NoSink", (), ((FOLDER, "scores.cuh"),))
+SPLITS = tuple(LEAN_TILE * fewest for fewest in (FEWEST_LEAN_TILES, 2, 4, 16, 32, 64))
+"""Fewest keys of a block, the default first."""
 MOST_LEAN_TILES = 2**31 - 1
 """They are counted in 32 bits."""
 
@@ -60,15 +73,15 @@ def lean_tiles(problem: PagedProblem) -> Integers:
     return tiles
 
 
-def plan(problem: PagedProblem) -> Plan:
-    """One launch."""
+def plan(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Plan:
+    """One launch; `tile`: the first of `tiles(problem)` if None."""
     p, limits, total = problem, causal(problem), _total(problem)
     sizes = split_sizes(p.head_dim, LEAN_TILE) | sizes_for(_output_tiles(p)) | {"PAGE": p.page_size}
     files = (*EQUAL_RUNS, *SEQUENCES)
     kernel = splits_kernel("paged_attention/paged_lean", "paged_lean", p.dtype, sizes, (limits, NO_SINK), files)
     numbers = (p.sequences, p.q_len, p.table_shape[1], p.kv_heads, p.group)
     args = ("Q", "K", "V", "table", "lengths", "O", "lse", *PART_BUFFERS, *map(np.int32, numbers), np.uint32(total))
-    grid = blocks_for(total)
+    grid = blocks_for(total, _fewest(p, tile))
     launch = Launch(
         kernel,
         (grid,),
@@ -79,11 +92,11 @@ def plan(problem: PagedProblem) -> Plan:
     return Plan(launches=(launch,), buffers=(Buffer("lse", p.lse_shape, "float32"), *part_buffers(grid, p.head_dim)))
 
 
-def claim(problem: PagedProblem) -> Traffic:
+def claim(problem: PagedProblem, tile: Mapping[str, int] | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
     p, d, copy, packed = problem, problem.head_dim, tile_copy(problem.head_dim), PackedRows(problem, BR)
     tiles = len(packed.rows)
-    segments = Segments.of(np.repeat(lean_tiles(p)[:, None], p.kv_heads, axis=1).reshape(-1))
+    segments = Segments.of(np.repeat(lean_tiles(p)[:, None], p.kv_heads, axis=1).reshape(-1), _fewest(p, tile))
     head, number = np.divmod(segments.output_tile, tiles)
     sequence, rows = head // p.kv_heads, packed.rows[number]
     first = head * packed.group_rows + packed.first_rows[number]
@@ -124,6 +137,16 @@ def _length_bytes(problem: PagedProblem, block: Integers, sequence: Integers) ->
     return int((up_to[of_32 + 1] - up_to[begin]).sum())
 
 
+def tiles(problem: PagedProblem) -> list[dict[str, int]]:
+    """The fewest keys that a block may take, the default first. Br is no choice: it says where tiles of rows end."""
+    return [{"Br": BR, "split": keys} for keys in SPLITS]
+
+
+def _fewest(problem: PagedProblem, tile: Mapping[str, int] | None) -> int:
+    """Fewest lean tiles of a block."""
+    return (tile or tiles(problem)[0])["split"] // LEAN_TILE
+
+
 def _total(problem: PagedProblem) -> int:
     return int(lean_tiles(problem).sum()) * problem.kv_heads
 
@@ -155,6 +178,7 @@ def register(registry: Registry) -> None:
             plan=plan,
             supports=supports,
             claim=claim,
+            tiles=tiles,
             takes=("causal",),
             invariant_to=(),  # the rest of the batch moves the cuts between blocks
             numerics=NUMERICS,
