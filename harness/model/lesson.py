@@ -154,11 +154,11 @@ class Lesson:
     figures: tuple[Figure, ...] = ()
     """Rows of the table that compares the two steps, besides the prediction's figure."""
     picture: str = "schedule"
-    """`schedule`: rows of each buffer against bytes moved; `timeline`: what each warp waits for; `banks`: passes of the
-    requests of shared memory by source line."""
+    """`schedule`: rows of each buffer against bytes moved; `timeline`: what each warp waits for; `banks`: wavefronts
+    of shared memory by source line."""
     explains_time: bool = True
     """Whether a run shows the causes of the difference in predicted time, as `why` does, besides the two times. Steps
-    before the page that introduces multiprocessors, requests and passes do not."""
+    before the page that introduces multiprocessors, requests and wavefronts do not."""
     regime: str = "normal"
     arch: str = "sm_90"
     """Architecture that the kernels are compiled for."""

@@ -1,4 +1,4 @@
-"""Draws the requests of shared memory by source line: the passes that they take, and how many are due to conflicts."""
+"""Draws the wavefronts of shared memory by source line, and how many of them are bank conflicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bank_svg(shared: Sequence[SharedTraffic]) -> str:
 def _bar(row: SharedTraffic, y: float, scale: float) -> str:
     ideal, extra = scale * row.ideal_wavefronts, scale * (row.wavefronts - row.ideal_wavefronts)
     ways = row.wavefronts / max(1, row.ideal_wavefronts)
-    number = f"{row.wavefronts:,} passes, {ways:.3g} x the fewest"
+    number = f"{row.wavefronts:,} wavefronts, {ways:.3g} x the fewest"
     end = LABEL_WIDTH + ideal + extra
     return "\n".join(
         (
@@ -45,7 +45,7 @@ def _bar(row: SharedTraffic, y: float, scale: float) -> str:
 
 def _legend() -> str:
     parts = []
-    for x, colour, text in ((LABEL_WIDTH, IDEAL, "fewest passes"), (LABEL_WIDTH + 120, EXTRA, "bank conflicts")):
+    for x, colour, text in ((LABEL_WIDTH, IDEAL, "fewest wavefronts"), (LABEL_WIDTH + 150, EXTRA, "bank conflicts")):
         parts.append(f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 17}" y="18" style="{STYLE}">{text}</text>')
     return "\n".join(parts)

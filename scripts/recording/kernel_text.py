@@ -179,6 +179,8 @@ def _of_value(value: Any, words: frozenset[str], seen: dict[int, int]) -> Iterat
         yield f"{value.__module__}.{getattr(value, '__name__', '')}"
     elif hasattr(value, "py_func") or hasattr(value, "_defn") or isinstance(value, types.FunctionType):
         yield from _of_function(value, seen)
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield from _of_value(value.__wrapped__, words, seen)
     else:
         raise NotUnderstood(f"{value!r} of type {type(value).__qualname__}")
 

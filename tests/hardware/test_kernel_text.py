@@ -193,6 +193,13 @@ def test_an_option_whose_value_stands_elsewhere_counts(tmp_path: Path, monkeypat
     assert numba_text(module.make(32)) != numba_text(module.make(64))
 
 
+def test_a_cached_function_counts_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cached = "import functools\n\n@functools.cache\ndef STRIDE():\n    return 32\n"
+    before = text_of(tmp_path / "before", NUMBA, BESIDE.replace("STRIDE = 32\n", cached), monkeypatch)
+    other = cached.replace("return 32", "return 64")
+    assert text_of(tmp_path / "after", NUMBA, BESIDE.replace("STRIDE = 32\n", other), monkeypatch) != before
+
+
 def test_what_cannot_be_told_is_no_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     beside = BESIDE.replace("STRIDE = 32", "STRIDE = object()")
     with pytest.raises(NotUnderstood, match="object"):

@@ -23,7 +23,7 @@ def test_bars_are_as_long_as_passes_are_many() -> None:
     assert svg.index("line 3, store") < svg.index("line 7, load")
     assert ideal[0] == ideal[1] > 0 and extra[0] == 0
     assert abs(extra[1] / ideal[1] - 31) < 0.2
-    assert "320 passes, 32 x the fewest" in svg
+    assert "320 wavefronts, 32 x the fewest" in svg
 
 
 def test_a_kernel_without_shared_memory_is_named_so() -> None:

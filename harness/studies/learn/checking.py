@@ -65,7 +65,7 @@ def check(
             return CheckResult(lesson, False, _answer(lesson, case, done, _renamed(failure, file)))
     if lesson.task.limits:
         return _within_limits(lesson, solution, executors)
-    return CheckResult(lesson, True, f"All {len(lesson.task.cases)} cases pass.")
+    return CheckResult(lesson, True, f"Your kernel is correct in all {len(lesson.task.cases)} cases.")
 
 
 def check_file(
@@ -162,7 +162,9 @@ def _within_limits(lesson: Lesson, solution: Variant, executors: _Executors) -> 
             return CheckResult(
                 lesson,
                 False,
-                f"All {len(lesson.task.cases)} cases pass, but {limit.figure.name}: {shown(counted)}{unit}; at most "
+                f"Your kernel is correct in all {len(lesson.task.cases)} cases, but exceeds a bound.\n"
+                f"{limit.figure.name}: {shown(counted)}{unit}; at most "
                 f"{shown(limit.at_most)} on {lesson.problem.headline}.\nHint: {limit.advice}",
             )
-    return CheckResult(lesson, True, f"All {len(lesson.task.cases)} cases pass, within all bounds.")
+    text = f"Your kernel is correct in all {len(lesson.task.cases)} cases and keeps within all bounds."
+    return CheckResult(lesson, True, text)

@@ -107,7 +107,8 @@ FIGURES: Mapping[str, Counter] = {
     "exponentials": lambda run, _: run.instructions(form="ex2"),
 }
 """How each kind of `Figure` is counted. Bytes are at the `sectors` level except `requested_bytes`; `ways` is the
-largest number of passes per ideal pass on one source line; `instructions` and the like count warp instructions."""
+largest ratio of wavefronts to the fewest possible of any source line; `instructions` and the like count warp
+instructions."""
 
 
 def count(figure: Figure, run: CountedRun) -> float:

@@ -88,17 +88,17 @@ def run_step(
     problem = lesson.problem
     executor = counting_executor(replace(settings, arch=lesson.arch))
     before = None if lesson.follows is None else lessons.get(lesson.follows)
-    problem_before = None if before is None else _problem_before(before, problem)
+    earlier_problem = None if before is None else problem_before(before, problem)
     variants = {"CUDA": cuda_variant(lesson), "Numba": numba_variant(lesson)}
     questions = dict.fromkeys(variants, Question.draw(problem, lesson.regime, settings.seed))
-    if before is None or problem_before is None:
+    if before is None or earlier_problem is None:
         before = None
     else:
         variants = {"before": cuda_variant(before), **variants}
         questions["before"] = (
             questions["CUDA"]
-            if problem_before == problem
-            else Question.draw(problem_before, lesson.regime, settings.seed)
+            if earlier_problem == problem
+            else Question.draw(earlier_problem, lesson.regime, settings.seed)
         )
     runs = {}
     for column, variant in variants.items():
@@ -120,7 +120,7 @@ def _run(variant: Variant, question: Question, executor: Executor) -> KernelRun:
     return KernelRun(variant, CountedRun(question.problem, done.plan, done.execution), done.verdict, done.reason)
 
 
-def _problem_before(before: Lesson, problem: BaseProblem) -> BaseProblem | None:
+def problem_before(before: Lesson, problem: BaseProblem) -> BaseProblem | None:
     """The problem on which the step before runs: this one or, if it supports only another dtype, the same with that."""
     fields = {"dtype": before.problem.to_fields().get("dtype")}
     if before.supports(problem) is None:
@@ -131,12 +131,12 @@ def _problem_before(before: Lesson, problem: BaseProblem) -> BaseProblem | None:
     return other if before.supports(other) is None else None
 
 
-def _why(before: Lesson, problem_before: BaseProblem, now: Lesson) -> StudyResult[Any] | None:
+def _why(before: Lesson, earlier_problem: BaseProblem, now: Lesson) -> StudyResult[Any] | None:
     """`why` of the slower against the faster; None if one of them does not run on the modelled GPU."""
     from harness.studies.calls import why
 
     first, second = (replace(cuda_variant(lesson), name=f"step-{lesson.number}") for lesson in (now, before))
-    dtype = None if problem_before == now.problem else problem_before.to_fields()["dtype"]
+    dtype = None if earlier_problem == now.problem else earlier_problem.to_fields()["dtype"]
     try:
         return why(first, second, now.problem, other_dtype=dtype, device="emulator", slower_first=True)
     except SandboxError:

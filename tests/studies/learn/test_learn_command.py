@@ -126,7 +126,7 @@ def test_a_terminal_is_asked_until_the_answer_is_a_number(
     shown = capsys.readouterr().out
     assert predicted == ["128 KiB"]
     assert shown.index("## What changes") < shown.index("Prediction. Q, K, V") < shown.index("is no prediction")
-    assert shown.index("what was counted") < shown.index("Each row reads K and V from end to end")
+    assert shown.index("what was counted") < shown.index("Each row reads all of K and V")
 
 
 @pytest.mark.compiles(False)

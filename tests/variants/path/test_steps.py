@@ -19,6 +19,7 @@ from harness.studies.learn.predictions import JudgedPrediction
 from harness.studies.learn.report import counted_table
 from harness.studies.learn.step_run import run_step
 from scripts.path_pages import TIMES, pages_with_times, predicted_us, shown_table, times_table
+from scripts.recording.path_record import path_record
 
 MOST_CHANGED, MOST_CODE, FEWEST_MISTAKES = 59, 110, 5
 MOST_SECONDS = 5.0
@@ -33,25 +34,28 @@ each_step_that_runs = pytest.mark.parametrize("number", thorough_unless(lambda n
 """Of those that compile, the default lane runs the two that compile fastest."""
 
 
-def code(text: str) -> list[str]:
-    """Lines of code, without comments and what indents them."""
-    bare = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    lines = (line.partition("//")[0].strip() for line in bare.splitlines())
+def code(lesson: Lesson, file: str = "kernel.cu") -> list[str]:
+    """Lines of code of a step's file, without comments and what indents them."""
+    text = (lesson.folder / file).read_text()
+    comment = "#" if file.endswith(".py") else "//"
+    bare = text if comment == "#" else re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    lines = (line.partition(comment)[0].strip() for line in bare.splitlines())
     return [line for line in lines if line]
 
 
-def changed(lesson: Lesson, before: Lesson) -> int:
+def changed(lesson: Lesson, before: Lesson, file: str) -> int:
     """Lines of code that the step adds or alters."""
-    return sum(line.startswith("+ ") for line in difflib.ndiff(code(before.kernel), code(lesson.kernel)))
+    return sum(line.startswith("+ ") for line in difflib.ndiff(code(before, file), code(lesson, file)))
 
 
 @textual
 @each_step
-def test_it_is_small_and_differs_in_few_lines_from_the_one_before(number: str) -> None:
+@pytest.mark.parametrize("file", ["kernel.cu", "kernel_numba.py"])
+def test_it_is_small_and_differs_in_few_lines_from_the_one_before(number: str, file: str) -> None:
     lesson = LESSONS[number]
-    assert len(code(lesson.kernel)) <= MOST_CODE
+    assert len(code(lesson, file)) <= MOST_CODE
     if lesson.follows is not None:
-        assert 0 < changed(lesson, LESSONS[lesson.follows]) <= MOST_CHANGED
+        assert 0 < changed(lesson, LESSONS[lesson.follows], file) <= MOST_CHANGED
 
 
 @textual
@@ -146,7 +150,9 @@ def test_the_predicted_times_of_the_pages_are_those_of_today() -> None:
     pages = pages_with_times(LESSONS)
     assert len(pages) == 2
     for page in pages:
-        assert TIMES.findall(page.read_text()) == [f"\n{times_table(times)}\n\n"], "run scripts/path_pages.py"
+        assert TIMES.findall(page.read_text()) == [f"\n{times_table(times, path_record())}\n\n"], (
+            "run scripts/path_pages.py"
+        )
     assert times["9"] < times["5"] < min(times[number] for number in "678"), "step 9 overtakes step 5"
 
 
@@ -187,6 +193,7 @@ def answered(number: str, mistake: Mistake) -> None:
     result = check(lesson, edited(lesson.solution, mistake.edits), "wrong.cu", step=lambda _: None)
     assert not result.solved
     assert mistake.answer in result.text, result.text
+    assert "Hint: " in result.text, result.text
     assert "kernel.cu" not in result.text
 
 

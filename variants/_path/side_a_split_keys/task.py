@@ -39,6 +39,10 @@ What a block has left is relative to its own maximum. Before it is added, it has
         ("NaN", "exp(m - m_new) is NaN if both are -infinity: keep the maximum of the parts so far in m."),
         ("out-of-bounds", "The parts of a row are row, rows + row, ..., (splits - 1) * rows + row."),
         (
+            "3 rows",
+            "The parts of a row are row, rows + row, 2 * rows + row, ...: the rows of one block are neighbours.",
+        ),
+        (
             "instead of",
             "Weight each part with exp(m of the part - m of all), both its l and its O, and correct what has been "
             "added so far by exp(m before - m now).",
@@ -76,7 +80,7 @@ What a block has left is relative to its own maximum. Before it is added, it has
         Mistake(
             name="parts_side_by_side",
             edits=(Edit(old=LOOP, new="for (int part = row * splits; part < (row + 1) * splits; ++part) {"),),
-            answer="3 rows, 256 keys",
+            answer="the rows of one block are neighbours",
         ),
         Mistake(
             name="one_part_too_many",

@@ -67,7 +67,7 @@ LESSON = Lesson(
         "pass execute?",
         figure=Figure(name="exponentials of warps", kind="exponentials"),
         because="`keys` computes P once, and `rows_of_Q` computes it once more: 2 x 2,048. There are no corrections, "
-        "since lse has the final maximum and sum in it. P itself would take 262,144 bytes of memory.",
+        "since lse contains the final maximum and sum. P itself would take 262,144 bytes of memory.",
         tolerance=0.0,
         slips=(
             (2_048, "P is computed twice: dK and dV belong to keys, dQ belongs to rows."),
@@ -81,7 +81,7 @@ LESSON = Lesson(
         Figure(name="scratch memory", kind="scratch_bytes", unit="bytes"),
         Figure(name="bytes of dQ", kind="bytes", unit="bytes", buffer="dQ"),
         Figure(name="bytes of Q", kind="bytes", unit="bytes", buffer="Q"),
-        Figure(name="passes beyond the fewest possible", kind="conflicts"),
+        Figure(name="bank conflicts", kind="conflicts"),
     ),
     numerics=Numerics(scores="float32", weights="float32", sums="nearest"),
     operation="attention-backward",

@@ -47,6 +47,15 @@ Rows that do not exist must not count: their p is 0.""",
             "NaN",
             "For a row that does not exist, exp(S - lse) may be infinite, and infinity x 0 is NaN: its p has to be 0.",
         ),
+        (
+            "bits of unwritten memory",
+            "A warp reads rows of a tile that other warps have not stored yet: put a __syncthreads() in between.",
+        ),
+        (
+            "shfl.sync",
+            "All 32 lanes take part in a shuffle: compute p in all of them, and set it to 0 afterwards where there is "
+            "no row.",
+        ),
         ("elements of dV", "dV_j is the sum of P_ij dO_i over all rows that exist: weighted_sum(p, dO_tile)."),
         ("elements of dK", "dK_j is the sum of tau P_ij (dP_ij - delta_i) Q_i over all rows that exist."),
         (
@@ -90,12 +99,12 @@ Rows that do not exist must not count: their p is 0.""",
                     "0.0f;\n",
                 ),
             ),
-            answer="45 rows",
+            answer="compute p in all of them",
         ),
         Mistake(
             name="no_barrier",
             edits=(Edit(old=BARRIER, new="        int row"),),
-            answer="32 rows, 32 keys: one tile",
+            answer="put a __syncthreads() in between",
         ),
     ),
 )

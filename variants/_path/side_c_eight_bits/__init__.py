@@ -59,7 +59,8 @@ LESSON = Lesson(
         question="Step 10 executes 2,048 mma, each of which multiplies 16 x 16 by 16 x 8 elements of 16 bits. With 8 "
         "bits, an mma multiplies 16 x 32 by 32 x 8. How many mma do all warps execute?",
         figure=Figure(name="mma", kind="tensor_instructions"),
-        because="The sum of each mma is twice as long, in as many bits per row: half as many mma, 1,024.",
+        because="Each mma sums twice as many products, since a row of A now has 32 elements of 8 bits instead of 16 of "
+        "16 bits. Half as many mma are needed: 1,024.",
         tolerance=0.0,
         slips=(
             (2_048, "An mma of 8-bit factors sums 32 products instead of 16."),

@@ -34,9 +34,11 @@ TASK = Task(
         ),
     ),
     hints=(
+        ("bits of unwritten memory", "Some byte of V_tile is never written: 32 keys need 32 different places."),
         (
-            "bits of unwritten memory",
-            "Some byte of V_tile is never written: place() has to give 32 keys 32 different places.",
+            "NaN",
+            "Bytes that were never written may be NaN: does place() give 32 keys 32 different places? If so, is l the "
+            "divisor of O, and no scale 0?",
         ),
         (
             "instead of",
@@ -56,7 +58,7 @@ TASK = Task(
         Mistake(
             name="first_16_keys_only",
             edits=(Edit(old=PLACE, new="return key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2;"),),
-            answer="32 keys: one tile",
+            answer="32 different places",
         ),
         Mistake(
             name="scores_not_scaled",

@@ -29,7 +29,7 @@ LESSON = Lesson(
     number="1",
     name="native",
     title="The definition in three kernels",
-    idea="S = QK^T, softmax, and PV each in a kernel, with S in memory between them",
+    idea="one kernel each for S = QK^T, the softmax and PV, with S in memory between them",
     folder=Path(__file__).parent,
     problem=small(256),
     cuda=cuda_kernels("scores", "softmax", "output"),
@@ -41,11 +41,11 @@ LESSON = Lesson(
         question="S has 256 x 256 floats, which is 262,144 bytes. How many bytes of S and P do the three kernels move?",
         figure=BYTES_OF_S,
         because="`scores` writes S once. `softmax` reads it twice, once for the sum and once for the weights, and "
-        "writes P in its place. `output` reads P. These are five passes over 262,144 bytes: 1,310,720 bytes.",
+        "writes P in its place. `output` reads P. All of S is moved five times: 5 x 262,144 = 1,310,720 bytes.",
         tolerance=0.0,
         slips=(
-            (4 * 262_144, "Four passes are what you get if `softmax` reads S once. This one reads it a second time."),
-            (2 * 262_144, "Each kernel between which S passes adds to it: count every read and every write."),
+            (4 * 262_144, "S would be moved four times if `softmax` read it once. This one reads it a second time."),
+            (2 * 262_144, "Count every read and every write of S and P, in all three kernels."),
             (262_144, "That is the size of S. It is written and read several times."),
         ),
     ),

@@ -39,14 +39,14 @@ LESSON = Lesson(
     claim=claim,
     supports=one_head,
     prediction=Prediction(
-        question="Step 1 moves 1,310,720 bytes of S and P, five passes over 262,144. How many does this step move?",
+        question="Step 1 moves 1,310,720 bytes of S and P: five times 262,144. How many bytes does this step move?",
         figure=BYTES_OF_S,
-        because="The maximum of a row is known only after all of the row was read, so the sum needs another pass: six "
-        "passes over 262,144 bytes. Each pass waits for the result of the one before.",
+        because="The maximum of a row is known only after all of the row has been read, so the row is read once more "
+        "for the sum: S and P are now moved six times, 6 x 262,144 bytes.",
         tolerance=0.0,
         slips=(
-            (1_310_720, "That would hold if the maximum and the sum came from one pass. Step 3 gets there."),
-            (7 * 262_144, "The pass for the maximum only reads."),
+            (1_310_720, "That would be right if one pass gave both the maximum and the sum. Step 3 does that."),
+            (7 * 262_144, "The additional pass, for the maximum, only reads S."),
         ),
     ),
     task=TASK,

@@ -39,15 +39,15 @@ LESSON = Lesson(
     claim=claim,
     supports=one_head,
     prediction=Prediction(
-        question="The price is arithmetic. The softmax of step 2 executes 16 exponentials per row: 8 turns of 32 "
-        "keys, in two passes; 4,096 in all. How many warp instructions are exponentials now, in all rows?",
+        question="The price is arithmetic. The softmax of step 2 executes 16 warp instructions for exponentials per "
+        "row: 8 for each of two passes over the keys, 4,096 in all. How many does step 3 execute, for all rows?",
         figure=EXPONENTIALS,
-        because="The first pass needs two per turn, one for the correction and one for the new key; the second pass "
-        "one; and one more joins the lanes: 8 x 2 + 1 + 8 = 25 per row, times 256 rows.",
+        because="For each 32 keys, the first pass needs two, one for the correction and one for the new keys, and the "
+        "second pass one. One more corrects the l of each lane: 8 x 2 + 1 + 8 = 25 per row, times 256 rows.",
         tolerance=0.0,
         slips=(
             (4_096, "The correction exp(m - m_new) is an exponential, too."),
-            (6_144, "Nearly: one more joins the 32 lanes, each of which has its own m and l."),
+            (6_144, "Nearly: one more per row corrects the l of the 32 lanes, each of which has its own m."),
         ),
     ),
     task=TASK,

@@ -35,7 +35,11 @@ the loop, each of the 32 lanes has an m and an l of its own keys, which have to 
         TaskCase(about="races and reads of unwritten memory, 40 keys", problem=small(2, 40), sanitize=True),
     ),
     hints=(
-        ("only the joining", "A lane's l is relative to its own m. Multiply it by exp(m - m_row) before you add."),
+        (
+            "only the joining",
+            "A lane's l is relative to its own m. Multiply it by exp(m - m_row) before you add. If you do so: with one "
+            "key for each lane, l has to be exp(0) = 1 after the loop.",
+        ),
         ("within the lanes", "Work out l by hand for the scores 1, 3: what does exp(m - m_new) have to be, and when?"),
         ("NaN", "exp(m - m_row) is 0 for a lane without keys, but infinity - infinity is not a number."),
     ),
@@ -49,7 +53,7 @@ the loop, each of the 32 lanes has an m and an l of its own keys, which have to 
         Mistake(
             name="inverse_correction",
             edits=(Edit(old="l * expf(m - m_new) + ", new="l / expf(m - m_new) + "),),
-            answer="32 keys, one for each lane",
+            answer="exp(0) = 1 after the loop",
         ),
         Mistake(
             name="lanes_added_as_they_are", edits=(Edit(old=JOIN, new="l = warp_sum(l);"),), answer="only the joining"
@@ -62,7 +66,7 @@ the loop, each of the 32 lanes has an m and an l of its own keys, which have to 
         Mistake(
             name="new_key_relative_to_old_maximum",
             edits=(Edit(old="+ expf(s - m_new);", new="+ expf(s - m);"),),
-            answer="32 keys, one for each lane",
+            answer="exp(0) = 1 after the loop",
         ),
         Mistake(
             name="starts_at_zero",

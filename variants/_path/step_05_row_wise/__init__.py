@@ -40,11 +40,11 @@ LESSON = Lesson(
         "does this kernel move in all?",
         figure=BYTES,
         because="Q is read and O is written once: 65,536 bytes. But each of the 256 rows reads all of K and V: 256 x "
-        "65,536 = 16,777,216 bytes. That is 128 times too much, and what tiles are for.",
+        "65,536 = 16,777,216 bytes. That is 128 times as much as necessary. Tiles, in step 6, change this.",
         tolerance=0.001,
         slips=(
             (131_072, "That would need K and V to be read once for all rows. Here, every row reads them."),
-            (25_231_360, "That is step 4. The second pass over K is gone."),
+            (25_231_360, "That is step 4. This step has no second pass over K."),
             (16_777_216, "Add Q and O."),
         ),
     ),

@@ -47,7 +47,7 @@ LESSON = Lesson(
     follows="5",
     name="tiled",
     title="Tiles in shared memory: FlashAttention-1",
-    idea="32 keys are loaded into shared memory once, and all rows use them",
+    idea="tiles of 32 keys are loaded into shared memory, where all rows use them",
     folder=Path(__file__).parent,
     problem=small(256),
     cuda=cuda_kernels("attention"),
@@ -56,8 +56,8 @@ LESSON = Lesson(
     claim=claim,
     supports=one_head,
     prediction=Prediction(
-        question="There are 8 tiles of 32 keys. O has 32,768 bytes. It waits in memory while other rows have their "
-        "turn. How many bytes of O are read and written in all?",
+        question="There are 8 tiles of 32 keys. O has 32,768 bytes. It is kept in memory while the block works "
+        "on other rows. How many bytes of O are read and written in all?",
         figure=BYTES_OF_O,
         because="O is written once as zeros, and then read and written for each of the 8 tiles: 17 times 32,768 bytes. "
         "Step 7 swaps the loops, so that O stays in registers.",
@@ -65,7 +65,10 @@ LESSON = Lesson(
         slips=(
             (16 * 32_768, "Nearly: it is also set to zero at the start."),
             (8 * 32_768, "Each tile both reads and writes O."),
-            (32_768, "That would be enough if a row had all of its tiles in turn. Here, a tile has all rows in turn."),
+            (
+                32_768,
+                "That would do if each row used all tiles before the next row did. Here, all rows use each tile.",
+            ),
             (9 * 32_768, "Count the reads as well as the writes."),
         ),
     ),

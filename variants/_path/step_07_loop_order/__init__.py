@@ -52,14 +52,14 @@ LESSON = Lesson(
         question="O has 256 rows of 32 floats. Step 6 reads and writes all of it for each of the 8 tiles of keys. How "
         "many bytes of O does step 7 move?",
         figure=Figure(name="bytes of O", kind="bytes", unit="bytes", buffer="O"),
-        because="Each row of O is in the registers of one warp until all keys have passed. It is written once and "
+        because="Each row of O stays in the registers of one warp until all keys are done. It is written once and "
         "never read: 256 x 32 x 4 = 32,768 bytes.",
         tolerance=0.0,
         slips=(
             (2 * 32_768, "O is not read: it begins as zeros in registers."),
             (8 * 32_768, "O is no longer written for each tile of keys."),
-            (16 * 32_768, "These are the reads and writes of step 6, one of each per tile of keys."),
-            (17 * 32_768, "These are the bytes of step 6, with its zeros at the beginning."),
+            (16 * 32_768, "These are the bytes of step 6, which reads and writes O once per tile of keys."),
+            (17 * 32_768, "These are the bytes of step 6, including the zeros that it writes at the start."),
         ),
     ),
     task=TASK,

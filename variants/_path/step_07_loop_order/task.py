@@ -52,7 +52,11 @@ exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P
             "64 keys: two tiles",
             "After a tile, l and o must be relative to the new maximum, both by the same correction, and m must be it.",
         ),
-        ("out of bounds", "The last tile may have fewer than 32 keys, the last block fewer than 32 rows."),
+        (
+            "45 keys",
+            "The last tile has 13 keys: the score of a key that does not exist is -infinity, so its weight is 0.",
+        ),
+        ("out-of-bounds", "The last tile may have fewer than 32 keys, the last block fewer than 32 rows."),
     ),
     mistakes=(
         Mistake(
@@ -96,7 +100,7 @@ exp(m - m_new). Bring l, o and m up to date. The loop over j that follows adds P
         Mistake(
             name="keys_that_do_not_exist",
             edits=(Edit(old=MASK, new="s = tau * s;"),),
-            answer="45 keys: a tile and a part of one",
+            answer="a key that does not exist is -infinity",
         ),
         Mistake(
             name="no_barrier_before_the_next_tile",

@@ -31,24 +31,24 @@ LESSON = Lesson(
     claim=claim,
     supports=one_head,
     prediction=Prediction(
-        question="In step 8, K_tile[lane][c] asks one bank for 32 different rows: 32 passes where 1 would do. How many "
-        "times the least possible number of passes does the worst line of step 9 need?",
-        figure=Figure(name="passes / fewest possible, worst line", kind="ways"),
+        question="In step 8, K_tile[lane][c] asks one bank for 32 different rows: 32 wavefronts where 1 would do. How "
+        "many times the fewest possible wavefronts does the worst line of step 9 need?",
+        figure=Figure(name="wavefronts / fewest possible, worst line", kind="ways"),
         because="Eight lanes at a time read 16 bytes each from eight rows. The swizzle puts these at eight different "
         "places of the 128 bytes that the 32 banks deliver at once. No lane waits for another one: 1.",
         tolerance=0.0,
         slips=(
             (32, "That is step 8, before the swizzle."),
             (8, "That is what float4 without a swizzle needs: eight lanes ask the same four banks."),
-            (4, "A float4 for each of 32 lanes needs 4 passes at best; the question is how many times that."),
-            (0, "Passes without conflicts are counted, too: the answer is at least 1."),
+            (4, "A float4 for each of 32 lanes needs 4 wavefronts at best; the question is how many times that."),
+            (0, "Wavefronts without conflicts are counted, too: the answer is at least 1."),
         ),
     ),
     task=TASK,
     follows="8",
     figures=(
-        Figure(name="passes beyond the fewest possible", kind="conflicts"),
-        Figure(name="passes of shared memory", kind="wavefronts"),
+        Figure(name="wavefronts of shared memory", kind="wavefronts"),
+        Figure(name="of these, bank conflicts", kind="conflicts"),
         Figure(name="requests of shared memory", kind="shared_requests"),
         Figure(name="bytes of K", kind="bytes", unit="bytes", buffer="K"),
     ),

@@ -30,13 +30,18 @@ row must keep its eight chunks apart, and within its 32 columns.""",
     ),
     limits=(
         TaskLimit(
-            figure=Figure(name="passes beyond the fewest possible", kind="conflicts"),
+            figure=Figure(name="bank conflicts", kind="conflicts"),
             at_most=0,
             advice="Rows 0 to 7 need eight different places for the same chunk, and so do rows 8 to 15. Write down "
             "place(row, 0) for rows 0 to 7: a place that occurs twice is a conflict.",
         ),
     ),
     hints=(
+        (
+            "registers per thread",
+            "A block of 1024 threads leaves 64 registers to each. Does place() give columns from 0 to 28 only? A place "
+            "within the row takes few instructions: chunk and the last bits of row, combined by one operator.",
+        ),
         ("misaligned", "A chunk begins at a multiple of four floats."),
         ("out-of-bounds", "The columns of a row are 0 to 31, so a chunk begins at 28 at most."),
         ("race", "Two chunks of one row have the same place, so that one overwrites the other."),
@@ -48,20 +53,18 @@ row must keep its eight chunks apart, and within its 32 columns.""",
     ),
     mistakes=(
         Mistake(name="no_swizzle", edits=_place("4 * chunk"), answer="a place that occurs twice is a conflict"),
-        Mistake(
-            name="four_places_only", edits=_place("4 * (chunk ^ row % 4)"), answer="passes beyond the fewest possible"
-        ),
+        Mistake(name="four_places_only", edits=_place("4 * (chunk ^ row % 4)"), answer="bank conflicts"),
         Mistake(
             name="same_for_eight_rows",
             edits=_place("4 * (chunk ^ row / 8)"),
-            answer="passes beyond the fewest possible",
+            answer="bank conflicts",
         ),
         Mistake(
             name="chunks_share_a_place",
             edits=_place("4 * (row % 8)"),
             answer="no two chunks of a row may share a place",
         ),
-        Mistake(name="beyond_the_row", edits=_place("4 * (chunk ^ row)"), answer="32 keys: one tile"),
+        Mistake(name="beyond_the_row", edits=_place("4 * (chunk ^ row)"), answer="columns from 0 to 28 only"),
         Mistake(name="floats_not_chunks", edits=_place("4 * chunk ^ row % 8"), answer="misaligned"),
         Mistake(
             name="V_read_without_swizzle",

@@ -57,7 +57,7 @@ LESSON = Lesson(
         slips=(
             (1_024, "That is one of the two products."),
             (512, "A piece of S needs two mma: its sum has 32 elements, one mma adds 16."),
-            (65_536, "All 32 lanes of a warp execute one mma together; count warps' instructions, not lanes'."),
+            (65_536, "All 32 lanes of a warp execute one mma together: count it once per warp, not once per lane."),
             (4_096, "An mma multiplies 16 x 16 by 16 x 8: 2,048 products of two numbers, each added to a sum."),
         ),
     ),
@@ -67,7 +67,7 @@ LESSON = Lesson(
         Figure(name="instructions of all warps", kind="instructions"),
         Figure(name="bytes of K", kind="bytes", unit="bytes", buffer="K"),
         Figure(name="bytes of O", kind="bytes", unit="bytes", buffer="O"),
-        Figure(name="passes beyond the fewest possible", kind="conflicts"),
+        Figure(name="bank conflicts", kind="conflicts"),
     ),
     picture="banks",
     numerics=NUMERICS,

@@ -1,20 +1,15 @@
-"""The Numba twin of kernel.cu. Numba lacks the instructions of tensor cores, which are inline assembly here."""
+"""The Numba twin of kernel.cu."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
-from numba import cuda, float32, int32, uint32, uint64
+from numba import cuda, float32, int32, uint32
 
-from variants._mma import numba_mma as ptx
+from variants._path import numba_tensor_cores as mma
 
 D, BC, BR = 32, 32, 64
 WORDS = (BR + 2 * BC) * D // 2  # of 32 bits, of all tiles
-INFINITY = np.float32(np.inf)
-load_chunk, store_chunk, store_pair = ptx.load_global(16), ptx.store_shared(16), ptx.store_global(4)
-multiply_add, pack = ptx.numba_mma("float16").multiply_add, ptx.numba_mma("float16").packed
-ZEROS = (uint32(0), uint32(0), uint32(0), uint32(0))
 
 
 # Address in shared memory of chunk `chunk` of a row; see kernel.cu.
@@ -25,17 +20,14 @@ def place(tile, row, chunk):
 
 @cuda.jit(device=True, forceinline=True)
 def load_tile(tile, height, array, first, end):
-    start = ptx.global_address(array) + uint64(first) * uint64(D * 2)
     for i in range(cuda.threadIdx.y * 32 + cuda.threadIdx.x, height * D // 8, 128):
         row, chunk = i // (D // 8), i % (D // 8)
-        x = load_chunk(start + uint64(row * D * 2 + chunk * 16)) if row < end else ZEROS
-        store_chunk(place(tile, row, chunk), x)
+        mma.copy_eight(place(tile, row, chunk), array, (first + row) * D + chunk * 8, row < end)
 
 
 @cuda.jit
 def attention(Q, K, V, O, rows, n, tau):
-    tiles = cuda.shared.array(WORDS, uint32, alignment=128)
-    Q_tile = ptx.shared_address(tiles)
+    Q_tile = mma.shared_address(cuda.shared.array(WORDS, uint32, alignment=128))
     K_tile = uint32(Q_tile + uint32(BR * D * 2))
     V_tile = uint32(K_tile + uint32(BC * D * 2))
     warp, lane, block_row = int32(cuda.threadIdx.y), int32(cuda.threadIdx.x), int32(cuda.blockIdx.x * BR)
@@ -43,53 +35,48 @@ def attention(Q, K, V, O, rows, n, tau):
     load_tile(Q_tile, BR, Q, block_row, rows - block_row)
     column = lane % 4 * 2
     m, l = cuda.local.array(2, float32), cuda.local.array(2, float32)
-    s, o, a = cuda.local.array((1, 4, 4), float32), cuda.local.array((1, 4, 4), float32), cuda.local.array(4, uint32)
-    for h in range(2):
-        m[h], l[h] = -INFINITY, float32(0)
-    for i in range(16):
-        o[0, i // 4, i % 4] = float32(0)
+    s, o = cuda.local.array(16, float32), cuda.local.array(16, float32)
+    mma.fill(m, 2, -mma.INFINITY)
+    mma.fill(l, 2, float32(0))
+    mma.fill(o, 16, float32(0))
     for first in range(0, n, BC):
         cuda.syncthreads()
         load_tile(K_tile, BC, K, first, n - first)
         load_tile(V_tile, BC, V, first, n - first)
         cuda.syncthreads()
-        for i in range(16):
-            s[0, i // 4, i % 4] = float32(0)
+        mma.fill(s, 16, float32(0))
         for c in range(0, D // 8, 2):
-            q = ptx.load_matrices(place(Q_tile, 16 * warp + lane % 16, c + lane // 16))
+            q = mma.load_matrices(place(Q_tile, 16 * warp + lane % 16, c + lane // 16))
             for j in range(0, BC, 16):
-                k = ptx.load_matrices(place(K_tile, j + lane % 16, c + lane // 16))
-                multiply_add(s, 0, j // 8, q, k[0], k[2])
-                multiply_add(s, 0, j // 8 + 1, q, k[1], k[3])
-        for i in range(4):
-            for e in range(4):
-                s[0, i, e] = tau * s[0, i, e] if first + 8 * i + column + e % 2 < n else -INFINITY
+                k = mma.load_matrices(place(K_tile, j + lane % 16, c + lane // 16))
+                mma.multiply_add(s, j // 2, q, k[0], k[2])
+                mma.multiply_add(s, j // 2 + 4, q, k[1], k[3])
+        for i in range(16):
+            s[i] = tau * s[i] if first + i // 4 * 8 + column + i % 2 < n else -mma.INFINITY
         for h in range(2):
             m_new, total = m[h], float32(0)
-            for i in range(4):
-                m_new = max(m_new, max(s[0, i, 2 * h], s[0, i, 2 * h + 1]))
-            m_new = ptx.quad_max(m_new)
+            for i in range(2 * h, 16, 4):
+                m_new = max(m_new, max(s[i], s[i + 1]))
+            m_new = mma.quad_max(m_new)
             correction = math.exp(m[h] - m_new)
             m[h] = m_new
-            for i in range(4):
-                for e in range(2 * h, 2 * h + 2):
-                    s[0, i, e] = math.exp(s[0, i, e] - m_new)
-                    total += s[0, i, e]
-                    o[0, i, e] *= correction
-            l[h] = correction * l[h] + ptx.quad_sum(total)
+            for i in range(2 * h, 16, 4):
+                for e in range(i, i + 2):
+                    s[e] = math.exp(s[e] - m_new)
+                    total += s[e]
+                    o[e] *= correction
+            l[h] = correction * l[h] + mma.quad_sum(total)
         for j in range(0, BC, 16):
-            for i in range(4):
-                a[i] = pack(s[0, j // 8 + i // 2, i % 2 * 2], s[0, j // 8 + i // 2, i % 2 * 2 + 1])
+            p = mma.pack_eight(s, j // 2)
             for c in range(0, D // 8, 2):
-                v = ptx.load_matrices_transposed(place(V_tile, j + lane % 16, c + lane // 16))
-                multiply_add(o, 0, c, a, v[0], v[1])
-                multiply_add(o, 0, c + 1, a, v[2], v[3])
+                v = mma.load_transposed(place(V_tile, j + lane % 16, c + lane // 16))
+                mma.multiply_add(o, 4 * c, p, v[0], v[1])
+                mma.multiply_add(o, 4 * c + 4, p, v[2], v[3])
     for h in range(2):
         row = block_row + 16 * warp + lane // 4 + 8 * h
         if row < rows:
-            for i in range(4):
-                to = uint64(row * D + 8 * i + column) * uint64(2)
-                store_pair(ptx.global_address(O) + to, pack(o[0, i, 2 * h] / l[h], o[0, i, 2 * h + 1] / l[h]))
+            for i in range(2 * h, 16, 4):
+                mma.store_pair(O, row * D + i // 4 * 8 + column, o[i] / l[h], o[i + 1] / l[h])
 
 
 KERNELS = (attention,)

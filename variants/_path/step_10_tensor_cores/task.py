@@ -41,7 +41,7 @@ with Q and K:
     ),
     limits=(
         TaskLimit(
-            figure=Figure(name="passes beyond the fewest possible", kind="conflicts"),
+            figure=Figure(name="bank conflicts", kind="conflicts"),
             at_most=0,
             advice="Use place() for every address of a tile, so that eight rows lie in different banks.",
         ),

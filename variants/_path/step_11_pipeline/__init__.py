@@ -22,7 +22,7 @@ LESSON = Lesson(
     number="11",
     name="pipeline",
     title="A pipeline of asynchronous copies",
-    idea="the next tiles are copied (cp.async) while these are multiplied",
+    idea="the next tiles are copied (cp.async) while the current ones are multiplied",
     folder=Path(__file__).parent,
     problem=small_halves(256),
     cuda=cuda_kernels("attention"),
@@ -34,13 +34,13 @@ LESSON = Lesson(
         question="Step 10 has a tile of 64 rows of Q and one tile each of 32 rows of K and of V in shared memory; a "
         "row has 64 bytes: 8,192 bytes. How many bytes of shared memory does a block of step 11 need?",
         figure=Figure(name="shared memory of a block", kind="shared_bytes", unit="bytes"),
-        because="While one tile of K and one of V are multiplied, the next two arrive, so each has two places: 64 x 64 "
-        "+ 2 x 2 x 32 x 64 = 12,288 bytes. Nothing else changes but when the copies are begun.",
+        because="While one tile of K and one of V are multiplied, the next two arrive, so there is room for 2 of each: "
+        "64 x 64 + 2 x 2 x 32 x 64 = 12,288 bytes. Only the time at which copies begin has changed.",
         tolerance=0.0,
         slips=(
-            (8_192, "The next tiles arrive while these are read: they need places of their own."),
-            (10_240, "Both K and V have two places."),
-            (16_384, "Q is loaded once; it needs one place."),
+            (8_192, "The next tiles arrive while the current ones are read, so they need memory of their own."),
+            (10_240, "There is room for two tiles of K and for two of V."),
+            (16_384, "Q is loaded once, so there is one tile of Q."),
         ),
     ),
     task=TASK,

@@ -15,7 +15,7 @@ HOLE = "        // Your code: these tiles have to be complete before the product
 TASK = Task(
     text="""Step 11: put the waits where they belong.
 
-The loop begins the copies of the next tiles, then multiplies these tiles; but nothing waits. Three things are needed:
+The loop begins to copy the next tiles, then multiplies the current ones, but nothing waits. Three things are needed:
  - commit_copies() makes a group of the copies that the thread has begun; wait_for_all_but_last() waits for all groups
    of the thread but the last one. In each turn, that has to be the group of the next tiles, also in the last turn, in
    which there are none.

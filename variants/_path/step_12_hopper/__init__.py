@@ -50,14 +50,14 @@ LESSON = Lesson(
     supports=one_head_of_halves,
     prediction=Prediction(
         question="Step 11 executes 2,048 mma for 4 blocks and 8 tiles of keys. A wgmma multiplies 64 x 16 by 16 x 32 "
-        "elements, and each of the four warps that do it together counts it once. How many do all warps execute?",
+        "elements, and is counted once for each of the four warps that execute it. How many do all warps execute?",
         figure=Figure(name="mma or wgmma", kind="tensor_instructions"),
         because="For each block and tile, S is a sum over two pieces of 16 elements, and O over two pieces of 16 keys: "
         "4 wgmma by 4 warps, 16. 4 blocks x 8 tiles x 16 = 512: a quarter of step 11, whose mma has 8 columns instead "
         "of 32.",
         tolerance=0.0,
         slips=(
-            (128, "Each of the four warps counts its part."),
+            (128, "A wgmma is counted once for each of its four warps."),
             (256, "There are two products, S = Q K^T and O = O + P V."),
             (2_048, "A wgmma multiplies four times as many columns as an mma."),
         ),
