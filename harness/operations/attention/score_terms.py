@@ -59,7 +59,9 @@ class ScoreFields(Sizes):
     """The axes over which the input `bias` varies, as a tuple or as text such as `heads,kv_len`; None for no bias. The
     score of row i, key j and head h becomes s + bias[h, i, j]. A bias of -infinity hides the key from the row."""
     sinks: bool = option(
-        False, "adds one logit per head to the softmax's denominator, without a row of V, as in gpt-oss", is_flag=True
+        False,
+        "adds exp(sink) to the softmax's denominator, with one sink per head and no row of V, as in gpt-oss",
+        is_flag=True,
     )
     """Whether exp(sinks[h]) is added to the denominator of head h's rows (gpt-oss; Xiao et al. 2024, arXiv 2309.17453,
     call such a key a sink). It is part of lse. A row that sees no key has O = 0 and lse = sinks[h]."""
