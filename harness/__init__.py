@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from harness.model.plan import Buffer as Buffer
     from harness.model.plan import Launch as Launch
     from harness.model.plan import Plan as Plan
+    from harness.model.plan import Reshaped as Reshaped
     from harness.model.tensor_map import TensorMap as TensorMap
     from harness.model.traffic import Link as Link
     from harness.model.traffic import Traffic as Traffic
@@ -50,9 +51,11 @@ if TYPE_CHECKING:
     from harness.operations.attention.problem import Problem as Problem
     from harness.operations.attention_backward.problem import BackwardProblem as BackwardProblem
     from harness.operations.paged_attention.problem import PagedProblem as PagedProblem
-    from harness.operations.ring_attention.problem import Chunk as Chunk
+    from harness.operations.ring_attention.divided_problem import Chunk as Chunk
     from harness.operations.ring_attention.problem import RingProblem as RingProblem
+    from harness.operations.ring_attention_backward.problem import RingBackwardProblem as RingBackwardProblem
     from harness.operations.softmax.problem import SoftmaxProblem as SoftmaxProblem
+    from harness.operations.tree_attention.problem import TreeProblem as TreeProblem
     from harness.studies.assertions import assert_no_races as assert_no_races
     from harness.studies.assertions import assert_traffic as assert_traffic
     from harness.studies.assertions import at_most as at_most
@@ -78,7 +81,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BackwardProblem": "harness.operations.attention_backward.problem",
     "Buffer": "harness.model.plan",
-    "Chunk": "harness.operations.ring_attention.problem",
+    "Chunk": "harness.operations.ring_attention.divided_problem",
     "CompileError": "harness.support.errors",
     "CuteFunction": "harness.compilers.cute.kernel",
     "CuteTensor": "harness.compilers.cute.kernel",
@@ -104,6 +107,8 @@ _HOMES = {
     "PtxKernel": "harness.compilers.ptx_text",
     "Question": "harness.execution.judging.question",
     "Registry": "harness.model.variant",
+    "Reshaped": "harness.model.plan",
+    "RingBackwardProblem": "harness.operations.ring_attention_backward.problem",
     "RingProblem": "harness.operations.ring_attention.problem",
     "SandboxError": "harness.support.errors",
     "SoftmaxProblem": "harness.operations.softmax.problem",
@@ -112,6 +117,7 @@ _HOMES = {
     "TaskLimit": "harness.model.lesson",
     "TensorMap": "harness.model.tensor_map",
     "Traffic": "harness.model.traffic",
+    "TreeProblem": "harness.operations.tree_attention.problem",
     "TritonKernel": "harness.compilers.triton.kernel",
     "UnsupportedProblem": "harness.support.errors",
     "UsageError": "harness.support.errors",

@@ -21,7 +21,16 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from harness import Link, Problem, RingProblem, SoftmaxProblem, Traffic, Variant  # noqa: E402
+from harness import (  # noqa: E402
+    Link,
+    Problem,
+    RingBackwardProblem,
+    RingProblem,
+    SoftmaxProblem,
+    Traffic,
+    TreeProblem,
+    Variant,
+)
 from harness.emulator.executor import EmulatorExecutor  # noqa: E402
 from harness.execution.planning.variant_calls import make_plan  # noqa: E402
 from harness.execution.run_settings import RunSettings  # noqa: E402
@@ -32,19 +41,23 @@ from harness.operations.attention_backward.problem import BackwardProblem  # noq
 from harness.text.schedule_picture import schedule_svg  # noqa: E402
 from tests.mutants.patching import VARIANTS, folder_of  # noqa: E402
 
-PROBLEMS: dict[str, type[Problem] | type[RingProblem] | type[SoftmaxProblem]] = {
+PROBLEMS: dict[str, type[Problem] | type[RingProblem] | type[SoftmaxProblem] | type[TreeProblem]] = {
     "attention": Problem,
     "attention-backward": BackwardProblem,
     "ring-attention": RingProblem,
+    "ring-attention-backward": RingBackwardProblem,
     "softmax": SoftmaxProblem,
+    "tree-attention": TreeProblem,
 }
 DRAWN_SIZES = {
     "attention": {"heads": 1},
     "attention-backward": {"heads": 1},
     "ring-attention": {"heads": 1},
+    "ring-attention-backward": {"heads": 1},
     "softmax": {"rows": 8},
+    "tree-attention": {"heads": 1},
 }
-AnyProblem = Problem | RingProblem | SoftmaxProblem
+AnyProblem = Problem | RingProblem | SoftmaxProblem | TreeProblem
 HALF_PRECISION = "float16"
 _FORMULA = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COSTS = re.compile(r"(?<=<!-- costs -->\n\n).*?(?=<!-- end of costs -->)", re.DOTALL)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.model.plan import Launch, map_leaves
+from harness.model.plan import Launch, Reshaped, map_leaves
 from harness.model.tensor_map import PIECE_BYTES, TensorMap
 from harness.support.errors import PlanError
 
@@ -76,6 +76,8 @@ def _native(launch: Launch, argument: Any, arrays: Mapping[str, Any]) -> Any:
             return encode(argument, int(arrays[argument.buffer].data.ptr))
         except PlanError as error:
             raise PlanError(f"kernel {launch.kernel_name}: {error}") from None
+    if isinstance(argument, Reshaped):
+        return arrays[argument.buffer].reshape(-1)[: argument.elements].reshape(argument.shape)
     return arrays[argument] if isinstance(argument, str) else argument
 
 

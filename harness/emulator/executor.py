@@ -32,7 +32,7 @@ from harness.execution.schedule.events import EventListener
 from harness.execution.traffic.counts import WRITES
 from harness.model.finding import Finding
 from harness.model.placed_tensors import placed_inputs, view
-from harness.model.plan import Buffer, Launch, Plan, map_leaves
+from harness.model.plan import Buffer, Launch, Plan, Reshaped, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.support.cores import usable_cores
@@ -277,6 +277,9 @@ def _argument(argument: Any, pointers: Pointers) -> Any:
     if isinstance(argument, TensorMap):
         place = pointers.get(argument)
         return _by_value(argument, pointers) if place is None else np.uint64(place.address)
+    if isinstance(argument, Reshaped):
+        buffer = pointers[argument.buffer]
+        return DevicePointer(buffer.address, argument.shape, buffer.dtype)
     return pointers[argument] if isinstance(argument, str) else argument
 
 

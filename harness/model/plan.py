@@ -27,6 +27,7 @@ __all__ = [
     "Buffer",
     "Launch",
     "Plan",
+    "Reshaped",
     "View",
     "in_three_dimensions",
     "kernel_name",
@@ -95,6 +96,32 @@ class View:
 
 
 @dataclass(frozen=True)
+class Reshaped:
+    """The first elements of a buffer as a C-contiguous array, for a kernel that takes extents or strides from it.
+
+    A buffer that receives blocks of several sizes has the size of the largest one. Kernels in CUDA C++ and PTX get a
+    pointer and need no shape. Raises `PlanError` if the shape is invalid.
+    """
+
+    buffer: str
+    """Name of a buffer of the plan, or of a tensor that is C-contiguous."""
+    shape: tuple[int, ...]
+    """Extents in elements. They have no more elements than the buffer."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.buffer, str):
+            raise PlanError(f"{self!r}: buffer has to be the name of a buffer")
+        is_shape = isinstance(self.shape, tuple) and all(type(each) is int and each >= 0 for each in self.shape)
+        if not is_shape:
+            raise PlanError(f"{self!r}: shape has to be a tuple of whole numbers of at least 0")
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
 class Launch:
     """A kernel launch. Raises `PlanError` if a GPU does not support its grid, block or cluster."""
 
@@ -106,10 +133,10 @@ class Launch:
     block: tuple[int, ...]
     """Threads per block in x, y, z; of a Triton kernel, `TritonKernel.block`."""
     args: tuple[Any, ...]
-    """Arguments in the kernel's order. Each is the name of a buffer, a `TensorMap`, a scalar, or a tuple. Write scalars
-    as `np.int32(n)` or `np.float32(x)`, because their types are not converted. A tuple has names of buffers, scalars
-    and tuples. In CUDA C++ and PTX it is a struct by value, with the tuple's items as members; `()` is an empty
-    struct."""
+    """Arguments in the kernel's order. Each is the name of a buffer, a `Reshaped` one, a `TensorMap`, a scalar, or a
+    tuple. Write scalars as `np.int32(n)` or `np.float32(x)`, because their types are not converted. A tuple has names
+    of buffers, scalars and tuples. In CUDA C++ and PTX it is a struct by value, with the tuple's items as members; `()`
+    is an empty struct."""
     shared_bytes: int = 0
     """Dynamic shared memory per block, in bytes."""
     cluster: tuple[int, ...] | None = None
@@ -258,12 +285,14 @@ class Plan:
         views = _views(tensors, buffers)
         for launch in self.launches:
             for argument in leaves(launch.args):
-                name = argument.buffer if isinstance(argument, TensorMap) else argument
+                name = argument.buffer if isinstance(argument, (TensorMap, Reshaped)) else argument
                 if isinstance(name, str) and name not in views:
                     raise PlanError(
                         f"kernel {launch.kernel_name} is given a buffer {name!r} that the plan does not have; "
                         f"it has {', '.join(views)}"
                     )
+                if isinstance(argument, Reshaped):
+                    _require_room(launch, argument, views[argument.buffer])
                 if isinstance(argument, TensorMap):
                     view = views[argument.buffer]
                     size_bytes = buffers[view.buffer].size_bytes - view.offset_bytes
@@ -294,6 +323,17 @@ class Plan:
     def device_bytes(self, problem: BaseProblem) -> tuple[int, ...]:
         """Return how many bytes each device holds: its parts of inputs and outputs, and the plan's own buffers."""
         return held_bytes(self.all_buffers(problem).values(), problem.devices)
+
+
+def _require_room(launch: Launch, argument: Reshaped, view: View) -> None:
+    """Raise `PlanError` if what a launch is given has another shape than the beginning of this view can have."""
+    if view.strides is not None:
+        raise PlanError(f"kernel {launch.kernel_name} is given {argument}, and {argument.buffer} is not C-contiguous")
+    if argument.elements > math.prod(view.shape):
+        raise PlanError(
+            f"kernel {launch.kernel_name} is given {argument}, of {argument.elements} elements; {argument.buffer} has "
+            f"{math.prod(view.shape)}"
+        )
 
 
 def _as_held(problem: BaseProblem) -> BaseProblem:

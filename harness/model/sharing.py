@@ -41,7 +41,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Sharing:
-    """The parts of all tensors. Each element is in exactly one."""
+    """The parts of all tensors. Each element of an output is in exactly one; one of an input may be in several."""
 
     held: BaseProblem
     """The same problem, with a tensor for each part in place of whole ones."""
@@ -71,7 +71,7 @@ class Sharing:
             if present:
                 shares = [share for share in self.shares if share.tensor == name]
                 shape = list(present[0].shape)
-                shape[shares[0].axis] = sum(len(share.indices) for share in shares)
+                shape[shares[0].axis] = max(share.indices[-1] for share in shares) + 1
                 whole[name] = np.zeros(shape, present[0].dtype)
                 for share in shares:
                     if share.buffer in parts:

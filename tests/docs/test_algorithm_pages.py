@@ -26,6 +26,8 @@ OTHER_SIZES = {
     "attention": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
     "attention-backward": {"batch": 2, "heads": 3, "q_len": 200, "kv_len": 640},
     "ring-attention": {"batch": 2, "heads": 3, "q_len": 600, "kv_len": 600, "devices": 3},
+    "ring-attention-backward": {"batch": 2, "heads": 3, "q_len": 600, "kv_len": 600, "devices": 3},
+    "tree-attention": {"batch": 2, "heads": 3, "q_len": 24, "kv_len": 1200, "devices": 6},
     "softmax": {"rows": 24, "columns": 1000},
 }
 """Lengths that tiles do not divide, and more than one split."""

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness.model.plan import Buffer, Launch, Plan
+from harness.compilers.tensor_maps import native_arguments
+from harness.model.plan import Buffer, Launch, Plan, Reshaped
+from harness.operations.attention.layout import Layout
+from harness.operations.attention.problem import Problem
 from harness.support.errors import PlanError
 
 KERNEL = SimpleNamespace(name="adds")
@@ -74,3 +77,26 @@ def test_whole_numbers_of_numpy_and_lists_are_as_good():
     assert (built.grid, built.shared_bytes, built.args) == ((3, 2), 16, ("Q",))
     assert all(type(extent) is int for extent in (*built.grid, built.shared_bytes))
     assert Plan([built], [Buffer("x", [np.int64(2)], "int32")]).buffers[0].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("buffer", "shape"), [("K", [2, 3]), ("K", (2, 1.5)), ("K", (-1,)), ("K", (True,)), (None, (2,))]
+)
+def test_what_is_no_shape_of_a_buffer_is_refused(buffer: object, shape: object):
+    with pytest.raises(PlanError, match="has to be"):
+        Reshaped(buffer, shape)
+
+
+def test_a_buffer_is_given_in_another_shape_if_it_has_room():
+    problem = Problem(heads=2, q_len=7, kv_len=7, head_dim=4)
+    given = Reshaped("K", (1, 2, 6, 4))
+    Plan((launch(args=("Q", (given,))),)).all_buffers(problem)
+    (array,) = native_arguments(launch(args=(given,)), {"K": np.arange(2 * 7 * 4).reshape(1, 2, 7, 4)})
+    assert array.shape == (1, 2, 6, 4) and array[0, 1, 0, 0] == 6 * 4
+    with pytest.raises(PlanError, match="of 64 elements; K has 56"):
+        Plan((launch(args=(Reshaped("K", (8, 8)),)),)).all_buffers(problem)
+    with pytest.raises(PlanError, match="given a buffer 'k' that the plan does not have"):
+        Plan((launch(args=(Reshaped("k", (2,)),)),)).all_buffers(problem)
+    strided = Problem(heads=2, q_len=7, kv_len=7, head_dim=4, layout=Layout("bshd"))
+    with pytest.raises(PlanError, match="K is not C-contiguous"):
+        Plan((launch(args=(given,)),)).all_buffers(strided)

@@ -23,7 +23,19 @@ from harness.model.variant import Registry, Variant
 from tests.mutants.importing import digested, mutants_folder
 
 VARIANTS = Path(__file__).resolve().parents[2] / "variants"
-SHARED = ("_features", "_tiles", "_mma", "_mma_backward", "_hopper", "_blackwell", "_cute", "_rows", "_warps", "_paged")
+SHARED = (
+    "_features",
+    "_tiles",
+    "_mma",
+    "_mma_backward",
+    "_hopper",
+    "_blackwell",
+    "_cute",
+    "_rows",
+    "_warps",
+    "_paged",
+    "_ring",
+)
 """Folders that variants have in common."""
 SUFFIXES = (".py", ".cu", ".cuh")
 """Of texts that kernels are made of."""

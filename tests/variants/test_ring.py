@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from attention_runs import EXECUTOR, SANITIZER
 from lanes import thorough_unless
@@ -22,6 +23,7 @@ from harness.operations.ring_attention.problem import RingProblem
 from harness.support.errors import KernelFault, UnsupportedProblem
 
 RING, RING_MMA = (discover().registry.get(name) for name in ("ring-cupy", "ring-mma-cupy"))
+RING_NUMBA, RING_MMA_NUMBA = (discover().registry.get(name) for name in ("ring-numba", "ring-mma-numba"))
 FEW = ((3, "zigzag", "causal"), (4, "striped", "causal"), (2, "contiguous", "none"))
 MANY = [
     (devices, order, mask)
@@ -40,12 +42,25 @@ def tried(problem: RingProblem, variant=RING) -> Attempt:
     return attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "rising", 3))
 
 
-@pytest.mark.parametrize("variant", [RING, RING_MMA], ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [RING, RING_MMA, RING_NUMBA, RING_MMA_NUMBA], ids=lambda variant: variant.name)
 @pytest.mark.parametrize(("devices", "order", "mask"), thorough_unless(lambda case: case in FEW, MANY))
 def test_the_answer_is_right_and_its_bytes_are_those_claimed(variant, devices: int, order: str, mask: str):
     done = tried(ring(devices, order, mask), variant)
     assert done.failure is None, done.failure
     assert done.claim_holds and not done.accuracy.suspicious
+
+
+@pytest.mark.parametrize("pair", [(RING, RING_NUMBA), (RING_MMA, RING_MMA_NUMBA)], ids=["ring", "ring-mma"])
+def test_both_languages_give_the_same_bits_in_launches_that_match(pair):
+    # 45 rows: slots have room for 8, and some blocks have 7, whose sequences lie closer together.
+    problem = ring(3, "zigzag", "causal", batch=2)
+    one, other = (tried(problem, variant).execution for variant in pair)
+    for name in ("O", "lse"):
+        assert np.array_equal(one.outputs[name].view("u2"), other.outputs[name].view("u2"))
+    plans = [make_plan(variant, problem) for variant in pair]
+    assert plans[0].buffers == plans[1].buffers and plans[0].copies == plans[1].copies
+    launches = zip(*(plan.launches for plan in plans), strict=True)
+    assert all((a.args, a.grid, a.device) == (b.args, b.grid, b.device) for a, b in launches)
 
 
 @pytest.mark.parametrize("length", [48, 45])

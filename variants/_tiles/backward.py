@@ -7,7 +7,7 @@ way round, see backward.cuh.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,21 @@ class BackwardSchedule(Schedule):
         """Bytes of score terms' inputs with an element per head, read by blocks of keys that some row sees."""
         blocks_with_rows = int((self.key_visits > 0).sum()) * self.problem.batch // len(self.key_visits)
         return term_bytes(self.problem, WARPS * blocks_with_rows * self.problem.heads)
+
+
+class Claims(NamedTuple):
+    """Bytes (read, written) of each launch of an algorithm whose dQ is added in memory."""
+
+    prepare: tuple[int, int]
+    of_keys: tuple[int, int]
+    rounding: tuple[int, int]
+    of_sinks: tuple[int, int]
+
+
+def sum_of_launches(claims: Claims) -> Traffic:
+    """Return the bytes of all launches."""
+    read_bytes, write_bytes = (int(sum(each)) for each in zip(*claims))
+    return Traffic(read_bytes, write_bytes)
 
 
 def register_backward(

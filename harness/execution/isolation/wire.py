@@ -17,7 +17,7 @@ from harness.model.discovery import Origin
 from harness.model.numerics import Numerics
 from harness.model.operation import operation_named
 from harness.model.peer_copy import PeerCopy
-from harness.model.plan import Buffer, Launch, Plan, map_leaves
+from harness.model.plan import Buffer, Launch, Plan, Reshaped, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tensor_map import TensorMap
 from harness.model.traffic import Link
@@ -112,6 +112,8 @@ def argument_to_json(argument: Any, kept: Callable[[object], int]) -> Json:
         return {"scalar": [argument.dtype.str, argument.tobytes().hex()]}
     if isinstance(argument, TensorMap):
         return {"tensor_map": dataclasses.asdict(argument)}
+    if isinstance(argument, Reshaped):
+        return {"reshaped": [argument.buffer, list(argument.shape)]}
     if type(argument) is np.void and argument.dtype.names is None:
         return {"bytes": argument.tobytes().hex()}
     return {"kept": kept(argument), "type": type(argument).__name__}
@@ -141,6 +143,9 @@ def argument_from_json(said: Json, depth: int = 0) -> Any:
         if dtype.kind not in "biufc":
             raise Malformed(f"a scalar of {dtype}")
         return np.frombuffer(bytes.fromhex(checked(digits, str)), dtype)[0]
+    if "reshaped" in said:
+        buffer, extents = checked(said["reshaped"], list)
+        return Reshaped(checked(buffer, str), tuple(checked(n, int) for n in checked(extents, list)))
     if "tensor_map" in said:
         return _tensor_map(checked(said["tensor_map"], dict))
     if "bytes" in said:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from harness.model.block_sample import BlockSample
-from harness.model.plan import Launch, Plan, in_three_dimensions, leaves
+from harness.model.plan import Launch, Plan, Reshaped, in_three_dimensions, leaves
 from harness.model.spread import Spread
 from harness.model.tensor_map import TensorMap
 
@@ -41,7 +41,8 @@ def _sample(launch: Launch, other: Launch, spread: Spread, spread_out: set[str])
     entries = spread.extent.entries
     axes = [axis for axis in range(3) if grid[axis] != fewer[axis]]
     if not axes:
-        named = (each.buffer if isinstance(each, TensorMap) else each for arg in launch.args for each in leaves(arg))
+        given = (each for arg in launch.args for each in leaves(arg))
+        named = (each.buffer if isinstance(each, (TensorMap, Reshaped)) else each for each in given)
         if any(isinstance(name, str) and name in spread_out for name in named):
             return f"has a grid of {_shown(grid)} blocks for any number of sequences"
         return None

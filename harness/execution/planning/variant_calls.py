@@ -8,7 +8,7 @@ from typing import Any
 from harness.compilers.compiled_kernel import CompiledKernel, DevicePointer
 from harness.compilers.toolchains import check_backend, check_kernels, compile_kernel
 from harness.execution.planning.sampling import sampled
-from harness.model.plan import GRID_LIMITS, Launch, Plan, View, map_leaves
+from harness.model.plan import GRID_LIMITS, Launch, Plan, Reshaped, View, map_leaves
 from harness.model.problem import BaseProblem
 from harness.model.tile_sizes import TileSizes
 from harness.model.traffic import Traffic
@@ -74,6 +74,8 @@ def compiled_launches(plan: Plan, problem: BaseProblem, arch: str) -> Iterator[t
 
 
 def _stand_in(argument: Any, views: Mapping[str, View]) -> Any:
+    if isinstance(argument, Reshaped):
+        return DevicePointer(BUFFER_ALIGNMENT_BYTES, argument.shape, views[argument.buffer].dtype)
     if not isinstance(argument, str):
         return argument
     view = views[argument]

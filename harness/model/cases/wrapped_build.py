@@ -47,6 +47,12 @@ class WrappedBuild(Build):
         traits: tuple[str, ...] = self.forward.traits
         return traits
 
+    @property
+    @override
+    def assumed_tile(self) -> tuple[int, ...]:
+        tile: tuple[int, ...] = self.forward.assumed_tile
+        return tile
+
     @override
     def with_tile(self, tile: TileSizes, text: str | None) -> Self:
         return type(self)(self.forward.with_tile(tile, text), text)

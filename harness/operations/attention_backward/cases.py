@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.model.cases.axes import REGIME, Axes, Choice, ProbedAxis, Value
+from harness.model.cases.axes import REGIME, Choice, Value
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
+from harness.model.cases.wrapped_axes import WrappedAxes
 from harness.model.cases.wrapped_build import WrappedBuild
+from harness.model.cases.wrapped_cases import WrappedCases
 from harness.model.operation import operation_named
 from harness.operations.attention.problem import LAYOUT
 from harness.operations.attention.score_terms import SLOPES
@@ -60,12 +61,6 @@ class BackwardBuild(WrappedBuild):
     def of_problem(self, problem: Any) -> BackwardBuild:
         return dataclasses.replace(self, forward=self.forward.of_problem(problem))
 
-    @property
-    @override
-    def assumed_tile(self) -> tuple[int, ...]:
-        tile: tuple[int, ...] = self.forward.assumed_tile
-        return tile
-
     @override
     def tiles(self, problem: Any) -> tuple[int, ...]:
         tiles: tuple[int, ...] = self.forward.tiles(problem)
@@ -99,90 +94,62 @@ def own_regimes() -> list[str]:
     return [name for name in REGIMES if forward_regime(name) != name]
 
 
-class BackwardAxes(Axes):
+class BackwardAxes(WrappedAxes):
     """Attention's axes, with the regimes of gradients."""
 
     def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
         """Arguments as of `Operation.axes`."""
-        axes = FORWARD.axes(most_tiles, checks, takes)
-        assert axes is not None
-        self._forward = axes
+        super().__init__(FORWARD.axes(most_tiles, checks, takes))
 
     @property
     @override
     def values(self) -> Mapping[str, Sequence[Value]]:
-        values = self._forward.values
+        values = self.inner.values
         return {**values, REGIME: (*values[REGIME], *map(Value, own_regimes()))}
-
-    @override
-    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        return self._forward.meet(one, other)
-
-    @override
-    def takes_too_long(self, build: BackwardBuild, choice: Choice) -> bool:
-        return self._forward.takes_too_long(build.forward, choice)
-
-    @property
-    @override
-    def common(self) -> Sequence[Choice]:
-        return self._forward.common
 
     @property
     @override
     def long(self) -> Sequence[Choice]:
-        return self._forward.long
+        return self.inner.long
 
     @override
     def far_cases(self, build: BackwardBuild, seed: int) -> Sequence[Case]:
-        return tuple(map(backward_case, self._forward.far_cases(build.forward, seed)))
+        return tuple(map(backward_case, self.inner.far_cases(build.forward, seed)))
 
     @override
     def case(self, build: BackwardBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         plain = {**choice, REGIME: forward_regime(choice[REGIME])}
-        return backward_case(self._forward.case(build.forward, plain, rng, brief), choice[REGIME])
+        return backward_case(self.inner.case(build.forward, plain, rng, brief), choice[REGIME])
 
 
-# Attention makes cases smaller, but it knows neither builds of gradients nor their regimes.
+class BackwardCases(WrappedCases):
+    """Attention makes cases smaller, but it knows neither builds of gradients nor their regimes."""
+
+    inner = FORWARD
+
+    @override
+    def wrapped(self, case: Case, like: Case) -> Case:
+        return backward_case(case, like.regime if case.regime == forward_regime(like.regime) else None)
+
+    @override
+    def unwrapped(self, case: Case) -> Case:
+        return dataclasses.replace(case, regime=forward_regime(case.regime))
+
+    @override
+    def simpler(self, case: Case, builds: Builds) -> Iterator[Case]:
+        """Yield attention's own regime first, then what makes attention's case smaller."""
+        regime = forward_regime(case.regime)
+        if regime != case.regime:
+            yield dataclasses.replace(case, regime=regime)
+        yield from super().simpler(case, builds)
+
+    @override
+    def size(self, case: Case, builds: Builds) -> tuple[object, ...]:
+        """Return the size of attention's case, then how plain the regime is."""
+        return (*super().size(case, builds), list(REGIMES).index(case.regime))
 
 
-def simpler(case: Case, builds: Builds) -> Iterator[Case]:
-    """Cases that are smaller in one respect: attention's own regime first, then what makes attention's case smaller."""
-    regime = case.regime
-    if regime != forward_regime(regime):
-        yield dataclasses.replace(case, regime=forward_regime(regime))
-    for smaller in FORWARD.simpler(_forward_case(case), _forward_builds(builds)):
-        yield backward_case(smaller, regime if smaller.regime == forward_regime(regime) else None)
-
-
-def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """How large a case is: the size of attention's case, then how plain the regime is."""
-    sizes = FORWARD.size(_forward_case(case), _forward_builds(builds))
-    return (*sizes, list(REGIMES).index(case.regime))
-
-
-def enlarged(case: Case, builds: Builds) -> Case:
-    """A larger case with the same inputs, as attention enlarges it, in which a pattern has room."""
-    return backward_case(FORWARD.enlarged(_forward_case(case), _forward_builds(builds)), case.regime)
-
-
-def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
-    """Keys, then rows, each alone."""
-    return [
-        dataclasses.replace(axis, at=functools.partial(_backward_at, axis, case.regime))
-        for axis in FORWARD.probed_axes(_forward_case(case), _forward_builds(builds))
-    ]
-
-
-def _backward_at(axis: ProbedAxis, regime: str, length: int) -> Case:
-    return backward_case(axis.at(length), regime)
-
-
-def _forward_case(case: Case) -> Case:
-    return dataclasses.replace(case, regime=forward_regime(case.regime))
-
-
-def _forward_builds(builds: Builds) -> Builds:
-    return Builds([build.forward for build in builds.known])  # type: ignore[attr-defined]
+CASES = BackwardCases()
 
 
 def cases(

@@ -14,15 +14,12 @@ from harness.model.operation import WHOLE, Hints, Operation, Part, TrivialAnswer
 from harness.operations.attention.bias import AXES
 from harness.operations.attention.masks import runs_of_keys
 from harness.operations.attention_backward.cases import (
+    CASES,
     FORWARD,
     BackwardAxes,
     backward,
     builds_of,
     cases,
-    enlarged,
-    probed_axes,
-    simpler,
-    size,
 )
 from harness.operations.attention_backward.error_budget import error_budget
 from harness.operations.attention_backward.inputs import REGIMES
@@ -153,10 +150,10 @@ OPERATION = Operation(
     cases=cases,
     axes=BackwardAxes,
     properties=PROPERTIES,
-    simpler=simpler,
-    size=size,
-    enlarged=enlarged,
-    probed_axes=probed_axes,
+    simpler=CASES.simpler,
+    size=CASES.size,
+    enlarged=CASES.enlarged,
+    probed_axes=CASES.probed_axes,
     peculiarities=FORWARD.peculiarities,
     tile_names=FORWARD.tile_names,
     hints=_hints,

@@ -1,4 +1,4 @@
-"""What campaigns of ring attention meet: attention's own cases, as one sequence over 1 to 8 devices in each order.
+"""What campaigns of rings meet: cases of attention or of its gradients, as one sequence over 1 to 8 devices.
 
 A case of attention with as many rows as keys keeps its length; another one becomes a square with as much work.
 """
@@ -6,20 +6,27 @@ A case of attention with as many rows as keys keeps its length; another one beco
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from harness.model.cases.axes import Axes, Choice, ProbedAxis, Value
+from harness.model.cases.axes import Choice, ProbedAxis, Value
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case
-from harness.model.cases.wrapped_build import WrappedBuild
-from harness.model.operation import operation_named
 from harness.operations.attention.masks import NO_MASK, parse_mask
 from harness.operations.attention.sizes import Sizes
+from harness.operations.ring_attention.divided_cases import (
+    DEVICE_COUNTS,
+    DEVICES,
+    DRAWN_COUNTS,
+    PLAIN_DEVICES,
+    DividedAxes,
+    DividedBuild,
+    DividedCases,
+    taken,
+)
 from harness.operations.ring_attention.order import CONTIGUOUS, ORDERS, STRIPED, chunks_per_device
 from harness.operations.ring_attention.problem import RingProblem
 from harness.support.override import override
@@ -27,13 +34,7 @@ from harness.support.override import override
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-FORWARD = operation_named("attention")
-DEVICES, ORDER = "devices", "order"
-DEVICE_COUNTS: Mapping[str, tuple[int, ...]] = {"2": (2,), "3 or 4": (3, 4), "5 to 8": (5, 6, 7, 8), "1": (1,)}
-MOST_DRAWN = 8
-PLAIN_DEVICES = 3
-"""An odd number, so that lengths are rarely multiples, and more than two, so that blocks are forwarded."""
-TAKEN = ("causal",)
+ORDER = "order"
 MOST_BLOCKS = 80
 """Blocks of a case, each of which takes two launches: up to 8 devices, or 6 in zigzag order under a causal mask."""
 TILE = 64
@@ -44,40 +45,23 @@ MOST_VISITS, BRIEF_VISITS = 512, 256
 
 
 @dataclass(frozen=True)
-class RingBuild(WrappedBuild):
+class RingBuild(DividedBuild):
     """What attention's kernels have compiled in, for the blocks of a ring."""
+
+    problem_class: ClassVar[type[RingProblem]] = RingProblem
 
     @property
     @override
     def plain_problem(self) -> RingProblem:
-        return ring(self.forward.plain_problem, PLAIN_DEVICES, CONTIGUOUS)
-
-    @override
-    def of_problem(self, problem: Any) -> RingBuild:
-        return dataclasses.replace(self, forward=self.forward.of_problem(problem.whole))
-
-    @override
-    def tiles(self, problem: RingProblem) -> tuple[int, ...]:
-        tiles: tuple[int, ...] = self.forward.tiles(problem.whole)
-        return tiles
+        return ring(self.problem_class, self.forward.plain_problem, PLAIN_DEVICES, CONTIGUOUS)
 
 
-def builds_of(seed: int) -> tuple[RingBuild, ...]:
-    """Attention's builds of a campaign with that seed."""
-    return tuple(map(RingBuild, FORWARD.builds_of(seed)))
-
-
-def ring(problem: Any, devices: int, order: str) -> RingProblem:
-    """Return the problem of ring attention like a problem of attention, long enough for so many devices."""
+def ring(problem_class: type[RingProblem], problem: Any, devices: int, order: str) -> RingProblem:
+    """Return the problem of a ring like one of attention or its gradients, long enough for so many devices."""
     length = max(math.isqrt(problem.q_len * problem.kv_len), devices * chunks_per_device(order))
     fields = {field.name: getattr(problem, field.name) for field in dataclasses.fields(Sizes)}
-    mask = parse_mask("causal") if problem.causal else NO_MASK
-    return RingProblem(**{**fields, "q_len": length, "kv_len": length, "mask": mask}, devices=devices, row_order=order)
-
-
-def ring_case(case: Case, devices: int, order: str) -> Case:
-    """Return a case of ring attention like a case of attention, without the edits that lie outside of its inputs."""
-    return case.with_problem(ring(case.problem, devices, order))
+    sizes = {**fields, "q_len": length, "kv_len": length, "mask": parse_mask("causal") if problem.causal else NO_MASK}
+    return problem_class(**sizes, devices=devices, row_order=order)
 
 
 def blocks(devices: int, order: str, causal: bool) -> int:
@@ -117,101 +101,88 @@ def lighter(problem: RingProblem, most_visits: int) -> RingProblem:
     return p
 
 
-class RingAxes(Axes):
-    """Attention's axes, with the number of devices and the order of rows."""
+class RingAxes(DividedAxes):
+    """The other operation's axes, with the number of devices and the order of rows."""
 
-    def __init__(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
-        """Arguments as of `Operation.axes`."""
-        axes = FORWARD.axes(most_tiles, checks, [name for name in takes if name in TAKEN])
-        assert axes is not None
-        self._forward = axes
+    def __init__(self, cases: RingCases, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> None:
+        """`cases` makes the cases; other arguments as of `Operation.axes`."""
+        super().__init__(cases.inner.axes(most_tiles, checks, taken(takes)))
+        self._cases = cases
 
     @property
     @override
     def values(self) -> Mapping[str, Sequence[Value]]:
-        weights = {"1": 0.3}
-        counts = tuple(Value(name, weights.get(name, 1.0)) for name in DEVICE_COUNTS)
-        return {**self._forward.values, DEVICES: counts, ORDER: tuple(map(Value, ORDERS))}
-
-    @override
-    def meet(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        own = (DEVICES, ORDER)
-        return one[0] in own or other[0] in own or self._forward.meet(one, other)
-
-    @override
-    def takes_too_long(self, build: RingBuild, choice: Choice) -> bool:
-        return self._forward.takes_too_long(build.forward, choice)
-
-    @property
-    @override
-    def common(self) -> Sequence[Choice]:
-        return self._forward.common
+        return {**super().values, ORDER: tuple(map(Value, ORDERS))}
 
     @override
     def case(self, build: RingBuild, choice: Choice, rng: random.Random, brief: bool = False) -> Case:
         plain = {axis: name for axis, name in choice.items() if axis not in (DEVICES, ORDER)}
-        case = self._forward.case(build.forward, plain, rng, brief)
-        drawn = ring_case(case, rng.choice(DEVICE_COUNTS[choice[DEVICES]]), choice[ORDER])
+        case = self.inner.case(build.forward, plain, rng, brief)
+        drawn = self._cases.ring_case(case, rng.choice(DEVICE_COUNTS[choice[DEVICES]]), choice[ORDER])
         most = (BRIEF_VISITS if brief else MOST_VISITS) // (1 if case.check is None else RUNS_OF_CHECK)
         return drawn.with_problem(lighter(drawn.problem, most))
 
 
-def simpler(case: Case, builds: Builds) -> Iterator[Case]:
-    """Yield cases that are smaller in one respect: fewer devices, a plainer order, then as attention does."""
-    p = case.problem
-    for devices in range(1, p.devices):
-        yield ring_case(_forward_case(case), devices, p.row_order)
-    for order in list(ORDERS)[: list(ORDERS).index(p.row_order)]:
-        yield ring_case(_forward_case(case), p.devices, order)
-    for smaller in FORWARD.simpler(_forward_case(case), _forward_builds(builds)):
-        yield ring_case(smaller, p.devices, p.row_order)
+@dataclass(frozen=True, eq=False)
+class RingCases(DividedCases):
+    """Cases of a ring, made of those of attention or its gradients."""
 
+    build: type[RingBuild]
 
-def size(case: Case, builds: Builds) -> tuple[object, ...]:
-    """Return how large a case is: devices, the order, then the size of attention's case."""
-    p = case.problem
-    sizes = FORWARD.size(_forward_case(case), _forward_builds(builds))
-    return p.devices, list(ORDERS).index(p.row_order), *sizes
+    @property
+    @override
+    def problem_class(self) -> type[RingProblem]:
+        return self.build.problem_class
 
+    def ring_case(self, case: Case, devices: int, order: str) -> Case:
+        """Return a case like one of the other operation, without the edits that lie outside of its inputs."""
+        return case.with_problem(ring(self.problem_class, case.problem, devices, order))
 
-def enlarged(case: Case, builds: Builds) -> Case:
-    """Return a larger case with the same inputs, as attention enlarges it."""
-    larger = FORWARD.enlarged(_forward_case(case), _forward_builds(builds))
-    return ring_case(larger, case.problem.devices, case.problem.row_order)
+    @override
+    def divided(self, problem: Any, like: RingProblem) -> RingProblem:  # type: ignore[override]
+        return ring(self.problem_class, problem, like.devices, like.row_order)
 
+    @override
+    def simpler(self, case: Case, builds: Builds) -> Iterator[Case]:
+        """Yield cases with fewer devices, with a plainer order, then what makes the other operation's case smaller."""
+        p = case.problem
+        for devices in range(1, p.devices):
+            yield self.ring_case(self.unwrapped(case), devices, p.row_order)
+        for order in list(ORDERS)[: list(ORDERS).index(p.row_order)]:
+            yield self.ring_case(self.unwrapped(case), p.devices, order)
+        yield from super().simpler(case, builds)
 
-def probed_axes(case: Case, builds: Builds) -> list[ProbedAxis]:
-    """Return the length of the sequence, as the axis of keys."""
-    devices, order = case.problem.devices, case.problem.row_order
-    keys = FORWARD.probed_axes(_forward_case(case), _forward_builds(builds))[:1]
-    return [dataclasses.replace(axis, at=functools.partial(_square_at, axis, devices, order)) for axis in keys]
+    @override
+    def size(self, case: Case, builds: Builds) -> tuple[object, ...]:
+        """Return the number of devices, the order, then the size of the other operation's case."""
+        p = case.problem
+        return p.devices, list(ORDERS).index(p.row_order), *super().size(case, builds)
 
+    @override
+    def probed_axes(self, case: Case, builds: Builds) -> list[ProbedAxis]:
+        """Return the length of the sequence, as the axis of keys."""
+        return [axis for axis in super().probed_axes(case, builds) if axis.name == "kv_len"]
 
-def _square_at(axis: ProbedAxis, devices: int, order: str, length: int) -> Case:
-    case = axis.at(length)
-    square = dataclasses.replace(case.problem, q_len=length, kv_len=length)
-    return ring_case(case.with_problem(square), devices, order)
+    @override
+    def at(self, axis: ProbedAxis, case: Case, length: int) -> Case:
+        longer = axis.at(length)
+        square = dataclasses.replace(longer.problem, q_len=length, kv_len=length)
+        return self.wrapped(longer.with_problem(square), case)
 
+    @override
+    def axes(self, most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]) -> RingAxes:
+        return RingAxes(self, most_tiles, checks, takes)
 
-def _forward_case(case: Case) -> Case:
-    return case.with_problem(case.problem.whole)
+    @override
+    def cases(
+        self, builds: Sequence[RingBuild], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
+    ) -> st.SearchStrategy[Case]:
+        """Return cases of these builds, as the other operation draws them but lighter, over 1 to 8 devices."""
+        from hypothesis import strategies as st  # optional
 
-
-def _forward_builds(builds: Builds) -> Builds:
-    return Builds([build.forward for build in builds.known])  # type: ignore[attr-defined]
-
-
-def cases(
-    builds: Sequence[RingBuild], most_tiles: int | None, checks: Sequence[str], takes: Sequence[str]
-) -> st.SearchStrategy[Case]:
-    """Return cases of these builds, as attention draws them but lighter, over 1 to 8 devices in any order."""
-    from hypothesis import strategies as st  # optional
-
-    taken = [name for name in takes if name in TAKEN]
-    forward = FORWARD.cases([build.forward for build in builds], most_tiles, checks, taken)
-    # Shrinks to two devices, the fewest that exchange anything.
-    counts = st.sampled_from([2, 3, 1, *range(4, MOST_DRAWN + 1)])
-    return st.builds(ring_case, forward, counts, st.sampled_from(list(ORDERS))).map(_lighter_case)
+        inner = self.inner.cases([build.forward for build in builds], most_tiles, checks, taken(takes))
+        drawn = st.builds(self.ring_case, inner, st.sampled_from(DRAWN_COUNTS), st.sampled_from(list(ORDERS)))
+        return drawn.map(_lighter_case)
 
 
 def _lighter_case(case: Case) -> Case:

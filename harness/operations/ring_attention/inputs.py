@@ -1,23 +1,29 @@
-"""How Q, K and V are drawn: as for attention, for the whole sequence."""
+"""How the inputs are drawn: as the operation draws them that is divided over devices, for the whole sequence."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.cases.regime import Regime, by_name
-from harness.operations.attention.inputs import REGIMES as OF_ATTENTION
-from harness.operations.ring_attention.problem import RingProblem
+from harness.model.cases.regime import Regime
+from harness.model.operation import Operation
+from harness.operations.ring_attention.divided_problem import DividedProblem
 
 
-def _drawn_as(name: str, rng: np.random.Generator, problem: RingProblem) -> Sequence[npt.NDArray[np.float64]]:
-    return OF_ATTENTION[name].draw(rng, problem.whole)
+@dataclass(frozen=True)
+class DrawnWhole:
+    """Draws all inputs of the whole sequence. It can be sent to worker processes."""
+
+    regime: Regime
+
+    def __call__(self, rng: np.random.Generator, problem: DividedProblem) -> Sequence[npt.NDArray[np.float64]]:
+        """Return Q, K, V and the others, in the order of the problem's inputs."""
+        return self.regime.draw(rng, problem.whole)
 
 
-REGIMES = by_name(
-    *(Regime(each.name, each.idea, functools.partial(_drawn_as, each.name)) for each in OF_ATTENTION.values())
-)
-"""Every regime of attention by name."""
+def regimes_of(operation: Operation) -> Mapping[str, Regime]:
+    """Return every regime of the operation by name, for the problems of a ring."""
+    return {name: Regime(name, each.idea, DrawnWhole(each)) for name, each in operation.regimes.items()}

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.model.numerics import Numerics
+from harness.operations.ring_attention.divided_problem import DividedProblem
 from harness.operations.ring_attention.oracle import ChunkAnswer, answer, attention, chunk_answers
-from harness.operations.ring_attention.problem import RingProblem
 
 Float64Array = npt.NDArray[np.float64]
 Answers = Iterator[tuple[str, Mapping[str, Float64Array]]]
 
 
-def known_mistakes(problem: RingProblem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None) -> Answers:
+def known_mistakes(problem: DividedProblem, inputs: Mapping[str, np.ndarray], tile_keys: int | None = None) -> Answers:
     """Yield the answer of each mistake with its name."""
     yield from attention().known_mistakes(problem.whole, inputs, tile_keys)
     chunks = chunk_answers(problem, inputs, Numerics())

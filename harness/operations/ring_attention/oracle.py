@@ -39,8 +39,8 @@ from harness.model.arithmetic.rounding import SMALLEST_STEP, UNIT_ROUNDOFF, U
 from harness.model.numerics import Numerics
 from harness.model.operation import WHOLE, Operation, Part, Tolerance, operation_named
 from harness.operations.attention.masks import NO_MASK, Integers, Visibility
+from harness.operations.ring_attention.divided_problem import ROW_AXIS, DividedProblem
 from harness.operations.ring_attention.order import CausalPart
-from harness.operations.ring_attention.problem import ROW_AXIS, RingProblem
 from harness.support.override import override
 
 Float64Array = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ def attention() -> Operation:
     return operation_named("attention")
 
 
-def answer(problem: RingProblem, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
+def answer(problem: DividedProblem, inputs: Arrays, part: Part = WHOLE) -> Mapping[str, Float64Array]:
     """Compute O and lse in float64: attention of the whole sequence, which knows no devices."""
     return attention().answer(problem.whole, inputs, part)
 
@@ -99,11 +99,11 @@ class ChunkAnswer:
     tolerance: Mapping[str, Tolerance]
 
 
-def chunk_answers(problem: RingProblem, inputs: Arrays, numerics: Numerics, part: Part = WHOLE) -> list[ChunkAnswer]:
+def chunk_answers(problem: DividedProblem, inputs: Arrays, numerics: Numerics, part: Part = WHOLE) -> list[ChunkAnswer]:
     """Return attention of all rows of `part` with the keys of each chunk."""
     found = []
     for rows in (chunk.rows for of_device in problem.chunks for chunk in of_device):
-        mask = KeysAt(rows.start, rows.step) if problem.causal else NO_MASK
+        mask = KeysAt(rows.start - problem.diagonal, rows.step) if problem.causal else NO_MASK
         of_chunk = dataclasses.replace(problem.whole, kv_len=len(rows), mask=mask)
         where = (slice(None),) * ROW_AXIS + (slice(rows.start, rows.stop, rows.step),)
         given = {"Q": inputs["Q"], **{name: np.ascontiguousarray(inputs[name][where]) for name in "KV"}}
@@ -114,7 +114,7 @@ def chunk_answers(problem: RingProblem, inputs: Arrays, numerics: Numerics, part
 
 
 def tolerance(
-    problem: RingProblem, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
+    problem: DividedProblem, inputs: Arrays, answer: Mapping[str, Float64Array], numerics: Numerics, part: Part = WHOLE
 ) -> Mapping[str, Tolerance]:
     """Return the budgets of O and lse, as the module derives them."""
     if sum(map(len, problem.chunks)) == 1:
@@ -127,7 +127,7 @@ def tolerance(
 
 
 def _budget(
-    problem: RingProblem,
+    problem: DividedProblem,
     answer: Mapping[str, Float64Array],
     chunks: list[ChunkAnswer],
     of: Callable[[Tolerance], Float64Array],

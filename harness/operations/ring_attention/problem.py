@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from harness.model.problem import ELEMENT_BYTES, INPUT, OPTIONAL_OUTPUT, OUTPUT, Tensor, option
-from harness.model.sharing import Share, Sharing
-from harness.operations.attention.masks import NO_MASK, parse_mask
+from harness.model.problem import ELEMENT_BYTES, option
+from harness.operations.attention.masks import NO_MASK
 from harness.operations.attention.problem import Problem
-from harness.operations.attention.sizes import Sizes
+from harness.operations.ring_attention.divided_problem import Chunk, DividedProblem, Held
 from harness.operations.ring_attention.order import (
     CONTIGUOUS,
     ORDERS,
@@ -24,29 +23,12 @@ from harness.support.errors import ProblemError
 from harness.support.override import override
 from harness.support.suggestion import did_you_mean
 
-MOST_DEVICES = 64
-ROW_AXIS = 2
 SLOTS = 2
 """Visiting blocks of K and V for which a device has room: one is computed with while the next one arrives."""
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Rows of the sequence that a device holds as one array of Q, of K, of V, of O and of lse."""
-
-    device: int
-    letter: str
-    """`a` or `b` if a device has two chunks; else empty."""
-    rows: range
-    """Their places in the sequence."""
-
-    def of(self, tensor: str) -> str:
-        """Return the name of its part of a tensor, such as `K@1` or `K@1b`."""
-        return f"{tensor}@{self.device}{self.letter}"
-
-
 @dataclass(frozen=True, kw_only=True)
-class RingProblem(Sizes):
+class RingProblem(DividedProblem):
     """O = softmax(scale * Q K^T + mask) V of one sequence per (batch, head), divided over devices by rows.
 
     All arrays are those of attention, of which each device holds the rows that `order` assigns to it: those of Q, K and
@@ -54,16 +36,13 @@ class RingProblem(Sizes):
     """
 
     operation: ClassVar[str] = "ring-attention"
+    in_words: ClassVar[str] = "ring attention"
 
-    devices: int = option(4, "devices over which rows are divided")
-    """Number of devices, each with its own memory."""
     row_order: str = option(CONTIGUOUS, f"rows of each device: {', '.join(ORDERS)}", metavar="ORDER", parse=str)
     """Which rows a device holds: a key of `ORDERS`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.devices, bool) or not isinstance(self.devices, int) or not 1 <= self.devices <= MOST_DEVICES:
-            raise ProblemError(f"devices is {self.devices!r}; it has to be a whole number from 1 to {MOST_DEVICES}")
         if self.row_order not in ORDERS:
             raise ProblemError(
                 f"no order {self.row_order!r}{did_you_mean(self.row_order, ORDERS)} Orders: {', '.join(ORDERS)}"
@@ -73,8 +52,6 @@ class RingProblem(Sizes):
                 f"q_len is {self.q_len} and kv_len {self.kv_len}; ring attention takes Q, K and V of one sequence: "
                 "choose both with seq_len"
             )
-        if self.mask not in (NO_MASK, parse_mask("causal")):
-            raise ProblemError(f"mask {self.mask}: ring attention takes none or causal")
         least = self.devices * chunks_per_device(self.row_order)
         if self.q_len < least:
             raise ProblemError(
@@ -82,14 +59,15 @@ class RingProblem(Sizes):
             )
 
     @property
-    def whole(self) -> Problem:
-        """The problem of attention that the devices compute together."""
-        return Problem(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Sizes)})
+    @override
+    def chunks(self) -> tuple[tuple[Chunk, ...], ...]:
+        """The chunks of rows of each device, of Q as of K."""
+        return _chunks(self.row_order, self.devices, self.q_len)
 
     @property
-    def chunks(self) -> tuple[tuple[Chunk, ...], ...]:
-        """The chunks of each device."""
-        return _chunks(self.row_order, self.devices, self.q_len)
+    @override
+    def division_in_words(self) -> list[str]:
+        return [*super().division_in_words, f"{self.row_order} order"]
 
     def block(self, rows: Chunk, keys: Chunk) -> Problem | None:
         """Return the problem of attention of a chunk's rows with another one's keys; None if they see none of them."""
@@ -97,11 +75,6 @@ class RingProblem(Sizes):
         if mask is None:
             return None
         return dataclasses.replace(self.whole, q_len=len(rows.rows), kv_len=len(keys.rows), mask=mask)
-
-    def kv_bytes(self, device: int) -> int:
-        """Return the bytes of the block of K and V that a device holds, and that goes round."""
-        rows = sum(len(chunk.rows) for chunk in self.chunks[device])
-        return 2 * self.batch * self.kv_heads_count * rows * self.head_dim * self.itemsize_bytes
 
     @property
     @override
@@ -111,10 +84,15 @@ class RingProblem(Sizes):
 
     @property
     def _slot_bytes(self) -> int:
+        return self.slot_elements * self.itemsize_bytes
+
+    @property
+    def slot_elements(self) -> int:
+        """Elements of the largest block of K and V together, for which a device has room."""
         rows = chunks_per_device(self.row_order) * max(
             len(chunk.rows) for of_device in self.chunks for chunk in of_device
         )
-        return 2 * self.batch * self.kv_heads_count * rows * self.head_dim * self.itemsize_bytes
+        return 2 * self.batch * self.kv_heads_count * rows * self.head_dim
 
     @override
     def most_device_bytes(self, device: int) -> int | None:
@@ -129,64 +107,14 @@ class RingProblem(Sizes):
         return q_bytes + 2 * of_rows + sums + self.kv_bytes(device) + SLOTS * self._slot_bytes
 
     @property
-    def features(self) -> tuple[str, ...]:
-        """`causal`, if it is."""
-        return tuple(part.kind for part in self.mask.parts)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Q, K, V, O, and optionally lse, of the whole sequence."""
-        return self.whole.tensors
-
-    @property
     @override
-    def sharing(self) -> Sharing | None:
-        return _sharing(self)
-
-    @property
-    @override
-    def build_key(self) -> tuple[Hashable, ...]:
-        return (self.dtype, self.head_dim)
+    def held(self) -> RingProblem:
+        return HeldRingProblem(**self.own_fields)
 
     @property
     @override
     def size_class(self) -> tuple[Hashable, ...]:
-        return (*self.whole.size_class, self.devices.bit_length(), self.row_order)
-
-    @property
-    def flops(self) -> int:
-        """Those of attention, over all devices."""
-        return self.whole.flops
-
-    @property
-    @override
-    def headline(self) -> str:
-        plural = "s" if self.devices > 1 else ""
-        return f"ring attention over {self.devices} device{plural} in {self.row_order} order, {self.whole.headline}"
-
-    @override
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields as JSON values. `causal` repeats `mask`, as attention has it."""
-        return super().to_fields() | {"causal": self.causal, "mask": self.mask.text}
-
-    @override
-    def to_short_fields(self) -> dict[str, Any]:
-        """Return `to_fields` without defaults, but with all sizes."""
-        plain = RingProblem(heads=self.heads, head_dim=self.head_dim).to_fields()
-        sizes = ("heads", "q_len", "kv_len", "head_dim", "devices", "row_order")
-        short = {name: value for name, value in self.to_fields().items() if name in sizes or value != plain.get(name)}
-        short.pop("causal", None)
-        return short
-
-    @classmethod
-    @override
-    def from_fields(cls, fields: Mapping[str, Any]) -> RingProblem:
-        """Return the problem with these fields; `causal` adds a causal mask. Raises `ProblemError` or `TypeError`."""
-        given = dict(fields)
-        causal = given.pop("causal", False)
-        if not isinstance(causal, bool):
-            raise ProblemError(f"causal is {causal!r}; it has to be true or false")
-        return cls(**{**given, "mask": "causal"} if causal else given)
+        return (*super().size_class, self.row_order)
 
 
 @functools.lru_cache(maxsize=64)
@@ -199,41 +127,5 @@ def _chunks(order: str, devices: int, length: int) -> tuple[tuple[Chunk, ...], .
     )
 
 
-class HeldRingProblem(RingProblem):
+class HeldRingProblem(Held, RingProblem):
     """A problem of ring attention with a tensor for each chunk in place of whole ones, as kernels get them."""
-
-    @property
-    @override
-    def tensors(self) -> tuple[Tensor, ...]:
-        return _held_tensors(self)
-
-    @property
-    @override
-    def sharing(self) -> Sharing | None:
-        return None
-
-
-@functools.lru_cache(maxsize=64)
-def _held_tensors(problem: RingProblem) -> tuple[Tensor, ...]:
-    chunks = [chunk for of_device in problem.chunks for chunk in of_device]
-    found = []
-    for tensor in problem.whole.tensors:
-        for chunk in chunks:
-            shape = (*tensor.shape[:ROW_AXIS], len(chunk.rows), *tensor.shape[ROW_AXIS + 1 :])
-            found.append(
-                Tensor(chunk.of(tensor.name), shape, tensor.dtype, tensor.role, tensor.axes, device=chunk.device)
-            )
-    assert {tensor.role for tensor in found} == {INPUT, OUTPUT, OPTIONAL_OUTPUT}
-    return tuple(found)
-
-
-@functools.lru_cache(maxsize=64)
-def _sharing(problem: RingProblem) -> Sharing:
-    held = HeldRingProblem(**{field.name: getattr(problem, field.name) for field in dataclasses.fields(RingProblem)})
-    shares = tuple(
-        Share(tensor.name, chunk.of(tensor.name), ROW_AXIS, chunk.rows)
-        for tensor in problem.whole.tensors
-        for of_device in problem.chunks
-        for chunk in of_device
-    )
-    return Sharing(held, shares)

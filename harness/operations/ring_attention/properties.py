@@ -17,10 +17,10 @@ from harness.model.cases.property import (
     other_outputs,
 )
 from harness.model.invariance import BATCH, Change
-from harness.operations.ring_attention.problem import RingProblem
+from harness.operations.ring_attention.divided_problem import DividedProblem
 
 
-def alone(problem: RingProblem, inputs: Arrays) -> Change | None:
+def alone(problem: DividedProblem, inputs: Arrays) -> Change | None:
     """One sequence without the others of its batch; None if there are no others."""
     if problem.batch == 1:
         return None
@@ -33,7 +33,7 @@ def alone(problem: RingProblem, inputs: Arrays) -> Change | None:
     return Change(f"batch entry {chosen} on its own", single, given, (own,), (slice(None),))
 
 
-def changes(problem: RingProblem, inputs: Arrays, kind: str) -> Iterator[Change]:
+def changes(problem: DividedProblem, inputs: Arrays, kind: str) -> Iterator[Change]:
     """Yield problems to compare with this one, for the first of `INVARIANCES`."""
     if kind == BATCH and (change := alone(problem, inputs)) is not None:
         yield change

@@ -9,6 +9,7 @@ import pytest
 
 from harness.execution.isolation.replies import Malformed
 from harness.execution.isolation.wire import argument_from_json, argument_to_json
+from harness.model.plan import Reshaped
 from harness.model.tensor_map import TensorMap
 from harness.support.errors import PlanError
 
@@ -22,7 +23,7 @@ def put_by(argument: object) -> int:
 def test_a_tensor_map_and_its_encoding_come_as_they_went() -> None:
     """A plan has the one, a launch on the emulator the other."""
     encoded = np.void(bytes(range(128)))
-    for argument in (MAP, encoded, np.float32(0.125), "K", ("K", (np.int32(1), ()))):
+    for argument in (MAP, encoded, np.float32(0.125), "K", ("K", (np.int32(1), ())), Reshaped("K", (2, 3))):
         found = argument_from_json(json.loads(json.dumps(argument_to_json(argument, put_by))))
         assert type(found) is type(argument) and found == argument
 

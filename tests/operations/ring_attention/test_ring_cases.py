@@ -12,16 +12,18 @@ from harness.model.cases.axes import NO_CHECK
 from harness.model.cases.build import Builds
 from harness.model.cases.case import Case, Edit
 from harness.model.operation import operation_named
-from harness.operations.ring_attention.cases import BRIEF_VISITS, DEVICES, ORDER, RingAxes, builds_of, lighter, visits
+from harness.operations.ring_attention.cases import BRIEF_VISITS, ORDER, lighter, visits
+from harness.operations.ring_attention.divided_cases import DEVICES
+from harness.operations.ring_attention.operation import CASES
 from harness.operations.ring_attention.order import ORDERS
 from harness.operations.ring_attention.problem import RingProblem
 
 OPERATION = operation_named("ring-attention")
-BUILDS = builds_of(0)
+BUILDS = CASES.builds_of(0)
 
 
 def drawn(count: int) -> list[Case]:
-    axes, rng = RingAxes(None, (), ("causal", "window", "layout")), random.Random(3)
+    axes, rng = CASES.axes(None, (), ("causal", "window", "layout")), random.Random(3)
     values = {axis: [value.name for value in of_axis] for axis, of_axis in axes.values.items()}
     choices = []
     while len(choices) < count:
@@ -45,7 +47,7 @@ def test_campaigns_meet_every_number_of_devices_order_and_remainder():
 
 
 def test_every_value_of_the_axes_goes_with_the_plainest_of_the_others():
-    axes = RingAxes(None, (), ("causal",))
+    axes = CASES.axes(None, (), ("causal",))
     plain = {axis: values[0].name for axis, values in axes.values.items()}
     assert plain["property"] == NO_CHECK and {DEVICES, ORDER} < plain.keys()
     for axis in (DEVICES, ORDER):

@@ -29,13 +29,12 @@ PROBLEMS: dict[str, tuple[BaseProblem, ...]] = {
     "paged-attention": tuple(PagedProblem(head_dim=64, dtype=dtype) for dtype in DTYPES),
 }
 FOUND = discover()
-REFUSED = ("bwd-mma-cupy", "bwd-mma-numba", "ring-mma-cupy")
-OTHERS_KERNELS = ("ring-cupy",)
+LANGUAGES = ("cupy", "numba")
+REFUSED = tuple(f"{name}-{each}" for name in ("bwd-mma", "ring-mma", "ring-bwd-mma", "tree-mma") for each in LANGUAGES)
+OTHERS_KERNELS = tuple(f"{name}-{each}" for name in ("ring", "ring-bwd", "tree") for each in LANGUAGES)
 """Variants that launch kernels of other algorithms beside their own."""
 COPIED = [
-    each.name
-    for each in FOUND.registry
-    if each.backend in ("cupy", "numba") and each.name not in (*REFUSED, *OTHERS_KERNELS)
+    each.name for each in FOUND.registry if each.backend in LANGUAGES and each.name not in (*REFUSED, *OTHERS_KERNELS)
 ]
 
 

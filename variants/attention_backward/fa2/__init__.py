@@ -47,12 +47,14 @@ from variants._tiles import (
 from variants._tiles.backward import (
     BACKWARD,
     BackwardSchedule,
+    Claims,
     backward_tiles,
     key_grid_across,
     owning_keys_floats,
     register_backward,
     score_tau,
     sizes,
+    sum_of_launches,
     turned,
 )
 from variants._tiles.bias_gradient import added_bias, added_bias_bytes, numba_kind
@@ -143,21 +145,25 @@ def plan(problem: Problem, kernels: Kernels, tile: Tile | None = None) -> Plan:
 
 def claim(problem: Problem, tile: Tile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
+    return sum_of_launches(claims(problem, tile))
+
+
+def claims(problem: Problem, tile: Tile | None = None) -> Claims:
+    """The bytes of each launch."""
     s = BackwardSchedule(problem, tile or default_tile(problem.head_dim))
-    added_bytes = (s.visits * s.running_bytes).sum()
+    added_bytes, running_bytes = (s.visits * s.running_bytes).sum(), s.running_bytes.sum()
     copy = tile_copy(problem)
     copied_bytes = s.Q_bytes if copy is None else s.row_bytes("Q", copy)
-    read_bytes = 2 * s.Q_bytes.sum() + (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
-    read_bytes += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum() + s.term_bytes
-    write_bytes = s.stat_bytes.sum() + s.running_bytes.sum() + added_bytes + 2 * s.K_bytes.sum()
     bias_read, bias_added, bias_zeroed = added_bias_bytes(s)
-    sinks_read, sinks_written = sink_gradient_bytes(problem)
-    read_bytes += bias_read + bias_added + sinks_read
-    write_bytes += bias_added + bias_zeroed + sinks_written
-    if problem.dtype != "float32":
-        read_bytes += s.running_bytes.sum()
-        write_bytes += s.Q_bytes.sum()
-    return Traffic(int(read_bytes), int(write_bytes))
+    main_read = (s.visits * 2 * (copied_bytes + s.stat_bytes)).sum() + added_bytes
+    main_read += 2 * s.seen_K_bytes.sum() + s.key_limit_bytes.sum() + s.term_bytes + bias_read + bias_added
+    rounds = problem.dtype != "float32"
+    return Claims(
+        prepare=(2 * s.Q_bytes.sum(), s.stat_bytes.sum() + running_bytes + bias_zeroed),
+        of_keys=(main_read, added_bytes + 2 * s.K_bytes.sum() + bias_added),
+        rounding=(running_bytes, s.Q_bytes.sum()) if rounds else (0, 0),
+        of_sinks=sink_gradient_bytes(problem),
+    )
 
 
 def tiles(problem: Problem) -> list[dict[str, int]]:

@@ -53,6 +53,7 @@ from variants._mma_backward import (
 )
 from variants._mma_backward.parts import scored_parts
 from variants._tiles import Tile
+from variants._tiles.backward import Claims, sum_of_launches
 from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.sink_gradient import cuda_sink_kernels, numba_sink_kernels, sink_gradient_bytes, sink_launches
 
@@ -99,16 +100,23 @@ def plan(problem: Problem, kernels: Kernels, tile: BackwardMmaTile | None = None
 
 def claim(problem: Problem, tile: BackwardMmaTile | None = None) -> Traffic:
     """The bytes above, at the `sectors` level."""
+    return sum_of_launches(claims(problem, tile))
+
+
+def claims(problem: Problem, tile: BackwardMmaTile | None = None) -> Claims:
+    """The bytes of each launch."""
     s = MmaBackwardSchedule(problem, tile or default_owning_keys(problem.head_dim))
     ends = MmaBackwardSchedule(problem, Tile(END_ROWS, END_ROWS))
-    read_bytes, write_bytes = prepare_bytes(problem)
-    running_bytes, added_bytes = int(ends.running_bytes.sum()), int((s.visits * s.running_bytes).sum())
-    read_bytes += int((s.visits * 2 * (s.copied_Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum())
-    read_bytes += added_bytes + running_bytes + int(s.key_limit_bytes.sum())
-    write_bytes += running_bytes + added_bytes + int(2 * s.K_bytes.sum() + ends.Q_bytes.sum())
-    sinks_read, sinks_written = sink_gradient_bytes(problem)
-    read_bytes += term_bytes(problem, scored_parts(s)) + sinks_read
-    return Traffic(read_bytes, write_bytes + sinks_written)
+    rows_read, rows_written = prepare_bytes(problem)
+    running_bytes, added_bytes = ends.running_bytes.sum(), (s.visits * s.running_bytes).sum()
+    keys_read = (s.visits * 2 * (s.copied_Q_bytes + s.stat_bytes)).sum() + 2 * s.seen_K_bytes.sum() + added_bytes
+    keys_read += s.key_limit_bytes.sum() + term_bytes(problem, scored_parts(s))
+    return Claims(
+        prepare=(rows_read, rows_written + running_bytes),
+        of_keys=(keys_read, added_bytes + 2 * s.K_bytes.sum()),
+        rounding=(running_bytes, ends.Q_bytes.sum()),
+        of_sinks=sink_gradient_bytes(problem),
+    )
 
 
 def register(registry: Registry) -> None:
