@@ -43,6 +43,8 @@ class Device:
     """Display name."""
     arch: str
     """The target architecture of kernels, such as `sm_90`."""
+    count: int = 1
+    """GPUs of the machine, over which the devices of a plan are divided; of the emulator, 1."""
 
     @property
     def is_gpu(self) -> bool:

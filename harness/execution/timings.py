@@ -81,6 +81,11 @@ class BenchResult:
     rows: tuple[BenchRow, ...]
 
     @property
+    def gpus(self) -> int:
+        """GPUs that compute the problem together: as many as it has devices, if the machine has them."""
+        return min(self.problem.devices, self.device.count)
+
+    @property
     def something_ran(self) -> bool:
         """Whether at least one contender supported the problem."""
         return any(row.verdict != "unsupported" for row in self.rows)

@@ -17,6 +17,7 @@ from harness.execution.run_settings import RunSettings
 from harness.execution.timings import BenchResult, Ceilings
 from harness.gpu.bench import Contender, Entry, Step, bench
 from harness.gpu.context import GpuContext
+from harness.gpu.plan_devices import PlanDevices
 from harness.gpu.stage import GpuStage
 from harness.gpu.stopwatch import ClockReader, Stopwatch
 from harness.model.contenders.library_versions import library_versions
@@ -81,6 +82,7 @@ def bench_on_gpu(
     is not `prepared` is worked out first.
     """
     context = GpuContext()
+    devices = PlanDevices(context, problem.devices)
     step("inputs and the oracle")
     prepared = prepared or Prepared.of(problem, settings)
     clocks = ClockReader(context.cupy.cuda.Device().pci_bus_id)
@@ -91,17 +93,17 @@ def bench_on_gpu(
         return result, read.median_mhz, ", ".join(sorted(read.held_down_by)) or None
 
     torch = torch_version() if libraries else None
-    with context.memory():
-        stopwatch = Stopwatch(context)
+    with devices.memory():
+        stopwatch = Stopwatch(context, devices.contexts[1:])
         step("the GPU's own ceilings")
         ceilings = prepared.ceilings or measure_ceilings(context, stopwatch, problem.outputs[0].dtype)
-        entries, stage = _entries(context, variants, problem, prepared, step, torch is not None, left_out)
+        entries, stage = _entries(devices, variants, problem, prepared, step, torch is not None, left_out)
         gpu = gpu_like(context.device.name)
-        floor_ms = least_ms(problem, gpu)
+        floor_ms = least_ms(problem, gpu) / len(devices.contexts)
         for entry in entries:
             entry.sustained = entry.name not in only_cold
             if entry.numerics.factors != "problem":
-                entry.floor_ms = least_ms(problem, gpu, entry.numerics.factors)
+                entry.floor_ms = least_ms(problem, gpu, entry.numerics.factors) / len(devices.contexts)
         rows = bench(entries, prepared.spots, stopwatch, settings.effort, floor_ms, watch, step)
         del stage, stopwatch, entries
     return BenchResult(
@@ -133,18 +135,19 @@ def prepare_on_gpu(
     Several processes can do this at the same time for different problems. Returns what another process can use. What is
     `prepared` already is kept.
     """
-    context, prepared = GpuContext(), prepared or Prepared.of(problem, settings, whole_flops)
-    with context.memory():
+    devices = PlanDevices(GpuContext(), problem.devices)
+    prepared = prepared or Prepared.of(problem, settings, whole_flops)
+    with devices.memory():
         has_libraries = torch_version() is not None
-        entries, stage = _entries(context, variants, problem, prepared, lambda _: None, has_libraries, left_out)
-        context.stream.synchronize()
+        entries, stage = _entries(devices, variants, problem, prepared, lambda _: None, has_libraries, left_out)
+        devices.synchronize()
         numerics = {entry.numerics for entry in entries if entry.contender is not None}
         del stage, entries
     return Prepared(tuple(tuple(each.settled(numerics) for each in questions) for questions in prepared.spots))
 
 
 def _entries(
-    context: GpuContext,
+    devices: PlanDevices,
     variants: Sequence[Variant],
     problem: BaseProblem,
     prepared: Prepared,
@@ -155,7 +158,7 @@ def _entries(
     """Entries of variants and libraries, compiled and bound to inputs on the GPU."""
     input_sets = [questions[0].inputs for questions in prepared.spots]
     planned = [(entry, plan) for variant in variants for entry, plan in [_plan(variant, problem)]]
-    stage = GpuStage(context, problem, input_sets, [plan for _, plan in planned if plan is not None])
+    stage = GpuStage(devices.first, problem, input_sets, [plan for _, plan in planned if plan is not None], devices)
     for entry, plan in planned:
         if plan is not None:
             step(f"{entry.name}: compiling")

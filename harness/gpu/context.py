@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from harness.model.placed_tensors import view
 from harness.model.plan import Buffer, Launch
 from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import stamped
-from harness.support.errors import KernelFault, SandboxError, UnsupportedProblem
+from harness.support.errors import KernelFault, SandboxError
 
 FAULT_KINDS = {700: "out of bounds", 716: "misaligned", 717: "out of bounds", 702: "step limit"}
 """Kinds of `KernelFault` by CUDA error code: illegal address, misaligned address, address space, timeout."""
@@ -64,17 +65,21 @@ def own_gpu() -> str | None:
 
 
 class GpuContext:
-    """The current CUDA device. bfloat16 buffers are uint16 arrays to CuPy and Numba.
+    """One GPU. bfloat16 buffers are uint16 arrays to CuPy and Numba.
 
     Raises `SandboxError` if there is no usable GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int | None = None) -> None:
+        """`number` is CUDA's, of the GPU; None for the current device."""
         try:
             import cupy
 
-            properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
-            self.stream = cupy.cuda.Stream(non_blocking=True)
+            self.gpu = cupy.cuda.Device(number)
+            gpus = cupy.cuda.runtime.getDeviceCount()
+            properties = cupy.cuda.runtime.getDeviceProperties(self.gpu.id)
+            with self.gpu:
+                self.stream = cupy.cuda.Stream(non_blocking=True)
         except Exception as error:
             raise SandboxError(
                 f"no usable GPU: {' '.join(str(error).split())}; --device emulator needs none"
@@ -85,6 +90,7 @@ class GpuContext:
             kind="gpu",
             name=properties["name"].decode(),
             arch=f"sm_{properties['major']}{properties['minor']}",
+            count=gpus,
         )
         self._native = NativeGpu(cupy, self.stream, self.device.name, self.device.arch)
         self._pool = cupy.cuda.MemoryPool()
@@ -108,7 +114,8 @@ class GpuContext:
 
         Raises `CompileError`, and `PlanError` if no toolchain owns the kernel or it requests too much shared memory.
         """
-        return toolchain_of(launch.kernel).bind(launch, arrays, self._native)
+        with self.current():
+            return toolchain_of(launch.kernel).bind(launch, arrays, self._native)
 
     def bind_stamped(
         self, launches: Sequence[Launch], arrays: Mapping[str, Any], rooms: Sequence[Any], stamps: int
@@ -123,13 +130,20 @@ class GpuContext:
         Raises `SandboxError` if the GPU's memory is too small.
         """
         try:
-            with self.cupy.cuda.using_allocator(self._pool.malloc), self.stream:
+            with self.current():
                 yield
         except self.cupy.cuda.memory.OutOfMemoryError as error:
             raise SandboxError(f"the GPU's memory is too small for this problem: {error}") from error
         finally:
             if self._lost_to is None:
-                self._pool.free_all_blocks()
+                with self.gpu:  # CuPy frees the blocks of the current device
+                    self._pool.free_all_blocks()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """A context manager that makes this GPU, its stream and its pool current for CuPy, Numba and launches."""
+        with self.gpu, self.cupy.cuda.using_allocator(self._pool.malloc), self.stream:
+            yield
 
     @contextmanager
     def faults_named(self, kernel_name: str) -> Iterator[None]:
@@ -159,30 +173,71 @@ class GpuContext:
 
     def allocate(self, buffer: Buffer) -> Any:
         """An uninitialized array for this buffer."""
-        return self.cupy.empty(buffer.shape, kernel_dtype(buffer.dtype))
+        with self.current():
+            return self.cupy.empty(buffer.shape, kernel_dtype(buffer.dtype))
 
     def upload(self, array: Any, values: np.ndarray) -> None:
         """Copy `values` from the host to a GPU array."""
-        array.set(kernel_values(values), stream=self.stream)
+        with self.current():
+            array.set(kernel_values(values), stream=self.stream)
 
     def fill(self, array: Any, byte: int) -> None:
         """Set every byte, in stream order."""
         if array.nbytes:
-            array.data.memset_async(byte, array.nbytes, self.stream)
+            with self.current():
+                array.data.memset_async(byte, array.nbytes, self.stream)
 
     def download(self, array: Any, dtype: str) -> np.ndarray:
         """Copy an array to the host, bfloat16 as `ml_dtypes.bfloat16`. Waits for the stream."""
-        host: np.ndarray = array.get(stream=self.stream)
-        self.stream.synchronize()
+        with self.current():
+            host: np.ndarray = array.get(stream=self.stream)
+            self.stream.synchronize()
         return host.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else host
 
+    def peers(self, count: int) -> list[GpuContext]:
+        """Return this context and those of up to `count` - 1 other GPUs, which copy to each other directly if they can.
 
-def require_one_device(problem: BaseProblem) -> None:
-    """Raise `UnsupportedProblem` for a problem that is divided over devices: peer copies have never been tried here."""
-    if problem.sharing is not None:
-        raise UnsupportedProblem(
-            "a GPU", "its plans are for several devices, and only the emulator runs those; use --device emulator"
-        )
+        Without peer access, CUDA copies through the host's memory.
+        """
+        runtime = self.cupy.cuda.runtime
+        gpus = runtime.getDeviceCount()
+        contexts = [self, *(GpuContext((self.gpu.id + d) % gpus) for d in range(1, min(count, gpus)))]
+        for one, other in itertools.permutations(contexts, 2):
+            if runtime.deviceCanAccessPeer(one.gpu.id, other.gpu.id):
+                with one.gpu:
+                    _enable_peer_access(runtime, other.gpu.id)
+        return contexts
+
+    def event(self) -> Any:
+        """A new event for streams of this GPU, which streams of other GPUs may wait for."""
+        with self.gpu:
+            return self.cupy.cuda.Event(disable_timing=True)
+
+    def new_stream(self) -> Any:
+        """Another stream of this GPU."""
+        with self.gpu:
+            return self.cupy.cuda.Stream(non_blocking=True)
+
+    def copy_to(self, other: GpuContext, source: Any, destination: Any, size_bytes: int, stream: Any) -> None:
+        """Enqueue a copy of an array's first bytes, from this GPU's memory to that of another one or the same."""
+        runtime, there, here = self.cupy.cuda.runtime, int(destination.data.ptr), int(source.data.ptr)
+        if other.gpu.id == self.gpu.id:
+            runtime.memcpyAsync(there, here, size_bytes, runtime.memcpyDeviceToDevice, stream.ptr)
+        else:
+            runtime.memcpyPeerAsync(there, other.gpu.id, here, self.gpu.id, size_bytes, stream.ptr)
+
+
+ALREADY_ENABLED = 704
+"""`cudaErrorPeerAccessAlreadyEnabled`."""
+
+
+def _enable_peer_access(runtime: Any, number: int) -> None:
+    """Let the current GPU access the memory of the GPU of this number."""
+    try:
+        runtime.deviceEnablePeerAccess(number)
+    except runtime.CUDARuntimeError as error:
+        if error.status != ALREADY_ENABLED:
+            raise
 
 
 def views_of(context: GpuContext, problem: BaseProblem, buffers: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from harness.execution.schedule.warp_timestamps import STAMP, StampedLaunch, StampedRun
-from harness.gpu.context import POISON_BYTE, GpuContext, require_one_device, views_of
+from harness.gpu.context import POISON_BYTE, GpuContext, views_of
 from harness.model.placed_tensors import placed_inputs
 from harness.model.plan import Buffer, Launch, Plan, in_three_dimensions
 from harness.model.problem import BaseProblem
 from harness.ptx.timestamps import FEWEST_STAMPS, room_bytes
+from harness.support.errors import UnsupportedProblem
 from harness.support.gpu_data_sheets import WARP_LANES
 
 MOST_STAMPS = 1024
@@ -42,7 +43,8 @@ def stamps_per_warp(plan: Plan) -> int:
 def _run(
     context: GpuContext, problem: BaseProblem, plan: Plan, inputs: Mapping[str, np.ndarray]
 ) -> tuple[StampedLaunch, ...]:
-    require_one_device(problem)
+    if problem.sharing is not None:
+        raise UnsupportedProblem("a GPU's timeline", "a plan of several devices has no timeline of one GPU")
     buffers, stamps = plan.all_buffers(problem), stamps_per_warp(plan)
     given = placed_inputs(problem, inputs)
     of_buffers: dict[str, Any] = {name: context.allocate(buffer) for name, buffer in buffers.items()}

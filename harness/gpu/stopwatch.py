@@ -4,6 +4,9 @@ One sample: the L2 cache is overwritten and the stream is blocked by a kernel th
 event, the launches, and the stop event. While the stream is blocked, the host enqueues all of this, so that the time
 between the events is the GPU's work only. The flush is that of Triton's `do_bench`; blocking the stream is how NVBench
 excludes the host from its times.
+
+Of a plan on several GPUs, it is the first one's stream that is blocked, behind the flushes of all of them. The others
+begin behind the start event, and the stop event is behind their ends (`PlanRun`).
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.gpu.context import GpuContext
+from harness.model.plan import Buffer
 
 Enqueue = Callable[[], None]
 """Enqueues all launches of one run, without waiting for them."""
@@ -39,12 +43,14 @@ extern "C" __global__ void hold(unsigned long long nanoseconds)
 
 
 class Stopwatch:
-    """Measures on one context's stream. The flush buffer belongs to the memory scope in which it was created."""
+    """Measures on one context's stream. The flush buffers belong to the memory scope in which it was created."""
 
-    def __init__(self, context: GpuContext) -> None:
+    def __init__(self, context: GpuContext, others: Sequence[GpuContext] = ()) -> None:
+        """`others` are those of the other GPUs of a plan of several devices."""
         self._context = context
         cupy = context.cupy
-        self._flush = cupy.empty(FLUSH_L2_SIZES * max(1, context.l2_bytes), dtype="uint8")
+        self._flush = _flush_buffer(context)
+        self._others = [(other, _flush_buffer(other), other.event()) for other in others]
         self._hold = cupy.RawKernel(_HOLD, "hold")
         self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()
 
@@ -53,7 +59,11 @@ class Stopwatch:
         stream = self._context.stream
         hold_ns = SHORTEST_HOLD_NS
         while True:
-            self._flush.data.memset_async(0, self._flush.nbytes, stream)
+            for other, flush, flushed in self._others:
+                other.fill(flush, 0)
+                flushed.record(other.stream)
+                stream.wait_event(flushed)
+            self._context.fill(self._flush, 0)
             self._hold((1,), (1,), (_uint64(hold_ns),))
             held_from = time.perf_counter_ns()
             self._start.record(stream)
@@ -82,6 +92,10 @@ class Stopwatch:
                 continue
             total_ms, runs = total_ms + took_ms, runs + batch
         return total_ms / runs
+
+
+def _flush_buffer(context: GpuContext) -> Any:
+    return context.allocate(Buffer("flush", (FLUSH_L2_SIZES * max(1, context.l2_bytes),), "uint8"))
 
 
 def _uint64(value: int) -> Any:

@@ -1,8 +1,8 @@
 """Defines copies between the devices of a plan, and checks that no device uses another's memory without one.
 
-Launches of one device run in their order. Launches of different devices are ordered only by copies. Executors report a
-launch that meets a copy in flight. So the result of a plan does not depend on how fast a device is, or when a copy
-happens.
+Launches of one device run in their order. Launches of different devices are ordered only by copies. The emulator
+reports a launch that meets a copy in flight, which a GPU does not notice. So the result of a plan does not depend on
+how fast a device is, or when a copy happens.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from harness.execution.timings import BenchResult, BenchRow
 from harness.model.operation import operation_of
 from harness.text.report import Report, Table
-from harness.text.tables import UNKNOWN, device_line, finite
+from harness.text.tables import UNKNOWN, device_line, finite, notes_on_devices
 
 HEADERS = {
     "rank": True,
@@ -83,9 +83,9 @@ def _cells(row: BenchRow, result: BenchResult) -> list[str]:
         _number(row.sustained_ms, 4),
         _number(row.sustained_mhz, 0),
         _number(flops, 2),
-        _percent(flops, ceilings.matrix_flops / 1e12),
+        _percent(flops, result.gpus * ceilings.matrix_flops / 1e12),
         _number(None if moved is None else moved / 1e9, 0),
-        _percent(moved, ceilings.copy_bytes_per_s),
+        _percent(moved, result.gpus * ceilings.copy_bytes_per_s),
         _number(None if row.compile_ms is None else row.compile_ms / 1000, 2),
     ]
 
@@ -119,6 +119,7 @@ def bench_notes(result: BenchResult) -> list[str]:
         f"TFLOP/s: {operation.flops_in_words}. GB/s: bytes at the sectors level as the variant claims them; above "
         "100 % of a copy, caches served the rest.",
     ]
+    notes += notes_on_devices(result.problem, result.device)
     if result.torch is not None and operation.libraries_in_words is not None:
         notes.append(operation.libraries_in_words(result.torch))
     others = [f"{name} {version}" for name, version in result.libraries.items() if name != "PyTorch"]

@@ -14,7 +14,7 @@ from harness.model.finding import findings_by_cause
 from harness.model.problem import OPTIONAL_OUTPUT, OUTPUT, BaseProblem
 from harness.text.findings import findings_in_words
 from harness.text.report import Report, Table
-from harness.text.tables import UNKNOWN, device_line, finite, mib
+from harness.text.tables import UNKNOWN, device_line, finite, mib, notes_on_devices
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,7 @@ def general_notes(comparison: Comparison) -> list[str]:
             "links: bytes that copies move between devices, which are part of no other column; device: the most that "
             "one\ndevice holds."
         )
+    notes += notes_on_devices(comparison.problem, comparison.device)
     if comparison.sanitized_by is not None:
         what = "races, unwritten memory, stores into inputs, undefined shuffles, faults"
         notes.append(f"findings: {what}; by {comparison.sanitized_by}.")

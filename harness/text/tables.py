@@ -16,6 +16,7 @@ from harness.support.printable import printable
 
 if TYPE_CHECKING:
     from harness.execution.protocol import Device
+    from harness.model.problem import BaseProblem
 
 FORMATS = ("table", "markdown", "csv", "json")
 UNKNOWN = "-"
@@ -99,3 +100,15 @@ def three_digits(value: float) -> str:
 def device_line(device: Device) -> str:
     """Display name of the device."""
     return f"{device.name} ({device.arch})" if device.is_gpu else device.name
+
+
+def notes_on_devices(problem: BaseProblem, device: Device) -> list[str]:
+    """What a time on a GPU means for a problem that several devices compute; nothing for others."""
+    if not device.is_gpu or problem.devices == 1:
+        return []
+    if problem.devices > device.count:
+        gpus = "one GPU" if device.count == 1 else f"{device.count} GPUs"
+        return [
+            f"{problem.devices} devices share {gpus}: answers are checked, but times are not those of as many GPUs."
+        ]
+    return [f"{problem.devices} devices on as many GPUs: a time is from a common start to the end of the last one."]

@@ -191,7 +191,7 @@ def test_a_gpu_gets_the_huge_problem_with_its_sequences_in_place(monkeypatch):
 
     context = HostContext()
     monkeypatch.setattr("harness.gpu.executor.GpuContext", lambda: context)
-    monkeypatch.setattr(GpuExecutor, "_time", lambda self, calls: Interval(1.0, 1.0, 1.0))
+    monkeypatch.setattr("harness.gpu.executor._time", lambda devices, run: Interval(1.0, 1.0, 1.0))
     plan = Plan((Launch(body, (1,), (32,), ("Q", "first_keys", "O")),))
     inputs = Question.draw(problem).inputs
     outputs = GpuExecutor().run(problem, plan, inputs).outputs

@@ -30,6 +30,12 @@ class HostContext:
     def memory(self) -> Any:
         return nullcontext()
 
+    def current(self) -> Any:
+        return nullcontext()
+
+    def event(self) -> Any:
+        return None
+
     @contextmanager
     def faults_named(self, kernel_name: str) -> Iterator[None]:
         yield

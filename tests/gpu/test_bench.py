@@ -21,6 +21,7 @@ from harness.gpu.bench import Entry, bench
 from harness.gpu.contenders import least_ms
 from harness.model.operation import WHOLE, draw_inputs, operation_named
 from harness.operations.attention.problem import Problem
+from harness.operations.ring_attention.problem import RingProblem
 from harness.options.exit_status import INTERRUPTED
 from harness.options.sweep import parse_sweep
 from harness.studies.bench.sweep import BenchPoint, bench_sweep_report, draw_bench_sweep
@@ -229,6 +230,20 @@ def test_the_table_says_what_was_measured_and_marks_ties():
     libraries = {"PyTorch": "2.0", "cuDNN": "9.19.0", "flash-attn-4": "4.0"}
     others = dataclasses.replace(result(a={"time_ms": 1.0}), libraries=libraries)
     assert "Installed with PyTorch: cuDNN 9.19.0, flash-attn-4 4.0." in render_bench(others, "table")
+
+
+def test_percentages_of_several_devices_are_of_all_their_gpus():
+    def shown(devices: int, gpus: int) -> tuple[str, float]:
+        ring = RingProblem(devices=devices, heads=64, q_len=4096, kv_len=4096)
+        device = Device("gpu", "Some GPU", "sm_90", count=gpus)
+        text = render_bench(dataclasses.replace(result(a={"time_ms": 1.0}), problem=ring, device=device), "table")
+        (line,) = (line.split() for line in text.splitlines() if line.split()[1:2] == ["a"])
+        return " ".join(text.split()), float(line[9].replace(",", ""))
+
+    (alone, of_one), (_, of_two), (shared, of_shared) = shown(1, 2), shown(2, 2), shown(2, 1)
+    assert of_one == of_shared == pytest.approx(2 * of_two, rel=1e-3)
+    assert "devices share" not in alone and "2 devices share one GPU: answers are checked" in shared
+    assert "a time is from a common start to the end of the last one" in shown(2, 4)[0]
 
 
 @pytest.mark.parametrize("format", ["markdown", "csv", "json"])

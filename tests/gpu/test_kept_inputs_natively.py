@@ -41,7 +41,7 @@ def planned(kernel: Any, source: str = "Q") -> Plan:
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> GpuExecutor:
     monkeypatch.setattr("harness.gpu.executor.GpuContext", HostContext)
-    monkeypatch.setattr(GpuExecutor, "_time", lambda self, calls: Interval(1.0, 1.0, 1.0))
+    monkeypatch.setattr("harness.gpu.executor._time", lambda devices, run: Interval(1.0, 1.0, 1.0))
     return GpuExecutor()
 
 

@@ -196,7 +196,7 @@ def test_json_is_the_contract():
         "softcap": None, "alibi": False, "bias": None, "sinks": False, "dropout": 0.0, "dropout_seed": 0,
         "layout": "bhsd",
     }  # fmt: skip
-    assert found["device"] == {"kind": "emulator", "name": "32 lanes on a CPU", "arch": "sm_90"}
+    assert found["device"] == {"kind": "emulator", "name": "32 lanes on a CPU", "arch": "sm_90", "count": 1}
     assert (found["regime"], found["seed"]) == ("normal", 7)
     first, second, third = found["rows"]
     wanted = {
