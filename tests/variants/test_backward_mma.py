@@ -26,7 +26,7 @@ from harness.model.variant import Variant
 from harness.operations.attention_backward.problem import BackwardProblem
 from harness.support.errors import PlanError
 from harness.support.gpu_data_sheets import gpu
-from variants._mma_backward import BackwardMmaTile, default_owning_keys, tiles_owning_keys
+from variants._mma_backward.tile import BackwardMmaTile, default_owning_keys, tiles_owning_keys
 from variants.attention_backward.mma_ordered import tile_owning_rows
 
 VARIANTS = [v for v in discover().registry.select(None, "attention-backward") if v.algorithm.startswith("bwd-mma")]

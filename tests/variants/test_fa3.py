@@ -31,6 +31,7 @@ from harness.support.errors import PlanError
 from variants._hopper import STATIC_BYTES, WarpgroupTile, boxes_bytes, packed_heads
 from variants._tiles.visits import noted_bytes
 from variants.attention import fa3
+from variants.attention.fa3.tile import default_tile
 
 VARIANT, NUMBA = (discover().registry.get(f"fa3-{backend}") for backend in ("cupy", "numba"))
 # That fa3-numba gives the same bits is shown in test_hopper_numba.py.
@@ -279,7 +280,7 @@ def test_a_pack_reads_k_and_v_once():
 def test_tiles_of_rows_are_narrower_where_that_fills_the_last_round():
     def rows(q_len: int, batch: int = 2, **fields: object) -> int:
         problem = Problem(batch=batch, heads=16, q_len=q_len, kv_len=q_len, dtype="bfloat16", **fields)
-        return fa3.default_tile(problem).Br
+        return default_tile(problem).Br
 
     assert [rows(n, batch=4) for n in (100, 512, 1024, 2048, 16384)] == [192, 128, 192, 192, 192]
     assert [rows(n, mask="causal") for n in (2048, 4096, 5000, 6144, 16384)] == [128, 128, 128, 192, 192]
@@ -331,7 +332,7 @@ READ_MASKS = ("documents:30+34", "blocks:8x8,1", "window:9+flashmask:4,1", "docu
 )
 def test_nothing_spills_where_what_rows_see_is_read(head_dim: int, mask: str):
     problem = small_problem(head_dim, mask)
-    assert_fits(launch_of(head_dim, mask), noted_bytes(problem, fa3.default_tile(problem)))
+    assert_fits(launch_of(head_dim, mask), noted_bytes(problem, default_tile(problem)))
 
 
 @BACKENDS
@@ -397,7 +398,7 @@ def test_tiles_to_choose_from_start_with_the_default_fit_and_differ(head_dim: in
     assert VARIANT.tiles is not None
     problem = Problem(head_dim=head_dim, dtype="bfloat16", mask=mask)
     tiles = [WarpgroupTile(**tile) for tile in VARIANT.tiles(problem)]
-    assert tiles[0] == fa3.default_tile(problem)
+    assert tiles[0] == default_tile(problem)
     assert len(set(tiles)) == len(tiles) >= 3
     assert all(tile.fits(head_dim) for tile in tiles)
 

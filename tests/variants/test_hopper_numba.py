@@ -25,8 +25,8 @@ from variants._hopper.numba_hopper import any_of_threads
 from variants._hopper.numba_limits import warpgroup_band
 from variants._hopper.numba_module_variable import atomic_increment, module_variable
 from variants._mma.numba_mma import thread_index
-from variants.attention import fa3
 from variants.attention.fa3.numba_kernel import fa3_kernel
+from variants.attention.fa3.tile import default_tile
 
 TERMS = {"softcap": 3.0, "alibi": True, "sinks": True}
 VARIANTS = {variant.name: variant for variant in discover().registry}
@@ -79,7 +79,7 @@ def test_any_of_a_named_barriers_threads():
 
 
 def test_the_kernel_can_be_cached():
-    tile = fa3.default_tile(Problem(head_dim=64, dtype="float16"))
+    tile = default_tile(Problem(head_dim=64, dtype="float16"))
     identity, other = (
         function_identity(fa3_kernel(64, tile, warpgroup_band(False, False), dtype))
         for dtype in ("float16", "bfloat16")

@@ -9,7 +9,8 @@ import numpy as np
 
 from variants._features import band, has_spans
 from variants._mma import FRAGMENT, LINE_ELEMENTS
-from variants._mma_backward import PRODUCT_REGISTERS, BackwardMmaTile, MmaBackwardSchedule
+from variants._mma_backward import MmaBackwardSchedule
+from variants._mma_backward.tile import PRODUCT_REGISTERS, BackwardMmaTile
 from variants._tiles.sectors import Integers
 
 

@@ -237,28 +237,15 @@ def numba_tiles(head_dim: int, tile: Tile, features: NumbaFeatures | None = None
                 for i in range(TM):
                     O[i, j] += p[i, e] * v
 
-    masked = {} if features is None else _masked(features, TM, TN, TD, STEP_P, row_of, key_of, tile_element, add_p_v)
-    return SimpleNamespace(
-        TM=TM,
-        TN=TN,
-        TD=TD,
-        P_ROWS=P_ROWS,
-        LD=LD,
-        LP=LP,
-        own_rows=own_rows,
-        row_of=row_of,
-        key_of=key_of,
-        element_of=element_of,
-        tile_row=tile_row,
-        tile_key=tile_key,
-        has_row=has_row,
-        has_element=has_element,
-        tile_element=tile_element,
-        gather=gather,
-        multiply_Q_Kt=multiply_Q_Kt,
-        row_max=row_max,
-        **masked,
-    )
+    tiles = SimpleNamespace(
+        TM=TM, TN=TN, TD=TD, P_ROWS=P_ROWS, STEP_P=STEP_P, LD=LD, LP=LP,
+        own_rows=own_rows, row_of=row_of, key_of=key_of, element_of=element_of, tile_row=tile_row, tile_key=tile_key,
+        tile_element=tile_element, has_row=has_row, has_element=has_element, gather=gather,
+        multiply_Q_Kt=multiply_Q_Kt, row_max=row_max, add_p_v=add_p_v,
+    )  # fmt: skip
+    if features is not None:
+        vars(tiles).update(_masked(features, tiles))
+    return tiles
 
 
 class SeenInTile(NamedTuple):
@@ -274,18 +261,10 @@ class SeenInTile(NamedTuple):
     pairs: Any
 
 
-def _masked(
-    features: NumbaFeatures,
-    TM: int,
-    TN: int,
-    TD: int,
-    STEP_P: int,
-    row_of: Any,
-    key_of: Any,
-    tile_element: Any,
-    add_p_v: Any,
-) -> dict[str, Any]:
+def _masked(features: NumbaFeatures, tiles: SimpleNamespace) -> dict[str, Any]:
     """Device functions that look at masks and scores."""
+    TM, TN, TD, STEP_P = tiles.TM, tiles.TN, tiles.TD, tiles.STEP_P
+    row_of, key_of, tile_element, add_p_v = tiles.row_of, tiles.key_of, tiles.tile_element, tiles.add_p_v
     unclipped_first, unclipped_end = features.limits.unclipped_first, features.limits.unclipped_end
     hides_some, pair_seen, score_of = features.order.hides_some, features.order.sees, features.scores.apply
     SCORES_READ_PAIRS = features.scores.READS_PAIRS

@@ -40,7 +40,7 @@ from variants._tiles.registration import Kernels, register_languages
 from variants._tiles.schedule import FLOAT32_BYTES, Schedule
 from variants._tiles.visits import FEATURES as LISTED_FEATURES
 from variants._tiles.visits import Visits, cuda_listing, noted_bytes, tile_order
-from variants.attention.fa2_mma.registers import ROOMY_PART, computed_again, registers
+from variants.attention.fa2_mma.registers import ROOMY_PART, computed_again, forms, kept_registers
 
 FOLDER = "attention/fa2_mma"
 DROPOUT_FRAGMENTS = (features.FOLDER, "dropout_fragments.cuh")
@@ -142,12 +142,14 @@ def cupy_kernels(problem: Problem, tile: MmaTile) -> tuple[Any, ...]:
     from variants._tiles.rawkernel import raw_kernel
 
     p = problem
-    sizes = {**rawkernel.tile_sizes(p.head_dim, tile), **registers(p, tile, ends_at_once(p))}
+    at_once = ends_at_once(p)
+    sizes = {**rawkernel.tile_sizes(p.head_dim, tile), "KEPT_REGISTERS": kept_registers(p, at_once)}
     files, using = declarations(features_of(p, tile))
     strided = () if p.layout.is_dense else rawkernel.STRIDED
     common = (*stored(p.dtype), *files, DROPOUT_FRAGMENTS, *rawkernel.COMMON_WITH_TILES, *strided)
     own = tuple((FOLDER, f"{name}.cuh") for name in ("registers", "visits", "seen", "scoring", "products", "output"))
-    using += f"using Visits = {visits_type(p)};\nusing Again = {computed_again(p, ends_at_once(p))};\n"
+    using += f"using Visits = {visits_type(p)};\nusing Again = {computed_again(p, at_once)};\n"
+    using += f"using Forms = {forms(p, tile, at_once)};\n"
     options = tuple(f"-D{name}={size}" for name, size in sizes.items())
     kernel = raw_kernel(FOLDER, "fa2_mma", options, (*common, *own), using)
     return (kernel, *cuda_ordering(p, tile), *cuda_listing(p, tile))

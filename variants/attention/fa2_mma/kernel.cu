@@ -1,11 +1,11 @@
 // FlashAttention-2, forward pass, on tensor cores: Dao 2023, arXiv 2307.08691, algorithm 1. Line numbers are the paper's.
 // Tiles and instructions are in _mma/tiles.cuh and mma.cuh; what a warp has in registers is in registers.cuh, which keys its
 // rows see in seen.cuh, scores in scoring.cuh, the products in products.cuh and the end in output.cuh. The plan chooses
-// types: Limits, TileOrder, RowOrder, Scores, Sink, Dropout and Layout are in _features/, Visits in visits.cuh, and Again in
-// registers.cuh. The Numba twin is numba_kernel.py.
+// types: Limits, TileOrder, RowOrder, Scores, Sink, Dropout and Layout are in _features/, Visits in visits.cuh, and Again and
+// Forms in registers.cuh. The Numba twin is numba_kernel.py.
 //
 // Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, STAGES (tiles of K and V on
-// chip), BLOCKS_PER_SM, and those of registers.cuh.
+// chip), BLOCKS_PER_SM, and KEPT_REGISTERS of registers.cuh.
 
 // S, before the mask. Only where MASKED is looked at V_j, see multiply_Q_Kt; else scores are SPLIT.
 template <bool MASKED, class Scoring>
@@ -13,7 +13,7 @@ __device__ __forceinline__ bool scores_of_tile(ScoreTile &S, Powers &powers, con
                                                const Scoring &scoring)
 {
     powers = scoring.template start<!MASKED>(S);
-    const bool poisoned = multiply_Q_Kt<MASKED>(S, Q, K_tile);
+    const bool poisoned = multiply_Q_Kt<MASKED, Forms::sums>(S, Q, K_tile);
     scoring.template finish<!MASKED>(S, powers);
     return poisoned;
 }
@@ -32,7 +32,7 @@ __device__ __forceinline__ void add_P_V_where_seen(Rows &rows, const Query &Q, c
         const Scoring scoring_here = scoring.from_key(key);
         const Seen seen_here = seen.from_key(key);
         Powers powers = scoring_here.template start<false>(S);
-        multiply_Q_Kt<false>(S, Q, K_tile + key * ROW_BYTES);
+        multiply_Q_Kt<false, Forms::sums>(S, Q, K_tile + key * ROW_BYTES);
         scoring_here.template finish<false>(S, powers);
         mask(S, seen_here);
         Weights P;
@@ -62,13 +62,13 @@ __device__ __forceinline__ void visit_tile(Rows &rows, const Query &Q, const uns
     Powers powers;
     bool poisoned = false;
     if (masked) {
-        poisoned = vote<ONE_BODY>(scores_of_tile<true>(S, powers, Q, K_tile, scoring));
+        poisoned = vote<Forms::one_body>(scores_of_tile<true>(S, powers, Q, K_tile, scoring));
     } else {
         scores_of_tile<false>(S, powers, Q, K_tile, scoring);
     }
     if (masked) mask(S, seen);
     raise_maximum(rows, S, scoring, powers);
-    if (masked && vote<!ONE_BODY>(poisoned)) {
+    if (masked && vote<!Forms::one_body>(poisoned)) {
         add_P_V_where_seen(rows, Q, K_tile, V_tile, scoring, seen, drawn);
         return;
     }
@@ -162,7 +162,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
         const auto scoring_here = scoring.of_tile(warp_row, first_key, warp_row - q_len + keys);
         if (first_key < warps_end_key && first_key + BC > warps_first_key) {
             const bool masked = !seen_here.all_see_all() || !scoring_here.splits();
-            if (ONE_BODY) {
+            if (Forms::one_body) {
                 visit_tile(own, Q_i, K_tile, V_tile, scoring_here, seen_here, masked, drawn);
             } else if (masked) {
                 visit_tile(own, Q_i, K_tile, V_tile, scoring_here, seen_here, true, drawn);
@@ -175,5 +175,5 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void fa2_mma(
     // Lines 12 to 15, where the warp's rows of Q_i were, which it alone reads.
     const size_t first = (size_t)head_index * q_len + anew<Again::output>(first_row);
     const auto O_from = [&](int row) { return layout.O_rows(O, first + row, batch, head, first_row + row); };
-    write_rows<Sink>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
+    write_rows<Sink, Forms::warps_write>(O_from, lse, first, min(BR, q_len - anew(first_row)), own, Q_tile, dropout.factor(), sink.logit(head));
 }

@@ -214,13 +214,8 @@ def fa2_mma_kernel(
                 for c in range(4):
                     O_i[i, j, c] = ZERO
 
-        # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
-        seen_from = first_seen(last_row, q_len, kv_len, before)
-        seen_to = end_seen(first_row, q_len, kv_len, after)
         warp_row = int32(first_row + first_of_warp)
         warps_last = int32(min(warp_row + WARP_ROWS, q_len) - 1)
-        warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
-        warp_sees_to = end_seen(warp_row, q_len, kv_len, after)
         warps_first_key = first_seen(warp_row, q_len, kv_len, before)
         warps_end_key = end_seen(warps_last, q_len, kv_len, after)
         stage = uint32(0)
@@ -231,6 +226,10 @@ def fa2_mma_kernel(
             V_tile = uint32(K_tile + KV_BYTES)
             wait_for_oldest()
             poisoned = False
+            # Every row of the block, or of the warp, sees the keys from its last row's first to its first row's end.
+            # Spans are read for each tile, which takes fewer registers; a band's are computed ahead of the loop.
+            seen_from = first_seen(last_row, q_len, kv_len, before)
+            seen_to = end_seen(first_row, q_len, kv_len, after)
             if first_key < seen_from or (int32(first_key + BC) > seen_to and seen_to < kv_len):
                 poisoned = cuda.syncthreads_or(copied_not_finite(V_tile, BC)) != 0
             else:
@@ -240,6 +239,8 @@ def fa2_mma_kernel(
             copy_keys(free_tile, K_head, V_head, K_stride, V_stride, ahead, end_key, kv_len)
 
             if first_key < warps_end_key and int32(first_key + BC) > warps_first_key:
+                warp_sees_from = first_seen(warps_last, q_len, kv_len, before)
+                warp_sees_to = end_seen(warp_row, q_len, kv_len, after)
                 masked = first_key < warp_sees_from or int32(first_key + BC) > warp_sees_to
                 keys = int32(kv_len - first_key)
                 place = place_of(warp_row, q_len, kv_len, first_key)

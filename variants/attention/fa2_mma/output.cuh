@@ -3,17 +3,17 @@
 //
 // A sink is a key more, without a value: l_i = exp(m_i - m) l_i + exp(sink - m), m the larger of both.
 
+// The rows of O from one of the block's on are O_from(row).
 // Where there are registers for it (WARPS_WRITE), each warp writes its own rows, as soon as it has met its keys; else all write
 // all. Warps of 32 rows make the same requests then as all together.
-static_assert(!WARPS_WRITE || TM == 2, "a warp's rows are whole requests of 32 units");
-
-// The rows of O from one of the block's on are O_from(row).
 // The block's first row is `first_row` of all heads' rows, and so many `rows` from there on are the head's. They are gathered
 // in `tile`, of which each warp alone has read its part until now.
-template <class Sink, class RowsOfO>
+template <class Sink, bool WARPS_WRITE, class RowsOfO>
 __device__ __forceinline__ void write_rows(RowsOfO O_from, float *__restrict__ lse, size_t first_row, int rows,
                                            const Rows &own, unsigned char *tile, float kept_factor, float sink_logit)
 {
+    static_assert(!WARPS_WRITE || TM == 2, "a warp's rows are whole requests of 32 units");
+
     // Line 12: O_i = diag(l_i)^-1 O_i. A row that saw nothing has l = 0: its O stays 0.
     __syncwarp();
     const int lane = threadIdx.x % 32, warps_row = threadIdx.x / 32 * WARP_ROWS;

@@ -6,8 +6,8 @@
 constexpr float SLACK = 2.0f;
 
 // Line 8: S = Q_i K_j^T for the warp's rows. Where LOOKS_AT_V, the same places of V_j are read between products, which take
-// longer than that: whether this lane finds NaN or infinity there.
-template <bool LOOKS_AT_V, int TILES>
+// longer than that: whether this lane finds NaN or infinity there, in so many SUMS.
+template <bool LOOKS_AT_V, int SUMS, int TILES>
 __device__ __forceinline__ bool multiply_Q_Kt(float (&S)[TM][TILES][4], const Query &Q, const unsigned char *K_tile)
 {
     const unsigned K_lane = shared_address(K_tile) + lane_in_K();

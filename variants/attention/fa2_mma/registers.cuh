@@ -1,8 +1,7 @@
 // What a thread keeps in registers, of which there are 255. _mma/mma.cuh and _mma/tiles.cuh are put before this text.
 //
-// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and those of registers.py:
-// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits), ONE_BODY, WARPS_WRITE, and SUMS (in which a lane looks for NaN in
-// V_j).
+// Compile-time parameters: D (elements per row), BR and BC (rows and keys per tile), WARPS, and, from registers.py,
+// KEPT_REGISTERS (for S, O_i and as much of Q_i as fits).
 
 constexpr int WARP_ROWS = BR / WARPS;  // a warp owns so many rows of Q_i, S, P and O_i from end to end
 constexpr int TM = WARP_ROWS / 16;     // tiles of 16 rows
@@ -25,6 +24,14 @@ typedef unsigned Weights[TM][4];  // A: P for 16 keys
 // and L, begin, and what a thread copies of K and V. The plan chooses which of these `Again` has, see registers.py.
 template <bool ROWS, bool KEYS, bool OUTPUT, bool COPIES> struct ComputedAgain {
     static constexpr bool rows = ROWS, keys = KEYS, output = OUTPUT, copies = COPIES;
+};
+
+// What takes fewer registers in one form, and less time in the other; the plan chooses `Forms`, see registers.py. ONE_BODY: the
+// loop's body is the same for masked tiles and others. WARPS_WRITE: each warp writes its own rows of O_i. SUMS: in so many a
+// lane looks for NaN in V_j.
+template <bool ONE_BODY, bool WARPS_WRITE, int SUMS> struct FormsOf {
+    static constexpr bool one_body = ONE_BODY, warps_write = WARPS_WRITE;
+    static constexpr int sums = SUMS;
 };
 
 // The same value. What follows from it is not computed ahead of a loop, where it would take registers.

@@ -23,19 +23,22 @@ BESIDE_FIVE_STEPS = 160
 """`KEPT_REGISTERS` if Q K^T is summed in five steps of 16 elements."""
 BESIDE_FIVE_STEPS_AND_SLOPES = 152
 """The same under ALiBi with sinks or dropout."""
+COMPUTED_AGAIN_AT_128 = {
+    ("band", "sinks"): (0, 1, 1, 1),
+    ("band", "softcap", "dropout"): (0, 1, 0, 1),
+    ("band", "alibi", "dropout"): (0, 1, 1, 0),
+    ("spans", "dropout"): (1, 1, 1, 1),
+    ("flashmask", "dropout"): (1, 1, 1, 1),
+}
+"""`computed_again` beyond 112 elements per row, for a mask and features whose spills its rules would leave."""
 
 
-def registers(problem: Problem, tile: MmaTile, ends_at_once: bool) -> dict[str, int]:
-    """Return the compile-time parameters of registers.cuh."""
+def forms(problem: Problem, tile: MmaTile, ends_at_once: bool) -> str:
+    """Return the type in registers.cuh that says which form of the kernel's parts this problem has room for."""
     one_body = has_one_body(problem, tile)
     spares = (has_spans(problem) and 112 < problem.head_dim <= 128) or (ends_at_once and problem.head_dim <= 64)
     warps_write = (one_body or spares) and tile.Br == 32 * tile.warps
-    return {
-        "KEPT_REGISTERS": kept_registers(problem, ends_at_once),
-        "ONE_BODY": int(one_body),
-        "WARPS_WRITE": int(warps_write),
-        "SUMS": sums(problem, ends_at_once),
-    }
+    return f"FormsOf<{int(one_body)}, {int(warps_write)}, {sums(problem, ends_at_once)}>"
 
 
 def kept_registers(problem: Problem, ends_at_once: bool) -> int:
@@ -71,6 +74,9 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     That is the warp's rows, where the rows of K and V, and of O, begin, and what a thread copies of K and V. Which of
     these leaves ptxas without spills was found by trying.
     """
+    chosen = COMPUTED_AGAIN_AT_128.get((kind_of_mask(problem), *problem.compiled_features))
+    if chosen is not None and 112 < problem.head_dim <= 128 and not ends_at_once:
+        return f"ComputedAgain<{', '.join(map(str, chosen))}>"
     d, spans, sinks, alibi = problem.head_dim, has_spans(problem), problem.sinks, problem.alibi
     narrow, capped, drops = d <= 64, problem.softcap is not None, problem.dropout > 0
     of_sinks, of_lists = spans and sinks, drops and not problem.mask.is_run
@@ -91,3 +97,13 @@ def computed_again(problem: Problem, ends_at_once: bool) -> str:
     rows = (of_sinks and (d <= 80 or not drops)) or (of_spans and 96 < d <= 128)
     rows = rows or (not spans and (problem.blocks is None or d != 128))
     return f"ComputedAgain<{int(rows)}, {int(keys)}, {int(output)}, {int(copies)}>"
+
+
+def kind_of_mask(problem: Problem) -> str:
+    """Return what kernels read of a mask: nothing of a band, spans, what FlashMask hides, or several of these."""
+    kinds = {
+        "spans": has_spans(problem),
+        "blocks": problem.blocks is not None,
+        "flashmask": problem.flashmask is not None,
+    }
+    return "+".join(kind for kind, is_there in kinds.items() if is_there) or "band"

@@ -38,9 +38,7 @@ from variants._mma_backward import (
     END_ROWS,
     NUMERICS,
     RUNNING,
-    BackwardMmaTile,
     MmaBackwardSchedule,
-    default_owning_keys,
     end_kernel,
     end_launch,
     gradient_of_Q,
@@ -49,9 +47,9 @@ from variants._mma_backward import (
     prepare_bytes,
     prepare_launch,
     running_shape,
-    tiles_owning_keys,
 )
 from variants._mma_backward.parts import scored_parts
+from variants._mma_backward.tile import BackwardMmaTile, default_owning_keys, tiles_owning_keys
 from variants._tiles import Tile
 from variants._tiles.backward import Claims, sum_of_launches
 from variants._tiles.registration import Kernels, register_languages

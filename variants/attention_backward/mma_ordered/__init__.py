@@ -27,20 +27,17 @@ from variants._mma import MmaTile, unsupported_on_tensor_cores
 from variants._mma_backward import (
     FRAGMENTS,
     NUMERICS,
-    BackwardMmaTile,
     MmaBackwardSchedule,
-    default_owning_keys,
     end_kernel,
     keys_kernel,
     keys_launch,
     mma_kernel,
     prepare_bytes,
     prepare_launch,
-    row_bytes,
     scalars,
     size_options,
-    tiles_owning_keys,
 )
+from variants._mma_backward.tile import BackwardMmaTile, default_owning_keys, row_bytes, tiles_owning_keys
 from variants._tiles import blocks
 from variants._tiles.grids import grid_across
 from variants._tiles.registration import Kernels, register_languages

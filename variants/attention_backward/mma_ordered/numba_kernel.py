@@ -1,7 +1,6 @@
-"""dQ on tensor cores, where a block owns rows and lets keys pass by: line 15 of Dao 2023, arXiv 2307.08691,
-algorithm 2, in the loop order of the forward pass.
+"""dQ on tensor cores, where a block owns rows: line 15 of Dao 2023, arXiv 2307.08691, algorithm 2.
 
-The CUDA twin is kernel.cu: same names, same order of everything. What keeps registers free is what fa2_mma does.
+Keys pass by, as in the forward pass. What keeps registers free is what fa2_mma does. The CUDA twin is kernel.cu.
 """
 
 from __future__ import annotations
