@@ -40,7 +40,9 @@ def tried(problem: RingProblem, variant=RING) -> Attempt:
     return attempt(variant, problem, EXECUTOR, question=Question.draw(problem, "rising", 3))
 
 
-@pytest.mark.parametrize("variant", [RING, RING_MMA, RING_NUMBA, RING_MMA_NUMBA, RING_FA3], ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    "variant", [RING, RING_MMA, RING_NUMBA, RING_MMA_NUMBA, RING_FA3], ids=lambda variant: variant.name
+)
 @pytest.mark.parametrize(("devices", "order", "mask"), thorough_unless(lambda case: case in FEW, MANY))
 def test_the_answer_is_right_and_its_bytes_are_those_claimed(variant, devices: int, order: str, mask: str):
     done = tried(ring(devices, order, mask), variant)

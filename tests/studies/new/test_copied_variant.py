@@ -30,7 +30,10 @@ PROBLEMS: dict[str, tuple[BaseProblem, ...]] = {
 }
 FOUND = discover()
 LANGUAGES = ("cupy", "numba")
-REFUSED = ("ring-fa3-cupy", *(f"{name}-{each}" for name in ("bwd-mma", "ring-mma", "ring-bwd-mma", "tree-mma") for each in LANGUAGES))
+REFUSED = (
+    "ring-fa3-cupy",
+    *(f"{name}-{each}" for name in ("bwd-mma", "ring-mma", "ring-bwd-mma", "tree-mma") for each in LANGUAGES),
+)
 OTHERS_KERNELS = tuple(f"{name}-{each}" for name in ("ring", "ring-bwd", "tree") for each in LANGUAGES)
 """Variants that launch kernels of other algorithms beside their own."""
 COPIED = [
